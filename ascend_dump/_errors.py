@@ -1,0 +1,119 @@
+"""Every error the package raises.
+
+    AscendDumpError
+    ├── ConfigError (ValueError)             AD1xx  a value the user gave is wrong
+    ├── AdapterError                         AD2xx
+    │   ├── AdapterNotFound (LookupError)    AD201  nothing captures this target
+    │   ├── FrameworkMissing (ImportError)   AD202  the adapter's framework cannot be imported
+    │   └── NotSupported (NotImplementedError)  AD203  a thing this framework or version cannot do
+    ├── CaptureError (RuntimeError)          AD3xx  start/stop/step used in an order that cannot work
+    ├── ReadError                            AD4xx
+    │   ├── CorruptDump (ValueError)         AD401  a file is truncated, foreign or lies about itself
+    │   ├── UnknownFormat (ValueError)       AD402  no dialect recognises the files
+    │   └── DumpNotFound (FileNotFoundError) AD403  the path does not exist or holds no dump
+    └── WriteError (OSError)                 AD5xx  the dump cannot be written
+
+`code` is stable and has a page: `ascend-dump explain AD101`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Optional, Union
+
+__all__ = [
+    "AdapterError",
+    "AdapterNotFound",
+    "AscendDumpError",
+    "CaptureError",
+    "ConfigError",
+    "CorruptDump",
+    "DumpNotFound",
+    "FrameworkMissing",
+    "NotSupported",
+    "ReadError",
+    "UnknownFormat",
+    "WriteError",
+]
+
+_Path = Union[str, "os.PathLike[str]"]
+
+
+class AscendDumpError(Exception):
+    """Root of the tree. `code` names the page, `hint` is one thing to do next."""
+
+    default_code = "AD000"
+
+    def __init__(self, message: str, *, hint: str = "", code: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.code = code or self.default_code
+
+    def __str__(self) -> str:
+        text = f"{self.message} [{self.code}]"
+        return f"{text}\nHint: {self.hint}" if self.hint else text
+
+
+class ConfigError(AscendDumpError, ValueError):
+    default_code = "AD101"
+
+
+class AdapterError(AscendDumpError):
+    default_code = "AD200"
+
+
+class AdapterNotFound(AdapterError, LookupError):
+    default_code = "AD201"
+
+
+class FrameworkMissing(AdapterError, ImportError):
+    default_code = "AD202"
+
+
+class NotSupported(AdapterError, NotImplementedError):
+    default_code = "AD203"
+
+
+class CaptureError(AscendDumpError, RuntimeError):
+    default_code = "AD301"
+
+
+class ReadError(AscendDumpError):
+    default_code = "AD400"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: Optional[_Path] = None,
+        offset: Optional[int] = None,
+        hint: str = "",
+        code: str = "",
+    ) -> None:
+        where = ""
+        if path is not None:
+            where = f"{os.fspath(path)}: " if offset is None else f"{os.fspath(path)} at byte {offset}: "
+        super().__init__(where + message, hint=hint, code=code)
+        self.path = path
+        self.offset = offset
+
+
+class CorruptDump(ReadError, ValueError):
+    default_code = "AD401"
+
+
+class UnknownFormat(ReadError, ValueError):
+    default_code = "AD402"
+
+
+class DumpNotFound(ReadError, FileNotFoundError):
+    default_code = "AD403"
+
+    # OSError.__str__ would print only errno and strerror, which are not set here.
+    __str__ = AscendDumpError.__str__
+
+
+class WriteError(AscendDumpError, OSError):
+    default_code = "AD501"
+    __str__ = AscendDumpError.__str__

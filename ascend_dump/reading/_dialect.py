@@ -1,0 +1,82 @@
+"""What a dialect is: it recognises files of one directory and turns them into entries.
+
+A dump is opened by one walk over the tree. Each directory is offered to the dialects in
+order; a dialect claims the names it knows and returns an Entry for each of them, looking at
+names only. An entry opens its file when its records are asked for, not before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Optional, Protocol
+
+if TYPE_CHECKING:
+    from ascend_dump.reading._record import Record
+
+__all__ = ["Dialect", "Directory", "Entry", "rank_of"]
+
+_RANK_LEVEL = re.compile(r"worldsize(\d+)_global_rank(\d+)")
+
+
+class Directory(NamedTuple):
+    """One directory of the walk: its path, and the part of it below the opened root."""
+
+    path: Path
+    parts: tuple[str, ...]
+    names: Sequence[str]
+    #: The opened root: no path read from inside a file may lead out of it.
+    root: Path
+
+
+class Entry:
+    """One file (or index) of a dump, with what its name and place already say.
+
+    None means "not known before opening". `records()` reads it: it never raises for a broken
+    file, it yields a Record with `error` set, so that the rest of the dump stays readable.
+    """
+
+    __slots__ = ("path", "op_type", "op_name", "step", "rank", "device", "model", "run", "order")
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        op_type: Optional[str] = None,
+        op_name: Optional[str] = None,
+        step: Optional[int] = None,
+        rank: Optional[int] = None,
+        device: Optional[int] = None,
+        model: Optional[str] = None,
+        run: Optional[str] = None,
+        order: int = 0,
+    ) -> None:
+        self.path = path
+        self.op_type = op_type
+        self.op_name = op_name
+        self.step = step
+        self.rank = rank
+        self.device = device
+        self.model = model
+        self.run = run
+        self.order = order  # execution order within a step, such as a timestamp
+
+    def records(self) -> Iterable[Record]:
+        raise NotImplementedError("a dialect's entry defines how it is read")
+
+
+class Dialect(Protocol):
+    name: str
+
+    def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
+        """The entries of this directory and the names they cover. Opens no file."""
+
+
+def rank_of(parts: Sequence[str]) -> Optional[int]:
+    """The global rank from the `worldsizeN_global_rankR` level, None where there is none."""
+    for part in parts:
+        found = _RANK_LEVEL.fullmatch(part)
+        if found:
+            return int(found[2])
+    return None

@@ -1,0 +1,211 @@
+"""Dump: a catalog of records, opened by one walk over the tree and read lazily."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+
+from ascend_dump._errors import ConfigError, DumpNotFound, NotSupported, UnknownFormat
+from ascend_dump._steps import Steps, StepsLike
+from ascend_dump.reading._dialect import Dialect, Directory, Entry
+from ascend_dump.reading._record import FIELDS, Record
+
+if TYPE_CHECKING:
+    import polars
+
+__all__ = ["Dump", "open_dump", "text_matcher"]
+
+
+def text_matcher(pattern: str) -> Callable[[str], bool]:
+    """A test for names: a shell glob (case kept), or a regular expression after `re:`.
+
+    A regular expression is searched, a glob must match the whole name.
+    Raises ConfigError for a regular expression that does not compile.
+    """
+    if pattern.startswith("re:"):
+        try:
+            found = re.compile(pattern[3:])
+        except re.error as error:
+            raise ConfigError(
+                f"{pattern!r} is not a regular expression: {error}",
+                hint="drop the `re:` prefix to use a glob such as *conv1*",
+                code="AD103",
+            ) from None
+        return lambda text: found.search(text) is not None
+    glob = re.compile(fnmatch.translate(pattern))
+    return lambda text: glob.match(text) is not None
+
+
+class _Query(NamedTuple):
+    """One `select`. Tests on names run on entries too, so that unwanted files stay closed."""
+
+    texts: tuple[tuple[str, Callable[[str], bool]], ...]
+    numbers: tuple[tuple[str, Steps], ...]
+
+    def may_match(self, entry: Entry) -> bool:
+        for name, test in self.texts:
+            text = getattr(entry, name, None)
+            if text is not None and not test(text):
+                return False
+        for name, steps in self.numbers:
+            number = getattr(entry, name, None)
+            if number is not None and number not in steps:
+                return False
+        return True
+
+    def matches(self, record: Record) -> bool:
+        return all(test(getattr(record, name) or "") for name, test in self.texts) and all(
+            getattr(record, name) in steps for name, steps in self.numbers
+        )
+
+
+class Dump:
+    """Records in the order they ran. Iterating opens files one by one; `select` opens none.
+
+    A record that cannot be read is still listed: its `error` says why, reading it raises that.
+    """
+
+    def __init__(self, root: Path, entries: list[Entry], queries: tuple[_Query, ...] = ()) -> None:
+        self.root = root
+        self._entries = entries
+        self._queries = queries
+
+    def __iter__(self) -> Iterator[Record]:
+        for entry in self._entries:
+            for record in entry.records():
+                if all(query.matches(record) for query in self._queries):
+                    yield record
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self)
+
+    def select(
+        self,
+        op: Optional[str] = None,
+        *,
+        op_type: Optional[str] = None,
+        step: StepsLike = None,
+        rank: StepsLike = None,
+        io: Optional[str] = None,
+        index: StepsLike = None,
+        model: Optional[str] = None,
+        device: StepsLike = None,
+        phase: Optional[str] = None,
+        module: Optional[str] = None,
+        run: Optional[str] = None,
+    ) -> Dump:
+        """Narrow the dump; texts are globs or `re:` patterns, numbers the step language.
+
+        >>> dump.select(op="*conv1*", step="0|3-5", io="output")   # doctest: +SKIP
+        """
+        texts = {"op_name": op, "op_type": op_type, "io": io, "model": model, "phase": phase}
+        texts.update(module=module, run=run)
+        numbers = {"step": step, "rank": rank, "index": index, "device": device}
+        query = _Query(
+            tuple((name, text_matcher(text)) for name, text in texts.items() if text is not None),
+            tuple((name, Steps(value, name=name)) for name, value in numbers.items() if value is not None),
+        )
+        kept = [entry for entry in self._entries if query.may_match(entry)]
+        return Dump(self.root, kept, (*self._queries, query))
+
+    def errors(self) -> list[Record]:
+        """The records that cannot be read, each with its `error`."""
+        return [record for record in self if record.error is not None]
+
+    def to_frame(self) -> polars.DataFrame:
+        """One row per record, one column per field. Needs the extra `analyze` (polars)."""
+        try:
+            import polars
+        except ImportError:
+            raise NotSupported(
+                "to_frame() needs polars, which is not installed",
+                hint="pip install 'ascend-dump[analyze]', or build your own table from record.to_dict()",
+            ) from None
+        rows: dict[str, list[Any]] = {name: [] for name in FIELDS}
+        for record in self:
+            for name in FIELDS:
+                rows[name].append(getattr(record, name))
+        rows["path"] = [str(path) for path in rows["path"]]
+        rows["shape"] = [None if shape is None else list(shape) for shape in rows["shape"]]
+        return polars.DataFrame(rows, schema_overrides={"shape": polars.List(polars.Int64)}, strict=False)
+
+    def __repr__(self) -> str:
+        return f"<Dump {self.root} ({len(self._entries)} files)>"
+
+
+def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
+    """Open any tree (or one file) in any mix of dialects, without reading a tensor.
+
+    Raises DumpNotFound when the path does not exist and UnknownFormat when nothing in it is
+    recognised.
+    """
+    root = Path(path)
+    if not root.exists():
+        raise DumpNotFound(
+            "no such file or directory", path=root, hint="give the path= of the capture, or a directory inside it"
+        )
+    dialects = _dialects()
+    entries: list[Entry] = []
+    files = 0
+    for directory in _walk(root):
+        files += len(directory.names)
+        for dialect in dialects:
+            if not directory.names:
+                break
+            found, claimed = dialect.scan(directory)
+            entries += found
+            if claimed:
+                directory = directory._replace(names=[name for name in directory.names if name not in claimed])
+    if not entries and files:
+        raise UnknownFormat(
+            f"none of its {files} files is a dump that a dialect recognises",
+            path=root,
+            hint=f"known dialects: {', '.join(dialect.name for dialect in dialects)}",
+        )
+    entries.sort(key=_order)
+    return Dump(root, entries)
+
+
+def _dialects() -> list[Dialect]:
+    from ascend_dump.reading import host
+
+    return [host.DIALECT]
+
+
+def _walk(root: Path) -> Iterator[Directory]:
+    if root.is_file():
+        yield Directory(root.parent, root.parent.parts, [root.name], root.parent)
+        return
+    # The levels above the root still say rank, run and step when a subdirectory is opened.
+    base = tuple(root.resolve().parts)
+    stack: list[tuple[str, tuple[str, ...]]] = [(os.fspath(root), base)]
+    while stack:
+        path, parts = stack.pop()
+        names = []
+        with os.scandir(path) as found:
+            for item in found:
+                if item.is_dir(follow_symlinks=False):
+                    stack.append((item.path, (*parts, item.name)))
+                else:
+                    names.append(item.name)
+        if names:
+            yield Directory(Path(path), parts, names, root)
+
+
+def _order(entry: Entry) -> tuple[Any, ...]:
+    return (
+        entry.run or "",
+        -1 if entry.rank is None else entry.rank,
+        -1 if entry.device is None else entry.device,
+        entry.model or "",
+        -1 if entry.step is None else entry.step,
+        entry.order,
+        str(entry.path),
+    )

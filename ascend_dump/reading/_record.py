@@ -1,0 +1,171 @@
+"""Record: one tensor, or its statistics, of one operator at one step on one rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, Protocol
+
+from ascend_dump._errors import NotSupported, ReadError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ascend_dump.analysis.statistics import Statistics
+
+__all__ = ["FIELDS", "Loader", "Record"]
+
+
+class Loader(Protocol):
+    """How a dialect reads the payload of one of its records."""
+
+    def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
+        """The logical tensor, in `format` if given, else as it was laid out on the device."""
+
+    def statistics(self, record: Record) -> Optional[Statistics]:
+        """The statistics that the dump itself holds; None when it holds none."""
+
+
+#: The public fields in the order every table and JSON document lists them.
+FIELDS = (
+    "op_type",
+    "op_name",
+    "io",
+    "index",
+    "step",
+    "rank",
+    "device",
+    "model",
+    "model_id",
+    "run",
+    "task_id",
+    "stream_id",
+    "timestamp",
+    "dtype",
+    "shape",
+    "format",
+    "nbytes",
+    "phase",
+    "module",
+    "source",
+    "path",
+)
+
+
+class Record:
+    """The unit of reading. Every field exists in every dialect; None where it does not say.
+
+    op_type, op_name   as the framework names them
+    io, index          "input" or "output" (or "buffer", "space"), and its position
+    step               what the framework counts; None outside any step
+    rank, device       global rank and device id
+    model, model_id    the model or graph; run is the time directory (`YYYYmmddHHMMSS`)
+    task_id, stream_id where the device ran it
+    timestamp          microseconds since the epoch
+    dtype, shape       numpy or ml_dtypes name, tuple of ints
+    format             CANN's name of the layout (`ND`, `NC1HWC0`, …)
+    nbytes             bytes of the logical tensor
+    phase              "forward", "backward" or "other"
+    module, source     path of the module, and `file:line` of the user's code
+    attrs              what only this dialect knows (hash, stride, storage, …)
+    error              why this record cannot be read; reading it raises this error
+    """
+
+    __slots__ = (*FIELDS, "attrs", "error", "_loader", "_key")
+
+    op_type: str
+    op_name: str
+    io: str
+    index: int
+    step: Optional[int]
+    rank: Optional[int]
+    device: Optional[int]
+    model: Optional[str]
+    model_id: Optional[int]
+    run: Optional[str]
+    task_id: Optional[int]
+    stream_id: Optional[int]
+    timestamp: Optional[int]
+    dtype: Optional[str]
+    shape: Optional[tuple[int, ...]]
+    format: Optional[str]
+    nbytes: Optional[int]
+    phase: Optional[str]
+    module: Optional[str]
+    source: Optional[str]
+    path: Path
+    attrs: dict[str, Any]
+    error: Optional[ReadError]
+
+    def __init__(
+        self,
+        loader: Optional[Loader],
+        *,
+        path: Path,
+        op_type: str = "",
+        op_name: str = "",
+        io: str = "output",
+        index: int = 0,
+        key: Any = None,
+        error: Optional[ReadError] = None,
+        attrs: Optional[dict[str, Any]] = None,
+        **fields: Any,
+    ) -> None:
+        self._loader = loader
+        self._key = key  # what the loader needs to find the payload
+        self.path = path
+        self.op_type = op_type
+        self.op_name = op_name
+        self.io = io
+        self.index = index
+        self.error = error
+        self.attrs = {} if attrs is None else attrs
+        for name in FIELDS[4:-1]:
+            setattr(self, name, fields.pop(name, None))
+        if fields:
+            raise TypeError(f"a Record has no field {', '.join(fields)}")
+
+    def numpy(self, *, format: Optional[str] = None) -> np.ndarray:
+        """Read the logical tensor; bfloat16 and float8 as ml_dtypes types.
+
+        The array may be a read-only view of the mapped file. `format` asks for another layout
+        (`"NCHW"`), where the dialect can convert. Raises ReadError, and NotSupported for a
+        record that holds statistics only.
+        """
+        if self.error is not None:
+            raise self.error
+        if self._loader is None:
+            raise NotSupported(
+                f"{self} holds no tensor",
+                hint="its statistics() may be there; dump with data='tensor' to keep values",
+            )
+        return self._loader.tensor(self, format)
+
+    def statistics(self) -> Statistics:
+        """Statistics as the dump recorded them, else computed from the tensor in one pass."""
+        if self.error is not None:
+            raise self.error
+        if self._loader is not None:
+            found = self._loader.statistics(self)
+            if found is not None:
+                return found
+        from ascend_dump.analysis.statistics import statistics
+
+        return statistics(self.numpy())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain values, paths as text; attrs and error included when set."""
+        out: dict[str, Any] = {name: getattr(self, name) for name in FIELDS}
+        out["path"] = str(self.path)
+        if self.shape is not None:
+            out["shape"] = list(self.shape)
+        if self.attrs:
+            out["attrs"] = self.attrs
+        if self.error is not None:
+            out["error"] = str(self.error)
+        return out
+
+    def __repr__(self) -> str:
+        step = "" if self.step is None else f"step {self.step} "
+        shape = "" if self.shape is None else f" {self.dtype}{list(self.shape)}"
+        broken = " (unreadable)" if self.error is not None else ""
+        return f"<Record {step}{self.op_name or self.op_type}.{self.io}.{self.index}{shape}{broken}>"
