@@ -1,0 +1,215 @@
+"""The contract between the core and a framework, and the registry of those who fulfil it.
+
+An adapter is a class registered under the entry point group `ascend_dump.adapters`. It may be
+loaded in any process, so its package imports its framework only inside functions.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from ascend_dump._errors import AdapterNotFound, AscendDumpError, ConfigError, FrameworkMissing, NotSupported
+
+if TYPE_CHECKING:
+    from ascend_dump._problem import Problem
+    from ascend_dump._request import DumpRequest
+
+__all__ = ["Adapter", "AdapterInfo", "adapters", "choose", "load"]
+
+GROUP = "ascend_dump.adapters"
+
+log = logging.getLogger("ascend_dump")
+
+
+class Adapter(ABC):
+    """Turn a request into a framework's native settings, and start and stop its dump."""
+
+    #: The name of `framework=`.
+    name: str = ""
+    #: The module whose presence in `sys.modules` makes this adapter eligible.
+    framework: str = ""
+    #: Among adapters that accept a target, the highest one takes it; host references are 0.
+    priority: int = 0
+    #: Modules whose import starts the launcher road (`ASCEND_DUMP=…`), see `activate`.
+    process_hooks: tuple[str, ...] = ()
+
+    @abstractmethod
+    def accepts(self, target: Any) -> bool:
+        """Whether this adapter captures `target` (None: the process). Imports nothing."""
+
+    @abstractmethod
+    def check(self, request: DumpRequest, target: Any) -> list[Problem]:
+        """Everything this framework would refuse or silently ignore."""
+
+    @abstractmethod
+    def start(self, request: DumpRequest, target: Any) -> Any:
+        """Arm the dump and return this adapter's own session object."""
+
+    @abstractmethod
+    def stop(self, session: Any) -> None:
+        """Disarm; leaves the target as it was. A second call does nothing."""
+
+    @abstractmethod
+    def root(self, session: Any) -> Path:
+        """Where this capture's files are."""
+
+    def counts_steps(self, target: Any) -> bool:
+        """Whether the target itself tells steps apart, so that `Capture.step` is not needed."""
+        return target is not None
+
+    def step(self, session: Any, number: Optional[int]) -> None:
+        """End the open step and begin step `number`; None only ends it."""
+        raise NotSupported(
+            f"{self.name} counts the steps itself",
+            hint="leave out cap.step() and select with steps=",
+        )
+
+    def flush(self, session: Any) -> None:  # noqa: B027  (most frameworks write on their own)
+        """Make everything captured so far readable."""
+
+    def reasons(self, session: Any) -> list[str]:
+        """After a stop: likely reasons why nothing was written, most likely first."""
+        return []
+
+    def failure(self, session: Any) -> Optional[AscendDumpError]:
+        """After a stop: what kept this capture from being complete, if anything did."""
+        return None
+
+    def activate(self, request: DumpRequest) -> None:
+        """Arm the dump for the whole process; called once, after a module of `process_hooks`."""
+        raise NotSupported(
+            f"{self.name} has no launcher road",
+            hint=f"use capture(..., framework={self.name!r}) in the script",
+        )
+
+
+class AdapterInfo(NamedTuple):
+    """One registered adapter: usable now, or why not."""
+
+    name: str
+    distribution: str
+    version: str
+    usable: bool
+    reason: str
+
+
+def adapters() -> list[AdapterInfo]:
+    """What is registered: usable, or why not. Loads adapters, but imports no framework."""
+    found = []
+    for name, entry in sorted(_entry_points().items()):
+        dist = getattr(entry, "dist", None)
+        where = (dist.metadata["Name"], dist.version) if dist is not None else ("", "")
+        try:
+            adapter = load(name)
+        except AscendDumpError as error:
+            found.append(AdapterInfo(name, *where, False, error.message))
+            continue
+        if adapter.framework in sys.modules:
+            found.append(AdapterInfo(name, *where, True, f"{adapter.framework} is imported"))
+        elif _importable(adapter.framework):
+            found.append(AdapterInfo(name, *where, True, f"{adapter.framework} is installed, not imported yet"))
+        else:
+            found.append(AdapterInfo(name, *where, False, f"{adapter.framework} is not installed"))
+    return found
+
+
+def load(name: str) -> Adapter:
+    """The adapter registered as `name`. Raises AdapterNotFound, or AdapterError if it is broken."""
+    if name in _loaded:
+        return _loaded[name]
+    entry = _entry_points().get(name)
+    if entry is None:
+        raise AdapterNotFound(
+            f"no adapter is registered as {name!r}",
+            hint=f"registered: {', '.join(sorted(_entry_points())) or 'none'}; `ascend-dump doctor` tells more",
+        )
+    try:
+        adapter = entry.load()()
+    except Exception as error:
+        raise AdapterNotFound(
+            f"the adapter {name!r} cannot be loaded: {error!r}",
+            hint="reinstall the package that provides it, see `ascend-dump doctor`",
+        ) from error
+    if not isinstance(adapter, Adapter):
+        raise AdapterNotFound(
+            f"the entry point {name!r} gives a {type(adapter).__name__}, not an ascend_dump Adapter",
+            hint="its class must derive from ascend_dump.Adapter",
+        )
+    _loaded[name] = adapter
+    return adapter
+
+
+def choose(target: Any, framework: Optional[str]) -> Adapter:
+    """The adapter for this target: by name, else the highest one that accepts it.
+
+    Only adapters whose framework the user has imported are asked, unless one is named.
+    """
+    if framework is not None:
+        if not isinstance(framework, str):
+            raise ConfigError(f"framework={framework!r}: expected a name", hint="such as 'torch'")
+        adapter = load(framework)
+        if adapter.framework not in sys.modules and not _importable(adapter.framework):
+            raise FrameworkMissing(
+                f"framework={framework!r} needs the module {adapter.framework}, which is not installed",
+                hint="install the framework, or leave framework= out to let the target decide",
+            )
+        if not adapter.accepts(target):
+            raise AdapterNotFound(
+                f"the adapter {framework!r} cannot capture a {_describe(target)}",
+                hint="leave framework= out to let the target decide",
+            )
+        return adapter
+    candidates: list[Adapter] = []
+    for name in _entry_points():
+        try:
+            adapter = load(name)
+        except AdapterNotFound as error:
+            log.debug("skipped: %s", error)
+            continue
+        if adapter.framework in sys.modules and adapter.accepts(target):
+            candidates.append(adapter)
+    if candidates:
+        return max(candidates, key=lambda one: one.priority)
+    known = ", ".join(f"{info.name} ({info.reason})" for info in adapters()) or "none"
+    raise AdapterNotFound(
+        f"nothing here captures a {_describe(target)}",
+        hint=f"import the framework first, or name it with framework=; registered: {known}",
+    )
+
+
+_loaded: dict[str, Adapter] = {}
+
+
+def _entry_points() -> dict[str, Any]:
+    from importlib.metadata import entry_points
+
+    disabled = {name.strip() for name in os.environ.get("ASCEND_DUMP_DISABLED_ADAPTERS", "").split(",")}
+    found: Sequence[Any]
+    if sys.version_info >= (3, 10):
+        found = tuple(entry_points(group=GROUP))
+    else:
+        found = entry_points().get(GROUP, ())
+    return {entry.name: entry for entry in found if entry.name not in disabled and "*" not in disabled}
+
+
+def _importable(module: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _describe(target: Any) -> str:
+    return (
+        "whole process (no target given)"
+        if target is None
+        else f"{type(target).__module__}.{type(target).__qualname__}"
+    )

@@ -1,0 +1,318 @@
+"""DumpRequest: what to dump, framework-neutral and immutable; and the table of its spellings."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Optional, Union
+
+from ascend_dump._errors import ConfigError, NotSupported
+from ascend_dump._steps import Steps, StepsLike
+
+__all__ = ["ALIASES", "SPELLINGS", "DumpRequest", "parse_size"]
+
+#: Our name of each setting, and each framework's. An empty string: it has no such setting.
+SPELLINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        name: MappingProxyType(dict(zip(("cann", "ge", "torchair", "mindspore", "tensorflow"), others)))
+        for name, others in {
+            "path": ("dump_path", "ge.exec.dumpPath", "dump_path", "path", "dump_path"),
+            "steps": ("dump_step", "ge.exec.dumpStep", "dump_step", "iteration", "dump_step"),
+            "mode": ("dump_mode", "ge.exec.dumpMode", "dump_mode", "input_output", "dump_mode"),
+            "layers": ("layer", "ge.exec.dumpLayer", "dump_layer", "kernels", "dump_layer"),
+            "models": ("model_name", "", "", "net_name", ""),
+            "data": ("dump_data", "ge.exec.dumpData", "dump_data", "saved_data", "dump_data"),
+            "stats": ("dump_stats", "", "", "statistic_category", ""),
+            "level": ("dump_level", "", "", "", ""),
+            "scene": ("dump_scene", "", "", "op_debug_mode", ""),
+            "watch": ("watcher_nodes", "", "", "", ""),
+            "quant": ("", "ge.quant_dumpable", "quant_dumpable", "", "quant_dumpable"),
+            "ranks": ("", "", "", "support_device", ""),
+            "max_bytes": ("", "", "", "", ""),
+            "options": ("", "", "", "", ""),
+        }.items()
+    }
+)
+
+#: Spellings accepted in files, in the environment and on the command line, but not in Python.
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        SPELLINGS[name][who]: name
+        for who in ("tensorflow", "mindspore", "torchair", "cann")
+        for name in SPELLINGS
+        if SPELLINGS[name][who] and SPELLINGS[name][who] not in SPELLINGS
+    }
+)
+
+_CHOICES = {
+    "mode": ("input", "output", "all"),
+    "data": ("tensor", "stats", "full"),
+    "level": ("op", "kernel", "all"),
+    "scene": ("overflow", "watch", "exception"),
+}
+_LISTS = ("layers", "models", "stats", "watch")
+#: Names of `Statistics` fields that can be asked for.
+_STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_TRUE, _FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
+
+
+@dataclasses.dataclass(frozen=True)
+class DumpRequest:
+    """What to dump. Every field has a default; values are checked and brought to one form here.
+
+    path       where to write, created when missing
+    steps      the step language `"0|3-5|10"`, see `Steps`
+    mode       "input", "output" or "all"
+    layers     operators to dump: globs, or `re:` patterns; none given means all
+    models     model names, where a process runs several
+    data       "tensor", "stats" (statistics only) or "full" (both)
+    stats      which statistics; none given means all
+    level      "op", "kernel" or "all": the granularity CANN dumps at
+    scene      None, "overflow", "watch" or "exception"
+    watch      for scene="watch": operators whose output is watched for trampling
+    quant      dump the tensors before quantisation too
+    ranks      global ranks that dump, in the step language
+    max_bytes  stop writing at about this size; an int or text such as "20GB"
+    options    what only one adapter knows
+
+    Raises ConfigError naming the field, the value and what it accepts.
+    """
+
+    path: Union[str, os.PathLike[str]] = "dumps"
+    steps: StepsLike = None
+    mode: str = "all"
+    layers: Union[str, Iterable[str]] = ()
+    models: Union[str, Iterable[str]] = ()
+    data: str = "tensor"
+    stats: Union[str, Iterable[str]] = ()
+    level: str = "all"
+    scene: Optional[str] = None
+    watch: Union[str, Iterable[str]] = ()
+    quant: bool = False
+    ranks: StepsLike = None
+    max_bytes: Union[int, str, None] = None
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        put("path", _path(self.path))
+        put("steps", Steps(self.steps))
+        put("ranks", Steps(self.ranks, name="ranks"))
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices and not (name == "scene" and value is None):
+                raise _wrong(name, value, " or ".join(repr(choice) for choice in choices), choices)
+        for name in _LISTS:
+            put(name, _names(name, getattr(self, name)))
+        for stat in self.stats:
+            if stat not in _STATS:
+                raise _wrong("stats", stat, ", ".join(_STATS), _STATS)
+        if self.watch and self.scene != "watch":
+            raise ConfigError(
+                f"watch={list(self.watch)} was given with scene={self.scene!r}",
+                hint="watch names the operators of scene='watch'; set both or neither",
+            )
+        if not isinstance(self.quant, bool):
+            raise _wrong("quant", self.quant, "True or False", ())
+        put("max_bytes", None if self.max_bytes is None else parse_size(self.max_bytes))
+        if not isinstance(self.options, Mapping):
+            raise _wrong("options", self.options, "a mapping such as {'rehash': True}", ())
+        put("options", MappingProxyType(dict(self.options)))
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], *, origin: str = "") -> DumpRequest:
+        """From a decoded file: our names or CANN's. Raises ConfigError for an unknown name."""
+        found: dict[str, Any] = {}
+        for given, value in values.items():
+            name = given if given in SPELLINGS else ALIASES.get(given, "")
+            if not name:
+                raise unknown_name(given, origin=origin, aliases=True)
+            if name in found:
+                raise ConfigError(
+                    f"{origin}{given!r} and another spelling of {name!r} are both given",
+                    hint=f"keep one of them, preferably {name!r}",
+                )
+            found[name] = value
+        return cls(**found)
+
+    @classmethod
+    def from_file(cls, path: Union[str, os.PathLike[str]]) -> DumpRequest:
+        """From a .json or .toml file, whose keys may stand in a table `ascend_dump`."""
+        file = Path(path)
+        try:
+            text = file.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file}: cannot be read: {error}", hint="give a JSON or TOML file in UTF-8") from None
+        values = _decode(file, text)
+        inner = values.get("ascend_dump", values) if isinstance(values, Mapping) else values
+        if not isinstance(inner, Mapping):
+            raise ConfigError(
+                f"{file}: holds a {type(inner).__name__}, not settings", hint="write keys such as steps and path"
+            )
+        return cls.from_mapping(inner, origin=f"{file}: ")
+
+    @classmethod
+    def from_text(cls, text: str) -> DumpRequest:
+        """From `ASCEND_DUMP`: `1`, `steps=0|2-5,path=/d`, a JSON object, or a .json/.toml path.
+
+        Lists take `;` between items, adapter options are written `options.name=value`.
+        """
+        text = text.strip()
+        if text.lower() in _TRUE:
+            return cls()
+        if text.startswith("{"):
+            try:
+                values = json.loads(text)
+            except ValueError as error:
+                raise ConfigError(
+                    f"{text!r} is not JSON: {error}", hint='write {"steps": "0|1"} or steps=0|1'
+                ) from None
+            return cls.from_mapping(values)
+        if "=" not in text:
+            return cls.from_file(text)
+        values, options = {}, {}
+        for part in text.split(","):
+            given, equals, value = (piece.strip() for piece in part.partition("="))
+            if not equals or not given:
+                raise ConfigError(
+                    f"{part!r} in {text!r} is not name=value",
+                    hint="write steps=0|2-5,path=/d; a value with a comma needs a JSON object or a file",
+                )
+            if given.startswith("options."):
+                options[given[len("options.") :]] = _plain(value)
+                continue
+            name = given if given in SPELLINGS else ALIASES.get(given, given)
+            if given in values:
+                raise ConfigError(f"{given!r} stands twice in {text!r}", hint="give each setting once")
+            values[given] = _from_word(name, value)
+        if options:
+            values["options"] = options
+        return cls.from_mapping(values)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The settings that differ from the defaults, as plain values `from_mapping` reads."""
+        plain: dict[str, Any] = {}
+        defaults = DumpRequest()
+        for name in SPELLINGS:
+            value = getattr(self, name)
+            if value == getattr(defaults, name):
+                continue
+            if isinstance(value, (Path, Steps)):
+                value = str(value)
+            elif isinstance(value, tuple):
+                value = list(value)
+            elif isinstance(value, Mapping):
+                value = dict(value)
+            plain[name] = value
+        return plain
+
+    def to_text(self) -> str:
+        """One line for `ASCEND_DUMP`, read back to an equal request by `from_text`."""
+        plain = self.to_mapping()
+        simple = {name: ";".join(value) if isinstance(value, list) else value for name, value in plain.items()}
+        words = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in simple.items()]
+        text = ",".join(words)
+        # Anything the short form cannot carry (a comma in a path, options) goes as JSON.
+        try:
+            if "options" not in plain and (not plain or DumpRequest.from_text(text) == self):
+                return text or "1"
+        except ConfigError:
+            pass
+        return json.dumps(plain)
+
+    def replace(self, **changes: Any) -> DumpRequest:
+        return dataclasses.replace(self, **changes)
+
+
+def unknown_name(given: str, *, origin: str = "", aliases: bool = False) -> ConfigError:
+    """The error for a setting that does not exist, or exists under a shorter name."""
+    if given in ALIASES and not aliases:
+        return ConfigError(f"{given}= is CANN's spelling", hint=f"use `{ALIASES[given]}=`")
+    near = difflib.get_close_matches(given, [*SPELLINGS, *ALIASES] if aliases else list(SPELLINGS), n=1)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    return ConfigError(f"{origin}unknown setting {given!r}", hint=f"{guess}known: {', '.join(SPELLINGS)}")
+
+
+def parse_size(value: Union[int, str]) -> int:
+    """Bytes from an int or from text such as `20GB`, `512 MiB`."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", value.lower())
+        if found and found[2] in _UNITS:
+            value = int(float(found[1]) * _UNITS[found[2]])
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise _wrong("max_bytes", value, "a positive number of bytes, or text such as '20GB'", ())
+    return value
+
+
+def _path(value: Any) -> Path:
+    try:
+        text = os.fspath(value)
+    except TypeError:
+        raise _wrong("path", value, "a path", ()) from None
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise _wrong("path", value, "a non-empty path", ())
+    return Path(text).expanduser()
+
+
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    items = (value,) if isinstance(value, str) else value
+    try:
+        found = tuple(items)
+    except TypeError:
+        raise _wrong(name, value, "a name or a list of names", ()) from None
+    for item in found:
+        if not isinstance(item, str) or not item.strip():
+            raise _wrong(name, item, "non-empty text", ())
+    return found
+
+
+def _wrong(name: str, value: object, expected: str, near: Iterable[str]) -> ConfigError:
+    match = difflib.get_close_matches(str(value), list(near), n=1)
+    guess = f"did you mean {match[0]!r}?" if match else f"give {name} as {expected}"
+    return ConfigError(f"{name}={value!r}: expected {expected}", hint=guess)
+
+
+def _from_word(name: str, value: str) -> Any:
+    if name in _LISTS:
+        return [item.strip() for item in value.split(";") if item.strip()]
+    if name == "quant":
+        return _plain(value)
+    return value
+
+
+def _plain(value: str) -> Any:
+    low = value.lower()
+    if low in _TRUE[1:] or low in _FALSE[1:]:
+        return low in _TRUE
+    return int(value) if re.fullmatch(r"-?\d+", value) else value
+
+
+def _decode(file: Path, text: str) -> Any:
+    try:
+        if file.suffix == ".toml":
+            return _toml(text)
+        return json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}", hint="check it with a JSON or TOML linter") from None
+
+
+def _toml(text: str) -> Any:
+    try:
+        import tomllib
+    except ImportError:  # Python 3.9 and 3.10
+        try:
+            import tomli as tomllib  # type: ignore[import-not-found, no-redef, unused-ignore]  # only there
+        except ImportError:
+            raise NotSupported(
+                "TOML needs Python 3.11 or the package tomli", hint="write the same settings as JSON"
+            ) from None
+    return tomllib.loads(text)
