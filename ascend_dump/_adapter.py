@@ -73,8 +73,11 @@ class Adapter(ABC):
     def flush(self, session: Any) -> None:  # noqa: B027  (most frameworks write on their own)
         """Make everything captured so far readable."""
 
-    def reasons(self, session: Any) -> list[str]:
-        """After a stop: likely reasons why nothing was written, most likely first."""
+    def reasons(self, session: Any) -> Optional[list[str]]:
+        """After a stop: likely reasons why nothing was written, most likely first.
+
+        None: an empty dump is a good result, such as no overflow where only overflow is dumped.
+        """
         return []
 
     def failure(self, session: Any) -> Optional[AscendDumpError]:

@@ -49,6 +49,7 @@ class AscendDumpError(Exception):
         self.message = message
         self.hint = hint
         self.code = code or self.default_code
+        self.reported = False  # already said to the user
 
     def __str__(self) -> str:
         text = f"{self.message} [{self.code}]"

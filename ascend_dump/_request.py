@@ -44,7 +44,7 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
         SPELLINGS[name][who]: name
-        for who in ("tensorflow", "mindspore", "torchair", "cann")
+        for who in ("tensorflow", "torchair", "cann")
         for name in SPELLINGS
         if SPELLINGS[name][who] and SPELLINGS[name][who] not in SPELLINGS
     }
@@ -63,7 +63,7 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "
 _TRUE, _FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, init=False)
 class DumpRequest:
     """What to dump. Every field has a default; values are checked and brought to one form here.
 
@@ -85,48 +85,64 @@ class DumpRequest:
     Raises ConfigError naming the field, the value and what it accepts.
     """
 
-    path: Union[str, os.PathLike[str]] = "dumps"
-    steps: StepsLike = None
-    mode: str = "all"
-    layers: Union[str, Iterable[str]] = ()
-    models: Union[str, Iterable[str]] = ()
-    data: str = "tensor"
-    stats: Union[str, Iterable[str]] = ()
-    level: str = "all"
-    scene: Optional[str] = None
-    watch: Union[str, Iterable[str]] = ()
-    quant: bool = False
-    ranks: StepsLike = None
-    max_bytes: Union[int, str, None] = None
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    path: Path
+    steps: Steps
+    mode: str
+    layers: tuple[str, ...]
+    models: tuple[str, ...]
+    data: str
+    stats: tuple[str, ...]
+    level: str
+    scene: Optional[str]
+    watch: tuple[str, ...]
+    quant: bool
+    ranks: Steps
+    max_bytes: Optional[int]
+    options: Mapping[str, Any] = dataclasses.field(hash=False)
 
-    def __post_init__(self) -> None:
-        def put(name: str, value: Any) -> None:
-            object.__setattr__(self, name, value)
-
-        put("path", _path(self.path))
-        put("steps", Steps(self.steps))
-        put("ranks", Steps(self.ranks, name="ranks"))
-        for name, choices in _CHOICES.items():
-            value = getattr(self, name)
+    def __init__(
+        self,
+        *,
+        path: Union[str, os.PathLike[str]] = "dumps",
+        steps: StepsLike = None,
+        mode: str = "all",
+        layers: Union[str, Iterable[str]] = (),
+        models: Union[str, Iterable[str]] = (),
+        data: str = "tensor",
+        stats: Union[str, Iterable[str]] = (),
+        level: str = "all",
+        scene: Optional[str] = None,
+        watch: Union[str, Iterable[str]] = (),
+        quant: bool = False,
+        ranks: StepsLike = None,
+        max_bytes: Union[int, str, None] = None,
+        options: Optional[Mapping[str, Any]] = None,
+    ) -> None:
+        for name, value in (("mode", mode), ("data", data), ("level", level), ("scene", scene)):
+            choices = _CHOICES[name]
             if value not in choices and not (name == "scene" and value is None):
                 raise _wrong(name, value, " or ".join(repr(choice) for choice in choices), choices)
-        for name in _LISTS:
-            put(name, _names(name, getattr(self, name)))
+            _put(self, name, value)
+        for name, items in (("layers", layers), ("models", models), ("stats", stats), ("watch", watch)):
+            _put(self, name, _names(name, items))
         for stat in self.stats:
             if stat not in _STATS:
                 raise _wrong("stats", stat, ", ".join(_STATS), _STATS)
-        if self.watch and self.scene != "watch":
+        if self.watch and scene != "watch":
             raise ConfigError(
-                f"watch={list(self.watch)} was given with scene={self.scene!r}",
+                f"watch={list(self.watch)} was given with scene={scene!r}",
                 hint="watch names the operators of scene='watch'; set both or neither",
             )
-        if not isinstance(self.quant, bool):
-            raise _wrong("quant", self.quant, "True or False", ())
-        put("max_bytes", None if self.max_bytes is None else parse_size(self.max_bytes))
-        if not isinstance(self.options, Mapping):
-            raise _wrong("options", self.options, "a mapping such as {'rehash': True}", ())
-        put("options", MappingProxyType(dict(self.options)))
+        if not isinstance(quant, bool):
+            raise _wrong("quant", quant, "True or False", ())
+        if not isinstance(options, (Mapping, type(None))):
+            raise _wrong("options", options, "a mapping such as {'rehash': True}", ())
+        _put(self, "path", _path(path))
+        _put(self, "steps", Steps(steps))
+        _put(self, "ranks", Steps(ranks, name="ranks"))
+        _put(self, "quant", quant)
+        _put(self, "max_bytes", None if max_bytes is None else parse_size(max_bytes))
+        _put(self, "options", MappingProxyType(dict(options or {})))
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, origin: str = "") -> DumpRequest:
@@ -171,15 +187,16 @@ class DumpRequest:
             return cls()
         if text.startswith("{"):
             try:
-                values = json.loads(text)
+                decoded = json.loads(text)
             except ValueError as error:
                 raise ConfigError(
                     f"{text!r} is not JSON: {error}", hint='write {"steps": "0|1"} or steps=0|1'
                 ) from None
-            return cls.from_mapping(values)
+            return cls.from_mapping(decoded)
         if "=" not in text:
             return cls.from_file(text)
-        values, options = {}, {}
+        values: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         for part in text.split(","):
             given, equals, value = (piece.strip() for piece in part.partition("="))
             if not equals or not given:
@@ -253,6 +270,10 @@ def parse_size(value: Union[int, str]) -> int:
     return value
 
 
+def _put(request: DumpRequest, name: str, value: Any) -> None:
+    object.__setattr__(request, name, value)  # the class is frozen for everyone else
+
+
 def _path(value: Any) -> Path:
     try:
         text = os.fspath(value)
@@ -307,10 +328,10 @@ def _decode(file: Path, text: str) -> Any:
 
 def _toml(text: str) -> Any:
     try:
-        import tomllib
-    except ImportError:  # Python 3.9 and 3.10
+        import tomllib  # type: ignore[import-not-found, unused-ignore]  # from Python 3.11 on
+    except ImportError:
         try:
-            import tomli as tomllib  # type: ignore[import-not-found, no-redef, unused-ignore]  # only there
+            import tomli as tomllib
         except ImportError:
             raise NotSupported(
                 "TOML needs Python 3.11 or the package tomli", hint="write the same settings as JSON"

@@ -1,0 +1,366 @@
+"""Capture: one object that is a context manager, a decorator and a start()/stop() pair.
+
+It owns what every framework needs alike: choosing the adapter, selecting the rank, creating
+the path, reporting problems, and saying loudly when nothing was written.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import inspect
+import logging
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
+
+from ascend_dump._adapter import Adapter, choose
+from ascend_dump._errors import AscendDumpError, CaptureError, ConfigError, NotSupported
+from ascend_dump._paths import make_private_directory
+from ascend_dump._problem import Problem
+from ascend_dump._rank import current_rank
+from ascend_dump._request import DumpRequest, unknown_name
+from ascend_dump._steps import StepsLike
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from ascend_dump.reading import Dump
+
+__all__ = ["Capture", "capture"]
+
+log = logging.getLogger("ascend_dump")
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def capture(
+    target: Any = None,
+    *,
+    path: Union[str, os.PathLike[str]] = "dumps",
+    steps: StepsLike = None,
+    mode: str = "all",
+    layers: Union[str, Iterable[str]] = (),
+    models: Union[str, Iterable[str]] = (),
+    data: str = "tensor",
+    stats: Union[str, Iterable[str]] = (),
+    level: str = "all",
+    scene: Optional[str] = None,
+    watch: Union[str, Iterable[str]] = (),
+    quant: bool = False,
+    ranks: StepsLike = None,
+    framework: Optional[str] = None,
+    max_bytes: Union[int, str, None] = None,
+    strict: bool = False,
+    options: Optional[Mapping[str, Any]] = None,
+    **unknown: Any,
+) -> Capture:
+    """Dump the operators of `target` while the returned object is active.
+
+    target: a model (each top-level call of it is a step), or None: the whole block is step 0
+    until `step()` is called. A function given as target is decorated: each call is a step.
+    The settings are those of `DumpRequest`; framework names an adapter, otherwise the target
+    decides. strict=True raises where the default is to report once and let the run go on.
+
+    Raises ConfigError for a wrong value, AdapterNotFound when nothing captures the target.
+
+    >>> with ascend_dump.capture(model, steps="0|1", path="dumps") as cap:   # doctest: +SKIP
+    ...     train(model)
+    >>> cap.dump().select(op="*conv1*")   # doctest: +SKIP
+    """
+    if unknown:
+        raise unknown_name(next(iter(unknown)))
+    request = DumpRequest(
+        path=path,
+        steps=steps,
+        mode=mode,
+        layers=layers,
+        models=models,
+        data=data,
+        stats=stats,
+        level=level,
+        scene=scene,
+        watch=watch,
+        quant=quant,
+        ranks=ranks,
+        max_bytes=max_bytes,
+        options=options,
+    )
+    if inspect.isroutine(target):
+        made = Capture(None, request, framework=framework, strict=strict)
+        return made(target)  # type: ignore[return-value]  # the decorated function, as a bare @capture wants
+    return Capture(target, request, framework=framework, strict=strict)
+
+
+class Capture:
+    """One dump of one target. Create it with `capture`.
+
+    path      the root of what this capture wrote; exists once started
+    problems  what the check before the start found
+    """
+
+    def __init__(
+        self, target: Any, request: DumpRequest, *, framework: Optional[str] = None, strict: bool = False
+    ) -> None:
+        self.request = request
+        self.problems: list[Problem] = []
+        self._target = target
+        self._framework = framework
+        self._strict = strict
+        self._adapter: Optional[Adapter] = None
+        self._session: Any = None
+        self._path: Optional[Path] = None
+        self._active = False
+        self._step = 0
+        self._lock = threading.Lock()
+
+    @property
+    def path(self) -> Path:
+        if self._path is None:
+            raise CaptureError("this capture has not started, so it has no path yet", hint="enter it or call start()")
+        return self._path
+
+    @property
+    def active(self) -> bool:
+        return self._active
+
+    def start(self) -> Capture:
+        """Arm the dump and return this object.
+
+        Raises CaptureError when it is active already, ConfigError for a problem the framework
+        would refuse, WriteError when the path cannot be written.
+        """
+        self._arm()
+        if self._session is not None and not self._adapter_of_session().counts_steps(self._target):
+            self._adapter_of_session().step(self._session, 0)
+        return self
+
+    def stop(self) -> None:
+        """Disarm, finish the files and report. Does nothing when it is not active."""
+        if not self._active:
+            return
+        self._active = False
+        session, self._session = self._session, None
+        if session is None:
+            return
+        _running.discard(self)
+        adapter = self._adapter_of_session()
+        try:
+            adapter.stop(session)
+        except AscendDumpError as error:
+            self._complain(error)
+            return
+        failure = adapter.failure(session)
+        if failure is not None:
+            self._complain(failure)
+        elif not _holds_files(self.path):
+            reasons = adapter.reasons(session)
+            if reasons is not None:
+                listed = "".join(f"\n  - {reason}" for reason in reasons or ["no selected operator ran in the block"])
+                self._complain(
+                    CaptureError(
+                        f"the capture wrote nothing{listed}",
+                        hint="see cap.problems, and `ascend-dump doctor`",
+                        code="AD303",
+                    )
+                )
+
+    def step(self) -> None:
+        """Begin the next step, where neither a model nor a decorated function tells steps apart.
+
+        Raises CaptureError when it is not active, NotSupported when the target counts steps.
+        """
+        if not self._active:
+            raise CaptureError("step() was called on a capture that is not active", hint="call it inside the block")
+        if self._session is None:  # another rank is selected
+            return
+        adapter = self._adapter_of_session()
+        if adapter.counts_steps(self._target):
+            raise NotSupported(
+                f"the steps of this target are counted by {adapter.name}: each top-level call is one",
+                hint="leave out cap.step(), or capture without a target",
+            )
+        self._step += 1
+        adapter.step(self._session, self._step)
+
+    def dump(self) -> Dump:
+        """What this capture wrote so far, as a Dump; usable inside and after the block."""
+        from ascend_dump.reading import Dump, open_dump
+
+        path = self.path
+        if self._session is not None:
+            self._adapter_of_session().flush(self._session)
+        return open_dump(path) if _holds_files(path) else Dump(path, [])
+
+    def __enter__(self) -> Capture:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        try:
+            self.stop()
+        except AscendDumpError as failure:
+            if error is None:
+                raise
+            # The user's own exception is the one to see.
+            log.warning("%s", failure)
+
+    def __call__(self, function: _Function) -> _Function:
+        """Decorate a plain or async function: each call is one step.
+
+        When the capture has a target that counts steps, each call is one capture of its own.
+        Raises ConfigError for generators, whose calls return before their body runs.
+        """
+        if not callable(function):
+            raise ConfigError(
+                f"a {type(function).__name__} cannot be decorated",
+                hint="put @ascend_dump.capture(...) above a function, or use it in a with statement",
+            )
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigError(
+                f"{function.__qualname__} is a generator: calling it runs nothing, so no step can be drawn around it",
+                hint="use `with ascend_dump.capture(...)` inside it, or decorate the function that consumes it",
+                code="AD304",
+            )
+        wrapped: Any
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def wrapped(*args: Any, **kwargs: Any) -> Any:
+                with _Call(self):
+                    return await function(*args, **kwargs)
+
+        else:
+
+            @functools.wraps(function)
+            def wrapped(*args: Any, **kwargs: Any) -> Any:
+                with _Call(self):
+                    return function(*args, **kwargs)
+
+        wrapped.capture = self
+        return wrapped  # type: ignore[no-any-return]  # functools.wraps keeps the signature
+
+    def _arm(self) -> None:
+        if self._active:
+            raise CaptureError(
+                "this capture is active already",
+                hint="stop() it first, or create a second capture for a second dump",
+            )
+        adapter = choose(self._target, self._framework)
+        self.problems = adapter.check(self.request, self._target)
+        self._report_problems()
+        rank = current_rank()
+        make_private_directory(self.request.path)
+        if rank.rank in self.request.ranks:
+            self._session = adapter.start(self.request, self._target)
+            self._path = adapter.root(self._session)
+            _running.add(self)
+        else:
+            log.info("rank %d is not among ranks=%s: nothing is captured here", rank.rank, self.request.ranks)
+            self._path = self.request.path / rank.level
+        self._adapter = adapter
+        self._step = 0
+        self._active = True
+
+    def _report_problems(self) -> None:
+        refused = [problem for problem in self.problems if problem.severity == "error"]
+        if self._strict:
+            refused += [problem for problem in self.problems if problem.severity == "silent"]
+        if refused:
+            raise ConfigError(
+                "\n".join(str(problem) for problem in refused),
+                hint="nothing was started; see the hints above",
+                code=refused[0].code,
+            )
+        for problem in self.problems:
+            log.warning("%s", problem)
+
+    def _complain(self, error: AscendDumpError) -> None:
+        if self._strict:
+            raise error
+        if not error.reported:
+            log.warning("%s", error)
+
+    def _adapter_of_session(self) -> Adapter:
+        assert self._adapter is not None, "a session exists only after an adapter was chosen"
+        return self._adapter
+
+
+class _Call:
+    """One call of a decorated function: one step, or one whole capture."""
+
+    __slots__ = ("_capture", "_mine")
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._mine = ""
+
+    def __enter__(self) -> None:
+        cap = self._capture
+        # A recursive call, or one from a second thread, runs inside the open step.
+        if not cap._lock.acquire(blocking=False):
+            return
+        self._mine = "outside"
+        try:
+            if cap._target is not None and choose(cap._target, cap._framework).counts_steps(cap._target):
+                cap.start()
+                self._mine = "block"
+                return
+            number = cap._step
+            cap._step += 1
+            if number not in cap.request.steps:
+                return
+            if not cap._active:
+                cap._arm()
+                cap._step = number + 1
+            if cap._session is not None:
+                cap._adapter_of_session().step(cap._session, number)
+            self._mine = "step"
+        except BaseException:
+            cap._lock.release()
+            raise
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        cap, mine = self._capture, self._mine
+        if not mine:
+            return
+        try:
+            if mine == "step":
+                if cap._session is not None:
+                    cap._adapter_of_session().step(cap._session, None)
+                last = cap.request.steps.last
+                if last is not None and cap._step > last:
+                    cap.__exit__(kind, error, trace)
+            elif mine == "block":
+                cap.__exit__(kind, error, trace)
+        finally:
+            cap._lock.release()
+
+
+#: Captures that must be finished when the interpreter exits.
+_running: set[Capture] = set()
+
+
+@atexit.register
+def _stop_all() -> None:
+    for cap in tuple(_running):
+        try:
+            cap.stop()
+        except Exception as error:
+            log.warning("%s", error)
+
+
+def _holds_files(root: Path) -> bool:
+    """Whether a dump was written: any file but the manifest."""
+    return any(name != "manifest.json" for _, _, names in os.walk(root) for name in names)

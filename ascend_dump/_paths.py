@@ -1,0 +1,48 @@
+"""Directories and files of a dump are private to their owner, as CANN makes them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ascend_dump._errors import WriteError
+
+__all__ = ["PRIVATE_DIRECTORY", "PRIVATE_FILE", "make_private_directory", "open_private"]
+
+PRIVATE_DIRECTORY = 0o700
+PRIVATE_FILE = 0o600
+
+
+def make_private_directory(path: Path) -> None:
+    """Create `path` and its missing parents readable by their owner only.
+
+    Raises WriteError when that fails or the directory cannot be written.
+    """
+    missing = []
+    here = path
+    try:
+        while not here.is_symlink() and not here.exists() and here != here.parent:
+            missing.append(here)
+            here = here.parent
+        for directory in reversed(missing):
+            try:
+                directory.mkdir(mode=PRIVATE_DIRECTORY)
+            except FileExistsError:  # another rank was first
+                if not directory.is_dir():
+                    raise
+    except OSError as error:
+        raise WriteError(
+            f"path={str(path)!r} cannot be created: {error.strerror}",
+            hint="give path= a directory that this user may write",
+        ) from error
+    if not path.is_dir():
+        raise WriteError(f"path={str(path)!r} is not a directory", hint="give path= a directory")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise WriteError(
+            f"path={str(path)!r} cannot be written", hint="give path= a directory that this user may write"
+        )
+
+
+def open_private(path: Path, flags: int) -> int:
+    """A file descriptor of a new file (0600). Raises OSError."""
+    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
