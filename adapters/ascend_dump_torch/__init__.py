@@ -1,0 +1,68 @@
+"""Host reference dumps of PyTorch: every ATen operator that runs in the block, on CPU or CUDA."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from ascend_dump._adapter import Adapter
+from ascend_dump._errors import AscendDumpError
+from ascend_dump._problem import Problem
+from ascend_dump._request import DumpRequest
+
+if TYPE_CHECKING:
+    from ascend_dump_torch._session import Session
+
+__all__ = ["TorchAdapter"]
+
+_OPTIONS = {
+    "rehash": "True: tell tensors apart by content only, for kernels that write memory unseen by PyTorch",
+    "buffer_bytes": "how many bytes of tensors may wait for the writer",
+}
+
+
+class TorchAdapter(Adapter):
+    name = "torch"
+    framework = "torch"
+    priority = 0
+    process_hooks = ("torch",)
+
+    def accepts(self, target: Any) -> bool:
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return False
+        return target is None or isinstance(target, torch.nn.Module)
+
+    def check(self, request: DumpRequest, target: Any) -> list[Problem]:
+        from ascend_dump_torch._check import check
+
+        return check(request, target, _OPTIONS)
+
+    def start(self, request: DumpRequest, target: Any) -> Session:
+        from ascend_dump_torch._session import Session
+
+        return Session(request, target)
+
+    def stop(self, session: Session) -> None:
+        session.stop()
+
+    def root(self, session: Session) -> Path:
+        return session.root
+
+    def step(self, session: Session, number: Optional[int]) -> None:
+        session.enter_step(number)
+
+    def flush(self, session: Session) -> None:
+        session.flush()
+
+    def reasons(self, session: Session) -> Optional[list[str]]:
+        return session.reasons()
+
+    def failure(self, session: Session) -> Optional[AscendDumpError]:
+        return session.failure
+
+    def activate(self, request: DumpRequest) -> None:
+        from ascend_dump_torch._launcher import activate
+
+        activate(self, request)

@@ -1,0 +1,92 @@
+"""What of a request the host adapter cannot do, or does differently."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from ascend_dump._problem import Problem
+from ascend_dump._request import DumpRequest
+
+__all__ = ["check"]
+
+
+def check(request: DumpRequest, target: Any, options: Mapping[str, str]) -> list[Problem]:
+    problems = []
+    for name in request.options:
+        if name not in options and name != "debug":
+            known = "; ".join(f"{key}: {text}" for key, text in options.items())
+            problems.append(
+                Problem(
+                    "AD210", "error", f"the torch adapter has no option {name!r}", f"known: {known}", f"options.{name}"
+                )
+            )
+    if request.scene in ("watch", "exception"):
+        problems.append(
+            Problem(
+                "AD203",
+                "error",
+                f"scene={request.scene!r} is a service of the NPU, the host has none",
+                "capture everything and look for storages that change between records (record.attrs['storage'])",
+                "scene",
+            )
+        )
+    if request.level != "all":
+        problems.append(
+            Problem(
+                "AD211",
+                "silent",
+                f"level={request.level!r} changes nothing: the host has one level",
+                "leave it out",
+                "level",
+            )
+        )
+    if request.quant:
+        problems.append(
+            Problem(
+                "AD211", "silent", "quant=True changes nothing: the host records what it runs", "leave it out", "quant"
+            )
+        )
+    if request.models:
+        problems.append(
+            Problem(
+                "AD211",
+                "silent",
+                "models= changes nothing: the target is the model",
+                "pass the model as target",
+                "models",
+            )
+        )
+    if request.stats and request.data == "tensor":
+        problems.append(
+            Problem(
+                "AD211",
+                "silent",
+                "stats= changes nothing with data='tensor'",
+                "use data='stats' or data='full'",
+                "stats",
+            )
+        )
+    if target is not None and _compiled(target):
+        problems.append(
+            Problem(
+                "AD212",
+                "warning",
+                "the model is compiled; selected steps run it eagerly, operator by operator",
+                "compare results with the compiled model outside the block if the difference matters",
+                "target",
+            )
+        )
+    return problems
+
+
+def _compiled(target: Any) -> bool:
+    if "torch._dynamo" not in sys.modules:
+        return False
+    from torch._dynamo import OptimizedModule
+
+    return any(
+        isinstance(module, OptimizedModule) or getattr(module, "_compiled_call_impl", None) is not None
+        for module in target.modules()
+    )

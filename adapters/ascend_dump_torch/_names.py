@@ -1,0 +1,140 @@
+"""Where an operator runs: module, phase, name and the user's source line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from types import CodeType
+from typing import Any, NamedTuple, Optional
+
+import torch
+
+import ascend_dump
+
+__all__ = ["Place", "Tracker", "module_names"]
+
+_LIBRARIES = (
+    os.path.dirname(torch.__file__) + os.sep,
+    os.path.dirname(ascend_dump.__file__) + os.sep,
+    os.path.dirname(__file__) + os.sep,
+    "<",  # frozen modules and generated code
+)
+#: Wrappers that repeat the names of what they wrap.
+_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+_current_node = torch._C._current_autograd_node
+_sequence_nr = torch.autograd._get_sequence_nr
+
+
+class Place(NamedTuple):
+    module: str
+    phase: str
+    source: str
+
+
+def module_names(target: torch.nn.Module) -> dict[int, str]:
+    """Paths of the target's modules by id, without the levels that wrappers insert."""
+    names = {}
+    prefix = "module." if type(target).__name__ in ("DistributedDataParallel", "DataParallel") else ""
+    for path, module in target.named_modules():
+        path += "."
+        for wrapper in _WRAPPERS:
+            path = path.replace(wrapper, "")
+        if prefix and path.startswith(prefix):
+            path = path[len(prefix) :]
+        names[id(module)] = path[:-1]
+    return names
+
+
+class Tracker:
+    """Follows module calls and autograd nodes of one step.
+
+    Backward operators get the module and source line of the forward operator whose autograd
+    node runs: nodes and forward operators share PyTorch's sequence numbers.
+    """
+
+    def __init__(self, target: Optional[torch.nn.Module]) -> None:
+        self._names: dict[int, str] = {} if target is None else module_names(target)
+        self._owners: dict[int, str] = {}
+        if target is not None:
+            for name, module in target.named_modules():
+                path = self._names.get(id(module), name)
+                for parameter in module.parameters(recurse=False):
+                    self._owners[id(parameter)] = path
+        self._user_code: dict[CodeType, bool] = {}
+        self._lines: dict[tuple[CodeType, int], str] = {}
+        # (path, pushed while an autograd node ran): modules called again by checkpointing.
+        self._stack: list[tuple[str, bool]] = []
+        self._nodes: dict[int, Place] = {}
+        self._last_node = 0
+        self._counts: dict[tuple[str, str], int] = {}
+
+    def begin_step(self) -> None:
+        self._counts.clear()
+        self._nodes.clear()
+        self._stack.clear()
+        self._last_node = _sequence_nr()
+
+    def enter(self, module: torch.nn.Module) -> None:
+        path = self._names.get(id(module))
+        if path is None:
+            # Not part of the target when it started: a loss, or a module made on the way.
+            outer = self._stack[-1][0] if self._stack else ""
+            name = type(module).__name__
+            path = f"{outer}.{name}" if outer else name
+        self._stack.append((path, _current_node() is not None))
+
+    def leave(self) -> None:
+        if self._stack:
+            self._stack.pop()
+
+    def place(self) -> Place:
+        """Where the operator that runs right now comes from."""
+        node = _current_node()
+        top = self._stack[-1] if self._stack else None
+        if node is not None and (top is None or not top[1]):
+            known = self._nodes.get(node._sequence_nr())
+            if known is not None:
+                return Place(known.module, "backward", known.source)
+            owner = getattr(node, "variable", None)  # AccumulateGrad: the gradient of a parameter
+            return Place(self._owners.get(id(owner), ""), "backward", self._source())
+        source = self._source()
+        if node is not None:
+            assert top is not None, "the branch above handles an empty stack"
+            return Place(top[0], "backward", source)
+        place = Place(top[0] if top else "", "forward" if top else "other", source)
+        newest = _sequence_nr()
+        if newest != self._last_node:
+            # Nodes are made before their operator runs, so these belong to this one.
+            for number in range(max(self._last_node, newest - 16), newest):
+                self._nodes[number] = place
+            self._last_node = newest
+        return place
+
+    def name(self, module: str, base: str) -> str:
+        """`module/base_N`, N counting the operators of that name in this step."""
+        key = (module, base)
+        count = self._counts.get(key, 0)
+        self._counts[key] = count + 1
+        return f"{module}/{base}_{count}" if module else f"{base}_{count}"
+
+    def paths(self) -> Iterable[str]:
+        return self._names.values()
+
+    def _source(self) -> str:
+        frame: Any = sys._getframe(2)
+        user_code = self._user_code
+        while frame is not None:
+            code = frame.f_code
+            known = user_code.get(code)
+            if known is None:
+                known = user_code[code] = not code.co_filename.startswith(_LIBRARIES)
+            if known:
+                key = (code, frame.f_lineno)
+                line = self._lines.get(key)
+                if line is None:
+                    line = self._lines[key] = f"{code.co_filename}:{frame.f_lineno}"
+                return line
+            frame = frame.f_back
+        return ""

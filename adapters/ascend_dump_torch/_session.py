@@ -1,0 +1,301 @@
+"""One capture of a PyTorch process: the clock that counts steps, and what is on while one runs."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Any, Callable, Optional
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from ascend_dump._errors import AscendDumpError, CaptureError
+from ascend_dump._rank import current_rank
+from ascend_dump._request import DumpRequest
+from ascend_dump.writing import HostWriter, Op, Run
+from ascend_dump_torch import _stack
+from ascend_dump_torch._layers import LayerFilter
+from ascend_dump_torch._mode import RecordMode
+from ascend_dump_torch._names import Tracker
+from ascend_dump_torch._storages import StorageGuard
+from ascend_dump_torch._tensors import Tensors
+
+__all__ = ["Session"]
+
+_ALL_STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
+
+
+class Session:
+    """Armed by `TorchAdapter.start`. Between selected steps only the target's hooks are there."""
+
+    def __init__(self, request: DumpRequest, target: Optional[torch.nn.Module]) -> None:
+        global _active
+        other = _active() if _active is not None else None
+        if other is not None and other.armed:
+            raise CaptureError(
+                "another capture of PyTorch is active in this process",
+                hint="stop it first; one capture sees every operator, select() narrows what you read",
+                code="AD302",
+            )
+        self.armed = True
+        self.recording = False
+        self.failure: Optional[AscendDumpError] = None
+        self.records_inputs = request.mode in ("input", "all")
+        self.records_outputs = request.mode in ("output", "all")
+        self.overflow_only = request.scene == "overflow"
+        self.holds_gradients = not self.overflow_only
+        self._request = request
+        self._target = target
+        self._thread = threading.get_ident()
+        self._other_threads = 0
+        self._calls = 0
+        self._depth = 0
+        self._seq = 0
+        self._step: Optional[int] = None
+        self._layers = LayerFilter(request.layers)
+        self._hooks: list[Any] = []
+        self._step_hooks: list[Any] = []
+        self._stance: Optional[Callable[[], None]] = None
+        self._guard = StorageGuard(self)
+        run = Run(
+            request.path, current_rank(), request=request.to_mapping(), versions={"torch": str(torch.__version__)}
+        )
+        self._run = run
+        self.root = run.root
+        with_stats = request.data in ("stats", "full")
+        device = _device(target)
+        self._writer = HostWriter(
+            run.directory(device, type(target).__name__ if target is not None else "process"),
+            metadata={"producer": "ascend_dump", "framework": "torch"},
+            tensors=request.data in ("tensor", "full"),
+            stats=(request.stats or _ALL_STATS) if with_stats else (),
+            max_bytes=request.max_bytes,
+            **_buffer(request),
+        )
+        self.tracker = Tracker(target)
+        self.tensors = Tensors(self._writer, whole=with_stats, rehash=bool(request.options.get("rehash", False)))
+        self._mode = RecordMode(self)
+        if target is not None:
+            self._hooks = [
+                target.register_forward_pre_hook(self._target_called, prepend=True),
+                target.register_forward_hook(self._target_returned, always_call=True),
+            ]
+        _active = weakref.ref(self)
+
+    # The clock.
+
+    def _target_called(self, module: torch.nn.Module, args: Any) -> None:
+        if threading.get_ident() != self._thread:
+            self._other_threads += 1
+            return
+        self._depth += 1
+        if self._depth > 1 or not self.armed:
+            return
+        number = self._calls
+        self._calls += 1
+        self.guard(self.enter_step, number)
+        if self.recording:
+            # The global hooks were not there yet when this call began.
+            self.tracker.enter(module)
+
+    def _target_returned(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        self._depth -= 1
+
+    def enter_step(self, number: Optional[int]) -> None:
+        """End the open step and begin `number`, if it is selected; None only ends."""
+        selected = number is not None and number in self._request.steps and self._writer.failure is None
+        if self.recording and selected:
+            self._writer.end_step()
+        elif self.recording:
+            self._disarm_step()
+            self._writer.end_step()
+        self.tensors.forget()
+        if selected:
+            assert number is not None, "an unselected step is never armed"
+            self._calls = max(self._calls, number + 1)
+            self._seq = 0
+            self._step = number
+            self._writer.begin_step(number)
+            self.tracker.begin_step()
+            if not self.recording:
+                self._arm_step()
+        last = self._request.steps.last
+        if number is not None and last is not None and number > last:
+            self._remove_hooks()
+
+    def _arm_step(self) -> None:
+        self._step_hooks = [
+            register_module_forward_pre_hook(self._module_called),
+            register_module_forward_hook(self._module_returned, always_call=True),
+        ]
+        self._stance = _force_eager()
+        self._guard.install()
+        _stack.insert(self._mode)
+        self.recording = True
+
+    def _disarm_step(self) -> None:
+        self.recording = False
+        _stack.remove(self._mode)
+        self._guard.remove()
+        stance, self._stance = self._stance, None
+        if stance is not None:
+            stance()
+        hooks, self._step_hooks = self._step_hooks, []
+        for hook in hooks:
+            hook.remove()
+
+    def _module_called(self, module: torch.nn.Module, args: Any) -> None:
+        if threading.get_ident() == self._thread:
+            self.tracker.enter(module)
+
+    def _module_returned(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        if threading.get_ident() == self._thread:
+            self.tracker.leave()
+
+    # What the mode asks and tells.
+
+    def selects(self, name: str, module: str) -> bool:
+        return self._layers.selects(name, module)
+
+    def next_seq(self) -> int:
+        self._seq += 1
+        return self._seq - 1
+
+    def write(self, op: Op) -> None:
+        new_bytes, self.tensors.new_bytes = self.tensors.new_bytes, 0
+        self._writer.put(op, new_bytes)
+
+    def note_skipped(self, reason: str) -> None:
+        self._writer.skipped[reason] += 1
+
+    def guard(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call one of our functions; a failure ends the recording, never the user's run."""
+        try:
+            result = function(*args)
+        except Exception as error:
+            if self._request.options.get("debug"):
+                raise
+            self._give_up(error)
+            return None
+        if self._writer.failure is not None and self.recording:
+            self.recording = False
+        return result
+
+    def _give_up(self, error: Exception) -> None:
+        import logging
+
+        self.recording = False
+        self.failure = CaptureError(
+            f"recording failed at step {self._step}: {error!r}",
+            hint="the run goes on without it; please report this with the traceback of ASCEND_DUMP_LOG=debug",
+            code="AD305",
+        )
+        self.failure.__cause__ = error
+        self.failure.reported = True
+        log = logging.getLogger("ascend_dump")
+        log.warning("%s", self.failure)
+        log.debug("recording failed", exc_info=error)
+
+    # The end.
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def stop(self) -> None:
+        if not self.armed:
+            return
+        self.armed = False
+        if self._step_hooks:
+            self._disarm_step()
+        self._remove_hooks()
+        self.tensors.forget()
+        self._writer.end_step()
+        self._writer.close()
+        self.failure = self.failure or self._writer.failure
+        self._run.write_manifest(
+            state="complete" if self.failure is None else "incomplete",
+            failure=str(self.failure) if self.failure is not None else "",
+            end=_now(),
+            steps_seen=self._calls,
+            records=self._writer.records,
+            logical_bytes=self._writer.logical_bytes,
+            bytes_written=self._writer.bytes_written,
+            skipped=[
+                {"reason": reason, "count": count, "first": self._writer.first_skipped.get(reason, "")}
+                for reason, count in sorted(self._writer.skipped.items())
+            ],
+        )
+
+    def abandon(self) -> None:
+        """In a forked child, whose copy of the mode must do nothing."""
+        self.armed = self.recording = False
+        self._writer.abandon()
+
+    def _remove_hooks(self) -> None:
+        hooks, self._hooks = self._hooks, []
+        for hook in hooks:
+            hook.remove()
+
+    def reasons(self) -> Optional[list[str]]:
+        if self.overflow_only and self._seq_seen():
+            return None
+        found = []
+        if self._other_threads:
+            found.append(
+                f"the target was called {self._other_threads} times in threads other than the one that started it"
+            )
+        if self._target is not None and self._calls == 0:
+            found.append(f"the target, a {type(self._target).__name__}, was never called")
+        elif not self._seq_seen():
+            reached = f"{self._calls} steps ran" if self._calls else "no step began"
+            found.append(f"steps={self._request.steps} was not reached: {reached}")
+        found += self._layers.reasons()
+        return found
+
+    def _seq_seen(self) -> bool:
+        return self._step is not None
+
+
+def _device(target: Optional[torch.nn.Module]) -> int:
+    if target is not None:
+        for tensor in target.parameters():
+            return tensor.device.index or 0
+    return 0
+
+
+def _buffer(request: DumpRequest) -> dict[str, int]:
+    value = request.options.get("buffer_bytes")
+    return {} if value is None else {"buffer_bytes": int(value)}
+
+
+def _force_eager() -> Optional[Callable[[], None]]:
+    """Run compiled code eagerly until the returned function is called; None: nothing is compiled."""
+    import sys
+
+    if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):
+        return None
+    stance = torch.compiler.set_stance("force_eager")
+    stance.__enter__()
+    return lambda: stance.__exit__(None, None, None)
+
+
+def _now() -> float:
+    import time
+
+    return time.time()
+
+
+#: One capture per process: two would record each other's copies of the same operators.
+_active: Optional[weakref.ref[Session]] = None
+
+
+def _forget_in_child() -> None:
+    session = _active() if _active is not None else None
+    if session is not None:
+        session.abandon()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,67 @@
+"""Put a dispatch mode below the user's own modes, and take it out again from wherever it is.
+
+A step begins inside the target's call, where the user may have entered modes of their own
+(`with FlopCounterMode(): model(x)`) that end before the step does. Modes are popped from the
+top, so ours must lie at the bottom: there each mode still removes itself. The base class's
+enter and exit keep PyTorch's bookkeeping flags; the overridden ones of the user's modes are not
+called, they may have effects.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+__all__ = ["insert", "remove"]
+
+
+def insert(mode: TorchDispatchMode) -> None:
+    """Activate `mode` in this thread, below every user mode that is active."""
+    above = _user_modes()
+    _leave(above)
+    try:
+        TorchDispatchMode.__enter__(mode)
+    finally:
+        _return(above)
+
+
+def remove(mode: TorchDispatchMode) -> bool:
+    """Deactivate `mode` in this thread; False when it is not active here."""
+    modes = _user_modes()
+    place = next((i for i, one in enumerate(modes) if one is mode), -1)
+    if place < 0:
+        return False
+    above = modes[place + 1 :]
+    _leave(above)
+    try:
+        TorchDispatchMode.__exit__(mode, None, None, None)
+    finally:
+        _return(above)
+    return True
+
+
+def _user_modes() -> list[Any]:
+    """Active modes from bottom to top, without PyTorch's own, which are kept in other slots."""
+    return [
+        mode
+        for mode in _get_current_dispatch_mode_stack()
+        if getattr(mode, "_mode_key", None) is None and isinstance(mode, TorchDispatchMode)
+    ]
+
+
+def _leave(modes: list[Any]) -> None:
+    for mode in reversed(modes):
+        TorchDispatchMode.__exit__(mode, None, None, None)
+
+
+def _return(modes: list[Any]) -> None:
+    for mode in modes:
+        TorchDispatchMode.__enter__(mode)
+
+
+def depth() -> int:
+    """How many modes are active in this thread."""
+    count: int = torch._C._len_torch_dispatch_stack()
+    return count
