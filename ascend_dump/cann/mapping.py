@@ -1,0 +1,116 @@
+"""`mapping.csv`: which dump file a name of digits stands for.
+
+A file name of more than 255 bytes cannot be created, so CANN writes the file under a hash of its name and
+appends `hash,name` to `mapping.csv` beside it, once per chunk: no header, no quoting, repeated lines
+(adump file_utils and adx_dump_record). msaccucmp and MindSpore write the same two columns with other names.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from typing import NamedTuple, Union
+
+from ascend_dump._errors import ReadError
+
+__all__ = [
+    "MAPPING",
+    "Mapping",
+    "hashed_name",
+    "mapping_line",
+    "needs_mapping",
+    "parse_mapping",
+    "read_mapping",
+    "std_hash",
+]
+
+MAPPING = "mapping.csv"
+#: NAME_MAX of the usual file systems, in bytes.
+LONGEST_NAME = 255
+
+_MULTIPLIER = 0xC6A4A7935BD1E995
+_SEED = 0xC70F6907
+_MASK = (1 << 64) - 1
+
+
+class Mapping(NamedTuple):
+    """names: name on disk -> name it stands for. refused: why a line was left out, one text each."""
+
+    names: dict[str, str]
+    refused: tuple[str, ...] = ()
+
+
+def std_hash(data: bytes) -> int:
+    """`std::hash<std::string>` of libstdc++ on 64 bits: murmur 64A with seed 0xc70f6907."""
+    whole = len(data) & ~7
+    value = (_SEED ^ (len(data) * _MULTIPLIER)) & _MASK
+    for at in range(0, whole, 8):
+        word = (int.from_bytes(data[at : at + 8], "little") * _MULTIPLIER) & _MASK
+        value = ((value ^ (_shift(word) * _MULTIPLIER)) * _MULTIPLIER) & _MASK
+    if len(data) > whole:
+        value = ((value ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER) & _MASK
+    return _shift((_shift(value) * _MULTIPLIER) & _MASK)
+
+
+def needs_mapping(name: str) -> bool:
+    """Whether a file name is too long to be created."""
+    return len(os.fsencode(name)) > LONGEST_NAME
+
+
+def hashed_name(path: str, *, exception: bool = False) -> str:
+    """The name a too long file gets. path: the whole path text as CANN built it.
+
+    A data dump hashes that text (with its doubled slashes), an exception dump only the last part of it.
+    """
+    text = path.rpartition("/")[2] if exception else path
+    return str(std_hash(os.fsencode(text)))
+
+
+def mapping_line(name_on_disk: str, name: str) -> str:
+    """The line that CANN appends for each chunk it writes."""
+    return f"{name_on_disk},{name}\n"
+
+
+def parse_mapping(lines: Iterable[str]) -> Mapping:
+    """Read the lines of a mapping: blank and repeated ones are skipped, unusable ones refused.
+
+    A name with a slash, or `..`, is refused: it would lead out of the directory. When two lines disagree
+    the first one counts.
+    """
+    names: dict[str, str] = {}
+    refused = []
+    for number, line in enumerate(lines, 1):
+        line = line.rstrip("\r\n")
+        if not line.strip():
+            continue
+        # Nothing is quoted, and the name after the first comma may hold more of them.
+        on_disk, comma, name = line.partition(",")
+        on_disk, name = on_disk.strip(), name.strip()
+        if not comma or not on_disk or not name:
+            refused.append(f"line {number} is not `name on disk,name`")
+        elif not _is_file_name(on_disk) or not _is_file_name(name):
+            refused.append(f"line {number} leads out of the directory")
+        elif names.setdefault(on_disk, name) != name:
+            refused.append(f"line {number} gives {on_disk} a second name")
+    return Mapping(names, tuple(refused))
+
+
+def read_mapping(path: Union[str, os.PathLike[str]]) -> Mapping:
+    """Read a `mapping.csv`. Raises ReadError when it cannot be opened; no content is an error."""
+    try:
+        # Opening a pipe would wait for its writer, reading a device would never end.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise ReadError("not a regular file", path=path)
+        with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+            return parse_mapping(file)
+    except OSError as error:
+        raise ReadError(f"cannot be read: {error.strerror}", path=path) from None
+
+
+def _shift(value: int) -> int:
+    return value ^ (value >> 47)
+
+
+def _is_file_name(name: str) -> bool:
+    return name not in (".", "..") and not any(char in name for char in "/\\\0")

@@ -1,0 +1,313 @@
+"""File names and directory levels of a CANN dump: parse and build, without touching a file.
+
+Where the forms come from: the device writes `{op_type}.{op_name}.{task}.{stream}.{us}` (aicpu_schedule
+dump_task), the host writes captured streams as `{op_type}.{op_name}.{dump_number}.{task}.{stream}.{us}`
+(adump dump_stream_info) and exceptions with a 17-digit local time (adump exception_dumper). Only the
+device replaces characters in names, so only names from the host can hold dots and slashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Optional
+
+__all__ = [
+    "EXCEPTION_DIRECTORY",
+    "OPDEBUG_NAME",
+    "OPDEBUG_TYPE",
+    "Converted",
+    "DumpName",
+    "Place",
+    "build_name",
+    "build_place",
+    "parse_converted",
+    "parse_name",
+    "parse_place",
+    "sanitize",
+    "watch_name",
+    "watch_pairs",
+]
+
+OPDEBUG_TYPE = "Opdebug"
+OPDEBUG_NAME = "Node_OpDebug"
+#: Below the dump path; the files stand in a directory per device.
+EXCEPTION_DIRECTORY = ("extra-info", "data-dump")
+#: The value of task type FFTSPLUS, and how the host spells it.
+FFTSPLUS = 4
+_FFTSPLUS_LETTERS = "FFTSPLUS"
+
+#: Fewer digits are no microseconds since 1973; 16 until 2286; 17 is the local time of an exception.
+_SHORTEST_STAMP = 14
+_LOCAL_STAMP = 17
+#: uint32 ids have at most 10 digits.
+_LONGEST_ID = 10
+_REPLACED = str.maketrans({" ": "_", ".": "_", "/": "_", "\\": "_"})
+_WATCH = "_To_"
+
+
+class DumpName(NamedTuple):
+    """What a file name says.
+
+    form       "device" (the usual one), "old" (no stream), "aclgraph" (a captured stream), or an
+               exception: "brief", "normal", "callback", "custom"
+    timestamp  microseconds since the epoch; for an exception the digits YYYYmmddHHMMSSmmm of local time
+    task_type  4 for FFTS+, then context_id, thread_id and device_id are there
+    dump_number  only in form "aclgraph"; core_type and core_id only in form "callback"
+    statistics   the file is a statistics CSV
+    """
+
+    form: str
+    op_type: str
+    op_name: str
+    timestamp: int
+    task_id: Optional[int] = None
+    stream_id: Optional[int] = None
+    statistics: bool = False
+    task_type: Optional[int] = None
+    context_id: Optional[int] = None
+    thread_id: Optional[int] = None
+    device_id: Optional[int] = None
+    dump_number: Optional[int] = None
+    core_type: Optional[str] = None
+    core_id: Optional[int] = None
+
+    @property
+    def exception(self) -> bool:
+        return self.form in ("brief", "normal", "callback", "custom")
+
+    @property
+    def overflow(self) -> bool:
+        """The file holds an overflow record; documents also spell it OpDebug.Node_Opdebug."""
+        return self.op_type.lower() == "opdebug" and self.op_name.lower() == "node_opdebug"
+
+
+def sanitize(text: str) -> str:
+    """Replace blanks, dots and slashes by `_`, as the device does in op types, op names and model names."""
+    return text.translate(_REPLACED)
+
+
+def parse_name(name: str) -> Optional[DumpName]:
+    """Read a file name, None when it is not one of CANN's.
+
+    A name of a captured stream may hold slashes: give the path below the device directory.
+    """
+    statistics = name.endswith(".csv")
+    fields = (name[:-4] if statistics else name).split(".")
+    if len(fields) == 5 and len(fields[4]) < _LOCAL_STAMP:
+        # The usual form first: a dump has up to millions of files.
+        op_type, op_name, task, stream, stamp = fields
+        if _is_stamp(stamp) and _is_id(task) and _is_id(stream) and op_type and op_name:
+            return DumpName("device", op_type, op_name, int(stamp), int(task), int(stream), statistics)
+        return None
+    if len(fields) < 3 or not fields[0]:
+        return None
+    if len(fields[-1]) == _LOCAL_STAMP and _is_stamp(fields[-1]) and not statistics:
+        return _parse_exception(fields)
+    return _parse_data(fields, statistics)
+
+
+def build_name(name: DumpName) -> str:
+    """Write a file name as CANN does: names are sanitized in the forms that the device writes."""
+    if name.form == "brief":
+        return f"{name.op_type}.{name.stream_id}.{name.task_id}.{name.timestamp}"
+    if name.form == "callback":
+        return f"{name.op_type}.{name.stream_id}.{name.task_id}.{name.core_type}.{name.core_id}.{name.timestamp}"
+    if name.form == "custom":
+        return f"{name.op_type}.custom.{name.timestamp}"
+    if name.form == "normal":
+        return f"{name.op_type}.{name.op_name}.{name.task_id}.{name.timestamp}"
+    ids: list[object] = [name.task_id, name.stream_id, name.timestamp]
+    task_type: object = name.task_type
+    if name.form == "aclgraph":
+        parts: list[object] = [name.op_type, name.op_name, name.dump_number, *ids]
+        task_type = _FFTSPLUS_LETTERS
+    elif name.form == "old":
+        parts = [sanitize(name.op_type), sanitize(name.op_name), name.task_id, name.timestamp]
+    else:
+        parts = [sanitize(name.op_type), sanitize(name.op_name), *ids]
+    if name.task_type is not None:
+        parts += [task_type, name.context_id, name.thread_id, name.device_id]
+    return ".".join(map(str, parts)) + (".csv" if name.statistics else "")
+
+
+def watch_name(layer: str, watched: str) -> str:
+    """The op name of a watcher file: the output of `watched` as it was after `layer` ran."""
+    return f"{layer}{_WATCH}{watched}"
+
+
+def watch_pairs(op_name: str) -> Iterator[tuple[str, str]]:
+    """The (layer, watched) pairs a name may stand for: an op name can hold `_To_` itself."""
+    at = op_name.find(_WATCH, 1)
+    while at > 0:
+        layer, watched = op_name[:at], op_name[at + len(_WATCH) :]
+        if watched:
+            yield layer, watched
+        at = op_name.find(_WATCH, at + 1)
+
+
+class Converted(NamedTuple):
+    """A file that msaccucmp made from tensor number `position` of the dump file `source`."""
+
+    source: str
+    io: str
+    position: int
+    suffix: str
+
+
+def parse_converted(name: str) -> Optional[Converted]:
+    """Read `{dump file}.{io}.{index}[.more].{npy|bin|pt|json|txt}`, None for anything else."""
+    for io in ("output", "input", "l1buffer", "space"):
+        source, found, rest = name.rpartition(f".{io}.")
+        index, dot, suffix = rest.partition(".")
+        if found and dot and suffix and _is_id(index) and parse_name(source) is not None:
+            return Converted(source, io, int(index), suffix)
+    return None
+
+
+class Place(NamedTuple):
+    """What the directory levels above a file say; None where there is no such level.
+
+    run            `YYYYmmddHHMMSS`, when the dump was switched on
+    data_index     the step as GE counts it
+    outer_step     the training step above the time level, which MindSpore's GE trees have
+    rank, world    from `worldsize{N}_global_rank{R}`
+    exception      the directory of exception dumps
+    inner          levels that are a part of the op name: captured streams keep slashes in names
+    """
+
+    run: Optional[str] = None
+    device: Optional[int] = None
+    model: Optional[str] = None
+    model_id: Optional[int] = None
+    data_index: Optional[int] = None
+    outer_step: Optional[int] = None
+    rank: Optional[int] = None
+    world: Optional[int] = None
+    exception: bool = False
+    inner: tuple[str, ...] = ()
+
+
+def parse_place(parts: Sequence[str], own: Optional[int] = None) -> Place:
+    """Read the levels above a file, outermost first.
+
+    own: how many of the last levels lie below the directory the user opened, None for all. Levels
+    above it are trusted only from the time level on: a user's `/data/3/0/` says nothing.
+    """
+    own = len(parts) if own is None else own
+    rank, world = _rank_of(parts)
+    for at in range(len(parts) - 1, -1, -1):
+        if len(parts[at]) == 14 and _is_digits(parts[at]):
+            above = parts[at - 1] if at > len(parts) - own else ""
+            outer = int(above) if _is_id(above) else None
+            return _below_time(parts[at + 1 :])._replace(run=parts[at], outer_step=outer, rank=rank, world=world)
+    if tuple(parts[-3:-1]) == EXCEPTION_DIRECTORY and _is_id(parts[-1]):
+        return Place(device=int(parts[-1]), rank=rank, world=world, exception=True)
+    found = _model_levels(parts[len(parts) - min(own, 4) :]) or Place()
+    return found._replace(rank=rank, world=world)
+
+
+def build_place(place: Place) -> tuple[str, ...]:
+    """The directory levels of a place, outermost first, below the dump path."""
+    levels: list[object] = []
+    if place.rank is not None:
+        levels.append(f"worldsize{place.world}_global_rank{place.rank}")
+    if place.exception:
+        return (*map(str, levels), *EXCEPTION_DIRECTORY, str(place.device))
+    levels += [level for level in (place.outer_step, place.run, place.device) if level is not None]
+    if place.model is not None:
+        levels += [sanitize(place.model), place.model_id]
+        levels += [] if place.data_index is None else [place.data_index]
+    return (*map(str, levels), *place.inner)
+
+
+def _parse_exception(fields: list[str]) -> Optional[DumpName]:
+    stamp = int(fields[-1])
+    first, ids = fields[0], fields[1:-1]
+    if len(fields) == 4 and first == "exception_info" and all(map(_is_id, ids)):
+        return DumpName("brief", first, "", stamp, int(ids[1]), int(ids[0]))
+    if fields[-2] == "custom":
+        return DumpName("custom", ".".join(fields[:-2]), "", stamp)
+    if len(fields) == 6 and _is_id(ids[0]) and _is_id(ids[1]) and _is_id(ids[3]):
+        return DumpName("callback", first, "", stamp, int(ids[1]), int(ids[0]), core_type=ids[2], core_id=int(ids[3]))
+    op_name = ".".join(ids[:-1])
+    if not _is_id(ids[-1]) or not op_name:
+        return None
+    return DumpName("normal", first, op_name, stamp, int(ids[-1]))
+
+
+def _parse_data(fields: list[str], statistics: bool) -> Optional[DumpName]:
+    if len(fields) >= 8 and all(map(_is_id, fields[-3:])) and _is_stamp(fields[-5]):
+        letters = fields[-4] == _FFTSPLUS_LETTERS
+        if letters or (len(fields[-4]) == 1 and _is_digits(fields[-4])):
+            found = _parse_plain(fields[:-4], statistics)
+            if found is None or letters is not (found.form == "aclgraph"):
+                return None
+            context, thread, device = map(int, fields[-3:])
+            task_type = FFTSPLUS if letters else int(fields[-4])
+            return found._replace(task_type=task_type, context_id=context, thread_id=thread, device_id=device)
+    return _parse_plain(fields, statistics)
+
+
+def _parse_plain(fields: list[str], statistics: bool) -> Optional[DumpName]:
+    if not _is_stamp(fields[-1]) or len(fields[-1]) == _LOCAL_STAMP:
+        return None
+    # Counted from the right, because names of captured streams may hold dots and numbers.
+    ids = 0
+    while ids < 3 and len(fields) - ids > 3 and _is_id(fields[-2 - ids]):
+        ids += 1
+    stamp, numbers = int(fields[-1]), [int(text) for text in fields[len(fields) - 1 - ids : -1]]
+    op_type, op_name = fields[0], ".".join(fields[1 : len(fields) - 1 - ids])
+    if not op_type or not op_name:
+        return None
+    if ids == 3:
+        number, task, stream = numbers
+        return DumpName("aclgraph", op_type, op_name, stamp, task, stream, statistics, dump_number=number)
+    if ids == 0 or "." in op_name:
+        return None
+    if ids == 2:
+        return DumpName("device", op_type, op_name, stamp, numbers[0], numbers[1], statistics)
+    return DumpName("old", op_type, op_name, stamp, numbers[0], None, statistics)
+
+
+def _below_time(levels: Sequence[str]) -> Place:
+    if not levels:
+        return Place()
+    if not _is_id(levels[0]):
+        return Place(inner=tuple(levels))
+    return _model_levels(levels) or Place(device=int(levels[0]), inner=tuple(levels[1:]))
+
+
+def _model_levels(levels: Sequence[str]) -> Optional[Place]:
+    """[device] / model / model_id [/ data_index], None when the levels are nothing like it."""
+    device = None
+    if levels and _is_id(levels[0]):
+        device, levels = int(levels[0]), levels[1:]
+    if len(levels) not in (2, 3) or not all(map(_is_id, levels[1:])):
+        return None
+    model = levels[0]
+    if _is_digits(model) or sanitize(model) != model:
+        return None
+    index = int(levels[2]) if len(levels) == 3 else None
+    return Place(device=device, model=model, model_id=int(levels[1]), data_index=index)
+
+
+def _rank_of(parts: Sequence[str]) -> tuple[Optional[int], Optional[int]]:
+    for part in parts:
+        if part.startswith("worldsize"):
+            world, found, rank = part[len("worldsize") :].partition("_global_rank")
+            if found and _is_id(world) and _is_id(rank):
+                return int(rank), int(world)
+    return None, None
+
+
+def _is_digits(text: str) -> bool:
+    # isdecimal alone accepts the digits of other scripts.
+    return text.isdecimal() and text.isascii()
+
+
+def _is_id(text: str) -> bool:
+    return len(text) <= _LONGEST_ID and text.isdecimal() and text.isascii()
+
+
+def _is_stamp(text: str) -> bool:
+    return _SHORTEST_STAMP <= len(text) <= _LOCAL_STAMP and text.isdecimal() and text.isascii()
