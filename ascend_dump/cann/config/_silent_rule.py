@@ -1,0 +1,94 @@
+"""What a rule of the table of silent settings is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Callable, NamedTuple
+
+from ascend_dump._problem import Problem
+from ascend_dump.cann.config._access import text_of
+from ascend_dump.cann.config.adump import Verdict
+from ascend_dump.cann.config.ge import GeVerdict
+from ascend_dump.cann.config.keys import EXCEPTION_SCENES
+from ascend_dump.cann.config.parse import Parsed
+from ascend_dump.cann.config.situation import Situation
+
+__all__ = ["Hit", "Rule", "Subject", "rule_table"]
+
+
+class Subject(NamedTuple):
+    """A configuration with both verdicts on it. `dump` is its object `dump`, or an empty one."""
+
+    parsed: Parsed
+    dump: Mapping[str, Any]
+    verdict: Verdict
+    ge: GeVerdict
+    situation: Situation
+
+    @property
+    def overflow(self) -> bool:
+        return text_of(self.dump, "dump_debug") == "on" and not self.scene
+
+    @property
+    def scene(self) -> str:
+        return text_of(self.dump, "dump_scene")
+
+    @property
+    def watcher(self) -> bool:
+        return self.scene == "watcher"
+
+    @property
+    def exception(self) -> bool:
+        return self.scene in EXCEPTION_SCENES
+
+    @property
+    def selects(self) -> bool:
+        """Whether `dump_list` decides what is dumped."""
+        return not self.overflow and not self.exception
+
+
+class Hit(NamedTuple):
+    """One place a rule applies to. `severity` overrides the rule's."""
+
+    where: str
+    message: str
+    hint: str
+    severity: str = ""
+
+
+class Rule(NamedTuple):
+    """One way to be accepted without the expected effect.
+
+    about: what happens, in one sentence. native: the code in CANN's log. source: where CANN decides it.
+    """
+
+    id: str
+    code: str
+    severity: str
+    about: str
+    source: str
+    find: Callable[[Subject], Iterable[Hit]]
+    native: str = ""
+
+    def problems(self, subject: Subject) -> Iterator[Problem]:
+        for hit in self.find(subject):
+            yield Problem(self.code, hit.severity or self.severity, hit.message, hit.hint, hit.where, self.native)
+
+
+_Finder = Callable[[Subject], Iterable[Hit]]
+
+
+def rule_table() -> tuple[list[Rule], Callable[..., Callable[[_Finder], _Finder]]]:
+    """An empty table, and the decorator that appends a finder to it as a rule."""
+    table: list[Rule] = []
+
+    def rule(
+        name: str, code: str, about: str, source: str, *, severity: str = "silent", native: str = ""
+    ) -> Callable[[_Finder], _Finder]:
+        def register(find: _Finder) -> _Finder:
+            table.append(Rule(name, code, severity, about, source, find, native))
+            return find
+
+        return register
+
+    return table, rule

@@ -1,0 +1,261 @@
+"""Turn a DumpRequest into CANN's dump JSON and into GE's session options.
+
+What a request may add through `options` is in `OPTIONS`. What CANN cannot do raises; what it
+would accept without doing is left in for `check_acl_config` and `check_ge_options` to tell.
+`path`, `ranks` and `max_bytes` are not CANN's to decide: the capture has settled them.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+from ascend_dump._errors import ConfigError, NotSupported
+
+if TYPE_CHECKING:
+    from ascend_dump._request import DumpRequest
+    from ascend_dump._steps import Steps
+
+__all__ = ["OPTIONS", "acl_config", "ge_options"]
+
+#: What `DumpRequest.options` may hold for CANN.
+OPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "op_switch": "True: also dump single-operator calls; 'only': and list no model",
+        "kernel_data": "what kernels print: all, or a comma list of printf, tensor, assert, timestamp",
+        "exception": "for scene='exception': brief, norm, detail or lite",
+        "optype_blacklist": "tensors left out by operator type: [{'name': 'Add', 'pos': ['input0']}]",
+        "opname_blacklist": "tensors left out by operator name",
+        "opname_range": "operators from begin to end in execution order: [{'begin': 'a', 'end': 'b'}]",
+        "debug_mode": "for scene='overflow' through session options: all, aicore_overflow or atomic_overflow",
+    }
+)
+
+_EXCEPTIONS = {
+    "brief": "aic_err_brief_dump",
+    "norm": "aic_err_norm_dump",
+    "detail": "aic_err_detail_dump",
+    "lite": "lite_exception",
+}
+_STATS = {
+    "max": "Max",
+    "min": "Min",
+    "mean": "Avg",
+    "nan": "Nan",
+    "neginf": "Negative Inf",
+    "posinf": "Positive Inf",
+    "l2norm": "L2norm",
+}
+_LISTS = ("optype_blacklist", "opname_blacklist", "opname_range")
+
+
+def acl_config(
+    request: DumpRequest, *, names: Optional[Iterable[str]] = None, known_options: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Build the content of an acl.json: `{"dump": {...}}`.
+
+    names: the operators of the graph, against which patterns in `layers` and `watch` are
+    expanded; without them a pattern raises NotSupported. known_options: option names that
+    somebody else reads. Raises ConfigError for an option nobody knows or with a wrong value.
+    """
+    options = _options(request, known_options)
+    if request.quant:
+        raise NotSupported(
+            "quant=True is no setting of the dump JSON", hint="set ge.quant_dumpable when the model is compiled"
+        )
+    dump: dict[str, Any] = {"dump_path": os.fspath(request.path)}
+    if request.scene == "exception":
+        dump["dump_scene"] = _exception(options)
+        return {"dump": dump}
+    if request.scene == "overflow":
+        dump["dump_debug"] = "on"
+        # GE hands the steps on although adump ignores them; the check tells about it.
+        dump.update(_steps(request.steps))
+        return {"dump": dump}
+    known = None if names is None else list(names)
+    dump["dump_list"] = _watch_list(request, known) if request.scene == "watch" else _dump_list(request, options, known)
+    # The watcher writes outputs only and refuses to be told otherwise.
+    dump["dump_mode"] = "output" if request.scene == "watch" else request.mode
+    dump["dump_level"] = request.level
+    dump["dump_data"] = _data(request)
+    if request.stats:
+        dump["dump_stats"] = _stats(request.stats)
+    if request.scene == "watch":
+        dump["dump_scene"] = "watcher"
+    else:
+        dump["dump_op_switch"] = "on" if _op_switch(options) else "off"
+    dump.update(_steps(request.steps))
+    if "kernel_data" in options:
+        dump["dump_kernel_data"] = _text(options, "kernel_data")
+    return {"dump": dump}
+
+
+def ge_options(
+    request: DumpRequest, *, names: Optional[Iterable[str]] = None, known_options: Iterable[str] = ()
+) -> dict[str, str]:
+    """Build GE's session options; arguments as for `acl_config`.
+
+    Session options dump whole operators of every model and no single kernels. Raises
+    NotSupported for what only the dump JSON can say.
+    """
+    options = _options(request, known_options)
+    _refuse_json_only(request, options)
+    found: dict[str, str] = {"ge.quant_dumpable": "1"} if request.quant else {}
+    if request.scene == "exception":
+        kinds = {"norm": "1", "brief": "2", "lite": "2"}
+        kind = str(options.get("exception", "norm"))
+        if kind not in kinds:
+            raise NotSupported(
+                f"session options have no exception dump {kind!r}", hint="use norm or brief, or acl.json"
+            )
+        return {**found, "ge.exec.enable_exception_dump": kinds[kind]}
+    found["ge.exec.dumpPath"] = os.fspath(request.path)
+    if request.scene == "overflow":
+        found["ge.exec.enableDumpDebug"] = "1"
+        found["ge.exec.dumpDebugMode"] = str(options.get("debug_mode", "all"))
+    else:
+        found["ge.exec.enableDump"] = "1"
+        found["ge.exec.dumpMode"] = request.mode
+        found["ge.exec.dumpData"] = _data(request)
+        layers = _names("layers", request.layers, None if names is None else list(names))
+        for layer in layers:
+            if layer != "".join(layer.split()):
+                raise NotSupported(f"layers={layer!r}: GE separates names by blanks", hint="use acl.json for this name")
+        if layers:
+            found["ge.exec.dumpLayer"] = " ".join(layers)
+    if not request.steps.all:
+        found["ge.exec.dumpStep"] = request.steps.to_ge_option()
+    return found
+
+
+def _refuse_json_only(request: DumpRequest, options: Mapping[str, Any]) -> None:
+    asked = {
+        "scene='watch'": request.scene == "watch",
+        "models": bool(request.models),
+        "stats": bool(request.stats),
+        "level='kernel'": request.level == "kernel",
+        **{f"options[{name!r}]": name in options for name in (*_LISTS, "op_switch", "kernel_data")},
+    }
+    for what, given in asked.items():
+        if given:
+            raise NotSupported(f"GE session options cannot express {what}", hint="use a dump JSON (acl.json) for it")
+
+
+def _options(request: DumpRequest, known: Iterable[str]) -> Mapping[str, Any]:
+    for name in request.options:
+        if name not in OPTIONS and name not in set(known):
+            raise ConfigError(f"options: {name!r} is unknown", hint=f"known: {', '.join(OPTIONS)}")
+    return request.options
+
+
+def _exception(options: Mapping[str, Any]) -> str:
+    kind = options.get("exception", "norm")
+    if kind in _EXCEPTIONS:
+        return _EXCEPTIONS[kind]
+    if kind in _EXCEPTIONS.values():
+        return str(kind)
+    raise ConfigError(f"options['exception']={kind!r}: no such kind", hint=f"give one of {', '.join(_EXCEPTIONS)}")
+
+
+def _dump_list(request: DumpRequest, options: Mapping[str, Any], known: Optional[list[str]]) -> list[dict[str, Any]]:
+    if _op_switch(options) == "only":
+        if request.layers or request.models:
+            raise ConfigError(
+                "options['op_switch']='only' lists no model, but layers or models are given",
+                hint="use op_switch=True, or leave layers and models out",
+            )
+        return []
+    item: dict[str, Any] = {}
+    layers = _names("layers", request.layers, known)
+    if layers:
+        item["layer"] = layers
+    for name in _LISTS:
+        if name in options:
+            item[name] = _objects(options, name)
+    return [{"model_name": model, **item} for model in request.models] or [item]
+
+
+def _watch_list(request: DumpRequest, known: Optional[list[str]]) -> list[dict[str, Any]]:
+    if not request.watch:
+        raise ConfigError("scene='watch' needs watch=", hint="name the operators whose output may be overwritten")
+    if request.models:
+        raise NotSupported("the watcher covers all models", hint="leave models= out with scene='watch'")
+    item = {"watcher_nodes": _names("watch", request.watch, known)}
+    layers = _names("layers", request.layers, known)
+    return [{"layer": layers, **item} if layers else item]
+
+
+def _names(field: str, texts: Iterable[str], known: Optional[list[str]]) -> list[str]:
+    """Exact names: CANN has no patterns, so they are expanded here or not at all."""
+    found: list[str] = []
+    for text in texts:
+        if not text.startswith("re:") and not re.search(r"[*?]|\[.*\]", text):
+            found.append(text)
+            continue
+        if known is None:
+            raise NotSupported(
+                f"{field}={text!r}: CANN compares exact names and the operators of the graph are not known here",
+                hint="list the names; `ascend-dump ops` shows them from a graph",
+            )
+        matches = _matcher(field, text)
+        chosen = [name for name in known if matches(name)]
+        if not chosen:
+            raise ConfigError(f"{field}={text!r} matches no operator of the graph", hint="see `ascend-dump ops`")
+        found += chosen
+    return list(dict.fromkeys(found))
+
+
+def _matcher(field: str, text: str) -> Callable[[str], object]:
+    try:
+        if text.startswith("re:"):
+            return re.compile(text[len("re:") :]).search
+    except re.error as error:
+        raise ConfigError(
+            f"{field}={text!r} is not a regular expression: {error}", hint="check it, or use a glob", code="AD103"
+        ) from None
+    return re.compile(fnmatch.translate(text)).match
+
+
+def _steps(steps: Steps) -> dict[str, str]:
+    return {} if steps.all else {"dump_step": steps.to_cann()}
+
+
+def _data(request: DumpRequest) -> str:
+    if request.data == "full":
+        raise NotSupported(
+            "CANN dumps tensors or statistics, not both at once",
+            hint="use data='tensor' and compute the statistics when reading, or capture twice",
+        )
+    return request.data
+
+
+def _stats(stats: Iterable[str]) -> list[str]:
+    for name in stats:
+        if name not in _STATS:
+            raise NotSupported(f"CANN has no statistic {name!r}", hint=f"it has {', '.join(_STATS)}")
+    return [_STATS[name] for name in stats]
+
+
+def _op_switch(options: Mapping[str, Any]) -> object:
+    value = options.get("op_switch", False)
+    if not isinstance(value, bool) and value != "only":
+        raise ConfigError(f"options['op_switch']={value!r}: expected True, False or 'only'", hint=OPTIONS["op_switch"])
+    return value
+
+
+def _text(options: Mapping[str, Any], name: str) -> str:
+    value = options[name]
+    if not isinstance(value, str):
+        raise ConfigError(f"options[{name!r}]={value!r}: expected text", hint=OPTIONS[name])
+    return value
+
+
+def _objects(options: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    value = options[name]
+    if not isinstance(value, (list, tuple)) or not all(isinstance(entry, Mapping) for entry in value):
+        raise ConfigError(f"options[{name!r}]={value!r}: expected a list of objects", hint=OPTIONS[name])
+    return [dict(entry) for entry in value]

@@ -1,0 +1,110 @@
+"""The keys of CANN's dump JSON: types, allowed values, defaults and limits, in one table.
+
+Source: adump `dump_config_converter` (keys, value sets, defaults, limits); GE `dump_manager`
+(the form of a blacklist position). Orders in this module are the orders in which adump checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+__all__ = [
+    "BLACKLISTS",
+    "DUMP",
+    "EXCEPTION_SCENES",
+    "ITEM",
+    "KERNEL_DATA",
+    "MAX_BLACKLIST",
+    "MAX_INTERVALS",
+    "MAX_PATH_BYTES",
+    "SCENE_TYPES",
+    "VALUE_ORDER",
+    "Key",
+    "Kind",
+]
+
+
+class Kind:
+    """The JSON type adump demands of a key."""
+
+    TEXT = "string"
+    TEXTS = "array of string"
+    OBJECTS = "array of object"
+
+
+class Key(NamedTuple):
+    """One key: its JSON type, the values adump takes (empty: any), and what absence means."""
+
+    name: str
+    kind: str
+    allowed: tuple[str, ...] = ()
+    default: str = ""
+    about: str = ""
+
+
+#: Scene name to adump's dump type; "watcher" is no type of its own, it is an operator dump.
+SCENE_TYPES: Mapping[str, int] = MappingProxyType(
+    {"lite_exception": 3, "aic_err_brief_dump": 3, "aic_err_norm_dump": 2, "aic_err_detail_dump": 5}
+)
+EXCEPTION_SCENES = tuple(SCENE_TYPES)
+
+_ON_OFF = ("on", "off")
+
+#: Keys of the object `dump`, in the order adump checks their types.
+DUMP: Mapping[str, Key] = MappingProxyType(
+    {
+        key.name: key
+        for key in (
+            Key("dump_path", Kind.TEXT, (), "", "an existing directory, required except in exception scenes"),
+            Key("dump_mode", Kind.TEXT, ("input", "output", "all"), "output", "which tensors of an operator"),
+            Key("dump_op_switch", Kind.TEXT, _ON_OFF, "off", "also dump single-operator calls"),
+            Key("dump_level", Kind.TEXT, ("op", "kernel", "all"), "all", "granularity"),
+            Key("dump_scene", Kind.TEXT, (*EXCEPTION_SCENES, "watcher"), "", "exception dump or watcher mode"),
+            Key("dump_data", Kind.TEXT, ("tensor", "stats"), "tensor", "the data, or statistics of it"),
+            Key("dump_debug", Kind.TEXT, _ON_OFF, "off", "overflow detection"),
+            Key("dump_kernel_data", Kind.TEXT, (), "", "what kernels print: a comma list"),
+            Key("dump_step", Kind.TEXT, (), "", "steps such as 0|3-5|10; empty means all"),
+            Key(
+                "dump_stats",
+                Kind.TEXTS,
+                ("Max", "Min", "Avg", "Nan", "Negative Inf", "Positive Inf", "L2norm"),
+                "",
+                "which statistics; absent means all but L2norm",
+            ),
+            Key("dump_list", Kind.OBJECTS, (), "", "models and operators to dump"),
+        )
+    }
+)
+
+#: Values of the comma list `dump_kernel_data`.
+KERNEL_DATA = ("all", "printf", "tensor", "assert", "timestamp")
+
+#: Keys whose values adump compares with a fixed set, in that order.
+VALUE_ORDER = ("dump_mode", "dump_data", "dump_op_switch", "dump_level", "dump_debug", "dump_scene")
+
+BLACKLISTS = ("optype_blacklist", "opname_blacklist")
+
+#: Keys of one item of `dump_list`, in the order adump checks their types.
+ITEM: Mapping[str, Key] = MappingProxyType(
+    {
+        key.name: key
+        for key in (
+            Key("model_name", Kind.TEXT, (), "", "absent means every model"),
+            Key("layer", Kind.TEXTS, (), "", "exact operator names; absent means every operator"),
+            Key("watcher_nodes", Kind.TEXTS, (), "", "operators whose output is watched, scene watcher only"),
+            Key("optype_blacklist", Kind.OBJECTS, (), "", "tensors left out, by operator type"),
+            Key("opname_blacklist", Kind.OBJECTS, (), "", "tensors left out, by operator name"),
+            Key("opname_range", Kind.OBJECTS, (), "", "operators from begin to end in execution order"),
+        )
+    }
+)
+
+#: Keys of one entry of a blacklist and of `opname_range`.
+BLACKLIST_ENTRY = ("name", "pos")
+RANGE_ENTRY = ("begin", "end")
+
+MAX_PATH_BYTES = 512
+MAX_INTERVALS = 100
+MAX_BLACKLIST = 100
