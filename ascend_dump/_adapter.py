@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ascend_dump._problem import Problem
     from ascend_dump._request import DumpRequest
 
-__all__ = ["Adapter", "AdapterInfo", "adapters", "choose", "load"]
+__all__ = ["Adapter", "AdapterInfo", "adapters", "choose", "load", "registered"]
 
 GROUP = "ascend_dump.adapters"
 
@@ -120,6 +120,11 @@ def adapters() -> list[AdapterInfo]:
         else:
             found.append(AdapterInfo(name, *where, False, f"{adapter.framework} is not installed"))
     return found
+
+
+def registered() -> list[str]:
+    """Names of the adapters that are installed and not disabled, without loading any."""
+    return sorted(_entry_points())
 
 
 def load(name: str) -> Adapter:

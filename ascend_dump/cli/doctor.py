@@ -1,0 +1,200 @@
+"""`ascend-dump doctor`: what works in this environment, and why the rest does not."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+import click
+
+from ascend_dump._activation import STRICT, VARIABLE, requested
+from ascend_dump._adapter import adapters
+from ascend_dump._errors import ConfigError
+from ascend_dump._version import __version__
+from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._place import look_at
+from ascend_dump.cli.run import SITE
+from ascend_dump.report.tables import size
+
+__all__ = ["doctor"]
+
+HOOK = "ascend_dump_startup.pth"
+
+#: Distributions by what they are for; each is looked up, none imported.
+_PACKAGES = {
+    "needed": ("numpy", "ml-dtypes", "safetensors", "msgspec", "xxhash", "wrapt", "click"),
+    "optional": ("numba", "polars", "rich"),
+    "frameworks": ("torch", "torch-npu", "mindspore", "tensorflow"),
+}
+#: Without site there are neither .pth files nor a sitecustomize; -I and -E ignore PYTHONPATH.
+_FLAGS = ((), ("-E",), ("-I",), ("-S",))
+_PROBE = "import sys; sys.exit(0 if 'ascend_dump._activation' in sys.modules else 9)"
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="print one JSON document")
+def doctor(as_json: bool) -> int:
+    """Tell what works here: adapters, both roads of ASCEND_DUMP, packages, disk.
+
+    Exits with 4 when no adapter is usable. Nothing is imported or written; a few Python
+    processes are started to see whether they would dump.
+    """
+    findings: dict[str, Any] = {
+        "version": __version__,
+        "python": {
+            "version": platform.python_version(),
+            "executable": sys.executable,
+            "package": str(Path(__file__).parents[1]),
+        },
+        "packages": {kind: {name: _version(name) for name in names} for kind, names in _PACKAGES.items()},
+        "cann": os.environ.get("ASCEND_HOME_PATH"),
+        "adapters": [info._asdict() for info in adapters()],
+        "activation": _activation(),
+        "path": _path(),
+    }
+    usable = any(info["usable"] for info in findings["adapters"])
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        write_document(sys.stdout, "doctor", {"ok": usable, **findings})
+    else:
+        for line in _lines(findings):
+            click.echo(line)
+    return Exit.OK if usable else Exit.UNAVAILABLE
+
+
+def _version(distribution: str) -> Optional[str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _activation() -> dict[str, Any]:
+    """The variable, the installed hook, and which interpreters each road reaches."""
+    wrong = None
+    try:
+        request = requested()
+    except ConfigError as error:
+        request, wrong = None, str(error)
+    hook = next((Path(entry, HOOK) for entry in sys.path if Path(entry or ".", HOOK).is_file()), None)
+    paths = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry != str(SITE)]
+    by_hook = _probe(paths)
+    return {
+        "variable": os.environ.get(VARIABLE),
+        "error": wrong,
+        "request": None if request is None else request.to_mapping(),
+        "strict": os.environ.get(STRICT),
+        "hook": None if hook is None else str(hook),
+        "hook_reaches": by_hook,
+        "hook_problem": None if by_hook["python"] else _why_no_hook(hook),
+        "run_reaches": _probe([str(SITE), *paths]),
+    }
+
+
+def _probe(paths: Sequence[str]) -> dict[str, bool]:
+    """Start an interpreter for each set of flags and see whether our hook ran in it."""
+    environment = {**os.environ, VARIABLE: "off", "PYTHONPATH": os.pathsep.join(paths)}
+    started = {
+        " ".join(("python", *flags)): subprocess.Popen(
+            [sys.executable, *flags, "-c", _PROBE],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for flags in _FLAGS
+    }
+    return {name: process.wait() == 0 for name, process in started.items()}
+
+
+def _why_no_hook(hook: Optional[Path]) -> str:
+    import site
+
+    if hook is None:
+        return f"{HOOK} is not installed; the package is used from {Path(__file__).parents[2]}"
+    directories = {os.path.realpath(entry) for entry in (*site.getsitepackages(), site.getusersitepackages())}
+    if os.path.realpath(hook.parent) not in directories:
+        return f"{hook.parent} is only on PYTHONPATH (pip install --target), where Python reads no .pth file"
+    return f"{hook} is there, but Python did not process it"
+
+
+def _path() -> dict[str, Any]:
+    """Where a dump would go by default, and whether it could."""
+    try:
+        request = requested()
+    except ConfigError:
+        request = None
+    path = Path("dumps" if request is None else request.path)
+    try:
+        place = look_at(path)
+    except OSError as error:
+        return {"path": os.path.abspath(path), "writable": False, "free_bytes": None, "error": str(error)}
+    return {"path": str(place.path), "writable": place.writable, "free_bytes": place.free, "error": None}
+
+
+def _lines(findings: Mapping[str, Any]) -> list[str]:
+    python, packages, place = findings["python"], findings["packages"], findings["path"]
+    lines = [
+        f"ascend-dump  {findings['version']}, {python['package']}",
+        f"python       {python['version']}, {python['executable']}",
+        *(f"{kind:<12} {_versions(packages[kind])}" for kind in packages),
+        f"CANN         {findings['cann'] or 'ASCEND_HOME_PATH is not set'}",
+        "statistics   "
+        + (
+            "numba: one pass over memory"
+            if packages["optional"]["numba"]
+            else "numpy, slower; pip install 'ascend-dump[analyze]' brings numba"
+        ),
+        "",
+        "Adapters",
+    ]
+    for info in findings["adapters"]:
+        state = "usable" if info["usable"] else "NOT usable"
+        origin = f" [{info['distribution']} {info['version']}]" if info["distribution"] else ""
+        lines.append(f"  {info['name']:<12} {state}: {info['reason']}{origin}")
+    if not findings["adapters"]:
+        lines.append("  none is registered: install the package with pip, a copied source tree registers nothing")
+    lines += ["", "Activation", *_activation_lines(findings["activation"]), ""]
+    free = "" if place["free_bytes"] is None else f", {size(place['free_bytes'])} free"
+    state = "writable" if place["writable"] else f"NOT writable{': ' + place['error'] if place['error'] else ''}"
+    lines.append(f"Dump path    {place['path']}: {state}{free}")
+    return lines
+
+
+def _activation_lines(activation: Mapping[str, Any]) -> list[str]:
+    if activation["error"] is not None:
+        first, _, rest = activation["error"].partition("\n")
+        setting = "\n    ".join([f"{activation['variable']!r} is WRONG: {first}", *rest.splitlines()])
+    elif activation["variable"] is None:
+        setting = "not set"
+    elif activation["request"] is None:
+        setting = f"{activation['variable']!r}: off"
+    else:
+        setting = f"{activation['variable']!r}: on"
+    hook = _reach(activation["hook_reaches"])
+    if activation["hook_problem"]:
+        hook = f"NOT active: {activation['hook_problem']}; use `ascend-dump run`"
+    return [
+        f"  {VARIABLE:<16} {setting}",
+        f"  start-up hook    {hook}",
+        f"  ascend-dump run  {_reach(activation['run_reaches'])}",
+    ]
+
+
+def _reach(reaches: Mapping[str, bool]) -> str:
+    yes = [name for name, reached in reaches.items() if reached]
+    no = [name for name, reached in reaches.items() if not reached]
+    said = [f"active in {', '.join(yes)}"] if yes else []
+    return "; ".join([*said, f"not in {', '.join(no)}"] if no else said)
+
+
+def _versions(versions: Mapping[str, Optional[str]]) -> str:
+    return ", ".join(f"{name} {version or '-'}" for name, version in versions.items())

@@ -1,0 +1,193 @@
+"""`ascend-dump run`: launch a program with the dump switched on, after checking the request."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Callable, NoReturn, Optional, TypeVar
+
+import click
+
+from ascend_dump._activation import VARIABLE, requested
+from ascend_dump._adapter import adapters, load
+from ascend_dump._errors import ConfigError, WriteError
+from ascend_dump._request import _CHOICES, _LISTS, ALIASES, DumpRequest, _from_word, _plain
+from ascend_dump.cli._place import look_at
+
+__all__ = ["SITE", "run"]
+
+#: The directory whose sitecustomize starts the dump in every interpreter that reads PYTHONPATH.
+SITE = Path(__file__).parents[1] / "startup" / "site"
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _options() -> Iterator[Callable[[_Command], _Command]]:
+    """One option per field of DumpRequest, and a hidden one per spelling of CANN's."""
+    meanings = dict(re.findall(r"^ {4}(\w+) {2,}(.+)$", DumpRequest.__doc__ or "", re.MULTILINE))
+    names = {field.name: field.name for field in dataclasses.fields(DumpRequest)}
+    for given, name in {**names, **ALIASES}.items():
+        settings: dict[str, Any] = {"hidden": given != name, "help": meanings.get(name), "default": None}
+        if name == "quant":
+            settings.update(is_flag=True)
+        elif name in _CHOICES:
+            settings.update(type=click.Choice(_CHOICES[name]))
+        elif name in _LISTS or name == "options":
+            settings.update(multiple=True, metavar="NAME=VALUE" if name == "options" else "NAME")
+        else:
+            settings.update(metavar=name.rpartition("_")[2].upper())
+        spellings = dict.fromkeys((f"--{given.replace('_', '-')}", f"--{given}"))
+        yield click.option(*spellings, given, **settings)
+
+
+def _with_options(command: _Command) -> _Command:
+    for option in reversed(list(_options())):
+        command = option(command)
+    return command
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[OPTIONS] --",
+    epilog="Example:  ascend-dump run --steps '0|1' --path dumps -- torchrun --nproc-per-node 2 train.py",
+)
+@_with_options
+@click.option(
+    "--config", metavar="FILE", type=click.Path(dir_okay=False), help="JSON or TOML with the same settings; options win"
+)
+@click.option("--dry-run", is_flag=True, help="check, print the command line that would run, and stop")
+@click.option("--json", "as_json", is_flag=True, help="with --dry-run: print one JSON document")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(command: tuple[str, ...], config: Optional[str], dry_run: bool, as_json: bool, **given: Any) -> None:
+    """Run COMMAND with the dump switched on in every Python process below it.
+
+    Nothing in the program changes, and its exit code is returned. Lists are given by repeating
+    the option or with `;` between the items. What ASCEND_DUMP holds already is the base that
+    the options change.
+    """
+    request = _request(config, given)
+    program = _program(command[0])
+    _check_place(request)
+    _check_adapters(request)
+    environment = _environment(request)
+    if dry_run:
+        _show(command, environment, as_json=as_json)
+    else:
+        _launch(program, command, environment)
+
+
+def _request(config: Optional[str], given: Mapping[str, Any]) -> DumpRequest:
+    """The base (file, else ASCEND_DUMP, else the defaults) with the options over it."""
+    values: dict[str, Any] = {}
+    for spelling, value in given.items():
+        name = ALIASES.get(spelling, spelling)
+        if value is None or value == ():
+            continue
+        if name in values:
+            raise ConfigError(f"--{spelling} and --{name} are the same setting", hint=f"keep --{name}")
+        if name == "options":
+            value = dict(_option(text) for text in value)
+        elif name in _LISTS:
+            value = [item for text in value for item in _from_word(name, text)]
+        values[name] = value
+    base = DumpRequest.from_file(config) if config is not None else requested() or DumpRequest()
+    request = DumpRequest.from_mapping({**base.to_mapping(), **values})
+    # The processes below may run in other directories.
+    return request.replace(path=Path(os.path.abspath(request.path)))
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(f"--options {text!r} is not NAME=VALUE", hint="write --options name=value, once per option")
+    return name.strip(), _plain(value.strip())
+
+
+def _program(name: str) -> str:
+    """The file that would run. Raises ConfigError AD104 with the likely reason when none would."""
+    found = shutil.which(name)
+    if found is not None:
+        return found
+    path = Path(name)
+    if path.is_dir():
+        reason, hint = "it is a directory", "give the program inside it"
+    elif path.is_file() and path.suffix == ".py":
+        reason, hint = "it is a Python file", f"write `ascend-dump run ... -- python {shlex.quote(name)} ...`"
+    elif path.is_file():
+        there = os.access(path, os.X_OK)
+        reason = "it stands in this directory, which PATH leaves out" if there else "it is not executable"
+        hint = f"write ./{name}" if there else f"chmod +x {shlex.quote(name)}, or name its interpreter before it"
+    elif name.startswith("-"):
+        reason, hint = "it looks like an option", "options of ascend-dump stand before `--`, the command after it"
+    else:
+        reason, hint = "no such program on PATH", "check the spelling, or give the full path"
+    raise ConfigError(f"cannot run {name!r}: {reason}", hint=hint, code="AD104")
+
+
+def _check_place(request: DumpRequest) -> None:
+    place = look_at(Path(request.path))
+    if not place.writable:
+        what = "cannot be written" if place.nearest.is_dir() else "is not a directory"
+        raise WriteError(
+            f"path={str(place.path)!r}: {place.nearest} {what}", hint="give --path a directory that this user may write"
+        )
+
+
+def _check_adapters(request: DumpRequest) -> None:
+    """Say what each adapter would refuse or ignore. Raises ConfigError when none would dump."""
+    usable = [load(info.name) for info in adapters() if info.usable]
+    launchable = [adapter for adapter in usable if adapter.process_hooks]
+    if not launchable:
+        # Not an error: COMMAND may be an interpreter of another environment.
+        click.echo("ascend-dump: no adapter is usable in this environment, `ascend-dump doctor` says why", err=True)
+        return
+    refused = []
+    for adapter in launchable:
+        problems = adapter.check(request, None)
+        errors = [problem for problem in problems if problem.severity == "error"]
+        refused += errors[:1]
+        for problem in problems:
+            click.echo(f"{adapter.name}: {problem}", err=True)
+    if len(refused) == len(launchable):
+        raise ConfigError(
+            "every usable adapter refuses this request: " + "; ".join(problem.message for problem in refused),
+            hint=refused[0].hint or "change the setting that it names",
+            code=refused[0].code,
+        )
+
+
+def _environment(request: DumpRequest) -> dict[str, str]:
+    """The variables to set for the command."""
+    old = os.environ.get("PYTHONPATH")
+    # An empty entry means the current directory, so only our own is taken out.
+    entries = [entry for entry in old.split(os.pathsep) if entry != str(SITE)] if old else []
+    return {VARIABLE: request.to_text(), "PYTHONPATH": os.pathsep.join([str(SITE), *entries])}
+
+
+def _show(command: tuple[str, ...], environment: Mapping[str, str], *, as_json: bool) -> None:
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        write_document(sys.stdout, "run", {"environment": dict(environment), "command": list(command)})
+        return
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    click.echo(shlex.join(["env", *variables, *command]))
+
+
+def _launch(program: str, command: tuple[str, ...], environment: Mapping[str, str]) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execve(program, command, {**os.environ, **environment})
+    except OSError as error:
+        raise ConfigError(
+            f"cannot run {command[0]!r}: {error.strerror}",
+            hint="a script needs a `#!` line, or its interpreter before it",
+            code="AD104",
+        ) from None

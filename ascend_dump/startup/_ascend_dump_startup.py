@@ -1,0 +1,26 @@
+"""What `ascend_dump_startup.pth` (and, from Python 3.15 on, `.start`) calls in every interpreter.
+
+Python resolves a `.start` entry even when ASCEND_DUMP is unset (PEP 829), so this module stands
+alone at the root of site-packages and imports nothing but os.
+"""
+
+import os
+
+_called = False
+
+
+def start() -> None:
+    """Arm the dump that ASCEND_DUMP asks for; return at once when it is unset."""
+    global _called
+    # Where lib64 is a link to lib, site reads the same .pth file twice.
+    if _called or not os.environ.get("ASCEND_DUMP"):
+        return
+    _called = True
+    try:
+        from ascend_dump._activation import start as activate
+    except Exception as error:  # a broken installation must not break the user's program
+        import sys
+
+        sys.stderr.write(f"ascend-dump: ASCEND_DUMP is ignored, the package cannot be imported: {error!r}\n")
+        return
+    activate()

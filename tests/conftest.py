@@ -1,0 +1,60 @@
+"""Interpreters and the third-party adapter that several areas test with."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interpreters import HOOK_FILES, REPOSITORY, STARTUP, THIRD_PARTY, Interpreter, dependencies, make_interpreter
+
+
+@pytest.fixture(scope="session")
+def third_party(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The third-party adapter and its framework, as pip would lay them into site-packages."""
+    site = tmp_path_factory.mktemp("third_party")
+    for module in THIRD_PARTY.glob("*.py"):
+        shutil.copy(module, site)
+    project = (THIRD_PARTY / "pyproject.toml").read_text()
+    name, version = re.findall(r'^(?:name|version) = "(.*)"$', project, re.MULTILINE)
+    group, entry, target = re.findall(r'^\[project\.entry-points\."(.*)"\]\n(\w+) = "(.*)"$', project, re.MULTILINE)[0]
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{entry} = {target}\n")
+    return site
+
+
+@pytest.fixture(scope="session")
+def bare_interpreter(tmp_path_factory: pytest.TempPathFactory, third_party: Path) -> Interpreter:
+    """Imports ascend_dump, what it needs and the third-party adapter; has no start-up hook."""
+    made = make_interpreter(tmp_path_factory.mktemp("interpreter") / "bare")
+    made.add_paths("paths.pth", REPOSITORY, third_party, *dependencies())
+    return made
+
+
+@pytest.fixture(scope="session")
+def interpreter(tmp_path_factory: pytest.TempPathFactory, third_party: Path) -> Interpreter:
+    """As `bare_interpreter`, with the start-up hook where pip installs it."""
+    made = make_interpreter(tmp_path_factory.mktemp("interpreter") / "hooked")
+    made.add_paths("_paths.pth", REPOSITORY, third_party, *dependencies())
+    for name in HOOK_FILES:
+        shutil.copy(STARTUP / name, made.site)
+    return made
+
+
+@pytest.fixture
+def toy(third_party: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The third-party adapter installed into this process; gives its framework."""
+    from ascend_dump import _adapter
+
+    monkeypatch.syspath_prepend(str(third_party))
+    monkeypatch.setattr(_adapter, "_loaded", {})
+    yield importlib.import_module("toyframe")
+    for name in ("toyframe", "ascend_dump_toy"):
+        sys.modules.pop(name, None)

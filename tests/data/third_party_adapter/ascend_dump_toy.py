@@ -1,0 +1,96 @@
+"""An adapter as a third party would write and register it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ascend_dump._adapter import Adapter
+from ascend_dump._problem import Problem
+from ascend_dump._rank import current_rank
+from ascend_dump._request import DumpRequest
+
+
+class _Session:
+    """The open run of one process; a forked child opens its own."""
+
+    def __init__(self, request: DumpRequest, observed: list[Any]) -> None:
+        self.request = request
+        self.observed = observed
+        self.open()
+        observed.append(self.observe)
+
+    def open(self) -> None:
+        from ascend_dump.writing import HostWriter, Run
+
+        self.pid = os.getpid()
+        self.step = -1
+        self.run = Run(self.request.path, current_rank(), request=self.request.to_mapping(), versions={})
+        self.writer = HostWriter(self.run.directory(0, "toy"), metadata={})
+
+    def observe(self, network: Any, name: str, function: Any, value: Any, result: Any) -> None:
+        if self.pid != os.getpid():
+            self.open()
+        first, *_, last = [*network.layers] * 2  # one layer is both
+        if name == first:
+            self.step += 1
+            if self.step in self.request.steps:
+                self.writer.begin_step(self.step)
+        if self.step in self.request.steps:
+            self.write(name, function, value, result)
+        if name == last:
+            self.writer.end_step()
+            self.writer.flush()  # a child that is ended by os._exit loses nothing
+
+    def write(self, name: str, function: Any, value: Any, result: Any) -> None:
+        from ascend_dump.writing import Op, Payload, Slot
+
+        slots = []
+        for io, array in (("input", value), ("output", result)):
+            if self.request.mode not in (io, "all"):
+                continue
+            data = array.tobytes()
+            payload = Payload(data, 0, len(data), str(array.dtype), array.shape)
+            stride = tuple(size // array.itemsize for size in array.strides)
+            slots.append(
+                Slot(io, 0, str(array.dtype), array.shape, len(data), "cpu", stride, 0, -1, 0, len(data), -1, payload)
+            )
+        micros = time.time_ns() // 1000
+        op = Op(self.writer.records, function.__name__, name, "forward", name, "", micros, slots)
+        self.writer.put(op, sum(slot.nbytes for slot in slots))
+
+    def close(self) -> None:
+        if self.observe in self.observed:
+            self.observed.remove(self.observe)
+            self.writer.close()
+            self.run.write_manifest(state="complete")
+
+
+class ToyAdapter(Adapter):
+    name = "toy"
+    framework = "toyframe"
+    process_hooks = ("toyframe",)
+
+    def accepts(self, target: Any) -> bool:
+        return target is None or isinstance(target, sys.modules["toyframe"].Network)
+
+    def check(self, request: DumpRequest, target: Any) -> list[Problem]:
+        if request.scene is None:
+            return []
+        return [Problem("AD203", "error", f"toyframe knows no scene {request.scene!r}", "leave out scene=", "scene")]
+
+    def start(self, request: DumpRequest, target: Any) -> _Session:
+        return _Session(request, sys.modules["toyframe"].observers if target is None else target.observers)
+
+    def stop(self, session: _Session) -> None:
+        session.close()
+
+    def root(self, session: _Session) -> Path:
+        return session.run.root
+
+    def activate(self, request: DumpRequest) -> None:
+        atexit.register(self.stop, self.start(request, None))

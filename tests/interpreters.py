@@ -1,0 +1,49 @@
+"""Interpreters of their own, for what happens before a program's first line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+from typing import Any, NamedTuple
+
+REPOSITORY = Path(__file__).parents[1]
+STARTUP = REPOSITORY / "ascend_dump" / "startup"
+THIRD_PARTY = REPOSITORY / "tests" / "data" / "third_party_adapter"
+HOOK_FILES = ("ascend_dump_startup.pth", "ascend_dump_startup.start", "_ascend_dump_startup.py")
+
+
+class Interpreter(NamedTuple):
+    """A Python with its own site-packages, for what happens before a program's first line."""
+
+    python: Path
+    site: Path
+
+    def run(self, *args: str, **environment: Any) -> subprocess.CompletedProcess[str]:
+        """Run it with nothing of ours in the environment but what is given; None leaves a name out."""
+        clean = {
+            name: value for name, value in os.environ.items() if not name.startswith(("ASCEND_DUMP", "PYTHON", "COV"))
+        }
+        clean.update({name: str(value) for name, value in environment.items() if value is not None})
+        return subprocess.run(
+            [str(self.python), *args], env=clean, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
+        )
+
+    def add_paths(self, name: str, *paths: Path) -> None:
+        (self.site / name).write_text("".join(f"{path}\n" for path in paths))
+
+
+def make_interpreter(where: Path) -> Interpreter:
+    """A fresh interpreter whose site-packages is empty."""
+    venv.EnvBuilder(with_pip=False, symlinks=True).create(where)
+    names = {"base": str(where), "platbase": str(where)}
+    return Interpreter(where / "bin" / "python", Path(sysconfig.get_path("purelib", "posix_prefix", vars=names)))
+
+
+def dependencies() -> list[Path]:
+    """Directories of this interpreter that hold the packages we need."""
+    found = dict.fromkeys(Path(entry) for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
+    return list(found)
