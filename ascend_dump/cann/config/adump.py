@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
+from ascend_dump.cann.acl_codes import AclError
 from ascend_dump.cann.config._access import text_of, texts_of
 from ascend_dump.cann.config._adump_checks import Failure, failures
 from ascend_dump.cann.config.keys import EXCEPTION_SCENES, SCENE_TYPES
 from ascend_dump.cann.config.parse import Refusal
 
 __all__ = ["Failure", "Settings", "Verdict", "failures", "judge", "refused"]
-
-ACL_SUCCESS = 0
-ACL_ERROR_INVALID_DUMP_CONFIG = 100009
 
 _OPERATOR, _OP_OVERFLOW = 1, 4
 _TYPE_NAMES = {1: "tensor", 2: "aic_err_norm_dump", 3: "aic_err_brief_dump", 4: "overflow", 5: "aic_err_detail_dump"}
@@ -63,14 +61,14 @@ def judge(config: Any, *, env: Optional[Mapping[str, str]] = None, cwd: str = ""
     for failure in failures(config, cwd=cwd):
         errors.append(failure)
         if failure.final:
-            return Verdict(False, ACL_ERROR_INVALID_DUMP_CONFIG, tuple(errors))
+            return Verdict(False, AclError.INVALID_DUMP_CONFIG, tuple(errors))
     dump = config.get("dump") if isinstance(config, dict) else None
     if not dump:
-        return Verdict(True, ACL_SUCCESS, tuple(errors))
+        return Verdict(True, AclError.SUCCESS, tuple(errors))
     kernel = text_of(dump, "dump_kernel_data")
     verdict = Verdict(
         True,
-        ACL_SUCCESS,
+        AclError.SUCCESS,
         tuple(errors),
         kernel_path=text_of(dump, "dump_path"),
         kernel_data=tuple(kernel.split(",")) if kernel else (),

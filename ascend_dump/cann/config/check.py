@@ -7,19 +7,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional, Union
 
 from ascend_dump._problem import Problem
+from ascend_dump.cann.acl_codes import AclError
 from ascend_dump.cann.config import _adump_checks as reasons
 from ascend_dump.cann.config import adump, ge, silent
+from ascend_dump.cann.config.ge_options import check_ge_options
 from ascend_dump.cann.config.parse import Parsed, parse_text, read_config
 from ascend_dump.cann.config.situation import Situation
 
-__all__ = ["Source", "check_acl_config", "examine", "read_source"]
+__all__ = ["Source", "check_acl_config", "check_ge_file", "examine", "read_source"]
 
 Source = Union[str, bytes, "os.PathLike[str]", Mapping[str, Any]]
 
-_FILE_HINTS = {
-    100003: "give an existing regular file of at most 10 MiB",
-    100006: "nest objects and arrays at most 10 deep; brackets inside texts count too",
-    100009: "write strict JSON in UTF-8: no comments, no trailing commas, no NaN",
+_FILE_HINTS: Mapping[int, str] = {
+    AclError.INVALID_FILE: "give an existing regular file of at most 10 MiB",
+    AclError.PARSE_FILE: "nest objects and arrays at most 10 deep; brackets inside texts count too",
+    AclError.INVALID_DUMP_CONFIG: "write strict JSON in UTF-8: no comments, no trailing commas, no NaN",
 }
 
 #: What to do about a reason of adump, where its own words do not say it.
@@ -57,6 +59,16 @@ def check_acl_config(source: Source, *, all: bool = False, situation: Optional[S
     return sorted(found, key=lambda problem: order[problem.severity])
 
 
+def check_ge_file(source: Source, *, all: bool = False, situation: Optional[Situation] = None) -> list[Problem]:
+    """Check session options written as a JSON object; arguments as for `check_acl_config`."""
+    parsed = read_source(source)
+    reason = "" if parsed.refusal is None else parsed.refusal.reason
+    if reason or not isinstance(parsed.value, dict):
+        message = reason or "it holds no object of options and values"
+        return [Problem("AD110", "error", message, 'write {"ge.exec.enableDump": "1", ...}')]
+    return check_ge_options(parsed.value, situation=situation)
+
+
 def read_source(source: Source) -> Parsed:
     """Read a configuration from a path, from text or from its decoded value."""
     if isinstance(source, Mapping):
@@ -85,7 +97,9 @@ def examine(parsed: Parsed, situation: Situation) -> silent.Subject:
 def _refusals(parsed: Parsed, here: Situation, every: bool) -> Iterator[Problem]:
     if parsed.refusal is not None:
         code, native, reason = parsed.refusal
-        yield Problem("AD110", "error", f"the file is refused: {reason}", _FILE_HINTS[code], "", native or str(code))
+        yield Problem(
+            "AD110", "error", f"the file is refused: {reason}", _FILE_HINTS[code], "", native or str(int(code))
+        )
         return
     for failure in adump.failures(parsed.value, cwd=here.cwd):
         yield _problem(failure)

@@ -14,14 +14,12 @@ import stat
 from collections import Counter
 from typing import Any, NamedTuple, Optional, Union
 
+from ascend_dump.cann.acl_codes import AclError
+
 __all__ = ["MAX_BYTES", "MAX_DEPTH", "Parsed", "Refusal", "parse_text", "read_config"]
 
 MAX_BYTES = 10 * 1024 * 1024
 MAX_DEPTH = 10
-
-_INVALID_FILE = 100003
-_PARSE_FILE = 100006
-_INVALID_DUMP_CONFIG = 100009
 
 _BOM = b"\xef\xbb\xbf"
 _BRACKET = re.compile(rb"[{}\[\]]")
@@ -60,13 +58,13 @@ def read_config(path: Union[str, os.PathLike[str]]) -> Parsed:
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
-            return _refused(_INVALID_FILE, "", "it is not a regular file")
+            return _refused(AclError.INVALID_FILE, "", "it is not a regular file")
         if status.st_size > MAX_BYTES:
-            return _refused(_INVALID_FILE, "", f"it has {status.st_size} bytes, the limit is {MAX_BYTES}")
+            return _refused(AclError.INVALID_FILE, "", f"it has {status.st_size} bytes, the limit is {MAX_BYTES}")
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        return _refused(_INVALID_FILE, "", f"it cannot be read: {error}")
+        return _refused(AclError.INVALID_FILE, "", f"it cannot be read: {error}")
     return parse_text(data)
 
 
@@ -80,7 +78,7 @@ def parse_text(text: Union[str, bytes]) -> Parsed:
     objects, arrays = _depths(data)
     if max(objects, arrays) > MAX_DEPTH:
         reason = f"objects nest {objects} deep and arrays {arrays}, the limit is {MAX_DEPTH}"
-        return _refused(_PARSE_FILE, "", reason)
+        return _refused(AclError.PARSE_FILE, "", reason)
     try:
         decoded = data[len(_BOM) :].decode() if data.startswith(_BOM) else data.decode()
         _check_escapes(decoded)
@@ -94,12 +92,12 @@ def parse_text(text: Union[str, bytes]) -> Parsed:
         duplicates: list[str] = []
         return Parsed(_plain(value, "", duplicates), tuple(duplicates))
     except UnicodeDecodeError as error:
-        return _refused(_INVALID_DUMP_CONFIG, "EP0004", f"it is not UTF-8: {error}")
+        return _refused(AclError.INVALID_DUMP_CONFIG, "EP0004", f"it is not UTF-8: {error}")
     except RecursionError:
         # Brackets inside strings can hide nesting from the count above.
-        return _refused(_INVALID_DUMP_CONFIG, "EP0004", "it nests too deep")
+        return _refused(AclError.INVALID_DUMP_CONFIG, "EP0004", "it nests too deep")
     except ValueError as error:
-        return _refused(_INVALID_DUMP_CONFIG, "EP0004", str(error))
+        return _refused(AclError.INVALID_DUMP_CONFIG, "EP0004", str(error))
 
 
 def _refused(acl_error: int, native: str, reason: str) -> Parsed:
@@ -172,4 +170,8 @@ def _number(text: str) -> float:
 
 def _integer(text: str) -> Union[int, float]:
     # Beyond 64 bits nlohmann::json keeps a double; it also spares Python a huge conversion.
-    return int(text) if len(text) < 19 else _number(text)
+    if len(text) <= 20:
+        value = int(text)
+        if -(2**63) <= value < 2**64:
+            return value
+    return _number(text)
