@@ -19,6 +19,7 @@ StepsLike = Union[None, str, int, range, Iterable[int], "Steps"]
 #: CANN and GE refuse more; see adump `dump_step` and GE `dump_properties`.
 _MAX_INTERVALS = 100
 _INT32_MAX = 2**31 - 1
+_MAX_DIGITS = 18
 
 
 class Steps:
@@ -115,6 +116,8 @@ def _parse(value: StepsLike, name: str) -> Optional[tuple[tuple[int, int], ...]]
     if isinstance(value, range) and value.step == 1:
         return _merge([(value.start, value.stop - 1)] if len(value) else [], name, value)
     try:
+        if isinstance(value, (bytes, bytearray)):
+            raise TypeError("bytes would iterate as numbers")
         items = list(value)
     except TypeError:
         raise _bad(
@@ -139,6 +142,9 @@ def _from_text(text: str, name: str) -> Optional[tuple[tuple[int, int], ...]]:
             # str.isdigit accepts digits of other scripts, which no framework reads.
             if not (piece.isascii() and piece.isdigit()):
                 raise _marked(name, text, position, len(part), f"{part.strip()!r} is neither a number nor a range")
+            # Beyond int64 nothing counts steps, and beyond 4300 digits int() itself refuses.
+            if len(piece) > _MAX_DIGITS:
+                raise _marked(name, text, position, len(part), f"a number of {len(piece)} digits")
         first, last = int(low), int(high if dash else low)
         if first > last:
             raise _marked(name, text, position, len(part), "the range runs backwards")
@@ -171,7 +177,10 @@ def _bad(name: str, value: object, reason: str) -> ConfigError:
 
 def _marked(name: str, text: str, start: int, length: int, reason: str) -> ConfigError:
     lead = f"{name}="
-    pointer = " " * (len(lead) + 1 + start) + "^" * length
+    # An empty part at the end has no place of its own: point at the bar before it.
+    start = min(start, max(len(text) - 1, 0))
+    shown = len(repr(text[start : start + length])) - 2
+    pointer = " " * (len(lead) + len(repr(text[:start])) - 1) + "^" * max(shown, 1)
     return ConfigError(
         f"{reason} in\n{lead}{text!r}\n{pointer}",
         hint='write numbers and ranges joined by "|", such as "0|3-5|10", or "all"',

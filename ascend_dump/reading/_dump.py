@@ -6,12 +6,13 @@ import fnmatch
 import os
 import re
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from ascend_dump._errors import ConfigError, DumpNotFound, NotSupported, UnknownFormat
+from ascend_dump._errors import ConfigError, DumpNotFound, NotSupported, ReadError, UnknownFormat
 from ascend_dump._steps import Steps, StepsLike
-from ascend_dump.reading._dialect import Dialect, Directory, Entry
+from ascend_dump.reading._dialect import Dialect, Directory, Entry, rank_of
 from ascend_dump.reading._record import FIELDS, Record
 
 if TYPE_CHECKING:
@@ -58,15 +59,32 @@ class _Query(NamedTuple):
         return True
 
     def matches(self, record: Record) -> bool:
+        if record.error is not None:
+            return self._may_be(record)
         return all(test(getattr(record, name) or "") for name, test in self.texts) and all(
             getattr(record, name) in steps for name, steps in self.numbers
         )
+
+    def _may_be(self, broken: Record) -> bool:
+        """Only what is known of an unreadable record can rule it out: it might be the one sought."""
+        for name, test in self.texts:
+            text = getattr(broken, name)
+            if text and not test(text):
+                return False
+        for name, steps in self.numbers:
+            number = getattr(broken, name)
+            known = number is not None and (name != "index" or broken.io != "")
+            if known and number not in steps:
+                return False
+        return True
 
 
 class Dump:
     """Records in the order they ran. Iterating opens files one by one; `select` opens none.
 
     A record that cannot be read is still listed: its `error` says why, reading it raises that.
+    `len()` and truth look into the files, `root` and `known_values()` do not. A Dump equals only
+    itself.
     """
 
     def __init__(self, root: Path, entries: list[Entry], queries: tuple[_Query, ...] = ()) -> None:
@@ -115,6 +133,13 @@ class Dump:
         kept = [entry for entry in self._entries if query.may_match(entry)]
         return Dump(self.root, kept, (*self._queries, query))
 
+    def known_values(self, field: str) -> set[Any]:
+        """The values of a field as far as names of files and directories tell them; opens no file.
+
+        field: one of `Entry`'s, such as "rank" or "step".
+        """
+        return {getattr(entry, field) for entry in self._entries}
+
     def errors(self) -> list[Record]:
         """The records that cannot be read, each with its `error`."""
         return [record for record in self if record.error is not None]
@@ -139,31 +164,71 @@ class Dump:
     def __repr__(self) -> str:
         return f"<Dump {self.root} ({len(self._entries)} files)>"
 
+    def _repr_html_(self) -> str:
+        """The first records as a small static table, for notebooks."""
+        from ascend_dump.report.notebook import ROWS, html_table
+
+        names = ("step", "rank", "op_name", "op_type", "io", "index", "dtype", "shape", "nbytes")
+        found = list(islice(self, ROWS + 1))
+        rows = [[getattr(record, name) for name in names] for record in found[:ROWS]]
+        more = f", the first {ROWS} records" if len(found) > ROWS else ""
+        return html_table(f"{self!r}{more}", names, rows)
+
+
+class _Lost(Entry):
+    """A directory that cannot be listed: one unreadable record, so that it is not forgotten."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, path: Path, parts: tuple[str, ...], error: OSError) -> None:
+        super().__init__(path, rank=rank_of(parts))
+        self._error = ReadError(
+            f"the directory cannot be listed: {error.strerror}", path=path, hint="check its permissions"
+        )
+
+    def records(self) -> list[Record]:
+        return [Record(None, path=self.path, error=self._error, rank=self.rank)]
+
 
 def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
     """Open any tree (or one file) in any mix of dialects, without reading a tensor.
 
-    Raises DumpNotFound when the path does not exist and UnknownFormat when nothing in it is
-    recognised.
+    Symbolic links and special files inside the tree are passed over; `path` may be a link.
+    Raises DumpNotFound when the path does not exist or holds no file, and UnknownFormat when
+    nothing in it is recognised.
     """
     root = Path(path)
-    if not root.exists():
+    try:
+        root.stat()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise DumpNotFound(
-            "no such file or directory", path=root, hint="give the path= of the capture, or a directory inside it"
-        )
+            f"{getattr(error, 'strerror', None) or error}".lower(),
+            path=root,
+            hint="give the path= of the capture, or a directory inside it",
+        ) from None
     dialects = _dialects()
     entries: list[Entry] = []
     files = 0
-    for directory in _walk(root):
+    recognised = False
+    for found in _walk(root):
+        if isinstance(found, Entry):
+            entries.append(found)
+            continue
+        directory = found
         files += len(directory.names)
         for dialect in dialects:
             if not directory.names:
                 break
-            found, claimed = dialect.scan(directory)
-            entries += found
+            some, claimed = dialect.scan(directory)
+            entries += some
             if claimed:
+                recognised = True
                 directory = directory._replace(names=[name for name in directory.names if name not in claimed])
-    if not entries and files:
+    if not entries and not files:
+        raise DumpNotFound(
+            "holds no files", path=root, hint="the capture wrote nothing: see its problems, and `ascend-dump doctor`"
+        )
+    if not entries and not recognised:
         raise UnknownFormat(
             f"none of its {files} files is a dump that a dialect recognises",
             path=root,
@@ -179,22 +244,26 @@ def _dialects() -> list[Dialect]:
     return [host.DIALECT]
 
 
-def _walk(root: Path) -> Iterator[Directory]:
-    if root.is_file():
-        yield Directory(root.parent, root.parent.parts, [root.name], root.parent)
-        return
+def _walk(root: Path) -> Iterator[Union[Directory, _Lost]]:
     # The levels above the root still say rank, run and step when a subdirectory is opened.
     base = tuple(root.resolve().parts)
+    if root.is_file():
+        yield Directory(root.parent, base[:-1], [root.name], root.parent)
+        return
     stack: list[tuple[str, tuple[str, ...]]] = [(os.fspath(root), base)]
     while stack:
         path, parts = stack.pop()
         names = []
-        with os.scandir(path) as found:
-            for item in found:
-                if item.is_dir(follow_symlinks=False):
-                    stack.append((item.path, (*parts, item.name)))
-                else:
-                    names.append(item.name)
+        try:
+            with os.scandir(path) as found:
+                for item in found:
+                    # Links could lead out of the dump or in circles; opening a pipe would never return.
+                    if item.is_dir(follow_symlinks=False):
+                        stack.append((item.path, (*parts, item.name)))
+                    elif item.is_file(follow_symlinks=False):
+                        names.append(item.name)
+        except OSError as error:
+            yield _Lost(Path(path), parts, error)
         if names:
             yield Directory(Path(path), parts, names, root)
 

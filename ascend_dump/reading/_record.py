@@ -54,6 +54,10 @@ FIELDS = (
 class Record:
     """The unit of reading. Every field exists in every dialect; None where it does not say.
 
+    Records are equal when all their fields are: they are the same place in the same dump. To
+    compare values, compare `numpy()`. A record that cannot be read has empty names and an empty
+    `io` unless these are known nevertheless.
+
     op_type, op_name   as the framework names them
     io, index          "input" or "output" (or "buffer", "space"), and its position
     step               what the framework counts; None outside any step
@@ -103,7 +107,7 @@ class Record:
         path: Path,
         op_type: str = "",
         op_name: str = "",
-        io: str = "output",
+        io: Optional[str] = None,
         index: int = 0,
         key: Any = None,
         error: Optional[ReadError] = None,
@@ -115,7 +119,7 @@ class Record:
         self.path = path
         self.op_type = op_type
         self.op_name = op_name
-        self.io = io
+        self.io = io if io is not None else "output" if error is None else ""
         self.index = index
         self.error = error
         self.attrs = {} if attrs is None else attrs
@@ -164,8 +168,31 @@ class Record:
             out["error"] = str(self.error)
         return out
 
+    @property
+    def label(self) -> str:
+        """A name for people: `layers.0/addmm_0.output.0`, or the file where even that is unknown."""
+        name = self.op_name or self.op_type or self.path.name
+        return f"{name}.{self.io}.{self.index}" if self.io else name
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Record):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in FIELDS) and (
+            str(self.error) == str(other.error)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.step, self.op_name, self.io, self.index, self.timestamp))
+
     def __repr__(self) -> str:
         step = "" if self.step is None else f"step {self.step} "
         shape = "" if self.shape is None else f" {self.dtype}{list(self.shape)}"
         broken = " (unreadable)" if self.error is not None else ""
-        return f"<Record {step}{self.op_name or self.op_type}.{self.io}.{self.index}{shape}{broken}>"
+        return f"<Record {step}{self.label}{shape}{broken}>"
+
+    def _repr_html_(self) -> str:
+        """The known fields as a small static table, for notebooks."""
+        from ascend_dump.report.notebook import html_table
+
+        rows = [(name, value) for name, value in self.to_dict().items() if value is not None and value != ""]
+        return html_table(repr(self), ("field", "value"), rows)

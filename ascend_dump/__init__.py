@@ -1,0 +1,115 @@
+"""Dump, read and compare the operators of a model, on Ascend NPUs and on the host.
+
+    with ascend_dump.capture(model, steps="0|1", path="dumps"):
+        train(model)
+    for record in ascend_dump.open("dumps").select(op="*linear1*", io="output"):
+        print(record, record.statistics())
+
+Importing this package loads nothing else: every name is fetched when it is first used.
+"""
+
+from __future__ import annotations
+
+from ascend_dump._version import __version__
+
+# Type checkers take this name for true; importing `typing` for it would cost more than the rest.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ascend_dump._adapter import Adapter, AdapterInfo, adapters
+    from ascend_dump._capture import Capture, capture
+    from ascend_dump._errors import (
+        AdapterError,
+        AdapterNotFound,
+        AscendDumpError,
+        CaptureError,
+        ConfigError,
+        CorruptDump,
+        DumpNotFound,
+        FrameworkMissing,
+        NotSupported,
+        ReadError,
+        UnknownFormat,
+        WriteError,
+    )
+    from ascend_dump._problem import Problem
+    from ascend_dump._request import DumpRequest
+    from ascend_dump._steps import Steps
+    from ascend_dump.analysis.statistics import Statistics
+    from ascend_dump.reading._dump import Dump
+    from ascend_dump.reading._dump import open_dump as open  # noqa: A004  (as in `gzip.open`: used with its package)
+    from ascend_dump.reading._record import Record
+
+__all__ = [
+    "Adapter",
+    "AdapterError",
+    "AdapterInfo",
+    "AdapterNotFound",
+    "AscendDumpError",
+    "Capture",
+    "CaptureError",
+    "ConfigError",
+    "CorruptDump",
+    "Dump",
+    "DumpNotFound",
+    "DumpRequest",
+    "FrameworkMissing",
+    "NotSupported",
+    "Problem",
+    "ReadError",
+    "Record",
+    "Statistics",
+    "Steps",
+    "UnknownFormat",
+    "WriteError",
+    "__version__",
+    "adapters",
+    "capture",
+    "open",
+]
+
+#: Where each lazy name lives; (module, name there) where the two names differ.
+_HOMES: dict[str, tuple[str, str]] = {
+    name: (module, name)
+    for module, names in {
+        "_adapter": ("Adapter", "AdapterInfo", "adapters"),
+        "_capture": ("Capture", "capture"),
+        "_errors": (
+            "AdapterError",
+            "AdapterNotFound",
+            "AscendDumpError",
+            "CaptureError",
+            "ConfigError",
+            "CorruptDump",
+            "DumpNotFound",
+            "FrameworkMissing",
+            "NotSupported",
+            "ReadError",
+            "UnknownFormat",
+            "WriteError",
+        ),
+        "_problem": ("Problem",),
+        "_request": ("DumpRequest",),
+        "_steps": ("Steps",),
+        "analysis.statistics": ("Statistics",),
+        "reading._dump": ("Dump",),
+        "reading._record": ("Record",),
+    }.items()
+    for name in names
+}
+_HOMES["open"] = ("reading._dump", "open_dump")
+
+
+def __getattr__(name: str) -> object:
+    try:
+        module, there = _HOMES[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    from importlib import import_module
+
+    value: object = getattr(import_module(f"{__name__}.{module}"), there)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

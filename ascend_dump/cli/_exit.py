@@ -1,0 +1,55 @@
+"""Exit codes, and which error gives which."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, ConfigError, ReadError, WriteError
+
+__all__ = ["Exit", "exit_code"]
+
+
+class Exit(IntEnum):
+    """What the caller of a verb learns. `meaning` is the text of `--help`."""
+
+    OK = 0
+    DIFFERENT = 1
+    USAGE = 2
+    UNREADABLE = 3
+    UNAVAILABLE = 4
+    INTERNAL = 70
+    INTERRUPTED = 130
+    PIPE_CLOSED = 141
+
+    @property
+    def meaning(self) -> str:
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Exit.OK: "done; compared things are equal",
+    Exit.DIFFERENT: "a difference was found",
+    Exit.USAGE: "wrong usage or configuration",
+    Exit.UNREADABLE: "a dump, or a part of it, cannot be read",
+    Exit.UNAVAILABLE: "a framework, an adapter or an optional package is missing",
+    Exit.INTERNAL: "an error in ascend-dump itself",
+    Exit.INTERRUPTED: "interrupted (Ctrl-C)",
+    Exit.PIPE_CLOSED: "the reader of the output closed it, as `| head` does",
+}
+
+#: The first class that fits decides.
+_OF_ERROR: tuple[tuple[type[AscendDumpError], Exit], ...] = (
+    (ConfigError, Exit.USAGE),
+    (CaptureError, Exit.USAGE),
+    (WriteError, Exit.USAGE),
+    (ReadError, Exit.UNREADABLE),
+    (AdapterError, Exit.UNAVAILABLE),
+)
+
+
+def exit_code(error: BaseException) -> Exit:
+    """The code for an error; everything that is not an AscendDumpError is ours to mend."""
+    for kind, code in _OF_ERROR:
+        if isinstance(error, kind):
+            return code
+    return Exit.INTERNAL

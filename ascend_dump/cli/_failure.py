@@ -1,0 +1,58 @@
+"""How a failed command line ends: message and hint for people, one document for programs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from ascend_dump._errors import AscendDumpError
+from ascend_dump._version import __version__
+from ascend_dump.cli._exit import Exit, exit_code
+from ascend_dump.cli._root import debugging
+
+__all__ = ["error_fields", "report"]
+
+
+def report(error: Exception, args: list[str]) -> Exit:
+    """Tell about the error on stderr, and on stdout as JSON where that was asked for."""
+    mine = args[: args.index("--")] if "--" in args else args
+    if "--debug" in mine or debugging():
+        import traceback
+
+        traceback.print_exception(type(error), error, error.__traceback__)
+    code = Exit.USAGE if isinstance(error, click.ClickException) else exit_code(error)
+    if "--json" in mine:
+        from ascend_dump.report.documents import write_document
+
+        write_document(sys.stdout, "error", {"exit": int(code), "error": error_fields(error)})
+    if isinstance(error, click.ClickException):
+        error.show()
+    elif code is not Exit.INTERNAL:
+        print(f"error: {error}", file=sys.stderr)
+    else:
+        print(_internal(error), file=sys.stderr)
+    return code
+
+
+def error_fields(error: Exception) -> dict[str, Any]:
+    """What a program needs of an error."""
+    fields: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+    if isinstance(error, click.ClickException):
+        fields["message"] = error.format_message()
+    elif isinstance(error, AscendDumpError):
+        fields.update(code=error.code, message=error.message, hint=error.hint)
+        for name in ("path", "offset"):
+            if getattr(error, name, None) is not None:
+                fields[name] = getattr(error, name)
+    return fields
+
+
+def _internal(error: Exception) -> str:
+    python = ".".join(map(str, sys.version_info[:3]))
+    return (
+        f"internal error: {type(error).__name__}: {error}\n"
+        f"This is a fault of ascend-dump {__version__} (Python {python}, {sys.platform}).\n"
+        "Hint: report it with what `ascend-dump --debug ...` prints for the same command, and `ascend-dump doctor`"
+    )

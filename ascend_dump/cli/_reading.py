@@ -1,0 +1,203 @@
+"""What the reading verbs share: PATH, the selectors, and what they do about unreadable records."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar
+
+import click
+
+from ascend_dump._errors import NotSupported, ReadError
+from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._failure import error_fields
+
+if TYPE_CHECKING:
+    from ascend_dump.analysis.statistics import Statistics
+    from ascend_dump.reading import Dump, Record
+    from ascend_dump.report.tables import Column
+
+__all__ = [
+    "Unreadable",
+    "json_option",
+    "leading_cells",
+    "leading_columns",
+    "open_selected",
+    "progress",
+    "reading_options",
+    "record_fields",
+    "shape_text",
+    "tell_nothing_matched",
+]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Item = TypeVar("_Item")
+
+_SELECTORS = (
+    ("op", "Operator names: a glob such as *conv1*, or re:PATTERN."),
+    ("op-type", "Operator types, as --op."),
+    ("step", 'Steps: "0|3-5|10".'),
+    ("rank", "Global ranks, as --step."),
+    ("device", "Device ids, as --step."),
+    ("io", "input or output."),
+    ("index", "Positions among an operator's inputs or outputs, as --step."),
+    ("model", "Model names, as --op."),
+    ("phase", "forward, backward or other."),
+    ("module", "Module paths, as --op."),
+    ("run", "Runs, by the name of their time directory, as --op."),
+)
+#: Columns that only dumps of several runs, ranks or models need.
+_LEADING = ("run", "rank", "model")
+
+
+def json_option(function: _Function) -> _Function:
+    """Add `--json`, given to the verb as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")(function)
+
+
+def reading_options(function: _Function) -> _Function:
+    """Add PATH, one option per selector of `Dump.select`, and `--json`."""
+    function = json_option(function)
+    for name, text in reversed(_SELECTORS):
+        function = click.option(f"--{name}", metavar="TEXT", help=text)(function)
+    return click.argument("path", type=click.Path(), default="dumps")(function)
+
+
+def open_selected(path: str, selectors: dict[str, Optional[str]]) -> Dump:
+    """Open the dump and narrow it. Raises ReadError and ConfigError."""
+    from ascend_dump.reading import open_dump
+
+    dump = open_dump(path)
+    chosen: dict[str, Any] = {name: text for name, text in selectors.items() if text is not None}
+    return dump.select(**chosen) if chosen else dump
+
+
+def leading_columns(dump: Dump) -> list[Column]:
+    """The columns that tell runs, ranks and models apart, where there are several, and the step."""
+    from ascend_dump.report.tables import Column
+
+    several = [Column(name) for name in _LEADING if len(dump.known_values(name)) > 1]
+    return [*several, Column("step", right=True)]
+
+
+def shape_text(record: Record) -> str:
+    return "-" if record.shape is None else str(list(record.shape)).replace(" ", "")
+
+
+def leading_cells(record: Record, columns: list[Column]) -> list[str]:
+    values = (getattr(record, column.name) for column in columns)
+    return ["-" if value is None else str(value) for value in values]
+
+
+def record_fields(record: Record, error: Optional[ReadError] = None) -> dict[str, Any]:
+    """A record for a JSON document; `error` is what reading its values met."""
+    fields = record.to_dict()
+    found = error or record.error
+    if found is not None:
+        fields["error"] = error_fields(found)
+    return fields
+
+
+class Unreadable:
+    """Counts the records that cannot be read, to tell about them when all else is printed.
+
+    seen            records passed by
+    count           those that cannot be read
+    without_values  those that hold neither values nor statistics
+    """
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.count = 0
+        self.without_values = 0
+        self._first: list[str] = []
+
+    def watch(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Pass the records on, noting those with an error."""
+        for record in records:
+            self.seen += 1
+            if record.error is not None:
+                self.add(record.error)
+            yield record
+
+    def add(self, error: ReadError) -> None:
+        self.count += 1
+        if len(self._first) < 5:
+            self._first.append(f"{error.message} [{error.code}]")
+
+    def statistics(self, record: Record) -> tuple[Optional[Statistics], Optional[ReadError]]:
+        """The statistics of a record, or what kept us from them; (None, None): it has no values."""
+        if record.error is not None:
+            return None, record.error
+        try:
+            return record.statistics(), None
+        except NotSupported:
+            self.without_values += 1
+            return None, None
+        except ReadError as error:
+            self.add(error)
+            return None, error
+
+    def finish(self) -> Exit:
+        """Tell about them on stderr and give the exit code of the verb."""
+        from ascend_dump.report.tables import counted, escape
+
+        if self.without_values:
+            verb = "holds" if self.without_values == 1 else "hold"
+            print(f"{counted(self.without_values, 'record')} {verb} neither values nor statistics", file=sys.stderr)
+        if not self.count:
+            return Exit.OK
+        print(f"{counted(self.count, 'record')} cannot be read:", file=sys.stderr)
+        for text in self._first:
+            print(f"  {escape(text)}", file=sys.stderr)
+        if self.count > len(self._first):
+            print(f"  and {self.count - len(self._first)} more", file=sys.stderr)
+        return Exit.UNREADABLE
+
+
+def tell_nothing_matched(path: str, selectors: dict[str, Optional[str]]) -> None:
+    """Say on stderr what there is instead, so that a mistyped name is not taken for an empty dump."""
+    from difflib import get_close_matches
+
+    from ascend_dump.report.tables import counted, escape
+
+    names: dict[str, None] = {}
+    types: dict[str, None] = {}
+    count = 0
+    for record in open_selected(path, {}):
+        count += 1
+        names.setdefault(record.op_name)
+        types.setdefault(record.op_type)
+    there = f"{counted(count, 'record')} of {counted(len(names), 'operator')}"
+    lines = [f"no record matches; {path} holds {there}"]
+    for option, present in (("op", names), ("op_type", types)):
+        wanted = selectors.get(option)
+        if wanted:
+            near = get_close_matches(wanted.strip("*"), present, n=3, cutoff=0.3)
+            if near:
+                lines.append(f"  nearest to --{option.replace('_', '-')} {wanted}: {', '.join(near)}")
+    print("\n".join(map(escape, lines)), file=sys.stderr)
+
+
+def progress(items: Iterable[_Item], noun: str) -> Iterator[_Item]:
+    """Pass the items on; count them on stderr when that is a terminal and it takes over a second.
+
+    The cursor stays at the start of the line, so that a row printed meanwhile replaces the count.
+    """
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    start = shown = monotonic()
+    told = False
+    try:
+        for count, item in enumerate(items, 1):
+            now = monotonic()
+            if now - start > 1 and now - shown > 0.2:
+                sys.stderr.write(f"\r{count} {noun}, {now - start:.0f} s\x1b[K\r")
+                sys.stderr.flush()
+                shown, told = now, True
+            yield item
+    finally:
+        if told:
+            sys.stderr.write("\r\x1b[K")

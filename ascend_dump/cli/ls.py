@@ -1,0 +1,160 @@
+"""`ascend-dump ls`: what a dump holds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Optional
+
+import click
+
+from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._reading import (
+    Unreadable,
+    leading_cells,
+    leading_columns,
+    open_selected,
+    progress,
+    reading_options,
+    record_fields,
+    shape_text,
+    tell_nothing_matched,
+)
+
+if TYPE_CHECKING:
+    from ascend_dump.reading import Dump, Record
+    from ascend_dump.report.tables import Column
+
+_LONG = ("device", "format", "phase", "module", "source", "model_id", "stream_id", "task_id", "timestamp", "path")
+
+
+@click.command(short_help="List the operators of a dump.")
+@reading_options
+@click.option("--records", is_flag=True, help="One line per tensor instead of one per operator.")
+@click.option("--long", is_flag=True, help="As --records, with every field.")
+def ls(path: str, as_json: bool, records: bool, long: bool, **selectors: Optional[str]) -> Exit:
+    """List the operators of the dump at PATH (default: dumps), with sums at the end.
+
+    PATH is any directory or file of a dump. No tensor is read. With --json every record is
+    listed with all its fields.
+    """
+    dump = open_selected(path, selectors)
+    totals = _Totals()
+    unreadable = Unreadable()
+    found = totals.count(unreadable.watch(progress(dump, "records")))
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        listed = (record_fields(record) for record in found)
+        write_document(sys.stdout, "ls", {"path": path, "records": listed, "totals": totals.fields})
+    else:
+        _write_text(dump, found, per_record=records or long, long=long)
+        if totals.records:
+            print(f"\n{totals}")
+    if not totals.records:
+        tell_nothing_matched(path, selectors)
+    return unreadable.finish()
+
+
+def _write_text(dump: Dump, found: Iterator[Record], *, per_record: bool, long: bool) -> None:
+    from ascend_dump.report.tables import Column, write_table
+
+    lead = leading_columns(dump)
+    names = [Column("op_name", elastic=True), Column("op_type", elastic=True)]
+    kind = [Column("dtype"), Column("shape"), Column("bytes", right=True)]
+    if per_record:
+        more = [Column(name) for name in _LONG] if long else []
+        columns = [*lead, *names, Column("io"), Column("index", right=True), *kind, *more]
+        rows = (_record_row(record, lead, [column.name for column in more]) for record in found)
+    else:
+        columns = [*lead, *names, Column("in", right=True), Column("out", right=True), *kind]
+        rows = (_operator_row(list(group), lead) for _, group in groupby(found, _operator))
+    write_table(columns, rows, sys.stdout)
+
+
+def _operator(record: Record) -> tuple[Any, ...]:
+    # An unreadable file stands alone: its records are not known to be of one operator.
+    broken = id(record) if record.error is not None and not record.op_name else None
+    return (record.run, record.rank, record.model, record.step, record.op_type, record.op_name, broken)
+
+
+def _operator_row(group: list[Record], lead: list[Column]) -> list[str]:
+    inputs = [record for record in group if record.io == "input"]
+    outputs = [record for record in group if record.io == "output"]
+    first = (outputs or group)[0]
+    types = dict.fromkeys(record.dtype for record in group if record.dtype)
+    return [
+        *leading_cells(first, lead),
+        *_names(first),
+        str(len(inputs)),
+        str(len(outputs)),
+        ",".join(types) or "-",
+        shape_text(first),
+        str(sum(record.nbytes or 0 for record in group)),
+    ]
+
+
+def _record_row(record: Record, lead: list[Column], more: Iterable[str]) -> list[str]:
+    values = (getattr(record, name) for name in more)
+    return [
+        *leading_cells(record, lead),
+        *_names(record),
+        record.io or "-",
+        str(record.index),
+        record.dtype or "-",
+        shape_text(record),
+        "-" if record.nbytes is None else str(record.nbytes),
+        *("-" if value is None else str(value) for value in values),
+    ]
+
+
+def _names(record: Record) -> list[str]:
+    if record.error is not None:
+        return [record.op_name or record.path.name, f"unreadable [{record.error.code}]"]
+    return [record.op_name or "-", record.op_type or "-"]
+
+
+class _Totals:
+    """Sums over the records as they pass by."""
+
+    def __init__(self) -> None:
+        self.records = self.operators = self.bytes = self.unreadable = 0
+        self._steps: set[Optional[int]] = set()
+        self._ranks: set[Optional[int]] = set()
+
+    def count(self, records: Iterable[Record]) -> Iterator[Record]:
+        last: Optional[tuple[Any, ...]] = None
+        for record in records:
+            self.records += 1
+            if record.error is not None:
+                self.unreadable += 1
+            key = _operator(record)
+            if key != last:
+                last = key
+                self.operators += 1
+            self.bytes += record.nbytes or 0
+            self._steps.add(record.step)
+            self._ranks.add(record.rank)
+            yield record
+
+    def fields(self) -> dict[str, int]:
+        return {
+            "records": self.records,
+            "operators": self.operators,
+            "bytes": self.bytes,
+            "steps": len(self._steps - {None}),
+            "ranks": len(self._ranks - {None}),
+            "unreadable": self.unreadable,
+        }
+
+    def __str__(self) -> str:
+        from ascend_dump.report.tables import counted, size
+
+        parts = [counted(self.operators, "operator"), counted(self.records, "record"), f"{size(self.bytes)} of tensors"]
+        for noun, found in (("step", self._steps), ("rank", self._ranks)):
+            if len(found - {None}) > 1:
+                parts.append(counted(len(found - {None}), noun))
+        if self.unreadable:
+            parts.append(f"{self.unreadable} unreadable")
+        return " · ".join(parts)

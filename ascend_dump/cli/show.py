@@ -1,0 +1,121 @@
+"""`ascend-dump show`: tensors with everything that is known about them."""
+
+from __future__ import annotations
+
+import sys
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Optional
+
+import click
+
+from ascend_dump._errors import NotSupported, ReadError
+from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._reading import (
+    Unreadable,
+    open_selected,
+    reading_options,
+    record_fields,
+    tell_nothing_matched,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ascend_dump.reading import Record
+
+#: Tensors up to this many elements go into a JSON document whole, larger ones by their ends.
+_SMALL = 1024
+_ENDS = 8
+#: Width of the names of the fields.
+_LABELS = 20
+
+
+@click.command(short_help="Print tensors and what is known about them.")
+@reading_options
+@click.option("--full", is_flag=True, help="Print every value; with --json too.")
+@click.option("--plot", is_flag=True, help="Draw a histogram of the values.")
+@click.option("--limit", type=click.IntRange(0), default=4, show_default=True, help="Records to show; 0: all.")
+def show(path: str, as_json: bool, full: bool, plot: bool, limit: int, **selectors: Optional[str]) -> Exit:
+    """Print the tensors of the dump at PATH (default: dumps) that the selectors choose.
+
+    Each with its fields, its statistics, and its values as numpy prints them. With --json a
+    tensor of more than 1024 elements is given by its first and last values, unless --full.
+    """
+    records = iter(open_selected(path, selectors))
+    unreadable = Unreadable()
+    chosen = unreadable.watch(islice(records, limit or None))
+    first = next(chosen, None)
+    if first is not None:
+        chosen = chain([first], chosen)
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        listed = (_fields(record, unreadable, full) for record in chosen)
+        write_document(sys.stdout, "show", {"path": path, "records": listed})
+    else:
+        for record in chosen:
+            if record is not first:
+                print()
+            _print(record, unreadable, full, plot)
+    if first is None:
+        tell_nothing_matched(path, selectors)
+    elif next(records, None) is not None:
+        print(f"more records match; --limit 0 shows all, `ascend-dump ls {path}` lists them", file=sys.stderr)
+    return unreadable.finish()
+
+
+def _print(record: Record, unreadable: Unreadable, full: bool, plot: bool) -> None:
+    from ascend_dump.reading import FIELDS
+    from ascend_dump.report.tables import escape, number, text_width
+
+    print(escape(str(record.label)))
+    known = ((name, getattr(record, name)) for name in ("op_type", *FIELDS[4:]))
+    special = ((f"attrs.{name}", value) for name, value in record.attrs.items())
+    for name, value in (*known, *special):
+        if value is not None and value != "":
+            text = list(value) if isinstance(value, tuple) else value
+            print(f"  {escape(name):<{_LABELS}} {escape(str(text))}")
+    array, error = _read(record, unreadable)
+    found, _ = (None, error) if error is not None else unreadable.statistics(record)
+    if found is not None:
+        pairs = (f"{name} {number(value)}" for name, value in found._asdict().items() if value is not None)
+        print(f"  {'statistics':<{_LABELS}} {'  '.join(pairs)}")
+    if error is not None:
+        print(f"  unreadable: {escape(error.message)} [{error.code}]")
+    if array is None:
+        return
+    import numpy as np
+
+    with np.printoptions(linewidth=text_width(sys.stdout), threshold=sys.maxsize if full else 1000):
+        print(array)
+    if plot:
+        from ascend_dump.report.plots import histogram
+
+        print("\n".join(histogram(array)))
+
+
+def _fields(record: Record, unreadable: Unreadable, full: bool) -> dict[str, Any]:
+    array, error = _read(record, unreadable)
+    fields = record_fields(record, error)
+    found, _ = (None, error) if error is not None else unreadable.statistics(record)
+    fields["statistics"] = None if found is None else found._asdict()
+    if array is None:
+        fields["values"] = None
+    elif full or array.size <= _SMALL:
+        fields["values"] = array
+    else:
+        flat = array.reshape(-1)
+        fields.update(values=None, first_values=flat[:_ENDS], last_values=flat[-_ENDS:])
+    return fields
+
+
+def _read(record: Record, unreadable: Unreadable) -> tuple[Optional[np.ndarray], Optional[ReadError]]:
+    if record.error is not None:  # counted already
+        return None, record.error
+    try:
+        return record.numpy(), None
+    except NotSupported:
+        return None, None
+    except ReadError as error:
+        unreadable.add(error)
+        return None, error

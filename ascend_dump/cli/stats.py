@@ -1,0 +1,134 @@
+"""`ascend-dump stats`: statistics of every tensor."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import click
+
+from ascend_dump._errors import ReadError
+from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._reading import (
+    Unreadable,
+    leading_cells,
+    leading_columns,
+    open_selected,
+    progress,
+    reading_options,
+    record_fields,
+    shape_text,
+    tell_nothing_matched,
+)
+
+if TYPE_CHECKING:
+    from ascend_dump.analysis.statistics import Statistics
+    from ascend_dump.reading import Record
+    from ascend_dump.report.tables import Column
+
+#: Field of Statistics and heading of its column.
+_COLUMNS = {
+    "count": "count",
+    "max": "max",
+    "min": "min",
+    "mean": "mean",
+    "l2norm": "l2norm",
+    "nan": "nan",
+    "posinf": "+inf",
+    "neginf": "-inf",
+    "zero": "zero",
+}
+
+
+class _Row(NamedTuple):
+    record: Record
+    found: Optional[Statistics]
+    error: Optional[ReadError]
+
+
+@click.command(short_help="Print max, min, mean, norm, NaN and Inf counts.")
+@reading_options
+@click.option("--sort", type=click.Choice(["op", *_COLUMNS]), help="Order by a column, numbers largest first.")
+@click.option("--nonfinite", is_flag=True, help="Only tensors that hold NaN or Inf.")
+@click.option("--limit", type=click.IntRange(0), default=0, help="At most so many lines; 0: all.")
+def stats(
+    path: str, as_json: bool, sort: Optional[str], nonfinite: bool, limit: int, **selectors: Optional[str]
+) -> Exit:
+    """Print statistics of the tensors of the dump at PATH (default: dumps).
+
+    They are those that the dump recorded, else computed from the values. max and min are over
+    the elements that are not NaN.
+    """
+    dump = open_selected(path, selectors)
+    unreadable = Unreadable()
+    rows: Iterator[_Row] = (
+        _Row(record, *unreadable.statistics(record)) for record in unreadable.watch(progress(dump, "tensors"))
+    )
+    if nonfinite:
+        # One that cannot be read may hold some, so it stays.
+        rows = (row for row in rows if row.error is not None or _nonfinite(row.found))
+    if sort:
+        rows = iter(sorted(rows, key=lambda row: _sort_key(row, sort)))
+    if limit:
+        rows = islice(rows, limit)
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        listed = (
+            {**record_fields(row.record, row.error), "statistics": None if row.found is None else row.found._asdict()}
+            for row in rows
+        )
+        write_document(sys.stdout, "stats", {"path": path, "records": listed})
+    else:
+        from ascend_dump.report.tables import write_table
+
+        lead = leading_columns(dump)
+        written = write_table(_columns(lead), (_cells(row, lead) for row in rows), sys.stdout)
+        if nonfinite and unreadable.seen and not written:
+            print(f"no NaN or Inf in {unreadable.seen} tensors", file=sys.stderr)
+    if not unreadable.seen:
+        tell_nothing_matched(path, selectors)
+    return unreadable.finish()
+
+
+def _nonfinite(found: Optional[Statistics]) -> bool:
+    if found is None:
+        return False
+    counts = (found.nan, found.posinf, found.neginf)
+    if any(count is not None for count in counts):
+        return any(counts)
+    # A dump that did not count them still shows them in what it did compute.
+    return any(value is not None and not math.isfinite(value) for value in (found.max, found.min, found.mean))
+
+
+def _sort_key(row: _Row, sort: str) -> tuple[Any, ...]:
+    if sort == "op":
+        return (row.record.op_name,)
+    value = getattr(row.found, sort, None)
+    if value is None:
+        return (2, 0)
+    # NaN compares with nothing, and is what one looks for.
+    return (0, 0) if value != value else (1, -value)
+
+
+def _columns(lead: list[Column]) -> list[Column]:
+    from ascend_dump.report.tables import Column
+
+    named = [Column("op_name", elastic=True), Column("io"), Column("index", right=True), Column("dtype")]
+    return [*lead, *named, Column("shape"), *(Column(name, right=True) for name in _COLUMNS.values())]
+
+
+def _cells(row: _Row, lead: list[Column]) -> list[str]:
+    from ascend_dump.report.tables import number
+
+    record = row.record
+    kind = [record.dtype or "-", shape_text(record)]
+    named = [record.op_name or record.path.name, record.io or "-", str(record.index), *kind]
+    if row.error is not None:
+        numbers = [f"unreadable [{row.error.code}]"]
+    else:
+        numbers = [number(getattr(row.found, name, None)) for name in _COLUMNS]
+    return [*leading_cells(record, lead), *named, *numbers, *[""] * (len(_COLUMNS) - len(numbers))]

@@ -1,0 +1,131 @@
+"""Aligned text tables that begin to print before the last row is known."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TextIO
+
+__all__ = ["PIPE_WIDTH", "Column", "counted", "escape", "number", "size", "text_width", "write_table"]
+
+#: Width of running text where the output is no terminal. Names are never cut there.
+PIPE_WIDTH = 100
+#: Rows read before the first is printed; they decide the widths of the columns.
+_SAMPLE = 1000
+
+
+class Column(NamedTuple):
+    """A heading; numbers stand at the right; a long name may be cut to fit a terminal."""
+
+    name: str
+    right: bool = False
+    elastic: bool = False
+
+
+def write_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], out: TextIO) -> int:
+    """Print the rows as they come and return their number.
+
+    On a terminal with rich installed a table of up to 1000 rows is laid out by rich. Everywhere
+    else it is plain text: widths come from the first 1000 rows, wider cells push their line.
+    """
+    stream = iter(rows)
+    sample = [[escape(cell) for cell in row] for row in itertools.islice(stream, _SAMPLE)]
+    if not sample:
+        return 0
+    # Nothing is known about what follows a full sample: rich would have to hold all of it.
+    if len(sample) < _SAMPLE and out.isatty() and _write_rich(columns, sample, out):
+        return len(sample)
+    widths = [max(len(column.name), *(len(row[at]) for row in sample)) for at, column in enumerate(columns)]
+    if out.isatty():
+        _shrink(widths, columns, shutil.get_terminal_size().columns)
+    count = 0
+    rest = ([escape(cell) for cell in row] for row in stream)
+    for row in itertools.chain([[column.name for column in columns]], sample, rest):
+        out.write(_line(columns, row, widths, cut=out.isatty()))
+        count += 1
+    return count - 1
+
+
+def escape(text: str) -> str:
+    """The text with control characters spelled out: names in a dump must not drive a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def number(value: Any) -> str:
+    """A statistic as text: integers exactly, floats to 6 digits, `-` where it is not known."""
+    if value is None:
+        return "-"
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def size(count: int) -> str:
+    """Bytes for people: `1.2 MB`."""
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def text_width(out: TextIO) -> int:
+    """Columns for running text: the terminal's, else PIPE_WIDTH."""
+    return shutil.get_terminal_size().columns if out.isatty() else PIPE_WIDTH
+
+
+def _line(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], *, cut: bool) -> str:
+    cells = []
+    for column, cell, width in zip(columns, row, widths):
+        text = _cut(cell, width) if cut and column.elastic else cell
+        cells.append(text.rjust(width) if column.right else text.ljust(width))
+    return "  ".join(cells).rstrip() + "\n"
+
+
+def _cut(cell: str, width: int) -> str:
+    """Keep both ends of a name: the model part and the operator part tell names apart."""
+    if len(cell) <= width or width < 8:
+        return cell
+    head = (width - 1) // 2
+    return f"{cell[:head]}…{cell[len(cell) - (width - 1 - head) :]}"
+
+
+def _shrink(widths: list[int], columns: Sequence[Column], limit: int) -> None:
+    excess = sum(widths) + 2 * (len(widths) - 1) - limit
+    elastic = sorted((at for at, column in enumerate(columns) if column.elastic), key=lambda at: -widths[at])
+    for at in elastic:
+        if excess <= 0:
+            return
+        taken = min(excess, max(widths[at] - 16, 0))
+        widths[at] -= taken
+        excess -= taken
+
+
+def _write_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], out: TextIO) -> bool:
+    try:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError:
+        return False
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(
+            column.name,
+            justify="right" if column.right else "left",
+            overflow="fold",
+            no_wrap=not column.elastic,
+        )
+    for row in rows:
+        # Text, not str: brackets in a name are not markup.
+        table.add_row(*(Text(cell) for cell in row))
+    Console(file=out, highlight=False, no_color="NO_COLOR" in os.environ or None).print(table)
+    return True

@@ -1,0 +1,342 @@
+"""Exit codes, errors, help and completion of the command line as a whole."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import ascend_dump
+from ascend_dump import _errors
+from ascend_dump.cli import Exit, main
+from ascend_dump.cli._exit import exit_code
+from ascend_dump.cli._group import VERBS
+from ascend_dump.cli._root import root
+
+ROOT = Path(ascend_dump.__file__).parents[1]
+CLI = ROOT / "ascend_dump" / "cli"
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No logging when a test begins, and none left over when it ends."""
+    monkeypatch.delenv("ASCEND_DUMP_LOG", raising=False)
+    log = logging.getLogger("ascend_dump")
+    handlers, level = list(log.handlers), log.level
+    yield
+    log.handlers[:] = handlers
+    log.setLevel(level)
+
+
+@pytest.fixture
+def verb(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Puts a function in the place of the verb `explain`."""
+
+    def put(body: Any) -> None:
+        module = types.ModuleType("ascend_dump.cli.explain")
+        module.__spec__ = ModuleSpec("ascend_dump.cli.explain", None)
+        command = click.Command("explain", callback=body, params=[click.Option(["--json", "as_json"], is_flag=True)])
+        module.explain = command  # type: ignore[attr-defined]  # a module made here
+        monkeypatch.setitem(sys.modules, "ascend_dump.cli.explain", module)
+
+    return put
+
+
+def raising(error: BaseException) -> Any:
+    def body(as_json: bool) -> None:
+        raise error
+
+    return body
+
+
+EXPECTED = {
+    "AscendDumpError": 70,
+    "ConfigError": 2,
+    "AdapterError": 4,
+    "AdapterNotFound": 4,
+    "FrameworkMissing": 4,
+    "NotSupported": 4,
+    "CaptureError": 2,
+    "ReadError": 3,
+    "CorruptDump": 3,
+    "UnknownFormat": 3,
+    "DumpNotFound": 3,
+    "WriteError": 2,
+}
+
+
+def test_every_error_has_an_exit_code() -> None:
+    assert EXPECTED.keys() == set(_errors.__all__)
+    assert {int(code) for code in Exit} == {0, 1, 2, 3, 4, 70, 130, 141}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_error_is_told_without_a_traceback(
+    verb: Any, capsys: pytest.CaptureFixture[str], name: str, as_json: bool
+) -> None:
+    error = getattr(_errors, name)("steps are wrong", hint="write 0|1")
+    verb(raising(error))
+    code = main(["explain", "--json"] if as_json else ["explain"])
+    out, err = capsys.readouterr()
+    assert code == exit_code(error) == EXPECTED[name]
+    assert "Traceback" not in err
+    assert "steps are wrong" in err
+    assert "Hint: " in err
+    if as_json:
+        document = json.loads(out)
+        assert document["schema"] == "ascend-dump/error/1"
+        assert document["exit"] == code
+        assert document["error"]["type"] == name
+        assert document["error"]["hint"] == "write 0|1"
+        assert document["error"]["code"] == error.code
+    else:
+        assert out == ""
+
+
+def test_a_fault_of_ours_says_how_to_report_it(verb: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    verb(raising(ZeroDivisionError("division by zero")))
+    assert main(["explain", "--json"]) == Exit.INTERNAL
+    out, err = capsys.readouterr()
+    assert "internal error: ZeroDivisionError: division by zero" in err
+    assert ascend_dump.__version__ in err
+    assert "ascend-dump --debug" in err
+    assert "Traceback" not in err
+    assert json.loads(out)["error"] == {"type": "ZeroDivisionError", "message": "division by zero"}
+
+
+@pytest.mark.parametrize("road", ["--debug", "environment"])
+def test_debugging_shows_the_traceback(
+    verb: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, road: str
+) -> None:
+    verb(raising(_errors.ConfigError("steps are wrong")))
+    if road == "environment":
+        monkeypatch.setenv("ASCEND_DUMP_LOG", "debug")
+    assert main(["--debug", "explain"] if road == "--debug" else ["explain"]) == Exit.USAGE
+    err = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in err
+    assert err.rstrip().endswith("error: steps are wrong [AD101]")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["lss"], "no verb 'lss'; did you mean `ls`?"),
+        (["zzzzz"], "no verb 'zzzzz'; verbs: "),
+        (["--nonsense"], "--nonsense"),
+        (["ls", "--nonsense"], "--nonsense"),
+        (["show", "--limit", "-1"], "--limit"),
+        (["stats", "--sort", "colour"], "colour"),
+        (["ls", "one", "two"], "two"),
+        (["explain", "AD101", "AD102"], "AD102"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], text: str) -> None:
+    assert main(arguments) == Exit.USAGE
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert text in err
+    assert main([*arguments, "--json"]) == Exit.USAGE
+    document = json.loads(capsys.readouterr().out)
+    assert document["exit"] == 2
+    assert text in document["error"]["message"]
+
+
+def test_json_after_the_separator_belongs_to_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lss", "--", "--json"]) == Exit.USAGE
+    assert capsys.readouterr().out == ""
+
+
+def test_no_verb_is_wrong_usage_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == Exit.USAGE
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("Usage: ascend-dump ")
+
+
+@pytest.mark.parametrize("option", ["-v", "--version"])
+def test_version(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    assert main([option]) == Exit.OK
+    assert capsys.readouterr().out == f"ascend-dump {ascend_dump.__version__}\n"
+
+
+def test_help_lists_the_verbs_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == Exit.OK
+    out = capsys.readouterr().out
+    present = {path.stem for path in CLI.glob("*.py") if not path.stem.startswith("_")}
+    listed = [verb for verbs in VERBS.values() for verb in verbs]
+    assert present <= set(listed), "a new verb belongs into VERBS"
+    assert {"ls", "show", "stats", "explain", "completion"} <= present
+    for name in present:
+        assert f"\n  {name} " in out
+    for name in set(listed) - present:
+        assert f"\n  {name} " not in out
+    for code in Exit:
+        assert f"\n  {int(code)} " in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in CLI.glob("*.py") if not path.stem.startswith("_")))
+def test_every_verb_has_help_and_speaks_json(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert main([name, "-h"]) == Exit.OK
+    out = capsys.readouterr().out
+    assert out.startswith(f"Usage: ascend-dump {name} ")
+    assert "--json" in out or name == "completion"
+    context = click.Context(root)
+    command = root.get_command(context, name)
+    assert command is not None
+    assert command.name == name
+    assert command.get_short_help_str()
+
+
+# A verb that cannot be loaded
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes the import of one verb fail."""
+
+    def put(name: str, error: Exception) -> None:
+        import ascend_dump.cli._group as group
+
+        real = group.import_module
+
+        def fail(module: str) -> Any:
+            if module == f"ascend_dump.cli.{name}":
+                raise error
+            return real(module)
+
+        monkeypatch.setattr(group, "import_module", fail)
+
+    return put
+
+
+def test_a_verb_that_cannot_be_loaded_does_not_hide_the_others(broken: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    broken("stats", ModuleNotFoundError("No module named 'polars'", name="polars"))
+    assert main(["--help"]) == Exit.OK
+    out = capsys.readouterr().out
+    assert "(not available: needs polars)" in out
+    assert "List the operators" in out
+    assert main(["stats", "some", "--op", "x"]) == Exit.UNAVAILABLE
+    err = capsys.readouterr().err
+    assert "`ascend-dump stats` cannot be loaded: needs polars" in err
+    assert "pip install 'ascend-dump[all]'" in err
+    assert main(["stats", "--help"]) == Exit.OK
+    assert "Not available here: needs polars." in capsys.readouterr().out
+
+
+def test_a_verb_with_a_fault_does_not_hide_the_others(broken: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    broken("stats", NameError("name 'x' is not defined"))
+    assert main(["--help"]) == Exit.OK
+    assert "(not available: NameError" in capsys.readouterr().out
+    assert main(["stats"]) == Exit.INTERNAL
+    assert "name 'x' is not defined" in capsys.readouterr().err
+
+
+# What a shell does to a process
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "ascend_dump", *arguments]
+
+
+def environment(**more: str) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("ASCEND_DUMP", "_ASCEND"))}
+    return {**clean, "PYTHONPATH": str(ROOT), **more}
+
+
+def test_ctrl_c(verb: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for error in (KeyboardInterrupt(), click.Abort()):
+        verb(raising(error))
+        assert main(["explain"]) == Exit.INTERRUPTED
+        out, err = capsys.readouterr()
+        assert (out, err.strip()) == ("", "")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="pipes close differently there")
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    """The reader is gone before the first byte, so writing fails for certain."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            command("explain"), stdout=write, stderr=subprocess.PIPE, text=True, env=environment(), cwd=tmp_path
+        )
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (Exit.PIPE_CLOSED, "")
+
+
+def test_a_closed_pipe_without_a_descriptor(verb: Any) -> None:
+    verb(raising(BrokenPipeError(32, "Broken pipe")))
+    assert main(["explain"]) == Exit.PIPE_CLOSED
+
+
+def test_names_that_the_terminal_cannot_show_are_escaped(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command("ls", "größe"), capture_output=True, env=environment(PYTHONIOENCODING="ascii"), cwd=tmp_path
+    )
+    assert done.returncode == Exit.UNREADABLE
+    assert rb"gr\xf6\xdfe: no such file or directory [AD403]" in done.stderr
+
+
+def test_completion_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "csh"]) == Exit.USAGE
+    assert "csh" in capsys.readouterr().err
+    for shell, mark in (("zsh", "#compdef ascend-dump"), ("fish", "complete --no-files --command ascend-dump")):
+        assert main(["completion", shell]) == Exit.OK
+        out = capsys.readouterr().out
+        assert mark in out
+        assert "_ASCEND_DUMP_COMPLETE" in out
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_bash_accepts_the_completion_script(tmp_path: Path) -> None:
+    script = subprocess.run(command("completion", "bash"), capture_output=True, text=True, env=environment())
+    assert script.returncode == 0
+    checked = subprocess.run(["bash", "-n"], input=script.stdout, text=True, capture_output=True)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert "complete -o nosort -F" in script.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "expected"),
+    [
+        ("ascend-dump s", 1, {"show", "stats"}),
+        ("ascend-dump ls --op-", 2, {"--op-type"}),
+        ("ascend-dump explain ad40", 2, {"AD400", "AD401", "AD402", "AD403"}),
+        ("ascend-dump stats --sort l2", 3, {"l2norm"}),
+    ],
+)
+def test_shells_complete_verbs_options_and_codes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str, place: int, expected: set[str]
+) -> None:
+    for name, value in {"_ASCEND_DUMP_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": place}.items():
+        monkeypatch.setenv(name, str(value))
+    assert main([]) == Exit.OK
+    found = {line.partition(",")[2] for line in capsys.readouterr().out.splitlines()}
+    assert found == expected
+
+
+def test_debug_logs_to_stderr() -> None:
+    code = (
+        "import logging, sys; from ascend_dump.cli import main; code = main(['--debug', 'explain', 'AD101'])\n"
+        "logging.getLogger('ascend_dump').debug('detail 7'); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+    assert done.returncode == 0
+    assert "detail 7" in done.stderr
+    assert "detail" not in done.stdout

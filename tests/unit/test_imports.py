@@ -1,0 +1,225 @@
+"""What importing costs, and who may import whom."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import ascend_dump
+
+ROOT = Path(ascend_dump.__file__).parents[1]
+CORE = ROOT / "ascend_dump"
+ADAPTERS = ROOT / "adapters"
+
+FRAMEWORKS = {"torch", "torch_npu", "torchair", "mindspore", "tensorflow", "npu_bridge", "npu_device", "acl"}
+
+BASE = {"_version", "_errors", "_problem", "_steps", "_rank", "_paths", "_request"}
+HOUSE = {*BASE, "cann", "writing", "reading", "analysis", "report", "_adapter", "_capture", "_activation"}
+#: Each part of the core and the parts it may import.
+MAY_IMPORT: dict[str, set[str]] = {
+    "__init__": {"_version"},
+    "__main__": {"cli"},
+    "_version": set(),
+    "_errors": set(),
+    "_problem": set(),
+    "_rank": set(),
+    "_steps": {"_errors"},
+    "_paths": {"_errors"},
+    "_request": {"_errors", "_steps"},
+    "cann": BASE,
+    "writing": {*BASE, "cann"},
+    # A reader of what we wrote shares the layout with its writer.
+    "reading": {*BASE, "cann", "writing"},
+    "analysis": {*BASE, "cann", "reading"},
+    "report": {*BASE, "cann", "reading", "analysis"},
+    "_adapter": BASE,
+    "_capture": {*BASE, "_adapter", "reading"},
+    "_activation": {*BASE, "_adapter", "_capture"},
+    "startup": {"_activation"},
+    "cli": HOUSE,
+    "fakes": {*HOUSE, "__init__"},
+}
+#: Imports against the direction, inside functions only: (part, module) and why.
+UPWARD = {
+    ("reading", "ascend_dump.analysis.statistics"): "Record.statistics() computes what the dump did not record",
+    ("writing", "ascend_dump.analysis.statistics"): "a dump of statistics computes them as it writes",
+    ("reading", "ascend_dump.report.notebook"): "Dump and Record show themselves in notebooks",
+}
+
+
+class Import(NamedTuple):
+    module: str
+    lazy: bool
+    line: int
+
+
+def imports(path: Path, package: str) -> Iterator[Import]:
+    """Every import that runs: those under `if TYPE_CHECKING` do not."""
+
+    def walk(node: ast.AST, lazy: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+                for other in child.orelse:
+                    yield from walk(other, lazy)
+                continue
+            if isinstance(child, ast.Import):
+                yield from (Import(alias.name, lazy, child.lineno) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                base = child.module or ""
+                if child.level:
+                    up = package.split(".")[: len(package.split(".")) - child.level + 1]
+                    base = ".".join([*up, base]).rstrip(".")
+                yield Import(base, lazy, child.lineno)
+                # `from package import module` imports the module too.
+                yield from (Import(f"{base}.{alias.name}", lazy, child.lineno) for alias in child.names)
+            inside = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            yield from walk(child, lazy or inside)
+
+    yield from walk(ast.parse(path.read_text(encoding="utf-8")), False)
+
+
+def part_of(module: str) -> str:
+    names = module.split(".")
+    return names[1] if len(names) > 1 else "__init__"
+
+
+def core_imports() -> Iterator[tuple[str, str, Import]]:
+    """(file, part, import of another part of the core)"""
+    for path in sorted(CORE.rglob("*.py")):
+        relative = path.relative_to(ROOT)
+        package = ".".join(relative.parent.parts)
+        own = relative.parts[1] if len(relative.parts) > 2 else relative.stem
+        for found in imports(path, package):
+            if found.module == "ascend_dump" or found.module.startswith("ascend_dump."):
+                part = part_of(found.module)
+                # A name taken from the package itself is no part of it.
+                if part != own and (part in MAY_IMPORT or (CORE / part).is_dir() or (CORE / f"{part}.py").is_file()):
+                    yield f"{relative}:{found.line}", own, found
+
+
+def test_every_part_of_the_core_has_a_place() -> None:
+    parts = {path.stem for path in CORE.glob("*.py")} | {path.parent.name for path in CORE.glob("*/__init__.py")}
+    assert parts <= MAY_IMPORT.keys(), "say in MAY_IMPORT where a new part of the core stands"
+
+
+def test_imports_follow_the_data() -> None:
+    wrong, used = [], set()
+    for where, own, found in core_imports():
+        part = part_of(found.module)
+        if part in MAY_IMPORT[own] or (part == "__init__" and found.module == "ascend_dump"):
+            continue
+        exception = next((key for key in UPWARD if key[0] == own and f"{found.module}.".startswith(f"{key[1]}.")), None)
+        if exception is not None and found.lazy:
+            used.add(exception)
+        else:
+            wrong.append(f"{where}: {own} imports {found.module}")
+    assert not wrong
+    assert used == UPWARD.keys(), "an exception that nobody needs any more"
+
+
+def test_the_core_knows_neither_adapters_nor_fakes() -> None:
+    wrong = []
+    for path in sorted(CORE.rglob("*.py")):
+        relative = path.relative_to(ROOT)
+        for found in imports(path, ".".join(relative.parent.parts)):
+            fake = found.module.startswith("ascend_dump.fakes") and "fakes" not in relative.parts
+            if fake or found.module.startswith("ascend_dump_"):
+                wrong.append(f"{relative}:{found.line}: {found.module}")
+    assert not wrong
+
+
+def test_the_core_imports_no_framework() -> None:
+    wrong = []
+    for path in sorted(CORE.rglob("*.py")):
+        relative = path.relative_to(ROOT)
+        fake = "fakes" in relative.parts
+        for found in imports(path, ".".join(relative.parent.parts)):
+            # A fake stands in for a framework and may use the one beside it, once it is asked to.
+            if found.module.split(".")[0] in FRAMEWORKS and not (fake and found.lazy):
+                wrong.append(f"{relative}:{found.line}: {found.module}")
+    assert not wrong
+
+
+def adapter_packages() -> list[Path]:
+    return sorted(path.parent for path in ADAPTERS.glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("package", adapter_packages(), ids=lambda path: path.name)
+def test_an_adapter_imports_no_framework_when_it_is_loaded(package: Path) -> None:
+    """Entry points load every adapter in any process, so what its package pulls in counts too."""
+    todo, seen, wrong = [package / "__init__.py"], set(), []
+    while todo:
+        path = todo.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        for found in imports(path, package.name):
+            if found.lazy:
+                continue
+            names = found.module.split(".")
+            if names[0] in FRAMEWORKS:
+                wrong.append(f"{path.relative_to(ROOT)}:{found.line}: {found.module}")
+            if names[0] == package.name and len(names) > 1:
+                todo += [one for one in (package / f"{names[1]}.py",) if one.is_file()]
+    assert not wrong
+
+
+@pytest.mark.parametrize("package", adapter_packages(), ids=lambda path: path.name)
+def test_no_adapter_imports_another(package: Path) -> None:
+    others = {path.name for path in adapter_packages()} - {package.name}
+    found = {one.module.split(".")[0] for path in package.rglob("*.py") for one in imports(path, package.name)}
+    assert not found & others
+
+
+def loaded_by(statement: str) -> set[str]:
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); before = set(sys.modules)\n"
+        f"{statement}\nprint(*(set(sys.modules) - before), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
+
+
+def test_importing_the_package_loads_nothing_else() -> None:
+    assert loaded_by("import ascend_dump") <= {"__future__", "ascend_dump", "ascend_dump._version"}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["ls", "--help"], ["explain", "AD101"]])
+def test_the_command_line_loads_nothing_heavy_to_explain_itself(arguments: list[str]) -> None:
+    loaded = loaded_by(f"from ascend_dump.cli import main; main({arguments!r})")
+    assert "ascend_dump.cli" in loaded
+    heavy = {"numpy", "torch", "msgspec", "wrapt", "polars", "rich", "numba", "safetensors", "asyncio"}
+    assert not loaded & (heavy | FRAMEWORKS)
+
+
+def test_the_public_names_are_all_there_and_listed_once() -> None:
+    assert list(ascend_dump.__all__) == sorted(set(ascend_dump.__all__))
+    assert set(ascend_dump.__all__) <= set(dir(ascend_dump))
+    for name in ascend_dump.__all__:
+        assert getattr(ascend_dump, name) is not None
+    from ascend_dump import _errors
+
+    assert set(_errors.__all__) <= set(ascend_dump.__all__)
+
+
+def test_type_checkers_see_what_users_get() -> None:
+    tree = ast.parse(Path(ascend_dump.__file__).read_text(encoding="utf-8"))
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {}
+    for node in block.body:
+        assert isinstance(node, ast.ImportFrom)
+        seen.update({alias.asname or alias.name: (node.module, alias.name) for alias in node.names})
+    assert set(seen) | {"__version__"} == set(ascend_dump.__all__)
+    for name, (module, there) in seen.items():
+        assert getattr(ascend_dump, name) is getattr(__import__(module or "", fromlist=[there]), there), name
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'captur'"):
+        _ = ascend_dump.captur  # type: ignore[attr-defined]  # the point of the test

@@ -1,0 +1,167 @@
+"""The step language."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ascend_dump import ConfigError, Steps
+
+LIMIT = 2**31 - 1
+
+numbers = st.integers(0, 10_000)
+ranges = st.tuples(numbers, st.integers(0, 50)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+spaces = st.sampled_from(["", " ", "  "])
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> tuple[str, set[int]]:
+    """A valid text and the set it means."""
+    parts, meant = [], set()
+    for low, high in draw(st.lists(ranges, min_size=1, max_size=12)):
+        meant |= set(range(low, high + 1))
+        pad = draw(spaces)
+        lone = low == high and draw(st.booleans())
+        parts.append(f"{pad}{low}{pad}" if lone else f"{pad}{low}{pad}-{pad}{high}{pad}")
+    return "|".join(parts), meant
+
+
+@given(texts())
+def test_membership_is_that_of_the_naive_set(case: tuple[str, set[int]]) -> None:
+    text, meant = case
+    steps = Steps(text)
+    probes = meant | {edge for step in meant for edge in (step - 1, step + 1)}
+    assert {step for step in probes if step in steps} == meant
+    assert steps.last == max(meant)
+    assert not steps.all
+
+
+@given(texts())
+def test_every_writer_is_read_back_to_the_same_steps(case: tuple[str, set[int]]) -> None:
+    steps = Steps(case[0])
+    for written in (str(steps), steps.to_cann(), steps.to_ge_option(), steps.to_torchair(), steps.to_mindspore()):
+        assert Steps(written) == steps
+        assert " " not in written
+        # Adjacent or equal ends are refused by GE.
+        assert all(int(low) < int(high) for low, high in re.findall(r"(\d+)-(\d+)", written))
+    assert Steps(steps) == steps
+    assert hash(Steps(str(steps))) == hash(steps)
+
+
+@given(st.sets(numbers, min_size=1, max_size=30))
+def test_ints_ranges_and_lists_mean_what_their_text_means(chosen: set[int]) -> None:
+    text = Steps("|".join(map(str, chosen)))
+    assert Steps(chosen) == text
+    assert Steps(iter(sorted(chosen, reverse=True))) == text
+    one = min(chosen)
+    assert Steps(one) == Steps([one]) == Steps(range(one, one + 1)) == Steps(str(one))
+    assert Steps(range(one, one + 5)) == Steps(f"{one}-{one + 4}")
+    assert Steps(range(one, one + 9, 2)) == Steps([one, one + 2, one + 4, one + 6, one + 8])
+
+
+@pytest.mark.parametrize("value", [None, "all", "ALL", " all ", Steps()])
+def test_all(value: Any) -> None:
+    steps = Steps(value)
+    assert steps.all
+    assert steps.last is None
+    assert 0 in steps
+    assert 10**12 in steps
+    assert (str(steps), steps.to_cann(), steps.to_ge_option(), steps.to_mindspore()) == ("all", "", "", "all")
+
+
+def test_what_is_no_step_is_in_no_selection() -> None:
+    assert None not in Steps("0-3")
+    assert "1" not in Steps("0-3")
+    assert 1.0 not in Steps("0-3")
+    assert -1 not in Steps("0-3")
+
+
+WRONG = [
+    "",
+    " ",
+    "-",
+    "-1",
+    "1-",
+    "1-2-3",
+    "1,2",
+    "a",
+    "1.5",
+    "0x1",
+    "+1",
+    "1_0",
+    "١",
+    "²",
+    "all",
+    "\n",
+    "\t1x",
+    "'",
+    "9" * 5000,
+]
+BAD_PARTS = st.one_of(
+    st.sampled_from(WRONG),
+    st.tuples(numbers, st.integers(1, 50)).map(lambda pair: f"{pair[0] + pair[1]}-{pair[0]}"),
+)
+
+
+@given(texts(), BAD_PARTS, st.sampled_from(["", "\t"]), st.data())
+def test_bad_text_is_marked_where_it_is_wrong(
+    good: tuple[str, set[int]], bad: str, lead: str, data: st.DataObject
+) -> None:
+    parts = f"{lead}{good[0]}".split("|")
+    place = data.draw(st.integers(0, len(parts)))
+    text = "|".join([*parts[:place], bad, *parts[place:]])
+    with pytest.raises(ConfigError) as caught:
+        Steps(text, name="ranks")
+    assert caught.value.code == "AD102"
+    assert caught.value.hint
+    message, shown, pointer = caught.value.message.rsplit("\n", 2)
+    assert message.endswith(" in")
+    assert shown == f"ranks={text!r}"
+    marked = [at for at, char in enumerate(pointer) if char == "^"]
+    assert set(pointer) <= {" ", "^"}
+    assert marked == list(range(marked[0], marked[-1] + 1))
+    under = shown[marked[0] : marked[-1] + 1]
+    assert under == (repr(bad)[1:-1] if bad else "|")
+
+
+def test_empty_text_is_marked_too() -> None:
+    with pytest.raises(ConfigError, match=r"an empty part in\nsteps=''\n {7}\^ "):
+        Steps("")
+
+
+@given(st.text(alphabet="0123456789-| \t,xa", max_size=12))
+def test_any_text_is_either_steps_or_a_config_error(text: str) -> None:
+    try:
+        steps = Steps(text)
+    except ConfigError:
+        return
+    assert Steps(str(steps)) == steps
+
+
+@pytest.mark.parametrize(
+    "value",
+    [True, False, -1, [], range(0), [1, -2], [1, "2"], [True], 1.5, object(), b"1", bytearray(b"1"), range(-1, 2)],
+    ids=repr,
+)
+def test_values_of_another_kind_are_refused_with_the_accepted_ones(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r'steps=.*\[AD102\]\nHint: .*"0\|3-5\|10"'):
+        Steps(value)
+
+
+def test_what_only_one_framework_cannot_take() -> None:
+    many = Steps(range(0, 402, 2))
+    assert len(str(many).split("|")) == 201
+    for write in (many.to_cann, many.to_ge_option, many.to_torchair):
+        with pytest.raises(ConfigError, match=r"201 intervals.*at most 100") as caught:
+            write()
+        assert caught.value.code == "AD102"
+    assert Steps(many.to_mindspore()) == many
+    assert Steps(range(0, 200, 2)).to_cann().count("|") == 99
+    assert Steps(LIMIT).to_ge_option() == str(LIMIT)
+    with pytest.raises(ConfigError, match="int32"):
+        Steps(LIMIT + 1).to_ge_option()
+    assert Steps(LIMIT + 1).to_cann() == str(LIMIT + 1)
