@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ascend_dump.cann.config import Operator, Situation, adump, check_ge_options, ge
+from ascend_dump.cann.config import Situation, adump, check_ge_options, ge
 from ascend_dump.cann.config.ge_options import KNOWN_OPTIONS
+from ascend_dump.cann.graph import Node
 
 
 def _judge(tmp_path, env=None, **dump):
@@ -270,7 +271,7 @@ def test_settings_without_the_switch_do_nothing(switch):
 
 
 def test_what_the_surroundings_decide(good):
-    operators = [Operator("conv", original_names=("conv1",))]
+    operators = [Node("conv", "Conv2D", (), "g", original_names=("conv1",))]
     assert _found({**good, **_exec(dumpLayer="conv conv1 cnov")}, operators=operators) == [("silent", "", "dumpLayer")]
     assert _found(good, acl_dump=True) == [("silent", "", "enableDump")]
     exception = {"ge.exec.enable_exception_dump": "1"}

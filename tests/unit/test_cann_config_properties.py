@@ -8,15 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ascend_dump._problem import SEVERITIES
-from ascend_dump.cann.config import Operator, Situation, adump, check_acl_config, check_ge_options, ge, parse
+from ascend_dump.cann.config import Situation, adump, check_acl_config, check_ge_options, ge, parse
 from ascend_dump.cann.config.ge_options import KNOWN_OPTIONS
 from ascend_dump.cann.config.keys import DUMP, ITEM, KERNEL_DATA
+from ascend_dump.cann.graph import Node
 
 _SITUATIONS = [
     Situation(),
     Situation(
         env={"NPU_COLLECT_PATH": "/c", "ASCEND_WORK_PATH": "/w", "ASCEND_DUMP_SCENE": "aic_err_norm_dump"},
-        operators=[Operator("a", "Data"), Operator("b", "If"), Operator("c", "HcomX", True, ("x",), ("int4",))],
+        operators=[
+            Node("a", "Data", (), "g"),
+            Node("b", "If", (), "g"),
+            Node("m", "HcomX", (), "g", original_names=("x",), no_task=True),
+        ],
+        dtypes=["int4"],
         models=["m"],
         container=True,
         captured=True,

@@ -9,21 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from ascend_dump.cann.config import SILENT, Operator, Situation, check_acl_config
+from ascend_dump.cann.config import SILENT, Situation, check_acl_config
 from ascend_dump.cann.config.check import examine, read_source
+from ascend_dump.cann.graph import Node
 
 DATA = Path(__file__).parents[1] / "data" / "cann"
 CASES = json.loads((DATA / "silent_cases.json").read_text())
+
+
+def _node(name, type="Add", original_names=(), **more):
+    return Node(name, type, (), "graph", original_names=tuple(original_names), **more)
 
 
 def _situation(facts, root):
     facts = json.loads(json.dumps(facts).replace("$DIR", str(root)))
     facts.pop("free_bytes", None)
     if "operators" in facts:
-        facts["operators"] = [
-            Operator(**{name: tuple(value) if isinstance(value, list) else value for name, value in one.items()})
-            for one in facts["operators"]
-        ]
+        facts["operators"] = [_node(**one) for one in facts["operators"]]
     return Situation(cwd=str(root), **facts)
 
 
@@ -198,3 +200,10 @@ def test_a_text_that_no_operator_can_have_is_silent(name, root):
         {"dump": {"dump_path": str(root), "dump_list": [{"layer": [name]}]}}, situation=_situation({}, root)
     )
     assert (problem.severity, problem.where) == ("silent", "dump.dump_list[0].layer[0]")
+
+
+def test_an_operator_that_may_run_on_the_host_is_a_warning(root):
+    situation = _situation({"operators": [{"name": "c", "type": "Concat"}, {"name": "a"}]}, root)
+    config = {"dump": {"dump_path": str(root), "dump_list": [{"layer": ["c", "a"]}]}}
+    (problem,) = check_acl_config(config, situation=situation)
+    assert (problem.severity, problem.where) == ("warning", "dump.dump_list[0].layer[0]")

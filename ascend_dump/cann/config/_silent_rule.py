@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from ascend_dump._problem import Problem
@@ -12,18 +12,23 @@ from ascend_dump.cann.config.ge import GeVerdict
 from ascend_dump.cann.config.keys import EXCEPTION_SCENES
 from ascend_dump.cann.config.parse import Parsed
 from ascend_dump.cann.config.situation import Situation
+from ascend_dump.cann.graph import Node
 
 __all__ = ["Hit", "Rule", "Subject", "rule_table"]
 
 
 class Subject(NamedTuple):
-    """A configuration with both verdicts on it. `dump` is its object `dump`, or an empty one."""
+    """A configuration with both verdicts on it.
+
+    dump: its object `dump`, or an empty one. nodes: the known operators by every name of theirs.
+    """
 
     parsed: Parsed
     dump: Mapping[str, Any]
     verdict: Verdict
     ge: GeVerdict
     situation: Situation
+    nodes: Mapping[str, Sequence[Node]]
 
     @property
     def overflow(self) -> bool:

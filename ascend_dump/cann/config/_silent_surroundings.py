@@ -9,20 +9,14 @@ from collections.abc import Iterator
 from ascend_dump.cann.config._access import encode, items_of, objects_of, text_of, texts_of
 from ascend_dump.cann.config._adump_checks import is_ip_path
 from ascend_dump.cann.config._silent_rule import Hit, Subject, rule_table
+from ascend_dump.cann.graph import why_no_dump
 
-__all__ = ["NEVER_DUMPED", "RULES"]
+__all__ = ["RULES"]
 
 RULES, _rule = rule_table()
 
 _MEBIBYTE = 1 << 20
 
-#: Operator types that run on the host or not at all, so that they leave no file.
-NEVER_DUMPED = frozenset(
-    (
-        *("If", "StatelessIf", "While", "StatelessWhile", "For", "Case", "StatelessCase"),
-        *("RefData", "Const", "Constant", "StackPush", "StackPop", "Concat", "Split"),
-    )
-)
 _DATA = "Data"
 #: Types whose statistics the device computes; other rows stay blank.
 _WITH_STATISTICS = frozenset(
@@ -115,7 +109,7 @@ def _operator_unknown(subject: Subject) -> Iterator[Hit]:
     if subject.situation.operators is None:
         return
     for where, key, name in _selected_names(subject):
-        found = subject.situation.named(name)
+        found = subject.nodes.get(name, ())
         if not found:
             yield Hit(where, f"the graph has no operator {name!r}", "take names from the graph: `ascend-dump ops`")
         elif key == "watcher_nodes" and all(one.name != name for one in found):
@@ -134,11 +128,15 @@ def _operator_unknown(subject: Subject) -> Iterator[Hit]:
 )
 def _never_dumped(subject: Subject) -> Iterator[Hit]:
     for where, _, name in _selected_names(subject):
-        found = subject.situation.named(name)
-        if found and all(one.no_task or one.type in NEVER_DUMPED for one in found):
-            one = found[0]
-            why = "its attribute _no_task is set" if one.no_task else f"operators of type {one.type} leave no file"
-            yield Hit(where, f"{name!r} never runs on the device: {why}", "select the operators around it")
+        found = subject.nodes.get(name, ())
+        reasons = [why_no_dump(node) for node in found if node.type != _DATA]
+        if found and len(reasons) == len(found) and reasons[0] is not None and None not in reasons:
+            yield Hit(
+                where,
+                f"{name!r} leaves no file: {reasons[0].reason}",
+                "select the operators around it",
+                "" if reasons[0].certain else "warning",
+            )
 
 
 @_rule(
@@ -150,7 +148,7 @@ def _never_dumped(subject: Subject) -> Iterator[Hit]:
 def _data_alone(subject: Subject) -> Iterator[Hit]:
     for index, item in items_of(subject.dump) if subject.selects else ():
         names = texts_of(item, "layer")
-        found = [(place, name, subject.situation.named(name)) for place, name in enumerate(names)]
+        found = [(place, name, subject.nodes.get(name, ())) for place, name in enumerate(names)]
         if any(one.type != _DATA for _, _, ones in found for one in ones):
             continue
         for place, name, ones in found:
@@ -240,7 +238,7 @@ def _watcher_dynamic(subject: Subject) -> Iterator[Hit]:
 )
 def _watcher_collective(subject: Subject) -> Iterator[Hit]:
     for where, key, name in _selected_names(subject) if subject.watcher else ():
-        if key == "layer" and any(one.type.startswith("Hcom") for one in subject.situation.named(name)):
+        if key == "layer" and any(one.type.startswith("Hcom") for one in subject.nodes.get(name, ())):
             yield Hit(where, f"{name!r} is a collective operator: no pair is written for it", "watch another suspect")
 
 
@@ -253,8 +251,7 @@ def _watcher_collective(subject: Subject) -> Iterator[Hit]:
 def _statistics_blank(subject: Subject) -> Iterator[Hit]:
     if text_of(subject.dump, "dump_data") != "stats" or not subject.selects:
         return
-    types = {dtype for one in subject.situation.operators or () for dtype in one.dtypes}
-    odd = sorted(types - _WITH_STATISTICS)
+    odd = sorted(set(subject.situation.dtypes or ()) - _WITH_STATISTICS)
     if odd:
         yield Hit("dump.dump_data", f"statistics of {', '.join(odd)} are left blank", 'dump these with "tensor"')
 

@@ -199,7 +199,7 @@ def _names(field: str, texts: Iterable[str], known: Optional[list[str]]) -> list
         if known is None:
             raise NotSupported(
                 f"{field}={text!r}: CANN compares exact names and the operators of the graph are not known here",
-                hint="list the names; `ascend-dump ops` shows them from a graph",
+                hint="list the names, as `ascend-dump ops` shows them, or give the graph (`config --graph`)",
             )
         matches = _matcher(field, text)
         chosen = [name for name in known if matches(name)]

@@ -91,7 +91,7 @@ def examine(parsed: Parsed, situation: Situation) -> silent.Subject:
         verdict = adump.judge(parsed.value, env=env, cwd=cwd)
     found = parsed.value.get("dump") if isinstance(parsed.value, dict) else None
     dump = found if isinstance(found, dict) else {}
-    return silent.Subject(parsed, dump, verdict, ge.judge(parsed.value, verdict, env=env), situation)
+    return silent.Subject(parsed, dump, verdict, ge.judge(parsed.value, verdict, env=env), situation, situation.names())
 
 
 def _refusals(parsed: Parsed, here: Situation, every: bool) -> Iterator[Problem]:

@@ -151,12 +151,13 @@ def _ignored(options: Mapping[str, str], here: Situation) -> Iterator[Problem]:
 
 def _ignored_layers(layers: str, here: Situation) -> Iterator[Problem]:
     names = layers.split()
+    known = here.names() if names else {}
     if layers and not names:
         yield _silent(_LAYER, "it holds blanks only and selects every operator", "remove it or name operators")
     for name in names:
         if re.search(r"[*?,;|]|\[.*\]|^re:", name):
             yield _silent(_LAYER, f"{name!r} is one exact name here and matches nothing", "separate names by blanks")
-        elif here.operators is not None and not here.named(name):
+        elif here.operators is not None and name not in known:
             yield _silent(_LAYER, f"the graph has no operator {name!r}", "take names from the graph", code="AD114")
 
 

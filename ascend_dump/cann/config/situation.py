@@ -10,38 +10,26 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Optional
 
-__all__ = ["Operator", "Situation"]
+from ascend_dump.cann.graph import Node
 
-
-class Operator(NamedTuple):
-    """One operator of a graph as GE executes it.
-
-    no_task: its attribute `_no_task`, set on operators that never run on the device.
-    original_names: names from before fusion, `_datadump_original_op_names`.
-    dtypes: names such as "float16" of its tensors.
-    """
-
-    name: str
-    type: str = ""
-    no_task: bool = False
-    original_names: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
+__all__ = ["Situation"]
 
 
 class Situation(NamedTuple):
     """Facts about the process that will dump; None means unknown.
 
-    env, cwd: of that process. operators: of the graph, in execution order. models: the names its
-    models can be selected by. container: it runs in one. captured: operators run in a captured
-    stream (aclgraph). step_counter: the model has one. static_shape: of the whole graph.
-    status_check: the model was built with overflow detection (`--status_check 1`).
-    exception_on: an exception dump is on already. ge_options: session options given beside
-    the JSON. acl_dump: a dump is set through acl beside the session options.
+    env, cwd: of that process. operators: of the graph, in execution order. dtypes: names such as
+    "float16" of its tensors. models: the names its models can be selected by. container: it runs in
+    one. captured: operators run in a captured stream (aclgraph). step_counter: the model has one.
+    static_shape: of the whole graph. status_check: the model was built with overflow detection
+    (`--status_check 1`). exception_on: an exception dump is on already. ge_options: session options
+    given beside the JSON. acl_dump: a dump is set through acl beside the session options.
     """
 
     env: Mapping[str, str] = MappingProxyType({})
     cwd: str = ""
-    operators: Optional[Sequence[Operator]] = None
+    operators: Optional[Sequence[Node]] = None
+    dtypes: Optional[Sequence[str]] = None
     models: Optional[Sequence[str]] = None
     container: Optional[bool] = None
     captured: Optional[bool] = None
@@ -57,6 +45,10 @@ class Situation(NamedTuple):
         """The environment and directory of this process, nothing else known."""
         return cls(env=dict(os.environ), cwd=os.getcwd())
 
-    def named(self, name: str) -> list[Operator]:
-        """The known operators GE matches `name` with: by final or original name."""
-        return [one for one in self.operators or () if one.name == name or name in one.original_names]
+    def names(self) -> dict[str, list[Node]]:
+        """The known operators by every name GE matches: the final one and those from before fusion."""
+        found: dict[str, list[Node]] = {}
+        for node in self.operators or ():
+            for name in dict.fromkeys((node.name, *node.original_names)):
+                found.setdefault(name, []).append(node)
+        return found

@@ -1,0 +1,128 @@
+"""`ascend-dump check`: what a framework would refuse in a dump configuration, or silently ignore."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar
+
+import click
+
+from ascend_dump._errors import NotSupported
+from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._reading import json_option
+
+if TYPE_CHECKING:
+    from ascend_dump._problem import Problem
+    from ascend_dump.cann.config import Situation
+    from ascend_dump.cann.config.check import Source
+
+__all__ = ["CHECKERS", "check", "exit_of", "graph_option", "print_problems", "resolve", "situation_of"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+#: Configuration format to its checker, `module:function`, which takes a path or the bytes of a file.
+CHECKERS = {
+    "acl": "ascend_dump.cann.config:check_acl_config",
+    "ge": "ascend_dump.cann.config:check_ge_file",
+}
+#: Formats without a checker of their own, and what helps instead.
+_WITHOUT = {
+    "torchair": "the JSON torchair generates or takes by dump_config_path is an acl.json: use --against acl",
+    "mindspore": "there is no checker for MindSpore's dump JSON here",
+    "tensorflow": "TensorFlow's settings are no file; the options it hands to GE can be checked with --against ge",
+}
+_NAMES = (*CHECKERS, *_WITHOUT)
+
+
+class Checker(Protocol):
+    def __call__(self, source: Source, *, all: bool, situation: Situation) -> list[Problem]: ...
+
+
+def graph_option(function: _Function) -> _Function:
+    """Add `--graph`: the operators that names are held against."""
+    text = "GE's graph as text (ge_proto_*_Build.txt): names are held against its operators."
+    return click.option("--graph", metavar="FILE", type=click.Path(dir_okay=False), help=text)(function)
+
+
+@click.command(short_help="Check a dump configuration before the run.")
+@click.argument("file", type=click.Path())
+@click.option("--against", type=click.Choice(_NAMES), help="The format; guessed from the content when left out.")
+@graph_option
+@json_option
+def check(file: str, against: Optional[str], graph: Optional[str], as_json: bool) -> Exit:
+    """Tell what is refused in the configuration FILE, and what is accepted without being done.
+
+    FILE is an acl.json, or a JSON object of GE session options (ge.exec.*); - is standard input.
+    The environment variables of this shell count, as they would in the application. Exits with
+    2 when the file is refused, with 1 when something in it is silently ignored.
+    """
+    source = sys.stdin.buffer.read() if file == "-" else Path(file)
+    name = against or _guess(source)
+    checker: Checker = resolve(CHECKERS, name, "checker")
+    problems = checker(source, all=True, situation=situation_of(graph))
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        fields = {"file": file, "against": name, "accepted": exit_of(problems) != Exit.USAGE}
+        write_document(sys.stdout, "check", {**fields, "problems": [problem._asdict() for problem in problems]})
+    else:
+        print_problems(file, problems)
+    return exit_of(problems)
+
+
+def resolve(registry: dict[str, str], name: str, what: str) -> Any:
+    """Load what a registry names. Raises NotSupported, telling what helps instead."""
+    if name not in registry:
+        raise NotSupported(f"there is no {what} for {name}; there is for {', '.join(registry)}", hint=_WITHOUT[name])
+    module, _, function = registry[name].partition(":")
+    return getattr(import_module(module), function)
+
+
+def print_problems(file: str, problems: Sequence[Problem], *, err: bool = False) -> None:
+    """One line per problem as compilers print them, its hint below, and a sum at the end."""
+    from ascend_dump.report.tables import escape
+
+    for problem in problems:
+        place = f" {escape(problem.where)}:" if problem.where else ""
+        native = f" ({problem.native})" if problem.native else ""
+        click.echo(
+            f"{escape(file)}: {problem.severity}:{place} {escape(problem.message)} [{problem.code}]{native}", err=err
+        )
+        if problem.hint:
+            click.echo(f"  hint: {escape(problem.hint)}", err=err)
+    if problems:
+        counts = {kind: sum(one.severity == kind for one in problems) for kind in ("error", "silent", "warning")}
+        click.echo(", ".join(f"{kind}: {count}" for kind, count in counts.items() if count), err=err)
+    else:
+        click.echo(f"{escape(file)}: accepted, nothing in it is ignored", err=err)
+
+
+def exit_of(problems: Sequence[Problem]) -> Exit:
+    """2 when something is refused, 1 when something is silently ignored, else 0."""
+    found = {problem.severity for problem in problems}
+    return Exit.USAGE if "error" in found else Exit.DIFFERENT if "silent" in found else Exit.OK
+
+
+def situation_of(graph: Optional[str]) -> Situation:
+    """This process, and the operators of a graph. Raises ReadError."""
+    from ascend_dump.cann.config import Situation
+    from ascend_dump.cann.graph import read_graph
+
+    return Situation.here()._replace(operators=None if graph is None else list(read_graph(graph)))
+
+
+def _guess(source: Source) -> str:
+    """The format, by the keys; what has none of them is judged as CANN would."""
+    from ascend_dump.cann.config.check import read_source
+
+    value = read_source(source).value
+    keys = list(value) if isinstance(value, dict) else []
+    if "dump" not in keys:
+        if "common_dump_settings" in keys:
+            return "mindspore"
+        if any(key.startswith("ge.") for key in keys):
+            return "ge"
+    return "acl"
