@@ -1,0 +1,65 @@
+"""Where the payloads lie in a dump file: the header gives sizes, not offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
+
+__all__ = ["Blob", "Placed", "place_blobs"]
+
+
+class Blob(NamedTuple):
+    """One payload: `length` bytes at `offset`; `error` says why it is not all there."""
+
+    offset: int
+    length: int
+    error: str = ""
+
+
+class Placed(NamedTuple):
+    """The payloads in file order; `end` is where the last one ends, None where that is unknown."""
+
+    blobs: list[Blob]
+    end: Optional[int]
+
+
+def place_blobs(sizes: Sequence[int], null: Sequence[bool], start: int, file_size: int) -> Placed:
+    """Place the payloads that follow the header, in file order, from their sizes in the header.
+
+    `null` marks entries whose address in the header is 0. The device writes no payload for those
+    but keeps their size in the header (aicpu_schedule dump_task), while writers that record no
+    address at all write every payload. The file's length tells which of the two this is:
+
+    - every size fits: all payloads are there;
+    - the sizes without the null entries fit: those have no payload;
+    - neither, and no entry has an address: the writer records none, so the file is cut or longer;
+    - neither: entries before the first null one are where they must be, the others cannot be placed.
+    """
+    available = file_size - start
+    declared = sum(sizes)
+    present = sum(size for size, absent in zip(sizes, null) if not absent)
+    if available == declared:
+        return _place(sizes, start, file_size)
+    if available == present:
+        return _place([0 if absent else size for size, absent in zip(sizes, null)], start, file_size)
+    if declared == present or not any(size and not absent for size, absent in zip(sizes, null)):
+        return _place(sizes, start, file_size)
+    first = next(number for number, absent in enumerate(null) if absent and sizes[number])
+    known = _place(sizes[:first], start, file_size)
+    error = (
+        "its place in the file is unknown: entries with a null address may or may not have a payload, and "
+        f"neither reading gives a file of {file_size} bytes"
+    )
+    lost = Blob(min(start + sum(sizes[:first]), file_size), 0, error)
+    return Placed(known.blobs + [lost] * (len(sizes) - first), None)
+
+
+def _place(sizes: Sequence[int], start: int, file_size: int) -> Placed:
+    blobs = []
+    offset = start
+    for size in sizes:
+        held = max(0, min(size, file_size - offset))
+        error = "" if held == size else f"the header says {size} bytes, the file holds {held} of them"
+        blobs.append(Blob(min(offset, file_size), held, error))
+        offset += size
+    return Placed(blobs, offset)

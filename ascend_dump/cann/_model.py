@@ -1,0 +1,118 @@
+"""The value objects of a dump file: what its header says, and where its payloads are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple, Optional, Union
+
+__all__ = ["MAX_DIMS", "MAX_ENTRIES", "NANO_MAGIC", "Buffer", "DumpFile", "Entry", "OriginalOp", "Space", "Tensor"]
+
+#: The first bytes of a nano file's header; no DumpData begins like this.
+NANO_MAGIC = b"\x5a\x5a\x5a\x5a"
+#: An operator has at most a few hundred tensors.
+MAX_ENTRIES = 1 << 16
+#: CANN allows 25 dimensions.
+MAX_DIMS = 64
+
+
+class OriginalOp(NamedTuple):
+    """The operator of the user's model an output comes from.
+
+    data_type is a GE value (FLOAT=0), not converted as the tensor's own type is; format is in
+    the numbering of `Tensor.format`.
+    """
+
+    name: str
+    output_index: int
+    data_type: int
+    format: int
+
+
+class Tensor(NamedTuple):
+    """One input or output as the header describes it, and where its payload is.
+
+    data_type, format  the header's numbers, see `cann.dtypes` and `cann.formats`
+    sub_format         groups of a grouped convolution in FRACTAL_Z
+    shape              on the device, padding included; original_shape: in the layout of the model
+    size               payload bytes the header declares
+    offset, length     the payload's place in this file; length 0 where there is none
+    address            device address; memory_offset: the header's field `offset`
+    input_type, arg_index  only in files of an exception (adump dump_file)
+    error              why the payload cannot be read, "" when it can
+    """
+
+    io: str
+    index: int  # type: ignore[assignment]  # hides tuple.index, of no use here
+    data_type: int
+    format: int
+    shape: tuple[int, ...]
+    original_shape: tuple[int, ...] = ()
+    size: int = 0
+    sub_format: int = 0
+    offset: int = 0
+    length: int = 0
+    address: int = 0
+    memory_offset: int = 0
+    original_op: Optional[OriginalOp] = None
+    dim_range: tuple[tuple[int, int], ...] = ()
+    input_type: int = 0
+    arg_index: int = 0
+    error: str = ""
+
+
+class Buffer(NamedTuple):
+    """An L1 buffer dumped whole, in place of the tensors that live in it."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, of no use here
+    size: int
+    offset: int = 0
+    length: int = 0
+    type: int = 0
+    error: str = ""
+    kind: str = "l1buffer"
+
+
+class Space(NamedTuple):
+    """A workspace."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, of no use here
+    size: int
+    offset: int = 0
+    length: int = 0
+    type: int = 0
+    arg_index: int = 0
+    error: str = ""
+    kind: str = "space"
+
+
+Entry = Union[Tensor, Buffer, Space]
+
+
+class DumpFile(NamedTuple):
+    """The header of one file, its entries placed.
+
+    dump_time  microseconds since the epoch
+    tensors    inputs, then outputs
+    attrs      pairs; `_sgt_json_info` holds the slicing of FFTS+ as JSON
+    problems   what is odd about the file, in words
+    """
+
+    path: Path
+    version: str
+    dump_time: int
+    op_name: str
+    tensors: tuple[Tensor, ...] = ()
+    buffers: tuple[Buffer, ...] = ()
+    spaces: tuple[Space, ...] = ()
+    attrs: tuple[tuple[str, str], ...] = ()
+    dfx_message: str = ""
+    nano: bool = False
+    problems: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return tuple(tensor for tensor in self.tensors if tensor.io == "input")
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        return tuple(tensor for tensor in self.tensors if tensor.io == "output")
