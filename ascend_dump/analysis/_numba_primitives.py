@@ -1,0 +1,87 @@
+"""What numba kernels are made of: how they are compiled, and the few operations that numba itself widens to 64 bits.
+
+numba's cache looks at the file of a kernel only. Change a kernel's file with what is here, and not the other way round.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, TypeVar, cast
+
+import numba
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+__all__ = ["SUMS", "as_float", "high_half", "inner", "kernel", "like", "low_half"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+#: Sums may be reordered and fused to be vectorised; NaN, Inf and signed zeros keep their meaning.
+SUMS = frozenset({"reassoc", "contract"})
+
+
+def inner(fastmath: Any = False) -> Callable[[_Function], _Function]:
+    """Compile a function that kernels call."""
+    return cast(
+        "Callable[[_Function], _Function]", numba.njit(fastmath=set(fastmath) if fastmath else False, nogil=True)
+    )
+
+
+def kernel(function: _Function) -> _Function:
+    """Compile a function that Python calls: without the GIL, and once per machine."""
+    return cast(_Function, numba.njit(cache=True, nogil=True)(function))
+
+
+def _intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
+    return cast("Callable[..., Any]", intrinsic(function))
+
+
+@_intrinsic
+def as_float(typing: Any, word: Any, shift: Any, mask: Any) -> Any:
+    """Read the bits of a float as float64; of 16 bits they are moved by `shift` and cut by `mask` into float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bits, shift, mask = arguments
+        if word.bitwidth == 64:
+            return builder.bitcast(bits, ir.DoubleType())
+        if word.bitwidth == 16:
+            bits = builder.and_(builder.shl(builder.sext(bits, ir.IntType(32)), shift), mask)
+        return builder.fpext(builder.bitcast(bits, ir.FloatType()), ir.DoubleType())
+
+    return types.float64(word, types.int32, types.int32), generate
+
+
+@_intrinsic
+def high_half(typing: Any, word: Any) -> Any:
+    """Give the high half of 64 bits as int64; 0 of a narrower integer."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if word.bitwidth < 64:
+            return ir.Constant(ir.IntType(64), 0)
+        move = builder.ashr if word.signed else builder.lshr
+        return move(arguments[0], ir.Constant(ir.IntType(64), 32))
+
+    return types.int64(word), generate
+
+
+@_intrinsic
+def low_half(typing: Any, word: Any) -> Any:
+    """Give the low half of 64 bits, unsigned, as int64; the whole of a narrower integer."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if word.bitwidth == 64:
+            return builder.and_(arguments[0], ir.Constant(ir.IntType(64), 0xFFFFFFFF))
+        extend = builder.sext if word.signed else builder.zext
+        return extend(arguments[0], ir.IntType(64))
+
+    return types.int64(word), generate
+
+
+@_intrinsic
+def like(typing: Any, value: Any, other: Any) -> Any:
+    """Convert an integer or bool to the type of another; numba would widen it to 64 bits and halve the vectors."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return context.cast(builder, arguments[0], value, other)
+
+    return other(value, other), generate

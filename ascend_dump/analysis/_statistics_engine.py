@@ -1,0 +1,222 @@
+"""Which engine computes statistics, over which blocks of an array, on how many threads."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import ModuleType
+from typing import Any, Callable, Optional, TypeVar, Union
+
+import numpy as np
+
+from ascend_dump._errors import ConfigError
+from ascend_dump.analysis import _statistics_numpy
+from ascend_dump.analysis._statistics_layout import Layout, chunks, flatten, layout_of
+from ascend_dump.analysis._statistics_merge import combine, combine_counts
+from ascend_dump.analysis.statistics import Statistics
+
+__all__ = ["find_nonfinite", "measure", "prepare"]
+
+log = logging.getLogger("ascend_dump")
+
+_Result = TypeVar("_Result")
+
+#: Starting threads and passing the interpreter around costs more than they save below this size.
+PARALLEL_BYTES = 8 << 20
+#: Memory bandwidth is used up by a few threads, and the others belong to the program.
+_MOST_THREADS = 4
+#: A part of an array begins at a multiple of it: whole blocks of the kernels, whole complex elements.
+_PART_STEP = 1 << 11
+
+_lock = threading.Lock()
+_numba_tried = False
+_numba: Optional[ModuleType] = None
+_numba_error: Optional[Exception] = None
+
+
+def measure(array: np.ndarray, engine: Optional[str]) -> Statistics:
+    array = np.asarray(array)
+    layout = layout_of(array.dtype)
+    module = _choose(engine)
+    if array.size == 0:
+        return Statistics(0, None, None, None, 0.0, 0, 0, 0, 0, 0, 0)
+    partials: Any = None
+    if module is not None:
+        try:
+            partials = _scan(array, layout, module)
+        except Exception as error:  # whatever a compiler or its cache may raise: numpy can do the same work
+            _give_up(error, engine)
+    if partials is None:
+        partials = _scan(array, layout, _statistics_numpy)
+    if layout.table is not None:
+        return combine_counts(layout.table, partials[0] if len(partials) == 1 else np.sum(partials, axis=0))
+    return combine(array, layout, partials)
+
+
+def find_nonfinite(array: np.ndarray, engine: Optional[str]) -> bool:
+    array = np.asarray(array)
+    layout = layout_of(array.dtype)
+    module = _choose(engine)
+    if array.size == 0:
+        return False
+    if layout.table is not None:
+        if layout.table.finite:
+            return False
+        found = measure(array, engine)
+        return bool(found.nan or found.posinf or found.neginf)
+    if not layout.exponent:
+        return False
+    if module is not None:
+        try:
+            return _find(array, layout, module)
+        except Exception as error:  # as in `measure`
+            _give_up(error, engine)
+    return _find(array, layout, _statistics_numpy)
+
+
+def prepare(dtypes: Iterable[Union[str, np.dtype[Any], type]]) -> str:
+    layouts = [layout_of(_dtype(each)) for each in dtypes]
+    module = _choose(None)
+    if module is None:
+        return "numpy"
+    try:
+        for layout in layouts:
+            module.compile_kernels(layout)
+    except Exception as error:  # as in `measure`
+        _give_up(error, None)
+        return "numpy"
+    return "numba"
+
+
+def _dtype(name: Union[str, np.dtype[Any], type]) -> np.dtype[Any]:
+    import ml_dtypes
+
+    found = getattr(ml_dtypes, name, name) if isinstance(name, str) else name
+    try:
+        return np.dtype(found)
+    except TypeError as error:
+        raise ConfigError(f"no dtype {name!r}", hint="give the name of a numpy or ml_dtypes type") from error
+
+
+def _choose(engine: Optional[str]) -> Optional[ModuleType]:
+    """Give the numba engine, None where numpy has to compute."""
+    if engine == "numpy":
+        return None
+    if engine not in (None, "numba"):
+        raise ConfigError(
+            f"engine={engine!r}, expected 'numpy', 'numba' or None", hint="None takes the fastest there is"
+        )
+    if not _numba_tried:
+        _load()
+    if _numba is None and engine == "numba":
+        raise ConfigError(
+            f"engine='numba', but numba cannot be used: {_numba_error}", hint="pip install 'ascend-dump[analyze]'"
+        ) from _numba_error
+    return _numba
+
+
+def _load() -> None:
+    global _numba_tried, _numba, _numba_error
+    with _lock:
+        if _numba_tried:
+            return
+        try:
+            from ascend_dump.analysis import _statistics_numba
+
+            _numba = _statistics_numba
+        except Exception as error:  # a broken installation raises anything
+            _numba_error = error
+            # That it is not installed is no fault: it is an extra.
+            if not (isinstance(error, ModuleNotFoundError) and error.name in ("numba", "llvmlite")):
+                _warn(error)
+        finally:
+            _numba_tried = True
+
+
+def _give_up(error: Exception, engine: Optional[str]) -> None:
+    global _numba, _numba_error
+    if engine == "numba":
+        raise ConfigError(
+            f"engine='numba', but numba failed: {type(error).__name__}: {error}", hint="leave engine out to use numpy"
+        ) from error
+    with _lock:
+        first, _numba, _numba_error = _numba is not None, None, error
+    if first:
+        _warn(error)
+
+
+def _warn(error: Exception) -> None:
+    log.warning(
+        "numba cannot compute statistics (%s: %s); numpy does, with the same results but several times slower. "
+        "Repair or uninstall numba, or set NUMBA_CACHE_DIR to a directory that can be written.",
+        type(error).__name__,
+        str(error).strip().splitlines()[0] if str(error).strip() else "no message",
+    )
+
+
+def _scan(array: np.ndarray, layout: Layout, module: ModuleType) -> list[Any]:
+    """Give what the engine finds in each block."""
+    scan = module.scanner(layout)
+    block = module.BLOCK
+    if scan is None:
+        scan, block = _statistics_numpy.scanner(layout), _statistics_numpy.BLOCK
+    flat = flatten(array, layout)
+    if flat is None:
+        return [scan(words) for words in chunks(array, layout)]
+    if flat.size <= block and flat.nbytes < PARALLEL_BYTES:
+        return [scan(flat)]
+
+    def scan_part(part: np.ndarray) -> list[Any]:
+        return [scan(part[start : start + block]) for start in range(0, part.size, block)]
+
+    return [partial for partials in _over_parts(scan_part, flat) for partial in partials]
+
+
+def _find(array: np.ndarray, layout: Layout, module: ModuleType) -> bool:
+    find = module.finder(layout)
+    flat = flatten(array, layout)
+    if flat is None:
+        return any(find(words) for words in chunks(array, layout))
+    block = module.BLOCK
+
+    def find_in_part(part: np.ndarray) -> bool:
+        return any(find(part[start : start + block]) for start in range(0, part.size, block))
+
+    return any(_over_parts(find_in_part, flat))
+
+
+def _over_parts(task: Callable[[np.ndarray], _Result], flat: np.ndarray) -> list[_Result]:
+    """Run a task that releases the GIL on equal parts of an array, the first of them on this thread.
+
+    The threads live as long as the call: none is left behind to hang a forked process or the exit of this one.
+    """
+    threads = min(_MOST_THREADS, _cpus()) if flat.nbytes >= PARALLEL_BYTES else 1
+    if threads == 1:
+        return [task(flat)]
+    size = -(-flat.size // threads)
+    size += -size % _PART_STEP
+    first, *others = [flat[start : start + size] for start in range(0, flat.size, size)]
+    with ThreadPoolExecutor(threads - 1, thread_name_prefix="ascend_dump-statistics") as pool:
+        waiting: list[Future[_Result]] = []
+        # No thread can be started while the interpreter exits.
+        with contextlib.suppress(RuntimeError):
+            for part in others:
+                waiting.append(pool.submit(task, part))
+        results = [task(first)]
+        for index, part in enumerate(others):
+            # A program that holds the interpreter may have kept the thread from starting at all.
+            if index >= len(waiting) or waiting[index].cancel():
+                results.append(task(part))
+            else:
+                results.append(waiting[index].result())
+    return results
+
+
+def _cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,172 @@
+"""How the elements of each dtype are laid out, and how an array is walked without copying it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from ascend_dump._errors import ConfigError
+
+__all__ = ["CHUNK", "Layout", "Table", "chunks", "flatten", "layout_of"]
+
+#: Elements looked at together where an array is not one aligned native block: small enough for the second-level cache.
+CHUNK = 1 << 16
+
+#: What is one byte per element in ml_dtypes, by name: a release that lacks one simply does not have it.
+_ML_BYTES = (
+    "float8_e3m4",
+    "float8_e4m3",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float6_e2m3fn",
+    "float6_e3m2fn",
+    "float4_e2m1fn",
+    "int1",
+    "int2",
+    "int4",
+    "uint1",
+    "uint2",
+    "uint4",
+)
+
+
+class Table(NamedTuple):
+    """What each of the 256 patterns of a one-byte element stands for.
+
+    values      of `patterns`: int64 for integers and bool, float64 for floats
+    patterns    those that are not NaN, by rising value
+    poszero, negzero   the patterns that are such
+    finite      whether no pattern is NaN or Inf
+    """
+
+    values: np.ndarray
+    patterns: np.ndarray
+    poszero: np.ndarray
+    negzero: np.ndarray
+    finite: bool
+
+
+class Layout(NamedTuple):
+    """What the kernels need to know of a dtype.
+
+    name      "float32", "bfloat16", "int64", "complex64", "bool", …; "table" for every other one-byte dtype
+    kind      "float", "integer", "complex" or "table"
+    word      the dtype the elements are read as; a complex element is two words
+    exponent  the bits that are all set in NaN and Inf, and only there; 0 where there is neither
+    table     of one-byte elements
+    """
+
+    name: str
+    kind: str
+    word: np.dtype[Any]
+    exponent: int = 0
+    table: Optional[Table] = None
+
+
+_FLOATS = {
+    "float16": ("u2", 0x7C00),
+    "bfloat16": ("u2", 0x7F80),
+    "float32": ("u4", 0x7F800000),
+    "float64": ("u8", 0x7FF0000000000000),
+}
+_COMPLEX = {"complex32": "float16", "bcomplex32": "bfloat16", "complex64": "float32", "complex128": "float64"}
+
+#: By scalar class, because byte order does not matter here and the user-defined dtypes share one kind.
+_known: dict[type, Layout] = {}
+
+
+def layout_of(dtype: np.dtype[Any]) -> Layout:
+    """Give the layout of a dtype, of either byte order.
+
+    Raises ConfigError (AD101) for a dtype that has no statistics: object, text, dates, structures, extended floats.
+    """
+    layout = _known.get(dtype.type)
+    if layout is None:
+        layout = _known[dtype.type] = _describe(dtype)
+    return layout
+
+
+def _describe(dtype: np.dtype[Any]) -> Layout:
+    name = dtype.type.__name__
+    if issubclass(dtype.type, np.bool_):
+        # A byte other than 0 and 1 is no bool that numpy makes, but one that it reads as True.
+        return Layout("bool", "table", np.dtype("u1"), table=_tabulate(np.minimum(np.arange(256), 1)))
+    # Time differences are signed integers by class, not by kind.
+    if issubclass(dtype.type, np.integer) and dtype.kind in "iu":
+        # "int64" whether the class is called long or longlong.
+        native = np.dtype(f"{dtype.kind}{dtype.itemsize}")
+        if native.itemsize > 1:
+            return Layout(native.name, "integer", native)
+        return Layout("table", "table", np.dtype("u1"), table=_tabulate(_patterns(native).astype(np.int64)))
+    if name in _ML_BYTES and dtype.itemsize == 1:
+        values = _patterns(dtype).astype(np.int64 if "int" in name else np.float64)
+        return Layout("table", "table", np.dtype("u1"), table=_tabulate(values))
+    kind, part = ("complex", _COMPLEX[name]) if name in _COMPLEX else ("float", name)
+    if part in _FLOATS:
+        word, exponent = _FLOATS[part]
+        return Layout(name, kind, np.dtype(word), exponent)
+    raise ConfigError(
+        f"statistics of dtype {dtype.name!r} are not defined, expected a number or bool of at most 64 bits per part",
+        hint="convert the array first, e.g. array.astype('float64')",
+    )
+
+
+def _patterns(dtype: np.dtype[Any]) -> np.ndarray:
+    return np.arange(256, dtype=np.uint8).view(dtype.type)
+
+
+def _tabulate(values: np.ndarray) -> Table:
+    zero = values == 0
+    minus = np.signbit(values) if values.dtype.kind == "f" else np.zeros(256, dtype=bool)
+    order = np.argsort(values, kind="stable")
+    order = order[~np.isnan(values[order])]
+    return Table(
+        values[order],
+        order,
+        np.flatnonzero(zero & ~minus),
+        np.flatnonzero(zero & minus),
+        bool(np.isfinite(values).all()),
+    )
+
+
+def flatten(array: np.ndarray, layout: Layout) -> Optional[np.ndarray]:
+    """Give the words of an array as one block without copying, in any order; None where it is not one block.
+
+    The block is one-dimensional, contiguous, aligned and of native byte order. Elements of an array that was
+    transposed or reversed as a whole still are one block.
+    """
+    flags = array.flags
+    if not (flags.aligned and array.dtype.isnative):
+        return None
+    if not flags.c_contiguous:
+        axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+        forward = tuple(slice(None, None, -1 if step < 0 else None) for step in array.strides)
+        array = array[forward].transpose(axes)
+        if not array.flags.c_contiguous:
+            return None
+    flat = array if array.ndim == 1 else array.reshape(-1)
+    return flat if flat.dtype is layout.word else flat.view(layout.word)
+
+
+def chunks(array: np.ndarray, layout: Layout) -> Iterator[np.ndarray]:
+    """Yield the words of any array in blocks of at most CHUNK elements, each valid until the next is taken.
+
+    A block is a view where memory allows it, else a copy into one small buffer that is used again.
+    """
+    flat = flatten(array, layout)
+    if flat is not None:
+        size = CHUNK * (2 if layout.kind == "complex" else 1)
+        for start in range(0, flat.size, size):
+            yield flat[start : start + size]
+        return
+    # Typed loosely because numpy's stubs misspell "contig".
+    wanted: Any = [["readonly", "nbo", "aligned", "contig"]]
+    walk: Any = np.nditer(array, ["external_loop", "buffered"], wanted, order="K", buffersize=CHUNK)
+    for block in walk:
+        yield block.view(layout.word)
