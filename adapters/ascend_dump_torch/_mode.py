@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ascend_dump.writing import Op, Slot
+from ascend_dump.writing import Item
+from ascend_dump_torch._tensors import Operator
 
 if TYPE_CHECKING:
     from ascend_dump_torch._session import Session
@@ -42,7 +44,9 @@ def _read_schema(func: Any) -> _Schema:
     writes = tuple(
         (position, argument.name)
         for position, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
+        if (argument.alias_info is not None and argument.alias_info.is_write)
+        # Batch norms of every backend update these without saying so in their schema.
+        or (argument.name in ("running_mean", "running_var") and "backward" not in base)
     )
     unset = namespace == "aten" and base in _UNSET
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
@@ -108,29 +112,31 @@ class RecordMode(TorchDispatchMode):
         tensors = session.tensors
         place = session.tracker.place()
         name = session.tracker.name(place.module, schema.base)
+        op = Operator(session.next_seq(), schema.op_type, name, time.time_ns() // 1000, place)
         inputs: list[torch.Tensor] = []
         _collect(args, inputs)
         if kwargs:
             _collect(kwargs.values(), inputs)
-        pending = _Pending(place, name, inputs, session.selects(name, place.module), time.time_ns() // 1000)
-        if session.holds_gradients:
+        pending = _Pending(op, inputs, session.selects(name, place.module))
+        if session.holds_gradients and place.phase == "backward":
             for tensor in inputs:
-                if tensor.layout is torch.strided:
-                    tensors.release(tensor)
+                tensors.release(tensor)
         if pending.selected and session.records_inputs and not session.overflow_only:
-            pending.slots = [tensors.slot(tensor, "input", i) for i, tensor in enumerate(inputs)]
-        written: list[torch.Tensor] = []
-        for position, argument in schema.writes:
-            _collect((args[position] if position < len(args) else kwargs.get(argument),), written)
+            pending.items = [tensors.item(op, tensor, "input", i) for i, tensor in enumerate(inputs)]
         if schema.asynchronous:
             for tensor in inputs:
                 tensors.distrust(tensor)
-        if session.overflow_only and pending.selected and session.records_inputs:
-            pending.copies = {id(tensor): tensor.clone() for tensor in written if tensor.layout is torch.strided}
-        for tensor in written:
-            tensors.protect(tensor)
-        pending.written = written
-        pending.constants = session.overflow_only and _has_nonfinite_number(args)
+        if schema.writes:
+            written: list[torch.Tensor] = []
+            for position, argument in schema.writes:
+                _collect((args[position] if position < len(args) else kwargs.get(argument),), written)
+            if session.overflow_only and pending.selected and session.records_inputs:
+                pending.copies = {id(tensor): tensor.clone() for tensor in written if tensor.layout is torch.strided}
+            for tensor in written:
+                tensors.protect(tensor)
+            pending.written = written
+        if session.overflow_only:
+            pending.constants = _has_nonfinite_number(args)
         return pending
 
     def _after(self, schema: _Schema, pending: _Pending, result: Any) -> None:
@@ -141,9 +147,10 @@ class RecordMode(TorchDispatchMode):
             tensors.protect(tensor)
         if not pending.selected:
             return
+        op = pending.op
         outputs: list[torch.Tensor] = []
         _collect(result if isinstance(result, (tuple, list)) else (result,), outputs)
-        slots = pending.slots
+        items = pending.items
         origin = False
         if session.overflow_only:
             if schema.unset or not any(nonfinite(tensor) for tensor in outputs):
@@ -151,52 +158,36 @@ class RecordMode(TorchDispatchMode):
             before = [pending.copies.get(id(tensor), tensor) for tensor in pending.inputs]
             origin = not pending.constants and not any(nonfinite(tensor) for tensor in before)
             if session.records_inputs:
-                slots = [tensors.slot(tensor, "input", i) for i, tensor in enumerate(before)]
+                items = [tensors.item(op, tensor, "input", i) for i, tensor in enumerate(before)]
         if session.records_outputs:
             if schema.asynchronous:
                 session.note_skipped(f"outputs of {schema.op_type}: still being written when it returns")
             else:
-                slots = slots + [_output(tensors, tensor, i, schema, origin) for i, tensor in enumerate(outputs)]
-                if session.holds_gradients and pending.place.phase == "backward":
+                for i, tensor in enumerate(outputs):
+                    item = tensors.item(op, tensor, "output", i, unset=schema.unset)
+                    if origin:
+                        item.line.origin = nonfinite(tensor)
+                    items.append(item)
+                if session.holds_gradients and op.place.phase == "backward":
                     for tensor in outputs:
-                        if tensor.layout is torch.strided:
-                            tensors.hold(tensor)
-        if slots:
-            place = pending.place
-            session.write(
-                Op(
-                    session.next_seq(),
-                    schema.op_type,
-                    pending.name,
-                    place.phase,
-                    place.module,
-                    place.source,
-                    pending.time,
-                    slots,
-                )
-            )
+                        tensors.hold(tensor)
+        if items:
+            session.write(items)
 
 
 class _Pending:
     """One operator between before and after."""
 
-    __slots__ = ("constants", "copies", "inputs", "name", "place", "selected", "slots", "time", "written")
+    __slots__ = ("constants", "copies", "inputs", "items", "op", "selected", "written")
 
-    def __init__(self, place: Any, name: str, inputs: list[torch.Tensor], selected: bool, time: int) -> None:
-        self.place = place
-        self.name = name
+    def __init__(self, op: Operator, inputs: list[torch.Tensor], selected: bool) -> None:
+        self.op = op
         self.inputs = inputs
         self.selected = selected
-        self.time = time
-        self.slots: list[Slot] = []
-        self.written: list[torch.Tensor] = []
+        self.items: list[Item] = []
+        self.written: Sequence[torch.Tensor] = ()
         self.copies: dict[int, torch.Tensor] = {}
         self.constants = False
-
-
-def _output(tensors: Any, tensor: torch.Tensor, index: int, schema: _Schema, origin: bool) -> Slot:
-    slot: Slot = tensors.slot(tensor, "output", index, unset=schema.unset)
-    return slot._replace(origin=True) if origin and nonfinite(tensor) else slot
 
 
 def _collect(values: Any, found: list[torch.Tensor]) -> None:
@@ -229,6 +220,3 @@ def _parts(number: torch.Tensor) -> tuple[float, ...]:
 
 def _has_nonfinite_number(args: Any) -> bool:
     return any(isinstance(value, float) and not math.isfinite(value) for value in args)
-
-
-_Guarded = Callable[..., Any]

@@ -13,7 +13,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from ascend_dump._errors import AscendDumpError, CaptureError
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.writing import HostWriter, Op, Run
+from ascend_dump.writing import HostWriter, Item, Run
 from ascend_dump_torch import _stack
 from ascend_dump_torch._layers import LayerFilter
 from ascend_dump_torch._mode import RecordMode
@@ -164,9 +164,9 @@ class Session:
         self._seq += 1
         return self._seq - 1
 
-    def write(self, op: Op) -> None:
+    def write(self, items: list[Item]) -> None:
         new_bytes, self.tensors.new_bytes = self.tensors.new_bytes, 0
-        self._writer.put(op, new_bytes)
+        self._writer.put(items, new_bytes)
 
     def note_skipped(self, reason: str) -> None:
         self._writer.skipped[reason] += 1

@@ -9,19 +9,30 @@ therefore always read anew: PyTorch marks such storages as not resizable.
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 
-from ascend_dump.writing import HostWriter, Payload, Slot
+from ascend_dump.writing import HostWriter, Item, Line, Payload
+from ascend_dump_torch._names import Place
 
-__all__ = ["Tensors"]
+__all__ = ["Operator", "Tensors"]
 
 #: Smaller tensors are copied at once: cheaper than guarding them.
 _COPY_AT_ONCE = 16 * 1024
 
 _NAMES: dict[torch.dtype, str] = {}
 _Range = tuple[int, int, Payload]
+
+
+class Operator(NamedTuple):
+    """What the records of one operator share."""
+
+    seq: int
+    op_type: str
+    name: str
+    time: int
+    place: Place
 
 
 class _Known:
@@ -67,11 +78,14 @@ class Tensors:
         Autograd adds gradients in place when nobody else holds the storage. Whether the writer
         still does would depend on its speed; so every gradient is held, always.
         """
-        storage = tensor.untyped_storage()
-        self._held[storage._cdata] = storage
+        if tensor.layout is torch.strided:
+            storage = tensor.untyped_storage()
+            self._held[storage._cdata] = storage
 
     def release(self, tensor: torch.Tensor) -> None:
-        self._held.pop(tensor.untyped_storage()._cdata, None)
+        """Call when a gradient is used."""
+        if tensor.layout is torch.strided:
+            self._held.pop(tensor.untyped_storage()._cdata, None)
 
     def protect(self, tensor: torch.Tensor) -> None:
         """Call before the memory of `tensor` is written or freed."""
@@ -93,8 +107,8 @@ class Tensors:
         if known is not None:
             known.trusted = False
 
-    def slot(self, tensor: torch.Tensor, io: str, index: int, *, unset: bool = False) -> Slot:
-        """Describe `tensor` and queue its bytes unless they are known.
+    def item(self, op: Operator, tensor: torch.Tensor, io: str, index: int, *, unset: bool = False) -> Item:
+        """The record of one tensor; its bytes are queued with it unless they are known.
 
         unset: the operator did not fill the memory (`empty`), so there is nothing to store.
         """
@@ -102,11 +116,13 @@ class Tensors:
         if dtype is None:
             dtype = _NAMES[tensor.dtype] = str(tensor.dtype).replace("torch.", "")
         shape = tuple(tensor.shape)
+        device = "cpu" if tensor.is_cpu else str(tensor.device)
         skipped = _unstorable(tensor)
         if skipped:
-            return Slot(io, index, dtype, shape, 0, str(tensor.device), (), 0, -1, 0, 0, -1, None, skipped=skipped)
-        stride = tensor.stride()
-        nbytes = tensor.numel() * tensor.element_size()
+            line = _line(op, io, index, dtype, shape, 0, device)
+            line.skipped = skipped
+            return Item(line, None)
+        nbytes = tensor.nbytes
         storage = tensor.untyped_storage()
         known = self._known.get(storage._cdata)
         if known is None:
@@ -116,33 +132,24 @@ class Tensors:
         if version != known.version:
             known.version = version
             known.ranges.clear()
-        payload: Optional[Payload] = None
-        begin, stored_stride = 0, None
-        if nbytes == 0:
-            pass
-        elif unset:
-            skipped = "uninitialised memory"
-        else:
-            payload, begin, stored_stride = self._payload(tensor, known, storage, dtype, shape, stride, nbytes)
-        return Slot(
-            io,
-            index,
-            dtype,
-            shape,
-            nbytes,
-            str(tensor.device),
-            stride,
-            tensor.storage_offset(),
-            known.number,
-            known.address,
-            known.nbytes,
-            version,
-            payload,
-            begin,
-            stored_stride,
-            skipped,
-            _quantization(tensor) if tensor.is_quantized else None,
+        line = _line(op, io, index, dtype, shape, nbytes, device)
+        line.stride = tensor.stride()
+        line.storage_offset = tensor.storage_offset()
+        line.storage = known.number
+        line.address = known.address
+        line.storage_nbytes = known.nbytes
+        line.version = version
+        if tensor.is_quantized:
+            line.quantization = _quantization(tensor)
+        if not nbytes:
+            return Item(line, None)
+        if unset:
+            line.skipped = "uninitialised memory"
+            return Item(line, None)
+        payload, line.offset, line.stored_stride = self._payload(
+            tensor, known, storage, dtype, shape, line.stride, nbytes
         )
+        return Item(line, payload)
 
     def _payload(
         self,
@@ -173,7 +180,7 @@ class Tensors:
         stored_stride = None
         if not plain or span > nbytes or (span < nbytes and not tensor.is_cpu):
             # Elements with gaps between them, or not as they stand in memory: stored on their own.
-            host = tensor.resolve_conj().resolve_neg().contiguous()
+            host = (tensor if plain else tensor.resolve_conj().resolve_neg()).contiguous()
             stored_stride = host.stride()
             span, contiguous = nbytes, True
         if not host.is_cpu:
@@ -192,6 +199,12 @@ class Tensors:
         return payload, 0, stored_stride
 
 
+def _line(op: Operator, io: str, index: int, dtype: str, shape: tuple[int, ...], nbytes: int, device: str) -> Line:
+    # By position, in the order of Line: this runs for every tensor.
+    seq, op_type, name, time, (module, phase, source) = op
+    return Line(seq, op_type, name, io, index, time, dtype, shape, nbytes, device, phase, module, source)
+
+
 def _memory_order(shape: tuple[int, ...], stride: tuple[int, ...], elements: int) -> tuple[int, ...]:
     """The shape with its dimensions as they follow each other in memory, for a dense tensor."""
     ordered = tuple(n for _, n in sorted(zip(stride, shape), reverse=True))
@@ -202,6 +215,7 @@ def _memory_order(shape: tuple[int, ...], stride: tuple[int, ...], elements: int
 
 
 def _unstorable(tensor: torch.Tensor) -> str:
+    """Why the bytes of a tensor cannot be stored, empty when they can."""
     if tensor.layout is not torch.strided:
         return f"{str(tensor.layout).replace('torch.', '')} layout"
     if tensor.is_nested:

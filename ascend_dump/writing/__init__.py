@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from ascend_dump.writing.layout import Line
 from ascend_dump.writing.run import Run
-from ascend_dump.writing.writer import HostWriter, Op, Payload, Slot
+from ascend_dump.writing.writer import HostWriter, Item, Payload
 
-__all__ = ["HostWriter", "Op", "Payload", "Run", "Slot"]
+__all__ = ["HostWriter", "Item", "Line", "Payload", "Run"]

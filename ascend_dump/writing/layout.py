@@ -51,7 +51,7 @@ CSV_HEADER = (
 Number = Union[int, float, str, None]
 
 
-class Line(msgspec.Struct, omit_defaults=True):
+class Line(msgspec.Struct, omit_defaults=True, gc=False):
     """One record. `offset` is the file position of element 0; strides are in elements.
 
     seq        position of the operator in the step
@@ -86,15 +86,15 @@ class Line(msgspec.Struct, omit_defaults=True):
     address: int = 0
     storage_nbytes: int = 0
     version: int = -1
+    offset: int = 0
+    stored_stride: Optional[tuple[int, ...]] = None
+    skipped: str = ""
+    quantization: Optional[dict[str, Any]] = None
+    origin: bool = False
     hash: str = ""
     shard: str = ""
-    offset: int = 0
     blob: Optional[tuple[int, int]] = None
-    stored_stride: Optional[tuple[int, ...]] = None
     stats: Optional[tuple[Number, ...]] = None
-    skipped: str = ""
-    origin: bool = False
-    quantization: Optional[dict[str, Any]] = None
 
 
 def shard_name(step: int, number: int) -> str:

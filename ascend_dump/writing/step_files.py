@@ -8,7 +8,9 @@ import io
 import os
 import time
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Optional
+
+import msgspec
 
 from ascend_dump._paths import open_private
 from ascend_dump.writing.layout import CSV_HEADER, INDEX, STATISTIC, Line, shard_name
@@ -16,8 +18,8 @@ from ascend_dump.writing.shard import Buffer, Shard
 
 __all__ = ["StepFiles"]
 
-#: Lines are handed to the operating system in pieces of about this size.
-_GATHER = 64 * 1024
+#: This many records are handed to the operating system at once.
+_GATHER = 200
 #: Order of `Statistics` in the columns of statistic.csv after Count.
 _COLUMNS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 
@@ -31,8 +33,8 @@ class StepFiles:
         self._metadata = metadata
         self._stats = stats
         self._shard: Optional[Shard] = None
-        self._lines: list[bytes] = []
-        self._line_bytes = 0
+        self._lines: list[Line] = []
+        self._encoder = msgspec.json.Encoder()
         # The index of an earlier visit to this step is continued, its shards are not touched.
         self._shards = sum(1 for name in os.listdir(directory) if name.endswith(".safetensors"))
         self._index = open_private(directory / INDEX, os.O_WRONLY | os.O_APPEND)
@@ -56,18 +58,18 @@ class StepFiles:
         offset = self._shard.append(name, dtype, shape, data, nbytes)
         return f"{self._directory.name}/{self._shard.path.name}", offset
 
-    def add(self, line: Line, encode: Callable[[Any], bytes]) -> None:
-        """Add one record. Raises OSError."""
-        if self._csv is not None and line.stats is not None:
-            self._add_row(line)
-        if line.stats is not None:
-            wanted = self._stats
-            kept = (value if name in wanted else None for name, value in zip(_COLUMNS, line.stats[1:]))
-            line.stats = (line.stats[0], *kept)
-        encoded = encode(line)
-        self._lines.append(encoded)
-        self._line_bytes += len(encoded)
-        if self._line_bytes >= _GATHER:
+    def add(self, lines: list[Line]) -> None:
+        """Add records. Raises OSError."""
+        if self._stats:
+            for line in lines:
+                if line.stats is not None:
+                    if self._csv is not None:
+                        self._add_row(line)
+                    wanted = self._stats
+                    kept = (value if name in wanted else None for name, value in zip(_COLUMNS, line.stats[1:]))
+                    line.stats = (line.stats[0], *kept)
+        self._lines += lines
+        if len(self._lines) >= _GATHER:
             self.flush()
 
     def flush(self) -> None:
@@ -75,9 +77,8 @@ class StepFiles:
         if self._shard is not None:
             self._shard.flush()
         if self._lines:
-            lines, self._lines, self._line_bytes = self._lines, [], 0
-            lines.append(b"")
-            _write_all(self._index, b"\n".join(lines))
+            lines, self._lines = self._lines, []
+            _write_all(self._index, self._encoder.encode_lines(lines))
         if self._csv is not None and self._rows.tell():
             _write_all(self._csv, self._rows.getvalue().encode())
             self._rows.seek(0)

@@ -1,6 +1,6 @@
 """The asynchronous writer of host dumps.
 
-The training thread hands over operators; one writer thread hashes, deduplicates, computes
+The training thread hands over records; one writer thread hashes, deduplicates, computes
 statistics and writes. A tensor is not copied to be queued: its storage is kept alive, and
 `protect` is called before anything overwrites it.
 """
@@ -17,7 +17,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Optional, Union
 
-import msgspec
 import xxhash
 
 from ascend_dump._errors import WriteError
@@ -25,7 +24,7 @@ from ascend_dump._paths import PRIVATE_DIRECTORY
 from ascend_dump.writing.layout import Line
 from ascend_dump.writing.step_files import StepFiles
 
-__all__ = ["HostWriter", "Op", "Payload", "Slot"]
+__all__ = ["HostWriter", "Item", "Payload"]
 
 log = logging.getLogger("ascend_dump")
 
@@ -33,6 +32,9 @@ _QUEUED, _COPYING, _WRITING, _DONE = range(4)
 
 #: Bytes of tensors kept alive for the writer before the training thread waits for it.
 _BUFFER_BYTES = 512 << 20
+#: Records are handed to the writer in batches of about this size.
+_BATCH_BYTES = 4 << 20
+_BATCH_ITEMS = 100
 #: The free space of the file system is looked at each time this much was written.
 _CHECK_EVERY = 64 << 20
 #: Free space that is left to others: 5 % of the file system, within these bounds.
@@ -88,40 +90,15 @@ class Payload:
         return memoryview((ctypes.c_char * self.nbytes).from_address(self.address)).cast("B")
 
 
-class Slot(NamedTuple):
-    """One input or output of an operator, as the framework saw it. See `Line` for the fields."""
+class Item(NamedTuple):
+    """One record on its way: the line, and the bytes it reads from, if any.
 
-    io: str
-    index: int
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-    device: str
-    stride: tuple[int, ...]
-    storage_offset: int
-    storage: int
-    address: int
-    storage_nbytes: int
-    version: int
+    The line's `offset` is the byte position of element 0 within the payload; the writer makes
+    it a file position, and fills in hash, shard, blob and statistics.
+    """
+
+    line: Line
     payload: Optional[Payload]
-    start: int = 0
-    stored_stride: Optional[tuple[int, ...]] = None
-    skipped: str = ""
-    quantization: Optional[dict[str, Any]] = None
-    origin: bool = False
-
-
-class Op(NamedTuple):
-    """One executed operator with what is recorded of it."""
-
-    seq: int
-    op_type: str
-    op_name: str
-    phase: str
-    module: str
-    source: str
-    time: int
-    slots: list[Slot]
 
 
 class _Step(NamedTuple):
@@ -129,7 +106,7 @@ class _Step(NamedTuple):
 
 
 class HostWriter:
-    """Write operators below `directory`, one subdirectory per step.
+    """Write records below `directory`, one subdirectory per step.
 
     tensors    write values; otherwise only the index
     stats      names of `Statistics` fields to record, empty for none
@@ -165,10 +142,11 @@ class HostWriter:
         self._step: Optional[int] = None
         self._known: dict[tuple[bytes, int], tuple[str, int]] = {}
         self._known_stats: dict[tuple[bytes, str], tuple[Any, ...]] = {}
-        self._encode = msgspec.json.Encoder().encode
         self._next_check = 0
         self._queued_bytes = 0  # written by the training thread only
         self._stored_bytes = 0  # written by the writer thread only
+        self._batch: list[Item] = []
+        self._batch_bytes = 0
         self._waiting = 0
         self._change = threading.Condition()
         self._queue: SimpleQueue[Any] = SimpleQueue()
@@ -178,20 +156,32 @@ class HostWriter:
         self._thread.start()
 
     def begin_step(self, number: int) -> None:
+        self._send()
         self._queue.put(_Step(number))
 
     def end_step(self) -> None:
+        self._send()
         self._queue.put(_Step(-1))
 
-    def put(self, op: Op, new_bytes: int) -> None:
-        """Queue an operator; waits while more than the buffer is queued.
+    def put(self, items: list[Item], new_bytes: int) -> None:
+        """Queue the records of one operator; waits while more than the buffer is queued.
 
         new_bytes: bytes of the payloads that this operator brings for the first time.
         """
-        self._queued_bytes += new_bytes
-        self._queue.put(op)
-        if self._queued_bytes - self._stored_bytes > self._buffer:
-            self._wait(lambda: self._queued_bytes - self._stored_bytes <= self._buffer // 2)
+        batch = self._batch
+        batch += items
+        self._batch_bytes += new_bytes
+        if self._batch_bytes > _BATCH_BYTES or len(batch) > _BATCH_ITEMS:
+            self._send()
+            if self._queued_bytes - self._stored_bytes > self._buffer:
+                self._wait(lambda: self._queued_bytes - self._stored_bytes <= self._buffer // 2)
+
+    def _send(self) -> None:
+        """Hand over what `put` gathered: waking the writer for each operator costs more."""
+        if self._batch:
+            self._queued_bytes += self._batch_bytes
+            self._queue.put(self._batch)
+            self._batch, self._batch_bytes = [], 0
 
     def protect(self, payload: Payload) -> None:
         """Call before the memory of `payload` changes: copies it if it is still queued."""
@@ -211,6 +201,7 @@ class HostWriter:
     def flush(self) -> None:
         """Return when everything queued so far is readable."""
         done = threading.Event()
+        self._send()
         self._queue.put(done)
         while self._thread is not None and self._thread.is_alive() and not done.wait(0.2):
             pass
@@ -219,6 +210,7 @@ class HostWriter:
         """Write what is queued, complete the files and end the thread. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is not None:
+            self._send()
             self._queue.put(None)
             thread.join()
 
@@ -242,8 +234,8 @@ class HostWriter:
         while True:
             item = self._queue.get()
             try:
-                if isinstance(item, Op):
-                    self._write_op(item)
+                if isinstance(item, list):
+                    self._write(item)
                     if self._queue.empty() and self._files is not None:
                         self._files.flush()
                 elif isinstance(item, threading.Event):
@@ -280,29 +272,40 @@ class HostWriter:
         if files is not None:
             files.close()
 
-    def _write_op(self, op: Op) -> None:
+    def _write(self, items: list[Item]) -> None:
         try:
             if self.failure is not None or self._step is None:
                 return
-            for slot in op.slots:
-                payload = slot.payload
-                if payload is not None and payload.state != _DONE:
-                    if not self._has_room(payload):
-                        return
-                    self._store(payload, f"{op.op_name}.{slot.io}.{slot.index}")
-                if slot.skipped:
-                    self.skipped[slot.skipped] += 1
-                    self.first_skipped.setdefault(slot.skipped, f"{op.op_name}.{slot.io}.{slot.index}")
-                self._open_step().add(self._line(op, slot), self._encode)
-                self.records += 1
-                self.logical_bytes += slot.nbytes
+            lines = []
+            try:
+                for line, payload in items:
+                    if payload is not None:
+                        if payload.state != _DONE:
+                            if not self._has_room(payload):
+                                return
+                            self._store(payload, line)
+                        line.hash = payload.hash
+                        line.stats = payload.stats
+                        if payload.shard:
+                            line.shard = payload.shard
+                            line.offset += payload.offset
+                            line.blob = (payload.offset, payload.nbytes)
+                    elif line.skipped:
+                        self.skipped[line.skipped] += 1
+                        self.first_skipped.setdefault(line.skipped, f"{line.op_name}.{line.io}.{line.index}")
+                    lines.append(line)
+                    self.logical_bytes += line.nbytes
+            finally:
+                if lines:
+                    self.records += len(lines)
+                    self._open_step().add(lines)
         finally:
             # Whatever happened, nothing may stay queued: the training thread could wait for it.
-            for slot in op.slots:
-                if slot.payload is not None and slot.payload.state != _DONE:
-                    self._release(slot.payload)
+            for _, payload in items:
+                if payload is not None and payload.state != _DONE:
+                    self._release(payload)
 
-    def _store(self, payload: Payload, name: str) -> None:
+    def _store(self, payload: Payload, line: Line) -> None:
         with self._change:
             while payload.state == _COPYING:
                 self._change.wait()
@@ -314,6 +317,7 @@ class HostWriter:
             if self._tensors:
                 place = self._known.get((digest, payload.nbytes))
                 if place is None:
+                    name = f"{line.op_name}.{line.io}.{line.index}"
                     place = self._open_step().append(name, payload.dtype, payload.shape, data, payload.nbytes)
                     self._known[digest, payload.nbytes] = place
                     self.bytes_written += payload.nbytes
@@ -339,45 +343,9 @@ class HostWriter:
 
         return summarize(data, payload.dtype, payload.strided)
 
-    def _line(self, op: Op, slot: Slot) -> Line:
-        payload = slot.payload
-        line = Line(
-            seq=op.seq,
-            op_type=op.op_type,
-            op_name=op.op_name,
-            io=slot.io,
-            index=slot.index,
-            time=op.time,
-            dtype=slot.dtype,
-            shape=slot.shape,
-            nbytes=slot.nbytes,
-            device=slot.device,
-            phase=op.phase,
-            module=op.module,
-            source=op.source,
-            stride=slot.stride,
-            storage_offset=slot.storage_offset,
-            storage=slot.storage,
-            address=slot.address,
-            storage_nbytes=slot.storage_nbytes,
-            version=slot.version,
-            skipped=slot.skipped,
-            origin=slot.origin,
-            quantization=slot.quantization,
-        )
-        if payload is not None:
-            line.hash = payload.hash
-            line.stats = payload.stats
-            if payload.shard:
-                line.shard = payload.shard
-                line.offset = payload.offset + slot.start
-                line.blob = (payload.offset, payload.nbytes)
-                line.stored_stride = slot.stored_stride
-        return line
-
     def _open_step(self) -> StepFiles:
         if self._files is None:
-            assert self._step is not None, "operators are dropped outside a step"
+            assert self._step is not None, "records are dropped outside a step"
             directory = self.directory / str(self._step)
             directory.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
             self._files = StepFiles(directory, self._step, self._metadata, stats=self._stats)
