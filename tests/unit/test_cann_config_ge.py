@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ascend_dump.cann.config import Situation, adump, check_ge_options, ge
-from ascend_dump.cann.config.ge_options import KNOWN_OPTIONS
+from ascend_dump.cann.config.keys import GE_OPTIONS
 from ascend_dump.cann.graph import Node
 
 
@@ -279,7 +279,7 @@ def test_what_the_surroundings_decide(good):
     assert _found(exception, env={"NPU_COLLECT_PATH": "/c"}) == [("silent", "", "enable_exception_dump")]
 
 
-@pytest.mark.parametrize("name", list(KNOWN_OPTIONS))
+@pytest.mark.parametrize("name", list(GE_OPTIONS))
 @pytest.mark.parametrize("value", [True, 1, None, ["1"]])
 def test_an_option_is_text(name, value):
     assert ("error", "", name.rpartition(".")[2]) in _found({name: value})

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from ascend_dump._problem import SEVERITIES
 from ascend_dump.cann.config import Situation, adump, check_acl_config, check_ge_options, ge, parse
-from ascend_dump.cann.config.ge_options import KNOWN_OPTIONS
-from ascend_dump.cann.config.keys import DUMP, ITEM, KERNEL_DATA
+from ascend_dump.cann.config.keys import DUMP, GE_OPTIONS, ITEM, KERNEL_DATA
 from ascend_dump.cann.graph import Node
 
 _SITUATIONS = [
@@ -106,7 +105,7 @@ def test_what_json_writes_is_read_back(config):
 
 @settings(max_examples=300, deadline=None)
 @given(
-    options=st.dictionaries(st.sampled_from([*KNOWN_OPTIONS, "ge.exec.dumpX", "other"]), _value, max_size=6),
+    options=st.dictionaries(st.sampled_from([*GE_OPTIONS, "ge.exec.dumpX", "other"]), _value, max_size=6),
     situation=st.sampled_from(_SITUATIONS),
 )
 def test_any_options_are_answered(options, situation):

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ascend_dump.cann.config import SILENT, Situation, check_acl_config
+from ascend_dump.cann.config import SILENT, SILENT_OPTIONS, Situation, check_acl_config, check_ge_options
 from ascend_dump.cann.config.check import examine, read_source
+from ascend_dump.cann.config.silent import Options
 from ascend_dump.cann.graph import Node
 
 DATA = Path(__file__).parents[1] / "data" / "cann"
 CASES = json.loads((DATA / "silent_cases.json").read_text())
+OPTION_CASES = json.loads((DATA / "silent_option_cases.json").read_text())
 
 
 def _node(name, type="Add", original_names=(), **more):
@@ -83,6 +85,26 @@ def test_what_ge_refuses_is_accepted_by_adump(case, root, monkeypatch):
     assert subject.ge.asked
     assert not subject.ge.accepted
     assert [hit.native for hit in hits] == [subject.ge.error]
+
+
+def test_the_table_of_options_and_its_cases_name_the_same_rules():
+    assert [case["id"] for case in OPTION_CASES] == list(SILENT_OPTIONS)
+
+
+@pytest.mark.parametrize("case", OPTION_CASES, ids=lambda case: case["id"])
+def test_a_rule_finds_its_option_and_is_quiet_beside_it(case, root):
+    for side in ("trips", "passes"):
+        facts = case.get("pass_situation", {}) if side == "passes" else case.get("situation", {})
+        if side == "passes" and "pass_situation" not in case:
+            facts = case.get("situation", {})
+        situation = _situation(facts, root)
+        options = json.loads(json.dumps(case[side]["options"]).replace("$DIR", str(root)))
+        hits = list(SILENT_OPTIONS[case["id"]].problems(Options(options, situation)))
+        found = check_ge_options(options, situation=situation)
+        assert [problem for problem in found if problem.severity == "error"] == []
+        assert set(hits) <= set(found)
+        assert [hit.where for hit in hits] == ([case["where"]] if side == "trips" else [])
+        assert all(hit.severity == case["severity"] and hit.message and hit.hint for hit in hits)
 
 
 def test_unknown_facts_keep_rules_quiet(root):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ascend_dump.cann.config.check import check_acl_config, check_ge_file
 from ascend_dump.cann.config.ge_options import check_ge_options
-from ascend_dump.cann.config.silent import SILENT
+from ascend_dump.cann.config.silent import SILENT, SILENT_OPTIONS
 from ascend_dump.cann.config.situation import Situation
 
-__all__ = ["SILENT", "Situation", "check_acl_config", "check_ge_file", "check_ge_options"]
+__all__ = ["SILENT", "SILENT_OPTIONS", "Situation", "check_acl_config", "check_ge_file", "check_ge_options"]

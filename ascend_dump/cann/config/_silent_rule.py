@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, TypeVar
 
 from ascend_dump._problem import Problem
 from ascend_dump.cann.config._access import text_of
 from ascend_dump.cann.config.adump import Verdict
 from ascend_dump.cann.config.ge import GeVerdict
-from ascend_dump.cann.config.keys import EXCEPTION_SCENES
+from ascend_dump.cann.config.keys import ENABLE_DEBUG, ENABLE_DUMP, EXCEPTION_SCENES
 from ascend_dump.cann.config.parse import Parsed
 from ascend_dump.cann.config.situation import Situation
 from ascend_dump.cann.graph import Node
 
-__all__ = ["Hit", "Rule", "Subject", "rule_table"]
+__all__ = ["Hit", "Options", "Rule", "Subject", "rule_table"]
 
 
 class Subject(NamedTuple):
@@ -61,6 +61,25 @@ class Hit(NamedTuple):
     severity: str = ""
 
 
+class Options(NamedTuple):
+    """GE session options with text values, and where they are used."""
+
+    options: Mapping[str, str]
+    situation: Situation
+
+    @property
+    def dump(self) -> bool:
+        return self.options.get(ENABLE_DUMP) == "1"
+
+    @property
+    def debug(self) -> bool:
+        return self.options.get(ENABLE_DEBUG) == "1"
+
+
+#: Takes the subject of its table.
+_Finder = Callable[[Any], Iterable[Hit]]
+
+
 class Rule(NamedTuple):
     """One way to be accepted without the expected effect.
 
@@ -72,25 +91,26 @@ class Rule(NamedTuple):
     severity: str
     about: str
     source: str
-    find: Callable[[Subject], Iterable[Hit]]
+    find: _Finder
     native: str = ""
 
-    def problems(self, subject: Subject) -> Iterator[Problem]:
+    def problems(self, subject: Any) -> Iterator[Problem]:
+        """What the rule finds in the subject its table is about: a Subject or an Options."""
         for hit in self.find(subject):
             yield Problem(self.code, hit.severity or self.severity, hit.message, hit.hint, hit.where, self.native)
 
 
-_Finder = Callable[[Subject], Iterable[Hit]]
+_AnyFinder = TypeVar("_AnyFinder", bound=_Finder)
 
 
-def rule_table() -> tuple[list[Rule], Callable[..., Callable[[_Finder], _Finder]]]:
+def rule_table() -> tuple[list[Rule], Callable[..., Callable[[_AnyFinder], _AnyFinder]]]:
     """An empty table, and the decorator that appends a finder to it as a rule."""
     table: list[Rule] = []
 
     def rule(
         name: str, code: str, about: str, source: str, *, severity: str = "silent", native: str = ""
-    ) -> Callable[[_Finder], _Finder]:
-        def register(find: _Finder) -> _Finder:
+    ) -> Callable[[_AnyFinder], _AnyFinder]:
+        def register(find: _AnyFinder) -> _AnyFinder:
             table.append(Rule(name, code, severity, about, source, find, native))
             return find
 

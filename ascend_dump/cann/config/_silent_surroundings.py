@@ -81,6 +81,22 @@ def _exception_on(subject: Subject) -> Iterator[Hit]:
 
 
 @_rule(
+    "environment-scene",
+    "AD114",
+    "ASCEND_DUMP_SCENE takes three scenes, others are ignored with a warning in the log",
+    "adump dump_config_converter LoadDumpEnvVariables",
+)
+def _environment_scene(subject: Subject) -> Iterator[Hit]:
+    value = subject.situation.env.get("ASCEND_DUMP_SCENE")
+    if value and value not in _ENV_SCENES:
+        yield Hit(
+            "ASCEND_DUMP_SCENE",
+            f"{value!r} in the environment turns no exception dump on",
+            f"give one of {', '.join(_ENV_SCENES)}",
+        )
+
+
+@_rule(
     "disk-full",
     "AD114",
     "with less than 1 MiB free, chunks are dropped with an error in CANN's log only",

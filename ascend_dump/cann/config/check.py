@@ -54,7 +54,7 @@ def check_acl_config(source: Source, *, all: bool = False, situation: Optional[S
     """
     here = Situation.here() if situation is None else situation
     parsed = read_source(source)
-    found = [*_refusals(parsed, here, all), *silent.find(examine(parsed, here))]
+    found = [*_refusals(parsed, here, all), *silent.find_silent(examine(parsed, here))]
     order = {severity: place for place, severity in enumerate(("error", "silent", "warning"))}
     return sorted(found, key=lambda problem: order[problem.severity])
 

@@ -12,13 +12,26 @@ from typing import NamedTuple
 
 __all__ = [
     "BLACKLISTS",
+    "BLACKLIST_ENTRY",
+    "DEBUG_MODE",
     "DUMP",
+    "DUMP_DATA",
+    "DUMP_LAYER",
+    "DUMP_MODE",
+    "DUMP_PATH",
+    "DUMP_STEP",
+    "ENABLE_DEBUG",
+    "ENABLE_DUMP",
+    "ENABLE_EXCEPTION",
     "EXCEPTION_SCENES",
+    "GE_OPTIONS",
     "ITEM",
     "KERNEL_DATA",
     "MAX_BLACKLIST",
     "MAX_INTERVALS",
     "MAX_PATH_BYTES",
+    "QUANT",
+    "RANGE_ENTRY",
     "SCENE_TYPES",
     "VALUE_ORDER",
     "Key",
@@ -104,6 +117,27 @@ ITEM: Mapping[str, Key] = MappingProxyType(
 #: Keys of one entry of a blacklist and of `opname_range`.
 BLACKLIST_ENTRY = ("name", "pos")
 RANGE_ENTRY = ("begin", "end")
+
+#: GE's session options, and what each takes.
+ENABLE_DUMP, ENABLE_DEBUG = "ge.exec.enableDump", "ge.exec.enableDumpDebug"
+DUMP_PATH, DUMP_STEP, DUMP_MODE = "ge.exec.dumpPath", "ge.exec.dumpStep", "ge.exec.dumpMode"
+DUMP_DATA, DUMP_LAYER, DEBUG_MODE = "ge.exec.dumpData", "ge.exec.dumpLayer", "ge.exec.dumpDebugMode"
+ENABLE_EXCEPTION, QUANT = "ge.exec.enable_exception_dump", "ge.quant_dumpable"
+GE_OPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        ENABLE_DUMP: "1 or 0",
+        ENABLE_DEBUG: "1 or 0, not 1 together with ge.exec.enableDump",
+        DUMP_PATH: "an existing directory that is no link",
+        DUMP_STEP: "steps such as 0|3-5|10",
+        DUMP_MODE: "input, output or all",
+        DUMP_DATA: "tensor or stats",
+        DUMP_LAYER: "operator names separated by blanks",
+        DEBUG_MODE: "aicore_overflow, atomic_overflow or all",
+        ENABLE_EXCEPTION: "1 (normal) or 2 (brief)",
+        QUANT: "1 or 0",
+        "ge.maxDumpFileNum": "a number, 0 for no limit",
+    }
+)
 
 MAX_PATH_BYTES = 512
 MAX_INTERVALS = 100
