@@ -46,6 +46,7 @@ def _invoke(args: list[str]) -> int:
     import click
 
     from ascend_dump.cli._root import root
+    from ascend_dump.report.tables import PIPE_WIDTH
 
     instruction = os.environ.get(COMPLETION_VARIABLE)
     if instruction:
@@ -55,7 +56,8 @@ def _invoke(args: list[str]) -> int:
     _print_anything()
     try:
         # Not click's own main(): it would exit with 1 for a closed pipe and for Ctrl-C.
-        with root.make_context(PROGRAM, list(args)) as context:
+        width = None if sys.stdout.isatty() else PIPE_WIDTH
+        with root.make_context(PROGRAM, list(args), terminal_width=width) as context:
             result = root.invoke(context)
     except click.exceptions.Exit as done:
         return done.exit_code
@@ -66,7 +68,10 @@ def _invoke(args: list[str]) -> int:
 
 def _print_anything() -> None:
     """Let names that the terminal's encoding lacks appear escaped instead of ending the listing."""
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell: `>&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (for the rest of the process)
+        stream = getattr(sys, name)
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
@@ -74,9 +79,8 @@ def _print_anything() -> None:
 
 def _discard_output() -> None:
     """Point stdout at nothing, or the interpreter would complain when it flushes at exit."""
-    try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-    except (OSError, ValueError):  # a replaced stdout has no descriptor, and nothing to flush
-        pass
+    if sys.stdout is not sys.__stdout__:  # somebody else's, who called main() as a function
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)

@@ -50,6 +50,8 @@ FIELDS = (
     "path",
 )
 
+_OPTIONAL = frozenset(FIELDS) - {"op_type", "op_name", "io", "index", "path"}
+
 
 class Record:
     """The unit of reading. Every field exists in every dialect; None where it does not say.
@@ -123,10 +125,10 @@ class Record:
         self.index = index
         self.error = error
         self.attrs = {} if attrs is None else attrs
-        for name in FIELDS[4:-1]:
-            setattr(self, name, fields.pop(name, None))
-        if fields:
-            raise TypeError(f"a Record has no field {', '.join(fields)}")
+        if not fields.keys() <= _OPTIONAL:
+            raise TypeError(f"a Record has no field {', '.join(fields.keys() - _OPTIONAL)}")
+        for name in _OPTIONAL:
+            setattr(self, name, fields.get(name))
 
     def numpy(self, *, format: Optional[str] = None) -> np.ndarray:
         """Read the logical tensor; bfloat16 and float8 as ml_dtypes types.

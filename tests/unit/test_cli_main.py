@@ -280,9 +280,19 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (Exit.PIPE_CLOSED, "")
 
 
-def test_a_closed_pipe_without_a_descriptor(verb: Any) -> None:
+def test_a_closed_pipe_leaves_the_output_of_a_caller_alone(verb: Any, capsys: pytest.CaptureFixture[str]) -> None:
     verb(raising(BrokenPipeError(32, "Broken pipe")))
     assert main(["explain"]) == Exit.PIPE_CLOSED
+    print("still there")
+    assert capsys.readouterr().out == "still there\n"
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="no shell")
+@pytest.mark.parametrize(("closing", "arguments", "code"), [(">&-", "explain", 0), ("2>&-", "ls missing", 3)])
+def test_closed_streams_change_nothing(tmp_path: Path, closing: str, arguments: str, code: int) -> None:
+    line = f'"{sys.executable}" -m ascend_dump {arguments} {closing}'
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment(), cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
 def test_names_that_the_terminal_cannot_show_are_escaped(tmp_path: Path) -> None:

@@ -63,6 +63,12 @@ def test_ints_ranges_and_lists_mean_what_their_text_means(chosen: set[int]) -> N
     assert Steps(range(one, one + 9, 2)) == Steps([one, one + 2, one + 4, one + 6, one + 8])
 
 
+def test_neighbours_are_written_as_one_range() -> None:
+    # Fewer intervals: CANN takes at most 100.
+    assert str(Steps("5|0|1|2-3|9|3-4")) == "0-5|9"
+    assert str(Steps([1, 2, 4])) == "1-2|4"
+
+
 @pytest.mark.parametrize("value", [None, "all", "ALL", " all ", Steps()])
 def test_all(value: Any) -> None:
     steps = Steps(value)

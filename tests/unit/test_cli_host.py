@@ -1,0 +1,103 @@
+"""The reading verbs on a dump as the host adapters write it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import ascend_dump
+from ascend_dump.cli import Exit, main
+from ascend_dump.writing.layout import Line
+
+RUN = "20260102030405"
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    """One rank, two steps; at step 1 the second operator turns finite inputs into Inf."""
+    root = tmp_path / "dumps"
+    for step in (0, 1):
+        place = root / "worldsize1_global_rank0" / RUN / "0" / "Net" / "0" / str(step)
+        place.mkdir(parents=True)
+        tensors = {
+            "fc1/addmm_0.output.0": np.array([[1, -2], [3, 4]], dtype=np.float32),
+            "act/exp_0.output.0": np.array([1.5, np.inf if step else 2.5], dtype=np.float32),
+        }
+        shard = place / "tensors-00000.safetensors"
+        save_file(tensors, shard)
+        header = json.loads(shard.read_bytes()[8 : 8 + int.from_bytes(shard.read_bytes()[:8], "little")])
+        start = shard.stat().st_size - sum(array.nbytes for array in tensors.values())
+        lines = []
+        for seq, (name, array) in enumerate(tensors.items()):
+            offset = start + header[name]["data_offsets"][0]
+            op_name = name.split(".")[0]
+            lines.append(
+                Line(
+                    seq=seq, op_type=f"aten::{op_name.split('/')[1][:-2]}", op_name=op_name, io="output", index=0,
+                    time=1_700_000_000_000_000 + seq, dtype="float32", shape=array.shape, nbytes=array.nbytes,
+                    phase="forward", module=op_name.split("/")[0], source="train.py:12",
+                    stride=tuple(stride // 4 for stride in array.strides),
+                    shard=f"{step}/{shard.name}", offset=offset, blob=(offset, array.nbytes),
+                )
+            )  # fmt: skip
+        (place / "index.jsonl").write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    return root
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main([str(argument) for argument in arguments])
+    return (code, *capsys.readouterr())
+
+
+def test_ls(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "ls", dump)
+    assert (code, err) == (Exit.OK, "")
+    assert [line.split()[:3] for line in out.splitlines()[1:5]] == [
+        ["0", "fc1/addmm_0", "aten::addmm"],
+        ["0", "act/exp_0", "aten::exp"],
+        ["1", "fc1/addmm_0", "aten::addmm"],
+        ["1", "act/exp_0", "aten::exp"],
+    ]
+    assert out.endswith("4 operators · 4 records · 48 B of tensors · 2 steps\n")
+
+
+def test_show(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "show", dump, "--module", "fc1", "--step", 1, "--run", RUN)
+    assert code == Exit.OK
+    assert "[[ 1. -2.]\n [ 3.  4.]]" in out
+    fields = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.startswith("  ")}
+    assert fields["source"] == ["train.py:12"]
+    assert fields["rank"] == ["0"]
+    assert fields["attrs.stride"] == ["[2,", "1]"]
+
+
+def test_stats_finds_the_overflow(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "stats", dump, "--nonfinite", "--json")
+    assert code == Exit.OK
+    [record] = json.loads(out)["records"]
+    assert (record["op_name"], record["step"], record["statistics"]["posinf"]) == ("act/exp_0", 1, 1)
+    assert record["statistics"]["max"] == "Infinity"
+
+
+@pytest.mark.parametrize("verb", ["ls", "show", "stats"])
+def test_a_missing_shard_and_a_cut_index_leave_the_rest(
+    dump: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    first, second = sorted(dump.rglob("index.jsonl"))
+    (first.parent / "tensors-00000.safetensors").unlink()
+    lines = second.read_bytes().splitlines(keepends=True)
+    second.write_bytes(b"garbage\n" + lines[1])
+    code, out, err = run(capsys, verb, dump)
+    assert code == Exit.UNREADABLE
+    assert out.count("act/exp_0") == 2
+    assert f"{second} at byte 0" in err
+    # ls reads no tensor, so it cannot know of the shard.
+    assert f"{'1 record' if verb == 'ls' else '3 records'} cannot be read" in err
+    readable: list[Any] = [record for record in ascend_dump.open(dump) if record.error is None]
+    assert len(readable) == 3
