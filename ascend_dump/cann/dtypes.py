@@ -186,7 +186,7 @@ def _unpack(raw: _Raw, bits: int, count: int) -> _Raw:
     if bits == 6:
         padded = np.zeros((raw.size + 2) // 3 * 3, np.uint32)
         padded[: raw.size] = raw
-        groups = padded[0::3] | padded[1::3] << 8 | padded[2::3] << 16
+        groups: _Array = padded[0::3] | padded[1::3] << 8 | padded[2::3] << 16
         shifts = np.arange(0, 24, 6, dtype=np.uint32)
     else:
         groups = raw
@@ -233,8 +233,12 @@ def encode(array: _Array, value: Optional[int] = None) -> tuple[int, _Raw]:
 def _codes_of(values: _Array, table: _Array, found: DataType) -> _Raw:
     import numpy as np
 
-    order = np.argsort(table, kind="stable")
-    place = np.minimum(np.searchsorted(table[order], values), table.size - 1)
+    # By their bits, so that a zero keeps its sign where the type has one.
+    wanted, bits = (np.where(np.isnan(array), np.float32(np.nan), array).view(np.uint32) for array in (values, table))
+    if 1 << 31 not in bits:
+        wanted = np.where(values == 0, np.uint32(0), wanted)
+    order = np.argsort(bits)
+    place = np.minimum(np.searchsorted(bits[order], wanted), table.size - 1)
     codes: _Raw = order[place].astype(np.uint8)
     if not np.array_equal(table[codes], values, equal_nan=True):
         raise NotSupported(f"not every value has a code in {found.name}", hint="round the values first")

@@ -155,9 +155,9 @@ def _unfit(source: str, array: _Array, original: tuple[int, ...]) -> CorruptDump
     )
 
 
-def _target_layout(target: str, source: str, fitting: Sequence[str], rank: int) -> str:
+def _target_layout(target: str, source: str, fitting: Sequence[str], rank: int, original_format: Optional[str]) -> str:
     if target == ORIGINAL:
-        if len(fitting) == 1:
+        if len(fitting) == 1 or (fitting and fitting[0] == original_format):
             return fitting[0]
         if not fitting:
             raise NotSupported(
@@ -196,7 +196,7 @@ def _from_channels(
         target = ORIGINAL
     if original and not fitting:
         raise _unfit(source, array, original)
-    return unpack_channels(array, _target_layout(target, source, fitting, rank), channels)
+    return unpack_channels(array, _target_layout(target, source, fitting, rank, original_format), channels)
 
 
 def _from_weight(
@@ -231,7 +231,7 @@ def _from_weight(
         raise _unfit(source, array, original)
     if target == "ND":
         target = ORIGINAL
-    wanted = _target_layout(target, source, list(found), rank)
+    wanted = _target_layout(target, source, list(found), rank, original_format)
     chosen = original_format if original_format in found else wanted if wanted in found else next(iter(found))
     if original_format not in found and any(extents != found[chosen] for extents in found.values()):
         raise NotSupported(
