@@ -8,6 +8,7 @@ device replaces characters in names, so only names from the host can hold dots a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Optional
 
@@ -20,6 +21,7 @@ __all__ = [
     "Place",
     "build_name",
     "build_place",
+    "loosen_glob",
     "parse_converted",
     "parse_name",
     "parse_place",
@@ -43,6 +45,8 @@ _LOCAL_STAMP = 17
 _LONGEST_ID = 10
 _REPLACED = str.maketrans({" ": "_", ".": "_", "/": "_", "\\": "_"})
 _WATCH = "_To_"
+#: A glob's set of letters and digits, which sanitizing leaves as they are.
+_SET_WITHOUT_REPLACED = re.compile(r"!?(?:[0-9]-[0-9]|[a-z]-[a-z]|[A-Z]-[A-Z]|[^\W_])+")
 
 
 class DumpName(NamedTuple):
@@ -84,6 +88,23 @@ class DumpName(NamedTuple):
 def sanitize(text: str) -> str:
     """Replace blanks, dots and slashes by `_`, as the device does in op types, op names and model names."""
     return text.translate(_REPLACED)
+
+
+def loosen_glob(glob: str) -> str:
+    """A glob for sanitized names: it matches at least every name whose original matches `glob`."""
+    out, at = "", 0
+    while at < len(glob):
+        char, end = glob[at], -1
+        if char == "[":
+            # As in fnmatch a `]` directly after the beginning of a set belongs to it.
+            end = glob.find("]", at + (3 if glob[at + 1 : at + 2] == "!" else 2))
+        if end > 0:
+            chars = glob[at + 1 : end]
+            out += f"[{chars}]" if _SET_WITHOUT_REPLACED.fullmatch(chars) else "?"
+        else:
+            out += "[[]" if char == "[" else sanitize(char)
+        at = max(at, end) + 1
+    return out
 
 
 def parse_name(name: str) -> Optional[DumpName]:

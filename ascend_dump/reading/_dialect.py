@@ -62,6 +62,16 @@ class Entry:
         self.run = run
         self.order = order  # execution order within a step, such as a timestamp
 
+    @property
+    def written_name(self) -> Optional[str]:
+        """The op name as CANN writes it into file names, where `op_name` is not known before opening."""
+        return None
+
+    @property
+    def path_text(self) -> str:
+        """The path as text, to sort by."""
+        return str(self.path)
+
     def records(self) -> Iterable[Record]:
         raise NotImplementedError("a dialect's entry defines how it is read")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from ascend_dump._errors import ConfigError, DumpNotFound, NotSupported, ReadError, UnknownFormat
 from ascend_dump._steps import Steps, StepsLike
+from ascend_dump.cann.names import loosen_glob
 from ascend_dump.reading._dialect import Dialect, Directory, Entry, rank_of
 from ascend_dump.reading._record import FIELDS, Record
 
@@ -46,6 +47,7 @@ class _Query(NamedTuple):
 
     texts: tuple[tuple[str, Callable[[str], bool]], ...]
     numbers: tuple[tuple[str, Steps], ...]
+    written: Optional[Callable[[str], bool]] = None
 
     def may_match(self, entry: Entry) -> bool:
         for name, test in self.texts:
@@ -56,7 +58,7 @@ class _Query(NamedTuple):
             number = getattr(entry, name, None)
             if number is not None and number not in steps:
                 return False
-        return True
+        return self.written is None or entry.written_name is None or self.written(entry.written_name)
 
     def matches(self, record: Record) -> bool:
         if record.error is not None:
@@ -129,6 +131,7 @@ class Dump:
         query = _Query(
             tuple((name, text_matcher(text)) for name, text in texts.items() if text is not None),
             tuple((name, Steps(value, name=name)) for name, value in numbers.items() if value is not None),
+            None if op is None or op.startswith("re:") else text_matcher(loosen_glob(op)),
         )
         kept = [entry for entry in self._entries if query.may_match(entry)]
         return Dump(self.root, kept, (*self._queries, query))
@@ -239,9 +242,9 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
 
 
 def _dialects() -> list[Dialect]:
-    from ascend_dump.reading import host
+    from ascend_dump.reading import cann, host
 
-    return [host.DIALECT]
+    return [host.DIALECT, cann.DIALECT]
 
 
 def _walk(root: Path) -> Iterator[Union[Directory, _Lost]]:
@@ -276,5 +279,5 @@ def _order(entry: Entry) -> tuple[Any, ...]:
         entry.model or "",
         -1 if entry.step is None else entry.step,
         entry.order,
-        str(entry.path),
+        entry.path_text,
     )

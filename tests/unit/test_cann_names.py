@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fnmatch
 import os
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from ascend_dump.cann.names import (
     Place,
     build_name,
     build_place,
+    loosen_glob,
     parse_converted,
     parse_name,
     parse_place,
@@ -271,3 +273,17 @@ def test_mapping_that_is_no_regular_file_is_a_read_error(tmp_path):
 def test_any_bytes_are_a_mapping_of_plain_names(data):
     names = parse_mapping(data.decode("utf-8", "surrogateescape").split("\n")).names
     assert not any("/" in name or name == ".." for pair in names.items() for name in pair)
+
+
+@given(st.text("ab_./ *?[]!-", max_size=8), any_text | st.text("ab_./ []!-", max_size=8))
+def test_a_loosened_glob_misses_no_sanitized_name(glob, name):
+    matches = fnmatch.fnmatchcase
+    if matches(name, glob):
+        assert matches(sanitize(name), loosen_glob(glob))
+
+
+def test_a_loosened_glob_still_rules_names_out():
+    assert loosen_glob("layers.[0-9a]/[!w_]*") == "layers_[0-9a]_?*"
+    assert loosen_glob("[A-z][!a]") == "?[!a]"
+    assert not fnmatch.fnmatchcase("layers_1_w", loosen_glob("layers.0/[wW]*"))
+    assert loosen_glob("a[b") == "a[[]b"
