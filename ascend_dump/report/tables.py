@@ -27,25 +27,26 @@ class Column(NamedTuple):
 def write_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], out: TextIO) -> int:
     """Print the rows as they come and return their number.
 
-    On a terminal with rich installed a table of up to 1000 rows is laid out by rich. Everywhere
-    else it is plain text: widths come from the first 1000 rows, wider cells push their line.
+    Widths come from the first 1000 rows; a wider cell pushes the rest of its line. On a terminal
+    elastic columns are cut to make lines fit, numbers never, and the heading is bold (NO_COLOR).
     """
     stream = iter(rows)
     sample = [[escape(cell) for cell in row] for row in itertools.islice(stream, _SAMPLE)]
     if not sample:
         return 0
-    # Nothing is known about what follows a full sample: rich would have to hold all of it.
-    if len(sample) < _SAMPLE and out.isatty() and _write_rich(columns, sample, out):
-        return len(sample)
     widths = [max(len(column.name), *(len(row[at]) for row in sample)) for at, column in enumerate(columns)]
-    if out.isatty():
+    terminal = out.isatty()
+    if terminal:
         _shrink(widths, columns, shutil.get_terminal_size().columns)
+    heading = _line(columns, [column.name for column in columns], widths, cut=terminal)
+    bold = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    out.write(f"\x1b[1m{heading[:-1]}\x1b[0m\n" if bold else heading)
     count = 0
     rest = ([escape(cell) for cell in row] for row in stream)
-    for row in itertools.chain([[column.name for column in columns]], sample, rest):
-        out.write(_line(columns, row, widths, cut=out.isatty()))
+    for row in itertools.chain(sample, rest):
+        out.write(_line(columns, row, widths, cut=terminal))
         count += 1
-    return count - 1
+    return count
 
 
 def escape(text: str) -> str:
@@ -107,25 +108,3 @@ def _shrink(widths: list[int], columns: Sequence[Column], limit: int) -> None:
         taken = min(excess, max(widths[at] - 16, 0))
         widths[at] -= taken
         excess -= taken
-
-
-def _write_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], out: TextIO) -> bool:
-    try:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-    except ImportError:
-        return False
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(
-            column.name,
-            justify="right" if column.right else "left",
-            overflow="fold",
-            no_wrap=not column.elastic,
-        )
-    for row in rows:
-        # Text, not str: brackets in a name are not markup.
-        table.add_row(*(Text(cell) for cell in row))
-    Console(file=out, highlight=False, no_color="NO_COLOR" in os.environ or None).print(table)
-    return True
