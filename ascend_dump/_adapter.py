@@ -106,7 +106,7 @@ def adapters() -> list[AdapterInfo]:
     """What is registered: usable, or why not. Loads adapters, but imports no framework."""
     found = []
     for name, entry in sorted(_entry_points().items()):
-        dist = getattr(entry, "dist", None)
+        dist = _distribution(entry)
         where = (dist.metadata["Name"], dist.version) if dist is not None else ("", "")
         try:
             adapter = load(name)
@@ -204,6 +204,16 @@ def _entry_points() -> dict[str, Any]:
     else:
         found = entry_points().get(GROUP, ())
     return {entry.name: entry for entry in found if entry.name not in disabled and "*" not in disabled}
+
+
+def _distribution(entry: Any) -> Any:
+    """The distribution that registers this entry point, None when it cannot be told."""
+    found = getattr(entry, "dist", None)
+    if found is not None or sys.version_info >= (3, 10):
+        return found
+    from importlib.metadata import distributions
+
+    return next((dist for dist in distributions() if entry in dist.entry_points), None)
 
 
 def _importable(module: str) -> bool:

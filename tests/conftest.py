@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interpreters import HOOK_FILES, REPOSITORY, STARTUP, THIRD_PARTY, Interpreter, dependencies, make_interpreter
+from interpreters import HOOK_FILES, REPOSITORY, STARTUP, THIRD_PARTY, Interpreter, link_dependencies, make_interpreter
 
 
 @pytest.fixture(scope="session")
@@ -31,18 +31,24 @@ def third_party(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def bare_interpreter(tmp_path_factory: pytest.TempPathFactory, third_party: Path) -> Interpreter:
+def dependencies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with everything we depend on, and pip, but not ascend_dump."""
+    return link_dependencies(tmp_path_factory.mktemp("dependencies"))
+
+
+@pytest.fixture(scope="session")
+def bare_interpreter(tmp_path_factory: pytest.TempPathFactory, third_party: Path, dependencies: Path) -> Interpreter:
     """Imports ascend_dump, what it needs and the third-party adapter; has no start-up hook."""
     made = make_interpreter(tmp_path_factory.mktemp("interpreter") / "bare")
-    made.add_paths("paths.pth", REPOSITORY, third_party, *dependencies())
+    made.add_paths("paths.pth", REPOSITORY, third_party, dependencies)
     return made
 
 
 @pytest.fixture(scope="session")
-def interpreter(tmp_path_factory: pytest.TempPathFactory, third_party: Path) -> Interpreter:
+def interpreter(tmp_path_factory: pytest.TempPathFactory, third_party: Path, dependencies: Path) -> Interpreter:
     """As `bare_interpreter`, with the start-up hook where pip installs it."""
     made = make_interpreter(tmp_path_factory.mktemp("interpreter") / "hooked")
-    made.add_paths("_paths.pth", REPOSITORY, third_party, *dependencies())
+    made.add_paths("_paths.pth", REPOSITORY, third_party, dependencies)
     for name in HOOK_FILES:
         shutil.copy(STARTUP / name, made.site)
     return made

@@ -29,7 +29,13 @@ class Interpreter(NamedTuple):
         }
         clean.update({name: str(value) for name, value in environment.items() if value is not None})
         return subprocess.run(
-            [str(self.python), *args], env=clean, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
+            [str(self.python), *args],
+            env=clean,
+            cwd=self.site,  # not where the package could be imported from by chance
+            capture_output=True,
+            text=True,
+            timeout=120,
+            stdin=subprocess.DEVNULL,
         )
 
     def add_paths(self, name: str, *paths: Path) -> None:
@@ -43,7 +49,13 @@ def make_interpreter(where: Path) -> Interpreter:
     return Interpreter(where / "bin" / "python", Path(sysconfig.get_path("purelib", "posix_prefix", vars=names)))
 
 
-def dependencies() -> list[Path]:
-    """Directories of this interpreter that hold the packages we need."""
-    found = dict.fromkeys(Path(entry) for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
-    return list(found)
+def link_dependencies(where: Path) -> Path:
+    """All that is installed here except ascend_dump itself, whose own files are under test."""
+    for entry in reversed(sys.path):
+        if entry.endswith(("site-packages", "dist-packages")) and os.path.isdir(entry):
+            for item in Path(entry).iterdir():
+                if "ascend_dump" not in item.name and item.suffix != ".pth":
+                    link = where / item.name
+                    link.unlink(missing_ok=True)
+                    link.symlink_to(item)
+    return where

@@ -47,8 +47,8 @@ FAULTS = {
         {"the_adapter_itself_may_be_stopped_twice"},
     ),
     "changes the result": (
-        "slots = []",
-        "slots = []; result *= 2",
+        "items = []",
+        "items = []; result *= 2",
         {"results_are_unchanged"},
     ),
     "finds no problem": (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interpreters import HOOK_FILES, REPOSITORY, STARTUP, Interpreter, dependencies, make_interpreter
+from interpreters import HOOK_FILES, REPOSITORY, STARTUP, Interpreter, make_interpreter
 
 import ascend_dump
 
@@ -105,6 +105,7 @@ class TestUnset:
         entry = (STARTUP / "ascend_dump_startup.start").read_text()
         code = """
         import os, pkgutil, sys
+        pkgutil.resolve_name("os:getcwd")  # imports re where that is done on first use
         before = set(sys.modules)
         pkgutil.resolve_name({entry!r}.strip())()
         print(sorted(set(sys.modules) - before))
@@ -185,13 +186,13 @@ class TestProcesses:
 
 class TestSiteDirectories:
     def test_packages_of_a_later_site_directory_are_found(
-        self, third_party: Path, program: Path, tmp_path: Path
+        self, third_party: Path, dependencies: Path, program: Path, tmp_path: Path
     ) -> None:
         # A virtual environment over system packages: wrapt and the adapter come onto the path
         # after our .pth was processed.
         made = make_interpreter(tmp_path / "venv")
         made.add_paths("_paths.pth", REPOSITORY)
-        made.add_paths("zz_later.pth", third_party, *dependencies())
+        made.add_paths("zz_later.pth", third_party, dependencies)
         for name in HOOK_FILES:
             shutil.copy(STARTUP / name, made.site)
         path = tmp_path / "dumps"
@@ -292,10 +293,10 @@ class TestWrong:
         assert "the adapter 'broken' is left out" in one_line(done.stderr)
         assert ops(path) == BOTH_STEPS
 
-    def test_without_wrapt(self, third_party: Path, program: Path, tmp_path: Path) -> None:
+    def test_without_wrapt(self, third_party: Path, dependencies: Path, program: Path, tmp_path: Path) -> None:
         (tmp_path / "wrapt.py").write_text("raise ImportError('no wrapt here')")
         made = make_interpreter(tmp_path / "venv")
-        made.add_paths("_paths.pth", tmp_path, REPOSITORY, third_party, *dependencies())
+        made.add_paths("_paths.pth", tmp_path, REPOSITORY, third_party, dependencies)
         for name in HOOK_FILES:
             shutil.copy(STARTUP / name, made.site)
         done = made.run(str(program), "main", ASCEND_DUMP="1")

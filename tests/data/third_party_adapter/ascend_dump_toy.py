@@ -28,7 +28,7 @@ class _Session:
         from ascend_dump.writing import HostWriter, Run
 
         self.pid = os.getpid()
-        self.step = -1
+        self.step, self.count = -1, 0
         self.run = Run(self.request.path, current_rank(), request=self.request.to_mapping(), versions={})
         self.writer = HostWriter(self.run.directory(0, "toy"), metadata={})
 
@@ -47,21 +47,19 @@ class _Session:
             self.writer.flush()  # a child that is ended by os._exit loses nothing
 
     def write(self, name: str, function: Any, value: Any, result: Any) -> None:
-        from ascend_dump.writing import Op, Payload, Slot
+        from ascend_dump.writing import Item, Line, Payload
 
-        slots = []
+        items = []
         for io, array in (("input", value), ("output", result)):
             if self.request.mode not in (io, "all"):
                 continue
-            data = array.tobytes()
-            payload = Payload(data, 0, len(data), str(array.dtype), array.shape)
-            stride = tuple(size // array.itemsize for size in array.strides)
-            slots.append(
-                Slot(io, 0, str(array.dtype), array.shape, len(data), "cpu", stride, 0, -1, 0, len(data), -1, payload)
-            )
-        micros = time.time_ns() // 1000
-        op = Op(self.writer.records, function.__name__, name, "forward", name, "", micros, slots)
-        self.writer.put(op, sum(slot.nbytes for slot in slots))
+            data, dtype = array.tobytes(), str(array.dtype)
+            micros = time.time_ns() // 1000
+            line = Line(self.count, function.__name__, name, io, 0, micros, dtype, array.shape, len(data))
+            line.stride = tuple(size // array.itemsize for size in array.strides)
+            items.append(Item(line, Payload(data, 0, len(data), dtype, array.shape)))
+        self.count += 1
+        self.writer.put(items, sum(item.line.nbytes for item in items))
 
     def close(self) -> None:
         if self.observe in self.observed:

@@ -1,0 +1,100 @@
+# Every target makes the virtual environments it needs and reuses them until what they are
+# made from changes. VENVS is the directory they stand in.
+
+VENVS ?= .
+# 3.11 is where every optional package has a wheel.
+PYTHON ?= $(shell for python in python3.11 python3 python; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && echo $$python && break; done)
+OLDEST := 3.9
+NEWEST := 3.13
+# What is copied into an environment by an editable installation.
+INSTALLED := pyproject.toml $(wildcard ascend_dump/startup/*)
+
+VENV := $(VENVS)/.venv
+SUITES := $(patsubst tests/real/%/requirements.txt,%,$(wildcard tests/real/*/requirements.txt))
+BENCHMARKS := $(filter-out tests/benchmarks/_%,$(wildcard tests/benchmarks/*.py))
+
+# An interpreter of this version from PATH or pyenv; a pyenv shim may exist and not run.
+find_python = $(shell for python in python$(1) "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$(1).*/bin/python; do \
+	"$$python" -c '' 2>/dev/null && echo "$$python" && break; done)
+# PyTorch names its CPU builds +cpu; where pip is not shown them, the plain one is what there is.
+cpu_torch = $(1)/bin/pip install -q 'torch==2.13.0+cpu' 2>/dev/null
+any_torch = $(cpu_torch) || { echo "no CPU build of torch 2.13.0 here, installing torch"; $(1)/bin/pip install -q torch; }
+# $(1): the environment, $(2): its Python. pip learned dependency groups in 25.1.
+make_venv = rm -rf $(1) && $(2) -m venv $(1) && $(1)/bin/pip install -q --upgrade 'pip>=25.1'
+
+.PHONY: help demo test test-real check bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make demo       train a small network with a planted fault and find it (needs no device)'
+	@echo 'make test       the test suite, also under Python $(OLDEST) and $(NEWEST) where they are found'
+	@echo 'make test-real  the suites that run real frameworks: $(or $(SUITES),none yet)'
+	@echo 'make check      ruff and mypy'
+	@echo 'make bench      the benchmarks, as ratios within one run'
+	@echo 'make clean      remove the virtual environments and caches'
+
+demo: $(VENVS)/.venv-demo/stamp
+	$(VENVS)/.venv-demo/bin/ascend-dump demo
+
+# Not editable: it shows what a user installs.
+$(VENVS)/.venv-demo/stamp: pyproject.toml $(shell find ascend_dump adapters -name '*.py' -o -name '*.md')
+	test -x $(@D)/bin/ascend-dump || { $(call make_venv,$(@D),$(PYTHON)) && { $(call any_torch,$(@D)); }; }
+	$(@D)/bin/pip install -q .
+	touch $@
+
+test: $(VENV)/stamp
+	$(VENV)/bin/python -m pytest --ignore tests/real
+	@for version in $(OLDEST) $(NEWEST); do $(MAKE) --no-print-directory test-py$$version || exit; done
+
+$(VENV)/stamp: $(INSTALLED)
+	$(call make_venv,$(@D),$(PYTHON))
+	$(call any_torch,$(@D))
+	$(@D)/bin/pip install -q --group dev -e '.[analyze]'
+	touch $@
+
+# Without the optional packages, so the suite also runs where only the base is installed.
+test-py%:
+	@$(if $(call find_python,$*),$(MAKE) --no-print-directory $(VENVS)/.venv-py$*/stamp && \
+		echo "Python $*:" && $(VENVS)/.venv-py$*/bin/python -m pytest --ignore tests/real, \
+		echo "Python $* is not found: its tests are left out")
+
+$(VENVS)/.venv-py%/stamp: $(INSTALLED)
+	$(call make_venv,$(@D),$(call find_python,$*))
+	$(call cpu_torch,$(@D)) || echo "no CPU build of torch for Python $*: its tests are skipped there"
+	$(@D)/bin/pip install -q --group test -e .
+	touch $@
+
+.PRECIOUS: $(VENVS)/.venv-real-%/stamp
+# A suite fails when it runs no test, or skips all of them: see tests/real/conftest.py.
+test-real:
+	@echo "suites of real frameworks: $(or $(SUITES),none; a suite is a directory tests/real/NAME with a requirements.txt)"
+	@$(if $(SUITES),$(MAKE) --no-print-directory --keep-going $(SUITES:%=test-real-%))
+
+test-real-%: $(VENVS)/.venv-real-%/stamp
+	$(VENVS)/.venv-real-$*/bin/python -m pytest tests/real/$*
+
+$(VENVS)/.venv-real-%/stamp: $(INSTALLED) tests/real/%/requirements.txt
+	$(call make_venv,$(@D),$(PYTHON))
+	$(@D)/bin/pip install -q --group test -r tests/real/$*/requirements.txt -e .
+	touch $@
+
+check: $(VENV)/stamp
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+bench: $(VENVS)/.venv-bench/stamp
+	@$(or $(foreach script,$(BENCHMARKS),echo "== $(script)" && $(VENVS)/.venv-bench/bin/python $(script) &&)) true
+
+$(VENVS)/.venv-bench/stamp: $(INSTALLED)
+	$(call make_venv,$(@D),$(PYTHON))
+	$(call any_torch,$(@D))
+	$(@D)/bin/pip install -q -e '.[analyze]'
+	$(@D)/bin/pip install -q mindstudio-probe || echo "the peer mindstudio-probe cannot be installed here: its columns stay empty"
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(VENVS)/.venv-demo $(VENVS)/.venv-bench $(VENVS)/.venv-py* $(VENVS)/.venv-real-*
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find ascend_dump adapters tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
