@@ -107,7 +107,7 @@ def adapters() -> list[AdapterInfo]:
     found = []
     for name, entry in sorted(_entry_points().items()):
         dist = _distribution(entry)
-        where = (dist.metadata["Name"], dist.version) if dist is not None else ("", "")
+        where: tuple[str, str] = (dist.metadata["Name"], dist.version) if dist is not None else ("", "")
         try:
             adapter = load(name)
         except AscendDumpError as error:
