@@ -1,0 +1,155 @@
+"""`ascend-dump ops`: the operators of a GE graph, and which of them are never dumped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+import click
+
+from ascend_dump._errors import ConfigError, DumpNotFound, ReadError
+from ascend_dump.cli._exit import Exit, exit_code
+from ascend_dump.cli._failure import error_fields
+from ascend_dump.cli._reading import json_option, progress
+
+if TYPE_CHECKING:
+    from ascend_dump.cann.graph import Node
+
+_Test = Callable[["Node"], bool]
+
+
+@click.command(short_help="List the operators of a GE graph, for layers=.")
+@click.argument("graph", type=click.Path())
+@click.option("--type", "op_type", metavar="TEXT", help="Operator types: a glob such as MatMul*, or re:PATTERN.")
+@click.option("--name", metavar="TEXT", help="Operator names, or names of operators fused into them, as --type.")
+@click.option("--dumped/--not-dumped", default=None, help="Only those that can be dumped, or only the others.")
+@json_option
+def ops(graph: str, op_type: Optional[str], name: Optional[str], dumped: Optional[bool], as_json: bool) -> Exit:
+    """List the operators of GRAPH, a ge_proto_*.txt file, as layers= takes them.
+
+    With a directory the computational graph among its ge_proto_*_Build.txt is taken: the one with the data
+    pipeline (Iterator), or, if that is not one, the one whose text holds --name. The column `not dumped because`
+    names those that produce no dump; operators in a branch that is not taken produce none either.
+
+    The dump of the graph is in the directory named `model` in the heading.
+    """
+    from ascend_dump.cann.graph import graph_name
+    from ascend_dump.cann.names import sanitize
+
+    path = _choose(Path(graph), name)
+    model = sanitize(graph_name(path))
+    tests = _tests(op_type, name)
+    if dumped is not None:
+        tests.append(lambda node: _may_be_dumped(node) is dumped)
+    nodes, error = _read(path, tests)
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        fields = {"path": path, "model": model, "operators": map(_fields, nodes)}
+        write_document(sys.stdout, "ops", {**fields, "error": None if error is None else error_fields(error)})
+    else:
+        _write_text(path, model, nodes)
+    if error is None:
+        return Exit.OK
+    print(f"error: {error}", file=sys.stderr)
+    return exit_code(error)
+
+
+def _read(path: Path, tests: list[_Test]) -> tuple[list[Node], Optional[ReadError]]:
+    """The operators that pass all tests, and what ended the reading early."""
+    from ascend_dump.cann.graph import read_graph
+
+    found = []
+    try:
+        for node in progress(read_graph(path), "operators"):
+            if all(test(node) for test in tests):
+                found.append(node)
+    except ReadError as error:
+        return found, error
+    return found, None
+
+
+def _write_text(path: Path, model: str, nodes: list[Node]) -> None:
+    from ascend_dump.report.tables import Column, counted, escape, write_table
+
+    print(escape(f"{path}: model {model or '-'}"))
+    columns = [Column("name", elastic=True), Column("type"), Column("fused from"), Column("not dumped because")]
+    count = write_table(columns, map(_cells, nodes), sys.stdout)
+    print(f"\n{counted(count, 'operator')}" if count else "no operator matches")
+
+
+def _choose(path: Path, name: Optional[str]) -> Path:
+    if not path.is_dir():
+        return path
+    from ascend_dump.cann.graph import build_graphs, find_computational
+
+    graphs = build_graphs(path)
+    if not graphs:
+        raise DumpNotFound(
+            "holds no ge_proto_*_Build.txt",
+            path=path,
+            hint="set DUMP_GE_GRAPH=2 and DUMP_GRAPH_PATH before the run, or give the directory it wrote to",
+        )
+    found = find_computational(graphs)
+    if len(found) != 1 and name is not None:
+        found = find_computational(found or graphs, [name.strip("*")])
+    if len(found) == 1:
+        return found[0]
+    listed = "\n".join(f"  {one}" for one in (found or graphs)[:20])
+    which = f"{len(found)} of them fit" if found else "none of them fits"
+    raise ConfigError(
+        f"{path} holds {len(graphs)} graphs as executed (ge_proto_*_Build.txt), {which}:\n{listed}",
+        hint="give one of the files, or --name with the name of an operator of your model",
+    )
+
+
+def _tests(op_type: Optional[str], name: Optional[str]) -> list[_Test]:
+    from ascend_dump.reading._dump import text_matcher
+
+    tests: list[_Test] = []
+    if op_type is not None:
+        of_type = text_matcher(op_type)
+        tests.append(lambda node: of_type(node.type) or of_type(node.original_type))
+    if name is not None:
+        of_name = text_matcher(name)
+        tests.append(lambda node: of_name(node.name) or any(map(of_name, node.original_names)))
+    return tests
+
+
+def _may_be_dumped(node: Node) -> bool:
+    from ascend_dump.cann.graph import why_no_dump
+
+    reason = why_no_dump(node)
+    return reason is None or not reason.certain
+
+
+def _fused(node: Node) -> Iterator[str]:
+    return (name for name in node.original_names if name != node.name)
+
+
+def _cells(node: Node) -> list[str]:
+    from ascend_dump.cann.graph import why_no_dump
+
+    reason = why_no_dump(node)
+    kind = f"{node.type} ({node.original_type})" if node.original_type else node.type
+    return [node.name, kind, ", ".join(_fused(node)) or "-", "-" if reason is None else reason.reason]
+
+
+def _fields(node: Node) -> dict[str, Any]:
+    from ascend_dump.cann.graph import why_no_dump
+
+    reason = why_no_dump(node)
+    fields: dict[str, Any] = {
+        "name": node.name,
+        "type": node.type,
+        "original_type": node.original_type or None,
+        "original_names": node.original_names,
+        "inputs": node.inputs,
+        "graph": node.graph,
+        "id": node.id,
+        "stream_id": node.stream_id,
+    }
+    fields["no_dump"] = None if reason is None else {"reason": reason.reason, "certain": reason.certain}
+    return fields

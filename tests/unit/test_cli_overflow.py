@@ -1,0 +1,214 @@
+"""The verbs `overflow` and `ops`, as a user sees them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from ascend_dump.cann.dump_file import tensor_of, write
+from ascend_dump.cann.names import Place, build_place
+from ascend_dump.cann.overflow import encode_overflow
+from ascend_dump.cli import Exit, main
+from ascend_dump.writing.layout import Line
+
+DATA = Path(__file__).parent.parent / "data"
+OVERFLOW = DATA / "cann" / "in_overflow"
+GRAPHS = DATA / "ge_proto"
+TRAIN = GRAPHS / "ge_proto_00000017_graph_1_Build.txt"
+
+
+@pytest.fixture
+def run(capsys):
+    def call(*arguments):
+        code = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_every_overflow_is_shown_with_its_operator_and_its_meaning(run):
+    code, out, err = run("overflow", OVERFLOW)
+    assert (code, err) == (Exit.DIFFERENT, "")
+    parts = out.split("\n\n")[:5]
+    assert [part.splitlines()[0] for part in parts] == [
+        "1. Pooling pool1  (first)",
+        "2. Pooling pool1",
+        "3. operator unknown: no file of its task and stream beside the record",
+        "4. Pooling pool1",
+        "5. Pooling pool1",
+    ]
+    assert "status 272 (0x110)" in parts[1]
+    assert "- integer add, subtract, multiply or multiply-accumulate (0x10)" in parts[1]
+    # The numbers of msaccucmp's own summary of these files.
+    row = next(line for line in parts[0].splitlines() if line.split()[0] == "output").split()
+    assert row[1:5] == ["0", "float16", "[2,3]", "ND"]
+    assert [float(cell) for cell in row[5:8]] == [65504.0, -1.0, 10919.5]
+
+
+def test_the_document_of_an_overflow(run):
+    code, out, _ = run("overflow", OVERFLOW, "--json", "-n", 2)
+    document = json.loads(out)
+    assert (code, document["schema"], document["total"]) == (Exit.DIFFERENT, "ascend-dump/overflow/1", 5)
+    first, second = document["overflows"]
+    assert first["document"] == json.loads(
+        next((DATA / "cann" / "msaccucmp_overflow").glob("*OpDebug.59*")).read_text()
+    )
+    assert (second["unit"], second["status"], second["task_id"], second["thread_id"]) == ("AIC", [272], 57, None)
+    tensors = first["operator"]["tensors"]
+    assert [(tensor["io"], tensor["statistics"]["max"]) for tensor in tensors] == [
+        ("input", 1.4541015625),
+        ("output", 65504.0),
+    ]
+
+
+def write_record(directory, stamp, *, task=57, status=32):
+    directory.mkdir(parents=True, exist_ok=True)
+    ids = {"stream_id": 7, "task_id": task, "context_id": 65535, "thread_id": 65535, "status": status}
+    document = {"magic": "", "acc_list": {"acc_type": "AIC", "data": ids}}
+    payload = np.frombuffer(encode_overflow(document), "u1")
+    path = directory / f"Opdebug.Node_OpDebug.1.1.{stamp}"
+    write(path, [tensor_of("output", 0, payload, address=1)], op_name="Node_OpDebug", dump_time=stamp)
+    return path
+
+
+def test_overflows_of_several_steps_and_devices_come_in_the_order_of_time(run, tmp_path):
+    stamp = 1589195081588018
+    for number, (device, step) in enumerate([(1, 0), (0, 2), (0, 1)]):
+        place = tmp_path.joinpath(*build_place(Place("20260101010101", device, "m", 1, step)))
+        write_record(place, stamp + number * 10, task=number)
+        operator = place / f"Add.op_{number}.{number}.7.{stamp + number * 10 - 1}"
+        write(operator, [tensor_of("output", 0, np.ones(2, "f4"), address=1)], op_name=f"op/{number}", dump_time=stamp)
+    _, out, _ = run("overflow", tmp_path)
+    assert [line for line in out.splitlines() if line[:1].isdigit()] == [
+        "1. Add op/0  (first)",
+        "2. Add op/1",
+        "3. Add op/2",
+    ]
+    assert "step 0 · device 1" in out
+    _, out, _ = run("overflow", tmp_path, "--step", "1", "--json")
+    assert [one["record"]["step"] for one in json.loads(out)["overflows"]] == [1]
+    assert run("overflow", tmp_path, "--step", "7")[0] == Exit.OK
+
+
+def test_without_overflow_the_exit_code_is_0(run, tmp_path):
+    write(
+        tmp_path / "Add.a.1.2.1589195081588018",
+        [tensor_of("output", 0, np.ones(2, "f4"), address=1)],
+        op_name="a",
+        dump_time=0,
+    )
+    code, out, err = run("overflow", tmp_path)
+    assert (code, out) == (Exit.OK, "")
+    assert "no overflow" in err
+    write_record(tmp_path, 1589195081588018, status=0)
+    code, out, err = run("overflow", tmp_path)
+    assert (code, out) == (Exit.OK, "")
+    assert "every status is 0" in err
+    assert json.loads(run("overflow", tmp_path, "--json")[1])["overflows"] == []
+
+
+def test_a_record_that_cannot_be_decoded_is_told_and_the_others_are_shown(run, tmp_path):
+    shutil.copytree(OVERFLOW, tmp_path / "dump")
+    path = next((tmp_path / "dump").glob("*OpDebug.60*"))
+    path.chmod(0o600)
+    os.truncate(path, 200)
+    code, out, err = run("overflow", tmp_path)
+    assert code == Exit.DIFFERENT
+    assert "4. Pooling pool1" in out
+    assert "5." not in out
+    assert "1 record cannot be read" in err
+    for other in (tmp_path / "dump").glob("Opdebug*"):
+        other.chmod(0o600)
+        other.write_bytes(b"")
+    code, out, err = run("overflow", tmp_path)
+    assert (code, out) == (Exit.UNREADABLE, "")
+
+
+def test_on_the_host_the_operators_that_made_nan_of_finite_inputs_are_the_overflows(run, tmp_path):
+    place = tmp_path / "worldsize1_global_rank0" / "20260102030405" / "0" / "Net" / "0" / "3"
+    place.mkdir(parents=True)
+
+    def line(seq, name, io, origin):
+        stats = (2, "Infinity" if io == "output" else 1.0, 0.0, 1.0, 1.0, 0, 1 if io == "output" else 0, 0, 0, 0, 0)
+        return Line(
+            seq=seq, op_type="aten::exp", op_name=name, io=io, index=0, time=1_700_000_000_000_000 + seq,
+            dtype="float32", shape=(2,), nbytes=8, origin=origin, stats=stats,
+        )  # fmt: skip
+
+    lines = [line(0, "exp_0", "input", False), line(0, "exp_0", "output", True), line(1, "relu_0", "output", False)]
+    (place / "index.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in lines))
+    code, out, _ = run("overflow", tmp_path)
+    assert code == Exit.DIFFERENT
+    assert [text for text in out.splitlines() if text[:1].isdigit()] == ["1. aten::exp exp_0  (first)"]
+    assert "NaN or Inf of finite inputs" in out
+    assert [text.split()[0] for text in out.splitlines() if "float32" in text] == ["input", "output"]
+
+
+# ops
+
+
+def test_ops_lists_names_for_layers_and_why_some_are_never_dumped(run):
+    code, out, err = run("ops", TRAIN)
+    assert (code, err) == (Exit.OK, "")
+    lines = out.splitlines()
+    assert lines[0].endswith("model ge_default_20240613143502_1")
+    assert lines[1].split("  ")[0] == "name"
+    rows = {line.split()[0]: line for line in lines[2:8]}
+    assert "_no_task" in rows["Node_Output"]
+    assert rows["dense/MatMul"].split()[-1] == "-"
+    assert "dense/BiasAdd, Relu" in rows["dense/BiasAdd_Relu"]
+    assert lines[-1] == "6 operators"
+
+
+def test_ops_of_a_directory_takes_the_computational_graph(run, tmp_path):
+    assert run("ops", GRAPHS)[1] == run("ops", TRAIN)[1]
+    shutil.copy(TRAIN, tmp_path / "ge_proto_00000001_graph_1_Build.txt")
+    text = TRAIN.read_text().replace("dense/BiasAdd_Relu", "other/BiasAdd")
+    (tmp_path / "ge_proto_00000002_graph_2_Build.txt").write_text(text)
+    code, _, err = run("ops", tmp_path)
+    assert code == Exit.USAGE
+    assert "2 of them fit" in err
+    code, out, _ = run("ops", tmp_path, "--name", "other/*")
+    assert (code, out.splitlines()[-1]) == (Exit.OK, "1 operator")
+    assert run("ops", tmp_path / "none")[0] == Exit.UNREADABLE
+    (tmp_path / "empty").mkdir()
+    assert run("ops", tmp_path / "empty")[0] == Exit.UNREADABLE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["--type", "MatMul*"], ["dense/MatMul"]),
+        (["--type", "IteratorGetNext"], ["IteratorGetNext"]),
+        (["--name", "Relu"], ["dense/BiasAdd_Relu"]),
+        (["--name", "re:^dense/[kM]", "--dumped"], ["dense/MatMul"]),
+        (["--not-dumped"], ["dense/kernel", "Node_Output"]),
+        (["--name", "nothing"], []),
+    ],
+)
+def test_ops_narrows_and_writes_one_document(run, arguments, names):
+    code, out, _ = run("ops", TRAIN, "--json", *arguments)
+    document = json.loads(out)
+    assert (code, document["schema"], document["error"]) == (Exit.OK, "ascend-dump/ops/1", None)
+    assert [one["name"] for one in document["operators"]] == names
+
+
+def test_ops_of_a_cut_graph_shows_what_is_there(run, tmp_path):
+    path = tmp_path / "ge_proto_00000001_graph_1_Build.txt"
+    path.write_bytes(TRAIN.read_bytes()[:3000])
+    code, out, err = run("ops", path)
+    assert code == Exit.UNREADABLE
+    assert "dense/kernel" in out
+    assert "AD401" in err
+    code, out, _ = run("ops", path, "--json")
+    document = json.loads(out)
+    assert code == Exit.UNREADABLE
+    assert document["error"]["code"] == "AD401"
+    assert document["operators"]
