@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
 from types import CodeType
 from typing import Any, NamedTuple, Optional
 
@@ -55,13 +54,11 @@ class Tracker:
     """
 
     def __init__(self, target: Optional[torch.nn.Module]) -> None:
-        self._names: dict[int, str] = {} if target is None else module_names(target)
+        self._names: dict[int, str] = {}
         self._owners: dict[int, str] = {}
+        self._adopted: set[int] = set()
         if target is not None:
-            for name, module in target.named_modules():
-                path = self._names.get(id(module), name)
-                for parameter in module.parameters(recurse=False):
-                    self._owners[id(parameter)] = path
+            self.adopt(target)
         self._user_code: dict[CodeType, bool] = {}
         self._lines: dict[tuple[CodeType, int], str] = {}
         # (path, pushed while an autograd node ran): modules called again by checkpointing.
@@ -69,6 +66,19 @@ class Tracker:
         self._nodes: dict[int, Place] = {}
         self._last_node = 0
         self._counts: dict[tuple[str, str], int] = {}
+
+    def adopt(self, root: torch.nn.Module) -> None:
+        """Name the modules and parameters of a target; a second one's under its class name."""
+        if id(root) in self._adopted:
+            return
+        prefix = type(root).__name__ if self._adopted else ""
+        self._adopted.add(id(root))
+        names = module_names(root)
+        for module in root.modules():
+            path = ".".join(part for part in (prefix, names[id(module)]) if part)
+            self._names.setdefault(id(module), path)
+            for parameter in module.parameters(recurse=False):
+                self._owners.setdefault(id(parameter), path)
 
     def begin_step(self) -> None:
         self._counts.clear()
@@ -118,9 +128,6 @@ class Tracker:
         count = self._counts.get(key, 0)
         self._counts[key] = count + 1
         return f"{module}/{base}_{count}" if module else f"{base}_{count}"
-
-    def paths(self) -> Iterable[str]:
-        return self._names.values()
 
     def _source(self) -> str:
         frame: Any = sys._getframe(2)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 import threading
+import time
 import weakref
 from typing import Any, Callable, Optional
 
@@ -23,22 +26,36 @@ from ascend_dump_torch._tensors import Tensors
 
 __all__ = ["Session"]
 
+log = logging.getLogger("ascend_dump")
+
 _ALL_STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 
 
 class Session:
     """Armed by `TorchAdapter.start`. Between selected steps only the target's hooks are there."""
 
-    def __init__(self, request: DumpRequest, target: Optional[torch.nn.Module]) -> None:
+    def __init__(
+        self,
+        request: DumpRequest,
+        target: Optional[torch.nn.Module],
+        *,
+        model: str = "",
+        launched: bool = False,
+    ) -> None:
         global _active
         other = _active() if _active is not None else None
-        if other is not None and other.armed:
+        if other is not None and other.armed and other.launched:
+            # What the script itself asks for is more precise than the launcher's settings.
+            log.warning("the capture of ASCEND_DUMP ends here: the script starts one of its own")
+            other.stop()
+        elif other is not None and other.armed:
             raise CaptureError(
                 "another capture of PyTorch is active in this process",
                 hint="stop it first; one capture sees every operator, select() narrows what you read",
                 code="AD302",
             )
         self.armed = True
+        self.launched = launched
         self.recording = False
         self.failure: Optional[AscendDumpError] = None
         self.records_inputs = request.mode in ("input", "all")
@@ -66,7 +83,7 @@ class Session:
         with_stats = request.data in ("stats", "full")
         device = _device(target)
         self._writer = HostWriter(
-            run.directory(device, type(target).__name__ if target is not None else "process"),
+            run.directory(device, model or (type(target).__name__ if target is not None else "process")),
             metadata={"producer": "ascend_dump", "framework": "torch"},
             tensors=request.data in ("tensor", "full"),
             stats=(request.stats or _ALL_STATS) if with_stats else (),
@@ -185,8 +202,6 @@ class Session:
         return result
 
     def _give_up(self, error: Exception) -> None:
-        import logging
-
         self.recording = False
         self.failure = CaptureError(
             f"recording failed at step {self._step}: {error!r}",
@@ -195,11 +210,14 @@ class Session:
         )
         self.failure.__cause__ = error
         self.failure.reported = True
-        log = logging.getLogger("ascend_dump")
         log.warning("%s", self.failure)
         log.debug("recording failed", exc_info=error)
 
     # The end.
+
+    @property
+    def records(self) -> int:
+        return self._writer.records
 
     def flush(self) -> None:
         self._writer.flush()
@@ -218,7 +236,7 @@ class Session:
         self._run.write_manifest(
             state="complete" if self.failure is None else "incomplete",
             failure=str(self.failure) if self.failure is not None else "",
-            end=_now(),
+            end=time.time(),
             steps_seen=self._calls,
             records=self._writer.records,
             logical_bytes=self._writer.logical_bytes,
@@ -273,19 +291,11 @@ def _buffer(request: DumpRequest) -> dict[str, int]:
 
 def _force_eager() -> Optional[Callable[[], None]]:
     """Run compiled code eagerly until the returned function is called; None: nothing is compiled."""
-    import sys
-
     if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):
         return None
     stance = torch.compiler.set_stance("force_eager")
     stance.__enter__()
     return lambda: stance.__exit__(None, None, None)
-
-
-def _now() -> float:
-    import time
-
-    return time.time()
 
 
 #: One capture per process: two would record each other's copies of the same operators.
