@@ -20,7 +20,17 @@ from ascend_dump._errors import ReadError
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["HEADER", "StatisticsRow", "format_row", "format_statistics", "parse_statistics", "read_statistics"]
+    from ascend_dump.cann.dump_file import Tensor
+
+__all__ = [
+    "HEADER",
+    "StatisticsRow",
+    "format_row",
+    "format_statistics",
+    "format_tensor",
+    "parse_statistics",
+    "read_statistics",
+]
 
 HEADER = (
     "Input/Output,Index,Data Size,Data Type,Format,Shape,"
@@ -48,6 +58,9 @@ _UNKNOWN = ("", "-", "UNKNOW", "UNKNOWN", "NA")
 #: Spellings of the host's table that differ from the device's.
 _FORMATS = {"DHWCH": "DHWCN", "NYUV": "YUV", "NYUV_A": "YUV_A"}
 _FLOATING = ("FLOAT", "DOUBLE", "BF16", "HIFLOAT")
+#: The device's CPU computes FLOAT to DOUBLE, and knows the names up to DUAL and RESERVED.
+_COMPUTED = range(1, 13)
+_LAST_TYPE, _LAST_FORMAT = 25, 40
 #: More than either writer prints for one number or shape.
 _LONGEST_NUMBER = 40
 _LONGEST_SHAPE = 1024
@@ -139,6 +152,33 @@ def format_statistics(array: np.ndarray) -> tuple[str, ...]:
         lowest = wide[np.argmin(np.where(nan, math.inf, wide))]
     mean = _mean(wide, nan, posinf, neginf)
     return (_print(highest), _print(lowest), mean, str(flat.size), str(nans), str(neginf), str(posinf))
+
+
+def format_tensor(tensor: Tensor, payload: Optional[Union[bytes, np.ndarray]]) -> str:
+    """The line of one tensor as the device's CPU prints it: over the whole payload, padding included.
+
+    payload: None for a null address, which leaves the statistics empty as a type it does not support does.
+    """
+    import numpy as np
+
+    from ascend_dump.cann.dtypes import data_type
+    from ascend_dump.cann.formats import format_name
+
+    kind = data_type(tensor.data_type)
+    statistics = None
+    if payload is not None and tensor.data_type in _COMPUTED:
+        raw = np.frombuffer(payload, np.uint8)
+        values = raw[: raw.size // (kind.bits // 8) * (kind.bits // 8)].view(kind.numpy)
+        statistics = format_statistics(values) if values.size else None
+    return format_row(
+        tensor.io,
+        tensor.index,
+        tensor.size,
+        f"DT_{kind.name}" if tensor.data_type <= _LAST_TYPE else "-",
+        format_name(tensor.format) if tensor.format <= _LAST_FORMAT else "-",
+        tensor.shape,
+        statistics,
+    )
 
 
 def format_row(

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascend_dump._errors import ReadError
+from ascend_dump.cann.dump_file import Tensor
 from ascend_dump.cann.statistics_csv import (
     HEADER,
     format_row,
     format_statistics,
+    format_tensor,
     parse_statistics,
     read_statistics,
 )
@@ -125,6 +127,26 @@ def test_an_unusable_line_is_a_row_with_a_problem(line):
 def test_a_foreign_text_gives_one_problem():
     found = list(parse_statistics(["a,b\n", "c,d\n"]))
     assert [bool(row.problem) for row in found] == [True]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "payload", "line"),
+    [
+        (
+            Tensor("input", 1, 1, 2, (2, 3), size=24),
+            np.arange(6, dtype="f4"),
+            "Input,1,24,DT_FLOAT,ND,2x3,5,0,2.5,6,0,0,0\n",
+        ),
+        # Padding counts: the device computes over the bytes it has.
+        (Tensor("output", 0, 3, 0, (1,), size=3), b"\x01\x02\xff", "Output,0,3,DT_INT8,NCHW,1,2,-1,0.666667,3,0,0,0\n"),
+        (Tensor("output", 0, 11, 2, (), size=1), b"\x01", "Output,0,1,DT_BOOL,ND,-,1,1,1,1,0,0,0\n"),
+        (Tensor("output", 0, 1, 2, (6,), size=24), None, "Output,0,24,DT_FLOAT,ND,6,,,,,,,\n"),
+        (Tensor("output", 0, 27, 41, (2,), size=4), b"\0" * 4, "Output,0,4,-,-,2,,,,,,,\n"),
+        (Tensor("output", 0, 16, 29, (1,), size=8), b"\0" * 8, "Output,0,8,DT_COMPLEX64,FRACTAL_NZ,1,,,,,,,\n"),
+    ],
+)
+def test_a_tensor_is_printed_as_the_device_prints_it(tensor, payload, line):
+    assert format_tensor(tensor, payload) == line
 
 
 shapes = st.lists(st.integers(0, 2**40), max_size=5)
