@@ -1,0 +1,51 @@
+"""Train a small network for three steps. One operator overflows at step 1: which one?"""
+
+import torch
+from torch import nn
+
+import ascend_dump
+
+
+class Gate(nn.Module):
+    """Scales each channel by exp(w * x): fine for small x, and then a large batch comes."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = torch.exp(self.weight * x)
+        return x * scale
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(16, 32)
+        self.gate = Gate(32)
+        self.norm = nn.LayerNorm(32)
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.gate(self.embed(x))))
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model, loss_of = Net(), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with ascend_dump.capture(model, steps="0-2", path="dumps") as cap:
+        for step in range(3):
+            batch, label = torch.randn(8, 16), torch.randint(4, (8,))
+            if step == 1:
+                batch[3] *= 1000  # a broken sample
+            loss = loss_of(model(batch), label)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            print(f"step {step}: loss {loss.item():.4f}")
+    print(f"dump: {cap.path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""`ascend-dump demo` finds the fault that its script plants."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ascend_dump
+
+pytest.importorskip("torch")
+
+
+def test_it_names_the_operator_module_and_source_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ascend_dump", "demo", "--json", str(tmp_path / "d")],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout)
+    assert found["schema"] == "ascend-dump/demo/1"
+    record = found["record"]
+    assert (record["op_type"], record["op_name"], record["step"]) == ("aten::exp", "gate/exp_0", 1)
+    assert (record["module"], found["origin"]) == ("gate", True)
+    file, _, line = record["source"].rpartition(":")
+    assert "torch.exp(self.weight * x)" in Path(file).read_text().splitlines()[int(line) - 1]
+    assert int(found["statistics"]["posinf"]) > 0
+
+    dump = ascend_dump.open(found["dump"])
+    assert {one.step for one in dump} == {0, 1, 2}
+    show = subprocess.run(
+        [sys.executable, "-m", *found["command"].replace("ascend-dump", "ascend_dump", 1).replace("'", "").split()],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert "gate/exp_0.output.0" in show.stdout
+    assert "inf" in show.stdout
