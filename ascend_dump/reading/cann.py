@@ -49,12 +49,13 @@ class _CannDialect:
         claimed = set()
         hashes = []
         for name in directory.names:
-            parsed = parse_name(prefix + name) if prefix else parse_name(name)
+            text = prefix + name
+            parsed = parse_name(text)
             if prefix and (parsed is None or parsed.form != "aclgraph"):
-                parsed = parse_name(name)
+                text, parsed = name, parse_name(name)
             if parsed is not None:
                 if parsed.form != "custom" or here.place.exception:
-                    entries.append(_File(here, name, parsed))
+                    entries.append(_File(here, name, text, parsed))
                     claimed.add(name)
             elif _SHORTEST_HASH <= len(name) <= _LONGEST_HASH and name.isdecimal():
                 hashes.append(name)
@@ -107,15 +108,19 @@ class _Here:
 
 
 class _File(Entry):
-    """One dump file or statistics file. Light, because a dump has up to millions of them."""
+    """One dump file or statistics file. Light, because a dump has up to millions of them.
 
-    __slots__ = ("name", "_here", "_on_disk")
+    on_disk, text, name: the name of the file, the one it stands for, and that one parsed.
+    """
 
-    def __init__(self, here: _Here, on_disk: str, name: DumpName) -> None:
+    __slots__ = ("_here", "_on_disk", "_text")
+
+    def __init__(self, here: _Here, on_disk: str, text: str, name: DumpName) -> None:
         place = here.place
         self._here = here
         self._on_disk = on_disk
-        self.name = name
+        # Parsed again when needed: a second object per file would double the work of the garbage collector.
+        self._text = text
         self.op_type = name.op_type or None
         # With a `_` in it the name in the header may be another; it is not known before that is read.
         self.op_name = name.op_name if name.op_name and "_" not in name.op_name else None
@@ -125,6 +130,10 @@ class _File(Entry):
         self.model = place.model
         self.run = place.run
         self.order = name.timestamp
+
+    @property
+    def name(self) -> DumpName:
+        return parse_name(self._text) or _UNKNOWN
 
     @property
     def path(self) -> Path:  # type: ignore[override]  # made when asked for: most files are only listed
@@ -292,4 +301,4 @@ def _renamed(here: _Here, hashes: list[str], claimed: set[str]) -> Iterator[Entr
             parsed = _UNKNOWN
         if parsed is not None:
             claimed.add(on_disk)
-            yield _File(here, on_disk, parsed)
+            yield _File(here, on_disk, long_name or "", parsed)
