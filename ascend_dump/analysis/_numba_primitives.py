@@ -1,6 +1,6 @@
 """What numba kernels are made of: how they are compiled, and the few operations that numba itself widens to 64 bits.
 
-numba's cache looks at the file of a kernel only. Change a kernel's file with what is here, and not the other way round.
+numba recompiles a cached kernel when its own file changes, so touch the kernels after a change of what is here.
 """
 
 from __future__ import annotations
@@ -12,19 +12,30 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-__all__ = ["SUMS", "as_float", "high_half", "inner", "kernel", "like", "low_half"]
+__all__ = [
+    "BLOCK",
+    "SUMS",
+    "as_float",
+    "high_half",
+    "inner",
+    "kernel",
+    "largest_exponent",
+    "like",
+    "low_half",
+    "two_sum",
+]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+#: Words of a block: 16 KiB of float64, and few enough for counters of 16 bits.
+BLOCK = 2048
 #: Sums may be reordered and fused to be vectorised; NaN, Inf and signed zeros keep their meaning.
 SUMS = frozenset({"reassoc", "contract"})
 
 
-def inner(fastmath: Any = False) -> Callable[[_Function], _Function]:
-    """Compile a function that kernels call."""
-    return cast(
-        "Callable[[_Function], _Function]", numba.njit(fastmath=set(fastmath) if fastmath else False, nogil=True)
-    )
+def inner(fastmath: Any = (), *, inline: bool = False) -> Callable[[_Function], _Function]:
+    """Compile a function that kernels call, in line whether or not LLVM thinks it worth it."""
+    return cast("Callable[[_Function], _Function]", numba.njit(fastmath=set(fastmath), forceinline=inline, nogil=True))
 
 
 def kernel(function: _Function) -> _Function:
@@ -85,3 +96,20 @@ def like(typing: Any, value: Any, other: Any) -> Any:
         return context.cast(builder, arguments[0], value, other)
 
     return other(value, other), generate
+
+
+@inner()
+def two_sum(total: float, lost: float, term: float) -> Any:
+    """Add a term and carry what rounding loses; this function must never be compiled with reordering."""
+    result = total + term
+    if abs(total) >= abs(term):
+        return result, lost + ((total - result) + term)
+    return result, lost + ((term - result) + total)
+
+
+@inner()
+def largest_exponent(words: Any, exponent: Any) -> Any:
+    largest = like(0, exponent)
+    for i in range(words.size):
+        largest = max(largest, like(words[i] & exponent, exponent))
+    return largest

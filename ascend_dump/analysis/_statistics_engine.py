@@ -6,8 +6,8 @@ import contextlib
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from types import ModuleType
 from typing import Any, Callable, Optional, TypeVar, Union
 
@@ -25,11 +25,13 @@ log = logging.getLogger("ascend_dump")
 
 _Result = TypeVar("_Result")
 
-#: Starting threads and passing the interpreter around costs more than they save below this size.
-PARALLEL_BYTES = 8 << 20
 #: Memory bandwidth is used up by a few threads, and the others belong to the program.
 _MOST_THREADS = 4
-#: A part of an array begins at a multiple of it: whole blocks of the kernels, whole complex elements.
+#: Starting a thread and passing the interpreter around costs more than it saves below this size.
+_PART_BYTES = 8 << 20
+#: More parts than threads, for where one of the processors is busy with something else.
+_PARTS_PER_THREAD = 4
+#: A part begins at a multiple of it: whole blocks of the kernels, whole complex elements.
 _PART_STEP = 1 << 11
 
 _lock = threading.Lock()
@@ -167,7 +169,7 @@ def _scan(array: np.ndarray, layout: Layout, module: ModuleType) -> list[Any]:
     flat = flatten(array, layout)
     if flat is None:
         return [scan(words) for words in chunks(array, layout)]
-    if flat.size <= block and flat.nbytes < PARALLEL_BYTES:
+    if flat.size <= block and flat.nbytes < _PART_BYTES:
         return [scan(flat)]
 
     def scan_part(part: np.ndarray) -> list[Any]:
@@ -190,29 +192,44 @@ def _find(array: np.ndarray, layout: Layout, module: ModuleType) -> bool:
 
 
 def _over_parts(task: Callable[[np.ndarray], _Result], flat: np.ndarray) -> list[_Result]:
-    """Run a task that releases the GIL on equal parts of an array, the first of them on this thread.
+    """Run a task that releases the GIL on the parts of an array, on this thread and some more.
 
-    The threads live as long as the call: none is left behind to hang a forked process or the exit of this one.
+    The threads end with the call: none is left behind to hang a forked process. Each takes the next part when it is
+    done with one, so a thread that a busy machine starts late is not waited for. The results come in any order.
     """
-    threads = min(_MOST_THREADS, _cpus()) if flat.nbytes >= PARALLEL_BYTES else 1
-    if threads == 1:
+    threads = min(_MOST_THREADS, _cpus(), flat.nbytes // _PART_BYTES)
+    if threads < 2:
         return [task(flat)]
-    size = -(-flat.size // threads)
+    size = max(_PART_BYTES // flat.itemsize, -(-flat.size // (threads * _PARTS_PER_THREAD)))
     size += -size % _PART_STEP
-    first, *others = [flat[start : start + size] for start in range(0, flat.size, size)]
-    with ThreadPoolExecutor(threads - 1, thread_name_prefix="ascend_dump-statistics") as pool:
-        waiting: list[Future[_Result]] = []
-        # No thread can be started while the interpreter exits.
-        with contextlib.suppress(RuntimeError):
-            for part in others:
-                waiting.append(pool.submit(task, part))
-        results = [task(first)]
-        for index, part in enumerate(others):
-            # A program that holds the interpreter may have kept the thread from starting at all.
-            if index >= len(waiting) or waiting[index].cancel():
+    parts = deque(flat[start : start + size] for start in range(0, flat.size, size))
+    results: list[_Result] = []
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while parts:
+                try:
+                    part = parts.popleft()
+                except IndexError:
+                    return  # another thread was faster
                 results.append(task(part))
-            else:
-                results.append(waiting[index].result())
+        except BaseException as error:  # raised by the calling thread when all threads have ended
+            failures.append(error)
+            parts.clear()
+
+    helpers = [threading.Thread(target=work, name="ascend_dump-statistics") for _ in range(threads - 1)]
+    started = []
+    # No thread can be started while the interpreter exits.
+    with contextlib.suppress(RuntimeError):
+        for helper in helpers:
+            helper.start()
+            started.append(helper)
+    work()
+    for helper in started:
+        helper.join()
+    if failures:
+        raise failures[0]
     return results
 
 

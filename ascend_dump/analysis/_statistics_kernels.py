@@ -16,7 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from ascend_dump.analysis._numba_primitives import SUMS, as_float, high_half, inner, kernel, like, low_half
+from ascend_dump.analysis._numba_primitives import (
+    BLOCK,
+    SUMS,
+    as_float,
+    high_half,
+    inner,
+    kernel,
+    largest_exponent,
+    like,
+    low_half,
+    two_sum,
+)
 
 __all__ = [
     "count_bools",
@@ -26,28 +37,32 @@ __all__ = [
     "nonfinite_float32",
     "nonfinite_float64",
     "scan_bfloat16",
-    "scan_complex64",
     "scan_float16",
     "scan_float32",
     "scan_float64",
     "scan_integers",
 ]
 
-#: Elements of a block: 16 KiB of float64, and few enough for counters of 16 bits.
-_BLOCK = 2048
 #: Elements between two looks whether NaN or Inf was found.
 _LOOK = 1 << 14
 
 
 @inner(SUMS)
-def _add_block(words: Any, shift: Any, mask: Any) -> Any:
+def _add_block(values: Any) -> Any:
     total = 0.0
     squares = 0.0
-    for i in range(words.size):
-        value = as_float(words[i], shift, mask)
+    for i in range(values.size):
+        value = np.float64(values[i])
         total += value
         squares += value * value
     return total, squares
+
+
+# In line, because shifting by a constant takes half of what shifting by a variable does.
+@inner(inline=True)
+def _widen_block(words: Any, wide: Any, shift: Any, mask: Any) -> None:
+    for i in range(words.size):
+        wide[i] = np.int32(np.int32(np.int32(np.int16(words[i])) << shift) & mask)
 
 
 @inner()
@@ -90,17 +105,13 @@ def _reduce_nonfinite(words: Any, lowest: Any, sign: Any, infinity: Any) -> Any:
     return top, high, low, nan, posinf, neginf
 
 
-@inner()
-def _two_sum(total: float, lost: float, term: float) -> Any:
-    """Add a term and carry what rounding loses; this function must never be compiled with reordering."""
-    result = total + term
-    if abs(total) >= abs(term):
-        return result, lost + ((total - result) + term)
-    return result, lost + ((term - result) + total)
-
-
-@inner()
-def _scan_floats(words: Any, lowest: Any, sign: Any, infinity: Any, shift: Any, mask: Any, scale: float) -> Any:
+@inner(inline=True)
+def _scan_floats(
+    words: Any, values: Any, lowest: Any, sign: Any, infinity: Any, shift: Any, mask: Any, scale: float
+) -> Any:
+    """Scan words that are the floats `values`, or the upper part of float32 if there are no values."""
+    # Widening in memory that stays in the first-level cache beats widening in registers.
+    wide = np.empty(0 if values.size else BLOCK, dtype=np.int32)
     top = lowest
     high = like(0, sign)
     low = like(~like(0, sign), sign)
@@ -113,8 +124,8 @@ def _scan_floats(words: Any, lowest: Any, sign: Any, infinity: Any, shift: Any, 
     total_lost = 0.0
     squares = 0.0
     squares_lost = 0.0
-    for start in range(0, words.size, _BLOCK):
-        block = words[start : start + _BLOCK]
+    for start in range(0, words.size, BLOCK):
+        block = words[start : start + BLOCK]
         block_top, block_high, block_low, plain, minus = _reduce_block(block, lowest, sign)
         if block_top >= like(infinity, lowest) or block_high >= like(infinity | sign, sign):
             block_top, block_high, block_low, a, b, c = _reduce_nonfinite(block, lowest, sign, infinity)
@@ -126,9 +137,13 @@ def _scan_floats(words: Any, lowest: Any, sign: Any, infinity: Any, shift: Any, 
         low = min(low, block_low)
         poszero += np.int64(plain)
         negzero += np.int64(minus)
-        block_total, block_squares = _add_block(block, shift, mask)
-        total, total_lost = _two_sum(total, total_lost, block_total)
-        squares, squares_lost = _two_sum(squares, squares_lost, block_squares)
+        if values.size:
+            block_total, block_squares = _add_block(values[start : start + BLOCK])
+        else:
+            _widen_block(block, wide, shift, mask)
+            block_total, block_squares = _add_block(wide[: block.size].view(np.float32))
+        total, total_lost = two_sum(total, total_lost, block_total)
+        squares, squares_lost = two_sum(squares, squares_lost, block_squares)
     if nan == words.size:
         return -np.inf, np.inf, np.nan, np.nan, nan, 0, 0, 0, 0
     return (
@@ -158,6 +173,7 @@ def scan_float16(words: Any) -> Any:
     # As float32 times 2**-112: exact for subnormals too. NaN and Inf come out finite; the counts speak for them.
     return _scan_floats(
         words,
+        np.empty(0, dtype=np.float32),
         np.int16(-0x8000),
         np.uint16(0x8000),
         np.uint16(0x7C00),
@@ -169,13 +185,29 @@ def scan_float16(words: Any) -> Any:
 
 @kernel
 def scan_bfloat16(words: Any) -> Any:
-    return _scan_floats(words, np.int16(-0x8000), np.uint16(0x8000), np.uint16(0x7F80), np.int32(16), np.int32(-1), 1.0)
+    return _scan_floats(
+        words,
+        np.empty(0, dtype=np.float32),
+        np.int16(-0x8000),
+        np.uint16(0x8000),
+        np.uint16(0x7F80),
+        np.int32(16),
+        np.int32(-1),
+        1.0,
+    )
 
 
 @kernel
 def scan_float32(words: Any) -> Any:
     return _scan_floats(
-        words, np.int32(-0x80000000), np.uint32(0x80000000), np.uint32(0x7F800000), np.int32(0), np.int32(-1), 1.0
+        words,
+        words.view(np.float32),
+        np.int32(-0x80000000),
+        np.uint32(0x80000000),
+        np.uint32(0x7F800000),
+        np.int32(0),
+        np.int32(-1),
+        1.0,
     )
 
 
@@ -183,6 +215,7 @@ def scan_float32(words: Any) -> Any:
 def scan_float64(words: Any) -> Any:
     return _scan_floats(
         words,
+        words.view(np.float64),
         np.int64(-0x8000000000000000),
         np.uint64(0x8000000000000000),
         np.uint64(0x7FF0000000000000),
@@ -234,8 +267,8 @@ def scan_integers(words: Any) -> Any:
     low_sum = 0
     squares = 0.0
     lost = 0.0
-    for start in range(0, words.size, _BLOCK):
-        block = words[start : start + _BLOCK]
+    for start in range(0, words.size, BLOCK):
+        block = words[start : start + BLOCK]
         block_top, block_low, block_zero = _integer_block(block)
         top = max(top, block_top)
         low = min(low, block_low)
@@ -243,97 +276,8 @@ def scan_integers(words: Any) -> Any:
         block_high_sum, block_low_sum = _add_halves(block)
         high_sum += block_high_sum
         low_sum += block_low_sum
-        squares, lost = _two_sum(squares, lost, _square_block(block))
+        squares, lost = two_sum(squares, lost, _square_block(block))
     return top, low, high_sum, low_sum, squares + lost, zero
-
-
-@inner()
-def _largest_exponent(words: Any, exponent: Any) -> Any:
-    largest = like(0, exponent)
-    for i in range(words.size):
-        largest = max(largest, like(words[i] & exponent, exponent))
-    return largest
-
-
-# No NaN comes here, so that the extremes of squared magnitudes can be vectorised too.
-@inner({"reassoc", "contract", "nnan", "nsz"})
-def _add_complex_block(words: Any) -> Any:
-    total = 0.0
-    squares = 0.0
-    top = 0.0
-    low = np.inf
-    for i in range(0, words.size, 2):
-        real = as_float(words[i], np.int32(0), np.int32(-1))
-        imaginary = as_float(words[i + 1], np.int32(0), np.int32(-1))
-        # Both products are exact, so fusing them changes nothing.
-        square = real * real + imaginary * imaginary
-        total += np.sqrt(square)
-        squares += square
-        top = max(top, square)
-        low = min(low, square)
-    return top, low, total, squares
-
-
-@inner()
-def _add_nonfinite_complex_block(words: Any) -> Any:
-    infinity = np.uint32(0x7F800000)
-    magnitude = np.uint32(0x7FFFFFFF)
-    top = -np.inf
-    low = np.inf
-    nan = 0
-    infinite = 0
-    for i in range(0, words.size, 2):
-        a = np.uint32(words[i] & magnitude)
-        b = np.uint32(words[i + 1] & magnitude)
-        if a > infinity or b > infinity:
-            nan += 1
-            continue
-        if a == infinity or b == infinity:
-            infinite += 1
-        real = as_float(a, np.int32(0), np.int32(-1))
-        imaginary = as_float(b, np.int32(0), np.int32(-1))
-        square = real * real + imaginary * imaginary
-        top = max(top, square)
-        low = min(low, square)
-    return top, low, nan, infinite
-
-
-@inner()
-def _zero_pairs(words: Any) -> int:
-    count = 0
-    for i in range(0, words.size, 2):
-        count += np.uint32((words[i] | words[i + 1]) & np.uint32(0x7FFFFFFF)) == np.uint32(0)
-    return count
-
-
-@kernel
-def scan_complex64(words: Any) -> Any:
-    exponent = np.uint32(0x7F800000)
-    top = -np.inf
-    low = np.inf
-    total = 0.0
-    total_lost = 0.0
-    squares = 0.0
-    squares_lost = 0.0
-    nan = 0
-    infinite = 0
-    zero = 0
-    for start in range(0, words.size, _BLOCK):
-        block = words[start : start + _BLOCK]
-        if _largest_exponent(block, exponent) == exponent:
-            block_top, block_low, a, b = _add_nonfinite_complex_block(block)
-            nan += a
-            infinite += b
-        else:
-            block_top, block_low, block_total, block_squares = _add_complex_block(block)
-            total, total_lost = _two_sum(total, total_lost, block_total)
-            squares, squares_lost = _two_sum(squares, squares_lost, block_squares)
-        top = max(top, block_top)
-        low = min(low, block_low)
-        zero += _zero_pairs(block)
-    if nan * 2 == words.size:
-        return -np.inf, np.inf, np.nan, np.nan, nan, 0, 0, 0, 0
-    return np.sqrt(top), np.sqrt(low), total + total_lost, squares + squares_lost, nan, infinite, 0, zero, 0
 
 
 @kernel
@@ -357,8 +301,8 @@ def count_bytes(words: Any) -> Any:
 @kernel
 def count_bools(words: Any) -> Any:
     counts = np.zeros(256, dtype=np.int64)
-    for start in range(0, words.size, _BLOCK):
-        block = words[start : start + _BLOCK]
+    for start in range(0, words.size, BLOCK):
+        block = words[start : start + BLOCK]
         zero = np.uint16(0)
         for i in range(block.size):
             zero = np.uint16(zero + np.uint16(block[i] == np.uint8(0)))
@@ -370,7 +314,7 @@ def count_bools(words: Any) -> Any:
 @inner()
 def _any_nonfinite(words: Any, exponent: Any) -> bool:
     for start in range(0, words.size, _LOOK):
-        if _largest_exponent(words[start : start + _LOOK], exponent) == exponent:
+        if largest_exponent(words[start : start + _LOOK], exponent) == exponent:
             return True
     return False
 

@@ -10,6 +10,7 @@ import numba
 import numpy as np
 
 from ascend_dump.analysis import _statistics_kernels as kernels
+from ascend_dump.analysis._statistics_kernels_complex import scan_complex64
 from ascend_dump.analysis._statistics_layout import Layout
 
 __all__ = ["BLOCK", "compile_kernels", "finder", "scanner"]
@@ -38,7 +39,7 @@ _KERNELS = {
     "uint64": _Kernels(kernels.scan_integers),
     "complex32": _Kernels(None, kernels.nonfinite_float16),
     "bcomplex32": _Kernels(None, kernels.nonfinite_bfloat16),
-    "complex64": _Kernels(kernels.scan_complex64, kernels.nonfinite_float32),
+    "complex64": _Kernels(scan_complex64, kernels.nonfinite_float32),
     "complex128": _Kernels(None, kernels.nonfinite_float64),
     "bool": _Kernels(kernels.count_bools),
     "table": _Kernels(kernels.count_bytes),

@@ -344,6 +344,13 @@ class TestValues:
         assert found.l2norm == pytest.approx(norm * math.sqrt(20_000), rel=1e-12)
 
     @pytest.mark.parametrize("engine", ENGINES)
+    def test_small_terms_are_not_lost_beside_a_large_one(self, engine: str) -> None:
+        array = np.full(500 * 2048, 0.99 / 2048)
+        array[0] = 1e16
+        # Each block alone would vanish beside the first: a running sum is wrong by 5e-14.
+        assert statistics(array, engine=engine).mean == pytest.approx((1e16 + 495) / array.size, rel=5e-15)
+
+    @pytest.mark.parametrize("engine", ENGINES)
     @pytest.mark.parametrize("name", FLOATS)
     @pytest.mark.parametrize(
         ("values", "mean", "norm"),
@@ -545,7 +552,7 @@ class TestMemory:
     @pytest.mark.parametrize("name", ["float32", "bfloat16", "float64", "int32", "uint8", "bool", "complex64"])
     def test_large_arrays_are_shared_among_threads(self, name: str, engine: str) -> None:
         pattern = sample(name, (1021,))
-        size = (9 << 20) // pattern.itemsize
+        size = (19 << 20) // pattern.itemsize
         array = np.resize(pattern, size + 1)
         before = threading.active_count()
         found = statistics(array, engine=engine)
@@ -568,7 +575,7 @@ class TestMemory:
 
     @pytest.mark.parametrize("engine", ENGINES)
     def test_several_threads_at_once(self, engine: str) -> None:
-        array = np.resize(sample("float32"), 3 << 20)
+        array = np.resize(sample("float32"), 5 << 20)
         expected = statistics(array, engine=engine)
         with ThreadPoolExecutor(6) as pool:
             found = list(pool.map(lambda _: statistics(array, engine=engine), range(12)))
@@ -714,7 +721,7 @@ class TestEngines:
         code = (
             "import atexit, numpy as np\n"
             "from ascend_dump.analysis.statistics import statistics\n"
-            "atexit.register(lambda: print(statistics(np.ones(3 << 20, np.float32), engine='numpy').mean))\n"
+            "atexit.register(lambda: print(statistics(np.ones(5 << 20, np.float32), engine='numpy').mean))\n"
         )
         done = run_python(code)
         assert (done.stdout.strip(), done.stderr) == ("1.0", "")
@@ -724,7 +731,7 @@ class TestEngines:
         code = (
             "import os, numpy as np\n"
             "from ascend_dump.analysis.statistics import statistics\n"
-            "array = np.ones(3 << 20, np.float32)\n"
+            "array = np.ones(5 << 20, np.float32)\n"
             "statistics(array)\n"
             "child = os.fork()\n"
             "if not child:\n"
