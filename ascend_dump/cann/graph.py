@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import mmap
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
 from ascend_dump._errors import CorruptDump, DumpNotFound, ReadError
+from ascend_dump.cann._graph_text import GraphText, Node, escape
 from ascend_dump.cann.names import sanitize
 
 __all__ = [
@@ -31,61 +31,9 @@ __all__ = [
 
 _Path = Union[str, "os.PathLike[str]"]
 
-_NO_TASK = b"_no_task"
-_DUMPED_WITHOUT_TASK = b"_no_task_and_dump_needed"
-_ORIGINAL_NAMES = b"_datadump_original_op_names"
-_ORIGINAL_TYPE = b"original_type"
-_WANTED = frozenset((_NO_TASK, _DUMPED_WITHOUT_TASK, _ORIGINAL_NAMES, _ORIGINAL_TYPE))
-
-_ROOT, _GRAPH, _OP, _ATTR, _VALUE, _LIST = range(6)
-#: Which message opened in which one matters; all others are passed over.
-_OPENS = {
-    (_ROOT, b"graph"): _GRAPH,
-    (_GRAPH, b"op"): _OP,
-    (_OP, b"attr"): _ATTR,
-    (_ATTR, b"value"): _VALUE,
-    (_VALUE, b"list"): _LIST,
-}
-_OPEN, _CLOSE = ord("{"), b"}"
-_QUOTES = (ord('"'), ord("'"))
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[{}]|[^\s{}"\',;]+')
-#: A line that opens or closes a message and holds more than that.
-_COMPACT = re.compile(rb'\n[^"\n{}]*(?:\{[^\n]|\}[^\n])|\n *[^ \n}][^\n]*\}\n')
-_ESCAPE = re.compile(rb"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL)
-_ESCAPED = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
-
-#: No real operator is fused from more; a list beyond this is not kept.
-_MOST_VALUES = 100_000
-#: Bytes in which the end of a message is sought, and how often in vain: a hostile text must not take long.
-_LONGEST_JUMP = 1 << 20
-_MOST_FAILED_JUMPS = 100
-
 _BUILD_SUFFIX = "_Build.txt"
 #: The data pipeline is in the computational graph only.
 _PIPELINE = b"Iterator"
-
-
-class Node(NamedTuple):
-    """One operator of a graph.
-
-    name            what `layers=` takes
-    inputs          `source:output`, as in the file
-    graph           name of the graph it belongs to: subgraphs follow the main graph in the file
-    original_names  names of the operators that GE fused into this one; `layers=` takes them too
-    original_type   the framework's type of an operator that GE wraps (FrameworkOp)
-    no_task         GE sends no task to the device for it
-    """
-
-    name: str
-    type: str
-    inputs: tuple[str, ...]
-    graph: str
-    id: int = 0
-    stream_id: int = 0
-    original_names: tuple[str, ...] = ()
-    original_type: str = ""
-    no_task: bool = False
-    dumped_without_task: bool = False
 
 
 class NoDump(NamedTuple):
@@ -108,15 +56,15 @@ def _reasons() -> dict[str, NoDump]:
         "it calls a subgraph, only operators inside that run on the device": (
             "PartitionedCall StatefulPartitionedCall"
         ),
-        "it is the output of the graph; its values are the outputs of its producers": "NetOutput",
         "GE gives it no task, its output is the same memory as its input": (
             "NoOp ControlTrigger Merge Reshape Bitcast PhonyConcat PhonySplit Flatten FlattenV2 ExpandDims "
             "ReFormat Squeeze SqueezeV2 SqueezeV3 Unsqueeze UnsqueezeV2 UnsqueezeV3"
         ),
     }
     found = {name: NoDump(reason) for reason, names in groups.items() for name in names.split()}
-    uncertain = NoDump("where GE runs it on the host as a data-flow operator, it is not dumped", certain=False)
-    return {**found, "Concat": uncertain, "Split": uncertain}
+    on_host = NoDump("where GE runs it on the host as a data-flow operator, it is not dumped", certain=False)
+    output = NoDump("it usually has no task; its values are the outputs of its producers", certain=False)
+    return {**found, "Concat": on_host, "Split": on_host, "NetOutput": output}
 
 
 _NEVER_DUMPED = _reasons()
@@ -141,7 +89,7 @@ def read_graph(path: _Path) -> Iterator[Node]:
     that place have been given then.
     """
     with _mapped(path) as data:
-        yield from _Parser(path, data).nodes()
+        yield from GraphText(path, data).nodes()
 
 
 def graph_name(path: _Path) -> str:
@@ -150,7 +98,7 @@ def graph_name(path: _Path) -> str:
     Raises as `read_graph`.
     """
     with _mapped(path) as data:
-        parser = _Parser(path, data)
+        parser = GraphText(path, data)
         for _ in parser.nodes(until_named=True):
             break
         return parser.graph
@@ -170,7 +118,7 @@ def find_computational(paths: Iterable[_Path], names: Iterable[str] = ()) -> lis
     Without names those whose text holds `Iterator`, the data pipeline of training; with names (of operators
     in the user's model) those whose text holds all of these. Raises DumpNotFound, ReadError.
     """
-    wanted = [_escape(name) for name in names] or [_PIPELINE]
+    wanted = [escape(name) for name in names] or [_PIPELINE]
     return [Path(path) for path in paths if _contains_all(path, wanted)]
 
 
@@ -183,202 +131,6 @@ def find_model_folders(root: _Path, name: str) -> list[Path]:
             found.append(Path(parent, folder))
             directories.remove(folder)
     return sorted(found)
-
-
-class _Parser:
-    """One pass over the text; a line usually holds one field, or opens or closes one message."""
-
-    def __init__(self, path: _Path, data: mmap.mmap) -> None:
-        self.path = path
-        self.graph = ""
-        self._data = data
-        self._failed_jumps = 0
-
-    def nodes(self, *, until_named: bool = False) -> Iterator[Node]:
-        """until_named: end at the first name of a graph, or at the first operator."""
-        data = self._data
-        state, depth, graph, attr, indent = _ROOT, 0, "", b"", 0
-        fields: dict[bytes, list[bytes]] = {}
-        for line in iter(data.readline, b""):
-            text = line.strip()
-            if not text:
-                continue
-            for piece in (text,) if _is_simple(text) else self._split(text):
-                if piece == _CLOSE:
-                    if depth:
-                        depth -= 1
-                        continue
-                    if state == _OP:
-                        yield _node(fields, graph)
-                    elif state == _ROOT:
-                        raise self._broken("it closes more messages than it opens")
-                    state -= 1
-                elif piece[-1] == _OPEN:
-                    opened = None if depth else _OPENS.get((state, piece[:-1].rstrip(b" :\t")))
-                    if opened is None or (opened == _VALUE and attr not in _WANTED):
-                        if piece is not text or not self._jump(_indent(line)):
-                            depth += 1
-                        continue
-                    state = opened
-                    if state == _GRAPH:
-                        graph = ""
-                    elif state == _OP:
-                        if until_named:
-                            return
-                        fields = {}
-                    elif state == _ATTR:
-                        attr, indent = b"", _indent(line)
-                elif not depth:
-                    key, _, value = piece.partition(b":")
-                    if state == _OP:
-                        fields.setdefault(key, []).append(value)
-                    elif state == _ATTR:
-                        attr = _unquote(value) if key == b"key" else attr
-                        if attr not in _WANTED and piece is text and self._jump(indent):
-                            state = _OP
-                    elif state in (_VALUE, _LIST):
-                        if key in (b"s", b"b") and len(fields.setdefault(attr, [])) < _MOST_VALUES:
-                            fields[attr].append(value)
-                    elif state == _GRAPH and key == b"name":
-                        graph = _text(value)
-                        self.graph = self.graph or graph
-                        if until_named:
-                            return
-                    elif state == _ROOT and not _is_field(key):
-                        raise self._broken("its text is not that of a GE graph")
-        if state != _ROOT or depth:
-            raise self._broken("it ends inside a message: the file was cut off")
-
-    def _jump(self, indent: int) -> bool:
-        """Go behind the end of the message whose first line has this indent; False where it is not certain.
-
-        Most of a file are messages that do not matter here. In protobuf's own text a message ends at a brace as
-        far to the right as its beginning; what was jumped over must look like that too.
-        """
-        if self._failed_jumps > _MOST_FAILED_JUMPS:
-            return False
-        start = self._data.tell()
-        end = b"\n" + b" " * indent + b"}\n"
-        at = self._data.find(end, start - 1, start + _LONGEST_JUMP)
-        if at >= 0 and _is_inside(self._data[start - 1 : at + 1], indent):
-            self._data.seek(at + len(end))
-            return True
-        self._failed_jumps += 1
-        return False
-
-    def _split(self, text: bytes) -> Iterator[bytes]:
-        """The pieces of a line that holds more than one: `attr { key: "a" value { b: true } }`."""
-        if text.startswith(b"#"):
-            return
-        held = b""
-        for token in _TOKEN.findall(text):
-            if token == b"{":
-                yield held + token
-                held = b""
-            elif token == _CLOSE:
-                if held:
-                    raise self._broken("a name without a value")
-                yield token
-            elif held.endswith(b":") or (held and token[0] in _QUOTES):
-                yield held + token
-                held = b""
-            elif held:
-                raise self._broken("a name without a value")
-            elif b":" in token[:-1]:
-                yield token
-            else:
-                held = token
-        if held:
-            raise self._broken("a name without a value")
-
-    def _broken(self, reason: str) -> CorruptDump:
-        return CorruptDump(
-            f"not a complete GE graph, {reason}",
-            path=self.path,
-            offset=self._data.tell(),
-            hint="give a ge_proto_*.txt file",
-        )
-
-
-def _is_inside(lines: bytes, indent: int) -> bool:
-    """Whether these lines hold whole messages only, each line one piece and deeper than `indent`."""
-    opened, closed = lines.count(b"{\n"), lines.count(b"}\n")
-    if opened != closed or lines.count(b"\n" + b" " * (indent + 1)) != lines.count(b"\n") - 1:
-        return False
-    # Braces elsewhere are harmless within strings only.
-    return (lines.count(b"{") == opened and lines.count(b"}") == closed) or _COMPACT.search(lines) is None
-
-
-def _indent(line: bytes) -> int:
-    return len(line) - len(line.lstrip(b" "))
-
-
-def _node(fields: dict[bytes, list[bytes]], graph: str) -> Node:
-    def texts(key: bytes) -> tuple[str, ...]:
-        return tuple(map(_text, fields.get(key, ())))
-
-    def number(key: bytes) -> int:
-        value = fields.get(key, [b"0"])[-1].strip()
-        return int(value) if len(value) < 20 and value.lstrip(b"-").isdigit() else 0
-
-    def true(key: bytes) -> bool:
-        return [value.strip() for value in fields.get(key, ())][-1:] in ([b"true"], [b"1"])
-
-    return Node(
-        "".join(texts(b"name")[-1:]),
-        "".join(texts(b"type")[-1:]),
-        texts(b"input"),
-        graph,
-        number(b"id"),
-        number(b"stream_id"),
-        texts(_ORIGINAL_NAMES),
-        "".join(texts(_ORIGINAL_TYPE)[-1:]),
-        true(_NO_TASK),
-        true(_DUMPED_WITHOUT_TASK),
-    )
-
-
-def _is_simple(text: bytes) -> bool:
-    """Whether a line is one piece: the end of a message, its beginning, or one field."""
-    last = text[-1]
-    if last in _QUOTES:
-        return text.count(b'"') == 2 and b": " in text[: text.find(b'"') + 1] and text.count(b"'") == 0
-    if last == _OPEN:
-        return text.count(b" ") <= 1 and text.count(b"{") == 1 and b'"' not in text and b"}" not in text
-    return text == _CLOSE or (text.count(b" ") == 1 and b": " in text and b"{" not in text and b"}" not in text)
-
-
-def _is_field(key: bytes) -> bool:
-    return key.replace(b"_", b"").isalnum()
-
-
-def _text(value: bytes) -> str:
-    return _unquote(value).decode("utf-8", "backslashreplace")
-
-
-def _unquote(value: bytes) -> bytes:
-    value = value.strip()
-    if len(value) >= 2 and value[0] in _QUOTES:
-        value = value[1:-1]
-    return _ESCAPE.sub(_unescape, value) if b"\\" in value else value
-
-
-def _unescape(found: re.Match[bytes]) -> bytes:
-    code = found[1]
-    if code[:1].isdigit():
-        return bytes([int(code, 8) & 0xFF])
-    if code[:1] in (b"x", b"X") and len(code) > 1:
-        return bytes([int(code[1:], 16)])
-    return _ESCAPED.get(code, code)
-
-
-def _escape(name: str) -> bytes:
-    """A name as protobuf's text form has it: other than ASCII in octal."""
-    out = b""
-    for byte in name.encode("utf-8", "backslashreplace"):
-        char = bytes([byte])
-        out += b"\\" + char if char in b"\"'\\" else char if 0x20 <= byte < 0x7F else b"\\%03o" % byte
-    return out
 
 
 def _contains_all(path: _Path, wanted: list[bytes]) -> bool:
