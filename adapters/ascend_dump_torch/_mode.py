@@ -20,6 +20,7 @@ __all__ = ["RecordMode"]
 
 _Tensor = torch.Tensor
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
 
 class _Schema(NamedTuple):
@@ -49,7 +50,9 @@ def _read_schema(func: Any) -> _Schema:
         or (argument.name in ("running_mean", "running_var") and "backward" not in base)
     )
     unset = namespace == "aten" and base in _UNSET
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    # A device's own kernel goes before the composite one and may round differently.
+    own_kernel = any(_has_kernel(func.name(), device) for device in ("CPU", "CUDA", "PrivateUse1"))
+    composite = not own_kernel and _has_kernel(func.name(), "CompositeImplicitAutograd")
     return _Schema(name, base, writes, unset, composite, namespace == "c10d")
 
 
