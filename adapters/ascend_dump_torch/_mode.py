@@ -99,7 +99,7 @@ class RecordMode(TorchDispatchMode):
                 session.note_skipped(f"higher-order operator {func}")
                 return func(*args, **kwargs)
             schema = self._schemas[func] = _read_schema(func)
-        if schema.composite:
+        if schema.composite and not _any_nested(args):
             # Happens in inference mode, where autograd has not taken it apart already. The
             # kernel is the one that would run without us.
             with self:
@@ -199,6 +199,13 @@ def _collect(values: Any, found: list[torch.Tensor]) -> None:
             found.append(value)
         elif isinstance(value, (tuple, list)):
             _collect(value, found)
+
+
+def _any_nested(args: Any) -> bool:
+    """Whether an argument is a nested tensor: these have kernels of their own for composite operators."""
+    found: list[torch.Tensor] = []
+    _collect(args, found)
+    return any(tensor.is_nested for tensor in found)
 
 
 def nonfinite(tensor: torch.Tensor) -> bool:

@@ -115,7 +115,8 @@ class Tensors:
         dtype = _NAMES.get(tensor.dtype)
         if dtype is None:
             dtype = _NAMES[tensor.dtype] = str(tensor.dtype).replace("torch.", "")
-        shape = tuple(tensor.shape)
+        # A nested tensor of the strided layout has no sizes.
+        shape = () if tensor.is_nested else tuple(tensor.shape)
         device = "cpu" if tensor.is_cpu else str(tensor.device)
         skipped = _unstorable(tensor)
         if skipped:
