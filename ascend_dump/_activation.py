@@ -12,11 +12,12 @@ sitecustomize that `ascend-dump run` puts on PYTHONPATH. Both may run in one int
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ascend_dump._errors import AdapterNotFound, AscendDumpError
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ascend_dump._adapter import Adapter
     from ascend_dump._request import DumpRequest
 
-__all__ = ["STRICT", "VARIABLE", "requested", "start"]
+__all__ = ["STRICT", "VARIABLE", "at_exit", "requested", "start"]
 
 VARIABLE = "ASCEND_DUMP"
 STRICT = "ASCEND_DUMP_STRICT"
@@ -58,6 +59,45 @@ def requested() -> Optional[DumpRequest]:
 
     text = os.environ.get(VARIABLE, "")
     return DumpRequest.from_text(text) if _is_on(text) else None
+
+
+def at_exit(stop: Callable[[], object]) -> None:
+    """Call `stop` once when this process ends, and once at the end of each process forked from it.
+
+    Children that multiprocessing forks leave by os._exit, which runs its own finalizers but
+    nothing of atexit; what a writer thread still holds would be lost.
+    """
+    from multiprocessing import util
+
+    end = _End(stop)
+    _ends.append(end)
+    atexit.register(end)
+    # Such a child clears the finalizers it inherited before it calls what is registered here.
+    util.register_after_fork(end, _finalize)
+    _finalize(end)
+
+
+def _finalize(end: _End) -> None:
+    from multiprocessing import util
+
+    util.Finalize(None, end, exitpriority=0)
+
+
+class _End:
+    """Calls `stop` once in each process."""
+
+    def __init__(self, stop: Callable[[], object]) -> None:
+        self._stop = stop
+        self._ended_in = 0
+
+    def __call__(self) -> None:
+        if self._ended_in != os.getpid():
+            self._ended_in = os.getpid()
+            self._stop()
+
+
+#: multiprocessing keeps only weak references.
+_ends: list[_End] = []
 
 
 def _is_on(text: str) -> bool:

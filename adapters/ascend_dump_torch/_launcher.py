@@ -7,7 +7,6 @@ model of a GAN, belongs to the step that is open.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import sys
@@ -17,6 +16,7 @@ from typing import Any, Optional
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from ascend_dump._activation import at_exit
 from ascend_dump._adapter import Adapter
 from ascend_dump._paths import make_private_directory
 from ascend_dump._rank import current_rank
@@ -37,7 +37,7 @@ def activate(adapter: Adapter, request: DumpRequest) -> None:
             raise ConfigError(problem.message, hint=problem.hint, code=problem.code)
         log.warning("%s", problem)
     launched = _Process(request)
-    atexit.register(launched.stop)
+    at_exit(launched.stop)
     os.register_at_fork(after_in_child=launched.begin_again)
 
 

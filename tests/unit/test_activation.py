@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import shutil
 import sys
 import textwrap
@@ -72,6 +73,12 @@ def program(tmp_path: Path) -> Path:
 def ops(path: Path) -> list[tuple[int, str]]:
     """(step, operator) of the outputs, over all processes."""
     return sorted((record.step or 0, record.op_name) for record in ascend_dump.open(path).select(io="output"))
+
+
+def states(path: Path) -> list[str]:
+    """What the manifests of processes that ran the network say about their end."""
+    manifests = {parent / "manifest.json" for record in ascend_dump.open(path) for parent in record.path.parents}
+    return [json.loads(manifest.read_text())["state"] for manifest in manifests if manifest.exists()]
 
 
 BOTH_STEPS = [(0, "first"), (0, "second"), (1, "first"), (1, "second")]
@@ -144,6 +151,7 @@ class TestProcesses:
             done = bare_interpreter.run(str(program), how, ASCEND_DUMP=f"path={path}", PYTHONPATH=SITE)
         assert (done.returncode, done.stdout, done.stderr) == (0, RESULT, "")
         assert ops(path) == BOTH_STEPS
+        assert states(path) == ["complete"]
 
     def test_the_request_is_honoured(self, interpreter: Interpreter, program: Path, tmp_path: Path) -> None:
         path = tmp_path / "dumps"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from ascend_dump._activation import at_exit
 from ascend_dump._adapter import Adapter
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank
@@ -44,7 +44,6 @@ class _Session:
             self.write(name, function, value, result)
         if name == last:
             self.writer.end_step()
-            self.writer.flush()  # a child that is ended by os._exit loses nothing
 
     def write(self, name: str, function: Any, value: Any, result: Any) -> None:
         from ascend_dump.writing import Item, Line, Payload
@@ -64,8 +63,9 @@ class _Session:
     def close(self) -> None:
         if self.observe in self.observed:
             self.observed.remove(self.observe)
-            self.writer.close()
-            self.run.write_manifest(state="complete")
+            if self.pid == os.getpid():
+                self.writer.close()
+                self.run.write_manifest(state="complete")
 
 
 class ToyAdapter(Adapter):
@@ -87,8 +87,12 @@ class ToyAdapter(Adapter):
     def stop(self, session: _Session) -> None:
         session.close()
 
+    def flush(self, session: _Session) -> None:
+        session.writer.flush()
+
     def root(self, session: _Session) -> Path:
         return session.run.root
 
     def activate(self, request: DumpRequest) -> None:
-        atexit.register(self.stop, self.start(request, None))
+        session = self.start(request, None)
+        at_exit(session.close)
