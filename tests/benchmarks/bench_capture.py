@@ -1,0 +1,232 @@
+"""What a captured step costs, as a multiple of the plain step measured beside it, ours and the peer's.
+
+    python tests/benchmarks/bench_capture.py [--models transformer convnet] [--rounds 4] [--dir DIR]
+
+The step is forward and backward of a 4-layer TransformerEncoder (d=512, batch 8x128) or a
+ResNet-18-like convnet (batch 8x3x128x128) on 2 threads; `+sgd` rows add an optimizer step, so
+that no tensor of a step equals one of the step before. A block of 3 steps is timed from entry
+to exit, its files included, and alternates with plain steps. Each row runs in its own process,
+because the peer patches PyTorch for good. The peer is mindstudio-probe (msprobe), level L1.
+
+`write` is the time to write the row's distinct bytes to one file, in plain steps: what no writer
+that waits for the file system can be below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+STEPS = 3
+ROWS = {
+    "ours tensor": ("ours", "tensor", False),
+    "ours tensor +sgd": ("ours", "tensor", True),
+    "ours stats": ("ours", "stats", False),
+    "ours stats +sgd": ("ours", "stats", True),
+    "ours unselected": ("ours", "unselected", False),
+    "ours after the block": ("ours", "after", False),
+    "peer tensor": ("peer", "tensor", False),
+    "peer statistics": ("peer", "statistics", False),
+}
+
+
+def make_model(name: str) -> tuple[Any, Any]:
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    if name == "transformer":
+        layer = nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True)
+        return nn.TransformerEncoder(layer, 4, enable_nested_tensor=False), torch.randn(8, 128, 512)
+
+    class Block(nn.Module):
+        def __init__(self, inner: int, outer: int, stride: int = 1) -> None:
+            super().__init__()
+            self.conv1 = nn.Conv2d(inner, outer, 3, stride, 1, bias=False)
+            self.conv2 = nn.Conv2d(outer, outer, 3, 1, 1, bias=False)
+            self.norm1, self.norm2 = nn.BatchNorm2d(outer), nn.BatchNorm2d(outer)
+            self.relu = nn.ReLU()
+            same = inner == outer and stride == 1
+            self.shortcut = (
+                nn.Sequential()
+                if same
+                else nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
+            )
+
+        def forward(self, x: Any) -> Any:
+            y = self.relu(self.norm1(self.conv1(x)))
+            return self.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+    head = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    blocks = [Block(64, 64), Block(64, 64), Block(64, 128, 2), Block(128, 128)]
+    blocks += [Block(128, 256, 2), Block(256, 256), Block(256, 512, 2), Block(512, 512)]
+    tail = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000)]
+    return nn.Sequential(*head, *blocks, *tail), torch.randn(8, 3, 128, 128)
+
+
+def measure(model_name: str, row: str, rounds: int, directory: Path) -> dict[str, Any]:
+    import torch
+
+    tool, mode, with_optimizer = ROWS[row]
+    torch.set_num_threads(2)
+    model, x = make_model(model_name)
+    x.requires_grad_(True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        model(x).float().pow(2).mean().backward()
+        if with_optimizer:
+            optimizer.step()
+
+    block, after = (_our_block if tool == "ours" else _peer_block)(model, step, mode, directory)
+    plain, captured, found = [], [], {}
+    for _ in range(3):
+        step()
+    for turn in range(rounds + 1):
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        plain += [_time(step) for _ in range(2)]
+        seconds = _time(block) / STEPS if mode != "after" else min(_time(step) for _ in range(3))
+        if turn:  # the first one compiles kernels and touches memory for the first time
+            captured.append(seconds)
+        if mode == "after":
+            block()
+        found = after()
+    base = min(plain)
+    files = [path for path in directory.rglob("*") if path.is_file() and path.name != "manifest.json"]
+    written = sum(path.stat().st_size for path in files)
+    result = {
+        "best": min(captured) / base,
+        "median": statistics.median(captured) / statistics.median(plain),
+        "files": len(files) / STEPS,
+        "written": written / STEPS,
+        "write": _write_floor(written, directory) / STEPS / base if written else 0.0,
+        "overhead": max(min(captured) - base, 1e-9),
+        **found,
+    }
+    result.setdefault("logical", result["written"])
+    return result
+
+
+def _our_block(
+    model: Any, step: Callable[[], None], mode: str, directory: Path
+) -> tuple[Callable[[], None], Callable[[], dict[str, Any]]]:
+    import ascend_dump
+
+    paths: list[Path] = []
+
+    def block() -> None:
+        steps, data = ("1000", "tensor") if mode == "unselected" else ("all", mode)
+        with ascend_dump.capture(model, path=directory, steps=steps, data="tensor" if mode == "after" else data) as cap:
+            for _ in range(STEPS):
+                step()
+        paths.append(cap.path)
+
+    def after() -> dict[str, Any]:
+        return {"logical": json.loads((paths[-1] / "manifest.json").read_bytes())["logical_bytes"] / STEPS}
+
+    import logging
+
+    logging.getLogger("ascend_dump").setLevel(logging.ERROR)  # an unselected block warns that it wrote nothing
+    return block, after
+
+
+def _peer_block(
+    model: Any, step: Callable[[], None], mode: str, directory: Path
+) -> tuple[Callable[[], None], Callable[[], dict[str, Any]]]:
+    scope: dict[str, Any] = {"scope": [], "list": [], "data_mode": ["all"]}
+    config = {
+        "task": mode,
+        "dump_path": str(directory),
+        "rank": [],
+        "step": [],
+        "level": "L1",
+        "risk_level": "ALL",
+        "statistics": {**scope, "summary_mode": "statistics"},
+        "tensor": scope,
+    }
+    file = directory.with_suffix(".json")
+    file.write_text(json.dumps(config))
+    from msprobe.pytorch import PrecisionDebugger
+
+    debugger = PrecisionDebugger(config_path=str(file))
+
+    def block() -> None:
+        for _ in range(STEPS):
+            debugger.start(model=model)
+            step()
+            debugger.stop()
+            debugger.step()
+
+    return block, dict
+
+
+def _time(function: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin
+
+
+def _write_floor(nbytes: int, directory: Path) -> float:
+    piece = os.urandom(8 << 20)
+
+    def write() -> None:
+        with open(directory / "floor", "wb", buffering=0) as file:
+            for _ in range(max(nbytes // len(piece), 1)):
+                file.write(piece)
+        (directory / "floor").unlink()
+
+    return min(_time(write) for _ in range(2))
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=["transformer", "convnet"])
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS))
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--dir", type=Path, help="where to write; a fast file system shows our cost, not the disk's")
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    if options.measure:
+        print(json.dumps(measure(*options.measure, options.rounds, options.dir)))
+        return 0
+    print(
+        f"{'model':12} {'row':22} {'best':>6} {'median':>7} {'files/step':>10} {'MB/step':>8} {'write':>6} {'GB/s':>6}"
+    )
+    failed = 0
+    for model in options.models:
+        for row in options.rows:
+            with tempfile.TemporaryDirectory(dir=options.dir) as directory:
+                command = [sys.executable, __file__, "--measure", model, row, "--rounds", str(options.rounds)]
+                done = subprocess.run(
+                    [*command, "--dir", f"{directory}/dump"], capture_output=True, text=True, check=False
+                )
+            if done.returncode:
+                lines = done.stderr.strip().splitlines() or ["no message"]
+                missing = "No module named 'msprobe'" in lines[-1]
+                print(f"{model:12} {row:22} {'not installed' if missing else lines[-1]}")
+                failed += not missing
+                continue
+            found = json.loads(done.stdout.splitlines()[-1])
+            print(
+                f"{model:12} {row:22} {found['best']:5.2f}x {found['median']:6.2f}x {found['files']:10.1f} "
+                f"{found['written'] / 1e6:8.1f} {found['write']:5.2f}x "
+                f"{found['logical'] / found['overhead'] / 1e9:6.1f}",
+                flush=True,
+            )
+    print("GB/s: bytes of all records of a step, per second that the step takes longer")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
