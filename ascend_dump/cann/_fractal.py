@@ -70,6 +70,8 @@ def unpack_weight(array: _Array, layout: str, extents: Extents, groups: Groups) 
     """FRACTAL_Z or FRACTAL_Z_3D -> `layout`, contiguous."""
     import numpy as np
 
+    if 0 in extents.values():
+        return np.empty([extents[letter] for letter in layout], array.dtype)
     depth, height, width = extents.get("D", 1), extents["H"], extents["W"]
     c0 = array.shape[-1]
     rows = array.shape[1] * array.shape[2]
@@ -100,7 +102,7 @@ def unpack_matrix(array: _Array, shape: tuple[int, ...]) -> _Array:
 
     w1, h1, h0, w0 = array.shape[-4:]
     height = shape[-2] if len(shape) > 1 else 1
-    blocks = array.reshape(-1, w1, h1 * h0, w0)
+    blocks = array.reshape(math.prod(array.shape[:-4]), w1, h1 * h0, w0)
     out = np.empty((blocks.shape[0], height, shape[-1]), array.dtype)
     _gather(out, 2, blocks[:, :, :height].transpose(0, 2, 1, 3))
     return out.reshape(shape)

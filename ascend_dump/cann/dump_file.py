@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from ascend_dump._errors import CorruptDump, DumpNotFound, ReadError
+from ascend_dump._errors import CorruptDump, DumpNotFound, NotSupported, ReadError
 from ascend_dump.cann._blobs import Blob, place_blobs
 from ascend_dump.cann._model import (
     MAX_DIMS,
@@ -113,16 +113,16 @@ def decode(dump: DumpFile, tensor: Tensor, *, format: Optional[str] = None) -> n
     The array may be a read-only view of the mapped file, and is then not aligned in memory.
     `format` asks for another layout, "original" for the one the model had (`cann.formats`).
     A payload without a type (string, variant, undefined) is its raw bytes.
-    Raises CorruptDump when payload and shape do not fit, NotSupported for what has no decoding.
+    Raises CorruptDump when payload and shape do not fit, NotSupported for what has no decoding and
+    for a tensor that was not dumped (a null address).
     """
     from ascend_dump.cann import dtypes, formats
 
     raw = payload(dump, tensor)
     if tensor.size and not tensor.length and 0 not in tensor.shape:
-        raise CorruptDump(
-            f"{_label(tensor)}: its address was null on the device, nothing was written for it",
-            path=dump.path,
-            offset=tensor.offset,
+        raise NotSupported(
+            f"{_label(tensor)} of {dump.path} was not dumped: its address was null on the device",
+            hint="an output that the operator does not use; read the others",
         )
     try:
         array = dtypes.decode(raw, tensor.data_type, tensor.shape)

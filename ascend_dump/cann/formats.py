@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump._errors import ConfigError, CorruptDump, NotSupported
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     _Array = np.ndarray[Any, Any]
 
-__all__ = ["ORIGINAL", "TARGETS", "convert", "format_name", "format_number"]
+__all__ = ["ORIGINAL", "TARGETS", "Arranged", "arrange", "convert", "format_name", "format_number"]
 
 #: As a target: the layout the model had.
 ORIGINAL = "original"
@@ -63,6 +63,13 @@ def format_number(name: str) -> int:
     return _NUMBERS[name]
 
 
+class Arranged(NamedTuple):
+    """An array and the layout it is in; ND where it has no named axes."""
+
+    array: _Array
+    layout: str
+
+
 def convert(
     array: _Array,
     source: str,
@@ -81,14 +88,37 @@ def convert(
     groups           of a grouped convolution (FRACTAL_Z)
     c0               block of channels when converting to a blocked layout
 
-    ND has no axes to move: it stays as it is for every plain target, and so does a tensor whose
-    rank is not its layout's. Raises ConfigError for an unknown target, NotSupported for a pair without
-    a conversion and where the original layout is ambiguous, CorruptDump when shapes do not fit.
+    A tensor without named axes stays as it is for every plain target: ND, a tensor whose rank is not
+    its layout's, and what FRACTAL_NZ holds when that has another rank than the target.
+    Raises ConfigError for an unknown target, NotSupported for a pair without a conversion and where
+    the original layout is ambiguous, CorruptDump when shapes do not fit.
     """
+    return arrange(
+        array,
+        source,
+        target,
+        original_shape=original_shape,
+        original_format=original_format,
+        groups=groups,
+        c0=c0,
+    ).array
+
+
+def arrange(
+    array: _Array,
+    source: str,
+    target: str,
+    *,
+    original_shape: Sequence[int] = (),
+    original_format: Optional[str] = None,
+    groups: int = 1,
+    c0: int = 16,
+) -> Arranged:
+    """As `convert`, and tell the layout of the result, which need not be the target."""
     if target not in TARGETS:
         raise ConfigError(f"format={target!r} is no layout to convert to", hint=f"layouts: {', '.join(TARGETS)}")
     if source == target:
-        return array
+        return Arranged(array, source)
     original = tuple(original_shape)
     if source in _CHANNELS:
         return _from_channels(array, source, target, original, original_format)
@@ -96,12 +126,12 @@ def convert(
         return _from_weight(array, source, target, original, original_format, groups)
     if source in _MATRICES:
         return _from_matrix(array, source, target, original, original_format)
-    layout = source if _RANK.get(source) == array.ndim else "ND"
     if source not in _RANK and source != "ND":
         raise _no_conversion(source, target)
+    layout = source if _RANK.get(source) == array.ndim else "ND"
     if target in _RANK or target in ("ND", ORIGINAL):
         return _permute(array, layout, target, original, original_format)
-    return _to_blocks(array, layout, target, groups, c0)
+    return Arranged(_to_blocks(array, layout, target, groups, c0), target)
 
 
 def _no_conversion(source: str, target: str) -> NotSupported:
@@ -112,11 +142,11 @@ def _no_conversion(source: str, target: str) -> NotSupported:
 
 def _permute(
     array: _Array, source: str, target: str, original: tuple[int, ...], original_format: Optional[str]
-) -> _Array:
+) -> Arranged:
     import numpy as np
 
     if source == "ND" or target == "ND":
-        return array
+        return Arranged(array, source)
     if target == ORIGINAL:
         extents = dict(zip(source, array.shape))
         fitting = [
@@ -125,11 +155,12 @@ def _permute(
             if tuple(extents[letter] for letter in layout) == original
         ]
         if source in fitting or not fitting:
-            return array
+            return Arranged(array, source)
         target = fitting[0]
     if sorted(source) != sorted(target):
         raise _no_conversion(source, target)
-    return np.ascontiguousarray(array.transpose([source.index(letter) for letter in target]))
+    moved = array.transpose([source.index(letter) for letter in target])
+    return Arranged(np.ascontiguousarray(moved), target)
 
 
 def _candidates(rank: int, original_format: Optional[str]) -> tuple[str, ...]:
@@ -173,7 +204,7 @@ def _target_layout(target: str, source: str, fitting: Sequence[str], rank: int, 
 
 def _from_channels(
     array: _Array, source: str, target: str, original: tuple[int, ...], original_format: Optional[str]
-) -> _Array:
+) -> Arranged:
     from ascend_dump.cann._fractal import unpack_channels
 
     _check_rank(array, source, _CHANNELS[source])
@@ -196,7 +227,8 @@ def _from_channels(
         target = ORIGINAL
     if original and not fitting:
         raise _unfit(source, array, original)
-    return unpack_channels(array, _target_layout(target, source, fitting, rank, original_format), channels)
+    layout = _target_layout(target, source, fitting, rank, original_format)
+    return Arranged(unpack_channels(array, layout, channels), layout)
 
 
 def _from_weight(
@@ -206,7 +238,7 @@ def _from_weight(
     original: tuple[int, ...],
     original_format: Optional[str],
     groups: int,
-) -> _Array:
+) -> Arranged:
     from ascend_dump.cann._fractal import Groups, unpack_weight
 
     _check_rank(array, source, 4)
@@ -239,12 +271,13 @@ def _from_weight(
             hint="say which layout the model has: --original-format, or original_format=",
         )
     extents = found[chosen]
-    return unpack_weight(array, wanted, extents, Groups.of(groups, extents["C"], extents["N"], c0))
+    how = Groups.of(groups, extents["C"], extents["N"], c0)
+    return Arranged(unpack_weight(array, wanted, extents, how), wanted)
 
 
 def _from_matrix(
     array: _Array, source: str, target: str, original: tuple[int, ...], original_format: Optional[str]
-) -> _Array:
+) -> Arranged:
     from ascend_dump.cann._fractal import unpack_matrix
 
     if array.ndim < 4 or not array.shape[-1] or not array.shape[-2]:
@@ -258,12 +291,14 @@ def _from_matrix(
     if not fits:
         raise _unfit(source, array, original)
     matrix = unpack_matrix(array, shape)
+    known = original_format if original_format and _RANK.get(original_format) == matrix.ndim else None
     if target in ("ND", ORIGINAL):
-        return matrix
+        return Arranged(matrix, known or "ND")
     if _RANK.get(target) != matrix.ndim:
-        raise _no_conversion(f"{source} of {matrix.ndim} dimensions", target)
+        if target not in _RANK:
+            raise _no_conversion(source, target)
+        return Arranged(matrix, "ND")
     # Without a word about the model's layout, the one asked for is taken for it.
-    known = original_format if _RANK.get(original_format or "") == matrix.ndim else None
     return _permute(matrix, known or target, target, original, None)
 
 

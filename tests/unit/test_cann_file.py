@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascend_dump._errors import AscendDumpError, CorruptDump, DumpNotFound, ReadError
+from ascend_dump._errors import AscendDumpError, CorruptDump, DumpNotFound, NotSupported, ReadError
 from ascend_dump.cann import dump_file
 from ascend_dump.cann._blobs import place_blobs
 from ascend_dump.cann.dump_file import OriginalOp, Tensor, decode, payload, read_header, tensor_of, write, write_nano
@@ -213,7 +213,7 @@ def test_null_addresses_have_no_payload(tmp_path: Path) -> None:
     np.testing.assert_array_equal(decode(dump, dump.tensors[0]), first)
     np.testing.assert_array_equal(decode(dump, dump.tensors[2]), second)
     assert payload(dump, dump.spaces[0]).tobytes() == b"log"
-    with pytest.raises(CorruptDump, match="input 1: its address was null"):
+    with pytest.raises(NotSupported, match=r"input 1 of .* its address was null"):
         decode(dump, dump.tensors[1])
 
 

@@ -1,0 +1,197 @@
+"""Write converted tensors: whole files or none, private to their owner."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import itertools
+import os
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from ascend_dump._errors import CorruptDump, ReadError, WriteError
+from ascend_dump._paths import PRIVATE_FILE
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    _Array = np.ndarray[Any, Any]
+
+__all__ = ["copy_as_npy", "fit_name", "write_bytes", "write_npy", "write_npz", "write_text"]
+
+#: msaccucmp renames names from this many characters on; file systems allow this many bytes.
+_LONGEST_NAME = 255
+#: A payload up to this size costs less to read than to ask the kernel to copy it (measured).
+_SMALL = 1 << 16
+_PART = 1 << 24
+#: How a kernel, a file system or a sandbox says that it does not copy.
+_NO_KERNEL_COPY = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
+
+_numbers = itertools.count()
+_mapping_lock = threading.Lock()
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[BinaryIO]:
+    """A file that becomes `path` when it is complete, and never appears when it is not."""
+    # Short, whatever the length of the name it becomes.
+    temporary = path.with_name(f".convert-{os.getpid()}-{next(_numbers)}")
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with open(os.open(temporary, flags, PRIVATE_FILE), "wb", buffering=0) as file:
+            yield file  # unbuffered: every write here is one large one
+        os.replace(temporary, path)
+    except OSError as error:
+        raise WriteError(
+            f"{os.fspath(path)} cannot be written: {error.strerror or error}", hint="check the directory and the space"
+        ) from error
+    finally:
+        # Gone when it was renamed.
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
+
+
+def write_bytes(path: Path, *parts: Any) -> int:
+    """Write byte strings and contiguous arrays one after the other; return the size."""
+    size = 0
+    with _replaced(path) as file:
+        for part in parts:
+            size += _write_all(file, part if isinstance(part, (bytes, memoryview)) else _raw(part))
+    return size
+
+
+def write_npy(path: Path, array: _Array) -> int:
+    """Write an array with a numpy type as `.npy`, as numpy.save does; return the size."""
+    import numpy as np
+
+    if array.flags.c_contiguous:
+        return write_bytes(path, _npy_head(array.dtype.str, array.shape, False), array)
+    if array.flags.f_contiguous:
+        return write_bytes(path, _npy_head(array.dtype.str, array.shape, True), array.T)
+    # numpy.save would write this element by element.
+    return write_bytes(path, _npy_head(array.dtype.str, array.shape, False), np.ascontiguousarray(array))
+
+
+def copy_as_npy(path: Path, descriptor: int, offset: int, length: int, dtype: str, shape: tuple[int, ...]) -> int:
+    """Make a `.npy` of bytes that stand in another file; the kernel copies what is not small."""
+    head = _npy_head(dtype, shape, False)
+    with _replaced(path) as file:
+        if length <= _SMALL:
+            _write_all(file, head + _read(descriptor, length, offset))
+        else:
+            _write_all(file, head)
+            _copy(descriptor, offset, length, file)
+    return len(head) + length
+
+
+def write_npz(path: Path, arrays: Mapping[str, _Array]) -> int:
+    """Write arrays with numpy types as one uncompressed `.npz`; return the size."""
+    import numpy as np
+
+    with _replaced(path) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # any number of names, some stubs know a keyword of savez
+        return file.tell()
+
+
+def write_text(path: Path, array: _Array, separator: str, head: str) -> int:
+    """Write one line per row of the last dimension; floats read back to the same value."""
+    rows = array.reshape(-1, array.shape[-1] if array.ndim and array.size else 1)
+    kind = array.dtype.kind
+    # The shortest digits that give the value back in its own precision.
+    digits = {"float16": 5, "float32": 9, "complex64": 9}.get(array.dtype.name, 17)
+    with _replaced(path) as file:
+        size = _write_all(file, head.encode())
+        for start in range(0, len(rows), 1024):
+            lines = []
+            for row in rows[start : start + 1024].tolist():
+                if kind == "f":
+                    cells = (f"{value:.{digits}g}" for value in row)
+                elif kind == "c":
+                    cells = (f"{value.real:.{digits}g}{value.imag:+.{digits}g}j" for value in row)
+                else:
+                    cells = (str(int(value)) for value in row)
+                lines.append(separator.join(cells) + "\n")
+            size += _write_all(file, "".join(lines).encode())
+    return size
+
+
+def fit_name(directory: Path, name: str, suffix: str) -> str:
+    """The name, or a hash where it is too long, which is then noted in `mapping.csv` (`hash,name`).
+
+    Hash and limit are msaccucmp's: uuid3 of the name from 255 characters on.
+    """
+    if len(name) < _LONGEST_NAME and len(os.fsencode(name)) <= _LONGEST_NAME:
+        return name
+    short = uuid.uuid3(uuid.NAMESPACE_DNS, name).hex + suffix
+    line = os.fsencode(f"{short},{name}\n")
+    mapping = directory / "mapping.csv"
+    try:
+        with _mapping_lock:
+            if not mapping.exists() or line not in mapping.read_bytes():
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                with open(os.open(mapping, flags, PRIVATE_FILE), "ab", buffering=0) as file:
+                    file.write(line)
+    except OSError as error:
+        raise WriteError(f"{mapping} cannot be written: {error.strerror}", hint="check the directory") from error
+    return short
+
+
+@functools.lru_cache(maxsize=1024)
+def _npy_head(dtype: str, shape: tuple[int, ...], fortran: bool) -> bytes:
+    import io
+
+    import numpy as np
+
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(out, {"descr": dtype, "fortran_order": fortran, "shape": shape})
+    return out.getvalue()
+
+
+def _raw(array: _Array) -> memoryview:
+    import numpy as np
+
+    flat = array.reshape(-1)
+    return flat.view(np.uint8).data if flat.size else memoryview(b"")
+
+
+def _write_all(file: BinaryIO, data: Any) -> int:
+    view = memoryview(data)
+    done = 0
+    # One write moves at most 2 GiB.
+    while done < view.nbytes:
+        done += file.write(view[done:])
+    return done
+
+
+def _copy(source: int, offset: int, length: int, file: BinaryIO) -> None:
+    end = offset + length
+    # Some builds of Python have no copy_file_range.
+    in_kernel = hasattr(os, "copy_file_range")
+    while offset < end:
+        if in_kernel:
+            try:
+                copied = os.copy_file_range(source, file.fileno(), end - offset, offset)
+            except OSError as error:
+                if error.errno not in _NO_KERNEL_COPY:
+                    raise
+                in_kernel = False
+                continue
+            if not copied:
+                raise CorruptDump("the file became shorter while it was read", offset=offset)
+        else:
+            copied = _write_all(file, _read(source, min(end - offset, _PART), offset))
+        offset += copied
+
+
+def _read(source: int, length: int, offset: int) -> bytes:
+    try:
+        data = os.pread(source, length, offset)
+    except OSError as error:
+        raise ReadError(f"cannot be read at byte {offset}: {error.strerror}") from error
+    if len(data) != length:
+        raise CorruptDump("the file became shorter while it was read", offset=offset)
+    return data

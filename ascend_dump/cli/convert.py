@@ -1,0 +1,183 @@
+"""`ascend-dump convert`: CANN's binary dump files as arrays that every tool reads."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+import click
+
+from ascend_dump._errors import ConfigError
+from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._failure import error_fields
+from ascend_dump.cli._reading import json_option, progress
+
+if TYPE_CHECKING:
+    from ascend_dump.cann.convert import Failure, Options, Result
+
+#: Failures told on stderr; --json lists all.
+_SHOWN = 10
+
+
+@click.command(short_help="Convert CANN dump files to .npy and others.")
+@click.argument("sources", nargs=-1, required=True, metavar="SRC...", type=click.Path(path_type=Path))
+@click.option("-o", "--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Output directory.")
+@click.option(
+    "--type",
+    "type_",
+    default="npy",
+    show_default=True,
+    metavar="TYPE",
+    help="npy, npz (one file per operator), bin (the bytes), txt or csv (one line per row).",
+)
+@click.option("--format", metavar="LAYOUT", help='Layout: NCHW, ND, ..., or "original" for the one the model had.')
+@click.option("--dtype", metavar="TYPE", help="Convert the values, for example to float32.")
+@click.option("--select", metavar="TEXT", help="Operator names in file names: a glob, or re:PATTERN.")
+@click.option("--io", type=click.Choice(["input", "output"]), help="Only inputs, or only outputs.")
+@click.option("--index", metavar="TEXT", help='Positions among inputs or outputs: "0|2-3".')
+@click.option("--shape", metavar="DIMS", help="The shape in the model, such as 1,30,20, in place of the recorded one.")
+@click.option("--original-format", metavar="LAYOUT", help="The model's layout, where a shape fits several.")
+@click.option(
+    "--names",
+    type=click.Choice(["msaccucmp", "ours"]),
+    default="msaccucmp",
+    show_default=True,
+    help="File names: msaccucmp's, or ours with type, shape and layout in them.",
+)
+@click.option(
+    "--msaccucmp-compat", "compat", is_flag=True, help="Write what msaccucmp writes, its wrong decodings included."
+)
+@click.option("--jobs", type=click.IntRange(0), default=0, metavar="N", help="Threads; 0 is one per processor.")
+@json_option
+def convert(sources: tuple[Path, ...], out: Path, as_json: bool, **chosen: Any) -> Exit:
+    """Convert dump files, or all dump files below directories, into the directory OUT.
+
+    Values are right where msaccucmp's are not: NaN and Inf of float8 and hifloat8, layouts cut to
+    the shape the model had. Types that numpy lacks (bfloat16, float8, ...) become float32, which
+    holds all their values. Everything that can be converted is; exits with 3 when something could
+    not be, and tells what and why.
+    """
+    from ascend_dump.cann.convert import convert_all, find_tasks
+    from ascend_dump.reading._dump import text_matcher
+
+    options = _options(chosen)
+    pattern: Optional[str] = chosen["select"]
+    tasks = find_tasks(sources, out, text_matcher(pattern) if pattern else None)
+    summary = _Summary()
+    results = convert_all(tasks, options, jobs=chosen["jobs"], compat=chosen["compat"])
+    seen = summary.watch(progress(results, "files"))
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        files = (_fields(result) for result in seen if not result.skipped)
+        write_document(sys.stdout, "convert", {"out": out, "files": files, "totals": summary.fields})
+    else:
+        for _ in seen:
+            pass
+        print(summary)
+    if chosen["compat"] and any(source.is_dir() for source in sources):
+        from ascend_dump.cann._msaccucmp import write_failed_list
+
+        write_failed_list(out, summary.failures, formats=options.format is not None)
+    summary.tell()
+    return Exit.UNREADABLE if summary.failures or not summary.files else Exit.OK
+
+
+def _options(chosen: dict[str, Any]) -> Options:
+    from ascend_dump._steps import Steps
+    from ascend_dump.cann.convert import Options
+
+    return Options(
+        type=chosen["type_"],
+        format=chosen["format"],
+        dtype=chosen["dtype"],
+        io=chosen["io"],
+        indices=None if chosen["index"] is None else Steps(chosen["index"], name="index"),
+        shape=_shape(chosen["shape"]),
+        original_format=chosen["original_format"],
+        names=chosen["names"],
+    )
+
+
+def _shape(text: Optional[str]) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    dims = text.replace("x", ",").split(",")
+    if not all(dim.strip().isdecimal() and len(dim) < 20 for dim in dims):
+        raise ConfigError(f"shape={text!r} is no shape", hint="numbers separated by commas, such as 1,3,224,224")
+    return tuple(map(int, dims))
+
+
+def _fields(result: Result) -> dict[str, Any]:
+    return {
+        "source": result.source,
+        "written": result.written,
+        "problems": result.problems,
+        "failures": [{"what": failure.what, "error": error_fields(failure.error)} for failure in result.failures],
+    }
+
+
+class _Summary:
+    """Sums over the results as they pass by."""
+
+    def __init__(self) -> None:
+        self.files = self.written = self.size = self.skipped = self.unreadable = 0
+        self.failures: list[Failure] = []
+        self.problems: list[tuple[Path, str]] = []
+
+    def watch(self, results: Iterator[Result]) -> Iterator[Result]:
+        for result in results:
+            if result.skipped:
+                self.skipped += 1
+            else:
+                self.files += 1
+            self.written += len(result.written)
+            self.size += result.size
+            self.failures += result.failures
+            self.unreadable += bool(result.failures)
+            self.problems += [(result.source, problem) for problem in result.problems]
+            yield result
+
+    def fields(self) -> dict[str, int]:
+        return {
+            "files": self.files,
+            "written": self.written,
+            "bytes": self.size,
+            "failed_files": self.unreadable,
+            "failures": len(self.failures),
+            "skipped": self.skipped,
+        }
+
+    def __str__(self) -> str:
+        from ascend_dump.report.tables import size
+
+        text = f"{self.files} dump files · {self.written} files written · {size(self.size)}"
+        if self.skipped:
+            text += f" · {self.skipped} other files passed by"
+        return text
+
+    def tell(self) -> None:
+        """Say on stderr what could not be converted, and what is odd about what was."""
+        if not self.files:
+            print("no dump file was found", "" if self.skipped else "or none was selected", file=sys.stderr)
+        _tell([f"{source}: {problem}" for source, problem in self.problems], "problems:")
+        lines = []
+        for failure in self.failures:
+            where = "" if getattr(failure.error, "path", None) is not None else f"{os.fspath(failure.source)}: "
+            what = f"{failure.what}: " if failure.what and failure.what not in failure.error.message else ""
+            lines.append(f"{where}{what}{failure.error.message} [{failure.error.code}]")
+        _tell(lines, f"{len(lines)} could not be converted, in {self.unreadable} files:")
+
+
+def _tell(lines: list[str], title: str) -> None:
+    from ascend_dump.report.tables import escape
+
+    if lines:
+        print(title, file=sys.stderr)
+    for line in lines[:_SHOWN]:
+        print(f"  {escape(line)}", file=sys.stderr)
+    if len(lines) > _SHOWN:
+        print(f"  and {len(lines) - _SHOWN} more (--json lists all)", file=sys.stderr)
