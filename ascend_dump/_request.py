@@ -166,7 +166,7 @@ class DumpRequest:
         file = Path(path)
         try:
             text = file.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path with a NUL
             raise ConfigError(f"{file}: cannot be read: {error}", hint="give a JSON or TOML file in UTF-8") from None
         values = _decode(file, text)
         inner = values.get("ascend_dump", values) if isinstance(values, Mapping) else values
