@@ -54,8 +54,8 @@ class Session:
                 hint="stop it first; one capture sees every operator, select() narrows what you read",
                 code="AD302",
             )
-        self.armed = True
-        self.launched = launched
+        self.armed: bool = True
+        self.launched: bool = launched
         self.recording = False
         self.failure: Optional[AscendDumpError] = None
         self.records_inputs = request.mode in ("input", "all")
