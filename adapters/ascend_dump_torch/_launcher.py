@@ -62,6 +62,9 @@ class _Process:
         self._over = False
 
     def _called(self, module: torch.nn.Module, args: Any) -> None:
+        # Inside a compiled model hooks are traced, not called; what they do must not reach its graph.
+        if torch.compiler.is_compiling():
+            return
         if self._over or (self._thread is not None and self._thread != threading.get_ident()):
             return
         self._depth += 1
@@ -76,6 +79,8 @@ class _Process:
             log.debug("opening the capture failed", exc_info=True)
 
     def _returned(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         if self._thread == threading.get_ident() and self._depth:
             self._depth -= 1
 

@@ -103,6 +103,9 @@ class Session:
     # The clock.
 
     def _target_called(self, module: torch.nn.Module, args: Any) -> None:
+        # Inside a compiled function hooks are traced, not called; what they do must not reach its graph.
+        if torch.compiler.is_compiling():
+            return
         if threading.get_ident() != self._thread:
             self._other_threads += 1
             return
@@ -117,7 +120,7 @@ class Session:
             self.tracker.enter(module)
 
     def _target_returned(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        if threading.get_ident() != self._thread:
+        if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
             return
         self._depth -= 1
 
