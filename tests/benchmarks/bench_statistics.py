@@ -1,9 +1,10 @@
 """Time the statistics of one tensor against a plain copy of the same bytes, as ratios within one run.
 
-    python tests/benchmarks/bench_statistics.py [MB] [--repeat N] [--dtypes float32,bfloat16]
+    python tests/benchmarks/bench_statistics.py [MB] [--repeat N] [--dtypes float32,bfloat16] [--quick]
 
 Prints, per dtype and kind of data, the time of `statistics` with numba and with numpy, of torch's four reductions
-(max, min, mean, norm) and the ratio of each to `np.copyto`, and what one call on a small tensor costs.
+(max, min, mean, norm) and of `has_nonfinite`, each as a ratio to `np.copyto`, and what one call on a small tensor
+costs. "cores" says how many processors the numba row really had: on a busy machine fewer than it has threads.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from typing import Callable, Optional
+from typing import Callable, NamedTuple, Optional
 
 import ml_dtypes
 import numpy as np
@@ -43,40 +44,45 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("size", nargs="?", type=float, default=256, help="megabytes of each tensor (default 256)")
     parser.add_argument("--repeat", type=int, default=7, help="runs of each row, the best of which counts (default 7)")
     parser.add_argument("--dtypes", default=",".join(DTYPES))
+    parser.add_argument("--quick", action="store_true", help="leave out the slow rows, numpy and torch")
     options = parser.parse_args(argv)
     dtypes = options.dtypes.split(",")
     numba = _numba_ready(dtypes)
-    torch = _torch()
-    worst = _print_large(options.size, options.repeat, dtypes, numba, torch)
+    torch = None if options.quick else _torch()
+    worst = _print_large(options, dtypes, numba, torch)
     _print_small(numba)
     if numba:
         print(f"\ngoal: numba at most {GOAL} x np.copyto on {', '.join(GOAL_DTYPES)}; measured at most {worst:.2f}")
     return int(numba and worst > GOAL)
 
 
-def _print_large(size: float, repeat: int, dtypes: Sequence[str], numba: bool, torch: object) -> float:
-    print(f"{size:g} MB per tensor, best of {repeat}; ratios to np.copyto of the same bytes in the same round")
-    print(f"{'dtype':<15}{'data':<20}{'copyto ms':>10}{'numba':>8}{'numpy':>8}{'torch 4':>9}{'nonfinite':>11}")
+def _print_large(options: argparse.Namespace, dtypes: Sequence[str], numba: bool, torch: object) -> float:
+    print(f"{options.size:g} MB per tensor, best of {options.repeat} rounds; ratios to np.copyto of the same bytes")
+    print(
+        f"{'dtype':<15}{'data':<18}{'copyto ms':>10}{'numba':>7}{'cores':>7}{'numpy':>7}{'torch 4':>9}{'nonfinite':>11}"
+    )
     worst = 0.0
     for dtype in dtypes:
-        for label, array in _variants(dtype, int(size * 2**20)):
+        for label, array in _variants(dtype, int(options.size * 2**20)):
             target = np.empty_like(array)
             rows: list[Optional[Callable[[], object]]] = [
                 lambda array=array, target=target: np.copyto(target, array),
                 (lambda array=array: statistics(array, engine="numba")) if numba else None,
-                lambda array=array: statistics(array, engine="numpy"),
+                None if options.quick else lambda array=array: statistics(array, engine="numpy"),
                 _torch_row(torch, array),
                 lambda array=array: has_nonfinite(array),
             ]
-            copy, *others = _race(rows, repeat)
+            copy, *others = _race(rows, options.repeat)
             assert copy is not None
-            cells = ["-" if spent is None else f"{spent / copy:.2f}" for spent in others]
+            cells = ["-" if spent is None else f"{spent.wall / copy.wall:.2f}" for spent in others]
+            cores = "-" if others[0] is None else f"{others[0].cpu / others[0].wall:.1f}"
             print(
-                f"{dtype:<15}{label:<20}{copy * 1e3:>10.1f}{cells[0]:>8}{cells[1]:>8}{cells[2]:>9}{cells[3]:>11}",
+                f"{dtype:<15}{label:<18}{copy.wall * 1e3:>10.1f}{cells[0]:>7}{cores:>7}{cells[1]:>7}{cells[2]:>9}"
+                f"{cells[3]:>11}",
                 flush=True,
             )
             if others[0] is not None and dtype in GOAL_DTYPES:
-                worst = max(worst, others[0] / copy)
+                worst = max(worst, others[0].wall / copy.wall)
     return worst
 
 
@@ -119,18 +125,26 @@ def _cast(values: np.ndarray, dtype: str) -> np.ndarray:
     return (values * 40).astype(target) if target.kind in "iu" else values.astype(target)
 
 
-def _race(rows: Sequence[Optional[Callable[[], object]]], repeat: int) -> list[Optional[float]]:
+class Spent(NamedTuple):
+    """Seconds on the clock, and of processor time on all threads."""
+
+    wall: float
+    cpu: float
+
+
+def _race(rows: Sequence[Optional[Callable[[], object]]], repeat: int) -> list[Optional[Spent]]:
     """Time the rows in turn, so that a disturbance meets all of them, and keep the best of each."""
-    best: list[Optional[float]] = [None if row is None else float("inf") for row in rows]
-    for turn in range(repeat + 1):
-        for index, row in enumerate(rows):
-            if row is not None:
-                start = time.perf_counter()
-                row()
-                spent = time.perf_counter() - start
-                if turn:
-                    best[index] = min(best[index] or 0.0, spent)
-    return best
+    rounds: list[list[Optional[Spent]]] = []
+    for _ in range(repeat + 1):
+        rounds.append([None if row is None else _time(row) for row in rows])
+    # The first round pays for pages and caches.
+    return [None if column[0] is None else min(filter(None, column)) for column in zip(*rounds[1:])]
+
+
+def _time(row: Callable[[], object]) -> Spent:
+    wall, cpu = time.perf_counter(), time.process_time()
+    row()
+    return Spent(time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def _per_call(function: Callable[[], object], number: int = 300) -> float:

@@ -392,6 +392,25 @@ class TestValues:
         assert found[5:] == (array.size, 0, 0, 0, 0, 0)
 
     @pytest.mark.parametrize("engine", ENGINES)
+    @pytest.mark.parametrize("name", [*FLOATS, *COMPLEX])
+    def test_a_block_of_nothing_but_nan_beside_others(self, name: str, engine: str) -> None:
+        array = np.full(150_000, -3).astype(dtype_named(name))
+        array[:140_000] = np.nan
+        extreme = 3.0 if name in COMPLEX else -3.0
+        for view in (array, array[::-1], array.reshape(2, -1).T[::2], np.repeat(array, 2)[::2]):
+            found = statistics(view, engine=engine)
+            assert (found.max, found.min) == (extreme, extreme)
+
+    @pytest.mark.parametrize("engine", ENGINES)
+    @pytest.mark.parametrize("name", FLOATS)
+    @pytest.mark.parametrize("sign", [1, -1])
+    def test_nan_beside_numbers_of_one_sign(self, name: str, sign: int, engine: str) -> None:
+        array = (np.array([2.0, math.nan, 5.0, -math.nan, 3.0]) * sign).astype(dtype_named(name))
+        found = statistics(array, engine=engine)
+        assert (found.max, found.min) == ((5, 2) if sign > 0 else (-2, -5))
+        assert found[5:] == (2, 0, 0, 0, 0, 0)
+
+    @pytest.mark.parametrize("engine", ENGINES)
     def test_bool_extremes_are_ints(self, engine: str) -> None:
         found = statistics(np.array([True, False, True]), engine=engine)
         assert repr(found[:4]) == "(3, 1, 0, 0.6666666666666666)"
@@ -414,6 +433,19 @@ class TestValues:
         assert statistics(np.array([3e-200 + 4e-200j]), engine=engine).l2norm == pytest.approx(5e-200)
         over = statistics(np.array([1.7e308 + 1.7e308j]), engine=engine)
         assert (over.max, over.posinf) == (math.inf, 0)
+        diluted = statistics(np.array([1.7e308 + 1.7e308j, 0j, 0j, 0j, 0j] * 5), engine=engine)
+        assert diluted.mean == pytest.approx(math.sqrt(2) * 3.4e307)
+        many = statistics(np.resize([3e200 + 4e200j, 0j, 0j], 210_000), engine=engine)
+        assert many.mean == pytest.approx(5e200 / 3)
+        assert many.l2norm == pytest.approx(5e200 * math.sqrt(70_000))
+
+    @pytest.mark.parametrize("engine", ENGINES)
+    @pytest.mark.parametrize("value", [1.1e308, 1.3e308, 1.7e308, sys.float_info.max])
+    def test_rounding_does_not_lift_the_mean_over_the_elements(self, value: float, engine: str) -> None:
+        for count in range(2, 60):
+            found = statistics(np.full(count, value), engine=engine)
+            assert found.mean is not None
+            assert value * (1 - 1e-15) <= found.mean <= value
 
     @pytest.mark.parametrize("engine", ENGINES)
     @pytest.mark.parametrize("name", DTYPES)
