@@ -1,0 +1,129 @@
+"""`ascend-dump watch`: which operator overwrote the output of another one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Optional
+
+import click
+
+from ascend_dump._errors import ReadError
+from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._reading import (
+    Unreadable,
+    json_option,
+    leading_cells,
+    leading_columns,
+    open_selected,
+    progress,
+    shape_text,
+)
+
+if TYPE_CHECKING:
+    from ascend_dump.analysis.trample import Sighting
+    from ascend_dump.report.tables import Column
+
+_PLACE = ("step", "rank", "device", "model", "model_id", "run", "timestamp", "op_type", "index", "dtype", "shape")
+
+
+@click.command(short_help="Find which operator overwrote another one's output.")
+@click.argument("path", type=click.Path(), default="dumps")
+@click.option("--step", metavar="TEXT", help='Steps: "0|3-5|10".')
+@click.option("--rank", metavar="TEXT", help="Global ranks, as --step.")
+@click.option("--device", metavar="TEXT", help="Device ids, as --step.")
+@click.option("--model", metavar="TEXT", help="Model names: a glob, or re:PATTERN.")
+@click.option("--run", metavar="TEXT", help="Runs, by the name of their time directory, as --model.")
+@json_option
+def watch(path: str, as_json: bool, **selectors: Optional[str]) -> Exit:
+    """Compare the looks of the watcher in the dump at PATH (default: dumps).
+
+    A dump with scene='watch' holds the output of each watched operator as it was after that
+    operator and after each suspect (files SUSPECT_To_WATCHED). An output that changed in between
+    was overwritten by the suspect, or by something that ran since the look before it. The change
+    is shown with the first element that differs and the number of bytes.
+
+    Exit code 1 when an output was overwritten, 0 when none was.
+    """
+    from ascend_dump.analysis.trample import watch_outputs
+
+    dump = open_selected(path, selectors)
+    unreadable = Unreadable()
+    sightings = list(_judged(watch_outputs(unreadable.watch(progress(dump, "records"))), unreadable))
+    found = [one for one in sightings if one.trample is not None]
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        counts = {"compared": sum(_compared(one) for one in sightings), "pairs": len(sightings)}
+        write_document(sys.stdout, "watch", {"path": path, **counts, "tramples": map(_fields, found)})
+    elif found:
+        from ascend_dump.report.tables import write_table
+
+        lead = leading_columns(dump)
+        write_table(_columns(lead), (_cells(one, lead) for one in found), sys.stdout)
+    _tell(path, sightings, found)
+    code = unreadable.finish()
+    return Exit.DIFFERENT if found else code
+
+
+def _judged(sightings: Iterator[Sighting], unreadable: Unreadable) -> Iterator[Sighting]:
+    for one in sightings:
+        if isinstance(one.error, ReadError):
+            # A record that is broken as a whole was counted when it passed.
+            if one.record.error is None and (one.base is None or one.base.error is None):
+                unreadable.add(one.error)
+        elif one.error is not None:
+            unreadable.without_values += 1
+        yield one
+
+
+def _compared(one: Sighting) -> bool:
+    return one.base is not None and one.error is None
+
+
+def _tell(path: str, sightings: list[Sighting], found: list[Sighting]) -> None:
+    """What the table does not show, on stderr."""
+    from ascend_dump.report.tables import counted
+
+    compared = sum(_compared(one) for one in sightings)
+    early = sum(one.base is None for one in sightings)
+    if not sightings:
+        print(f"no file of the watcher in {path}; they are recorded with scene='watch'", file=sys.stderr)
+    elif not found and compared:
+        print(f"no watched output was overwritten; {counted(compared, 'look')} compared", file=sys.stderr)
+    if early:
+        reason = "no earlier output of the watched operator is in the dump to compare with"
+        print(f"{counted(early, 'look')} left out: {reason}", file=sys.stderr)
+
+
+def _fields(one: Sighting) -> dict[str, Any]:
+    assert one.trample is not None
+    assert one.base is not None
+    return {
+        "layer": one.layer,
+        "watched": one.watched,
+        **one.trample._asdict(),
+        **{name: getattr(one.record, name) for name in _PLACE},
+        "nbytes": one.record.nbytes,
+        "path": one.record.path,
+        "base": one.base.path,
+    }
+
+
+def _columns(lead: list[Column]) -> list[Column]:
+    from ascend_dump.report.tables import Column
+
+    names = [Column("overwritten by", elastic=True), Column("output of", elastic=True), Column("index", right=True)]
+    counts = [Column("elements", right=True), Column("bytes", right=True)]
+    values = [Column(name) for name in ("dtype", "shape", "first", "before", "after")]
+    return [*lead, *names, *values, *counts, Column("intact")]
+
+
+def _cells(one: Sighting, lead: list[Column]) -> list[str]:
+    change, record = one.trample, one.record
+    assert change is not None
+    intact = f"after {change.since or one.watched}"
+    place = str(list(change.first)).replace(" ", "")
+    values = [place, str(change.before), str(change.after), str(change.elements), str(change.changed_bytes), intact]
+    kind = [str(record.index), record.dtype or "-", shape_text(record)]
+    return [*leading_cells(record, lead), one.layer, one.watched, *kind, *values]
