@@ -60,8 +60,8 @@ def convert(sources: tuple[Path, ...], out: Path, as_json: bool, **chosen: Any) 
     holds all their values. Everything that can be converted is; exits with 3 when something could
     not be, and tells what and why.
     """
+    from ascend_dump._patterns import text_matcher
     from ascend_dump.cann.convert import convert_all, find_tasks
-    from ascend_dump.reading._dump import text_matcher
 
     options = _options(chosen)
     pattern: Optional[str] = chosen["select"]

@@ -106,7 +106,7 @@ def _choose(path: Path, name: Optional[str]) -> Path:
 
 
 def _tests(op_type: Optional[str], name: Optional[str]) -> list[_Test]:
-    from ascend_dump.reading._dump import text_matcher
+    from ascend_dump._patterns import text_matcher
 
     tests: list[_Test] = []
     if op_type is not None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
-import re
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from ascend_dump._errors import ConfigError, DumpNotFound, NotSupported, ReadError, UnknownFormat
+from ascend_dump._errors import DumpNotFound, NotSupported, ReadError, UnknownFormat
+from ascend_dump._patterns import text_matcher
 from ascend_dump._steps import Steps, StepsLike
 from ascend_dump.cann.names import loosen_glob
 from ascend_dump.reading._dialect import Dialect, Directory, Entry, rank_of
@@ -19,27 +18,7 @@ from ascend_dump.reading._record import FIELDS, Record
 if TYPE_CHECKING:
     import polars
 
-__all__ = ["Dump", "open_dump", "text_matcher"]
-
-
-def text_matcher(pattern: str) -> Callable[[str], bool]:
-    """A test for names: a shell glob (case kept), or a regular expression after `re:`.
-
-    A regular expression is searched, a glob must match the whole name.
-    Raises ConfigError for a regular expression that does not compile.
-    """
-    if pattern.startswith("re:"):
-        try:
-            found = re.compile(pattern[3:])
-        except re.error as error:
-            raise ConfigError(
-                f"{pattern!r} is not a regular expression: {error}",
-                hint="drop the `re:` prefix to use a glob such as *conv1*",
-                code="AD103",
-            ) from None
-        return lambda text: found.search(text) is not None
-    glob = re.compile(fnmatch.translate(pattern))
-    return lambda text: glob.match(text) is not None
+__all__ = ["Dump", "open_dump"]
 
 
 class _Query(NamedTuple):

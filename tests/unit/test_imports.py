@@ -19,7 +19,7 @@ ADAPTERS = ROOT / "adapters"
 
 FRAMEWORKS = {"torch", "torch_npu", "torchair", "mindspore", "tensorflow", "npu_bridge", "npu_device", "acl"}
 
-BASE = {"_version", "_errors", "_problem", "_steps", "_rank", "_paths", "_request"}
+BASE = {"_version", "_errors", "_problem", "_steps", "_rank", "_paths", "_patterns", "_request"}
 HOUSE = {*BASE, "cann", "writing", "reading", "analysis", "report", "_adapter", "_capture", "_activation"}
 #: Each part of the core and the parts it may import.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_rank": set(),
     "_steps": {"_errors"},
     "_paths": {"_errors"},
+    "_patterns": {"_errors"},
     "_request": {"_errors", "_steps"},
     "cann": BASE,
     "writing": {*BASE, "cann"},

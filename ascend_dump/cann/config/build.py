@@ -7,14 +7,14 @@ would accept without doing is left in for `check_acl_config` and `check_ge_optio
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump._errors import ConfigError, NotSupported
+from ascend_dump._patterns import text_matcher
 
 if TYPE_CHECKING:
     from ascend_dump._request import DumpRequest
@@ -201,23 +201,12 @@ def _names(field: str, texts: Iterable[str], known: Optional[list[str]]) -> list
                 f"{field}={text!r}: CANN compares exact names and the operators of the graph are not known here",
                 hint="list the names, as `ascend-dump ops` shows them, or give the graph (`config --graph`)",
             )
-        matches = _matcher(field, text)
+        matches = text_matcher(text)
         chosen = [name for name in known if matches(name)]
         if not chosen:
             raise ConfigError(f"{field}={text!r} matches no operator of the graph", hint="see `ascend-dump ops`")
         found += chosen
     return list(dict.fromkeys(found))
-
-
-def _matcher(field: str, text: str) -> Callable[[str], object]:
-    try:
-        if text.startswith("re:"):
-            return re.compile(text[len("re:") :]).search
-    except re.error as error:
-        raise ConfigError(
-            f"{field}={text!r} is not a regular expression: {error}", hint="check it, or use a glob", code="AD103"
-        ) from None
-    return re.compile(fnmatch.translate(text)).match
 
 
 def _steps(steps: Steps) -> dict[str, str]:

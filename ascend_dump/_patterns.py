@@ -1,0 +1,31 @@
+"""The pattern language for names: a shell glob, or a regular expression after `re:`."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable
+
+from ascend_dump._errors import ConfigError
+
+__all__ = ["text_matcher"]
+
+
+def text_matcher(pattern: str) -> Callable[[str], bool]:
+    """A test for names: a shell glob (case kept), or a regular expression after `re:`.
+
+    A regular expression is searched, a glob must match the whole name.
+    Raises ConfigError for a regular expression that does not compile.
+    """
+    if pattern.startswith("re:"):
+        try:
+            found = re.compile(pattern[3:])
+        except re.error as error:
+            raise ConfigError(
+                f"{pattern!r} is not a regular expression: {error}",
+                hint="drop the `re:` prefix to use a glob such as *conv1*",
+                code="AD103",
+            ) from None
+        return lambda text: found.search(text) is not None
+    glob = re.compile(fnmatch.translate(pattern))
+    return lambda text: glob.match(text) is not None
