@@ -10,6 +10,7 @@ costs. "cores" says how many processors the numba row really had: on a busy mach
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ DTYPES = (
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Print the tables. Returns 1 when the goal is missed with numba, else 0."""
+    """Print the tables. Returns 1 when numba misses the goal on processors that were free, else 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("size", nargs="?", type=float, default=256, help="megabytes of each tensor (default 256)")
     parser.add_argument("--repeat", type=int, default=7, help="runs of each row, the best of which counts (default 7)")
@@ -51,17 +52,29 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     torch = None if options.quick else _torch()
     worst = _print_large(options, dtypes, numba, torch)
     _print_small(numba)
-    if numba:
-        print(f"\ngoal: numba at most {GOAL} x np.copyto on {', '.join(GOAL_DTYPES)}; measured at most {worst:.2f}")
-    return int(numba and worst > GOAL)
+    if worst is None:
+        return 0
+    print(f"\ngoal: numba at most {GOAL} x np.copyto on {', '.join(GOAL_DTYPES)}; measured at most {worst.ratio:.2f}")
+    threads = min(4, os.cpu_count() or 1)
+    if worst.ratio > GOAL and worst.cores < 0.8 * threads:
+        print(f"no verdict: only {worst.cores:.1f} of {threads} processors were free; run it on a quiet machine")
+        return 0
+    return int(worst.ratio > GOAL)
 
 
-def _print_large(options: argparse.Namespace, dtypes: Sequence[str], numba: bool, torch: object) -> float:
+class Worst(NamedTuple):
+    """The row that is furthest from the goal, and how many processors it had."""
+
+    ratio: float
+    cores: float
+
+
+def _print_large(options: argparse.Namespace, dtypes: Sequence[str], numba: bool, torch: object) -> Optional[Worst]:
     print(f"{options.size:g} MB per tensor, best of {options.repeat} rounds; ratios to np.copyto of the same bytes")
     print(
         f"{'dtype':<15}{'data':<18}{'copyto ms':>10}{'numba':>7}{'cores':>7}{'numpy':>7}{'torch 4':>9}{'nonfinite':>11}"
     )
-    worst = 0.0
+    rows_of_goal: list[Worst] = []
     for dtype in dtypes:
         for label, array in _variants(dtype, int(options.size * 2**20)):
             target = np.empty_like(array)
@@ -75,15 +88,16 @@ def _print_large(options: argparse.Namespace, dtypes: Sequence[str], numba: bool
             copy, *others = _race(rows, options.repeat)
             assert copy is not None
             cells = ["-" if spent is None else f"{spent.wall / copy.wall:.2f}" for spent in others]
-            cores = "-" if others[0] is None else f"{others[0].cpu / others[0].wall:.1f}"
+            ours = others[0]
+            cores = "-" if ours is None else f"{ours.cpu / ours.wall:.1f}"
             print(
                 f"{dtype:<15}{label:<18}{copy.wall * 1e3:>10.1f}{cells[0]:>7}{cores:>7}{cells[1]:>7}{cells[2]:>9}"
                 f"{cells[3]:>11}",
                 flush=True,
             )
-            if others[0] is not None and dtype in GOAL_DTYPES:
-                worst = max(worst, others[0].wall / copy.wall)
-    return worst
+            if ours is not None and dtype in GOAL_DTYPES:
+                rows_of_goal.append(Worst(ours.wall / copy.wall, ours.cpu / ours.wall))
+    return max(rows_of_goal, default=None)
 
 
 def _print_small(numba: bool) -> None:
