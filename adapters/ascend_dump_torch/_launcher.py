@@ -22,6 +22,7 @@ from ascend_dump._paths import make_private_directory
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
 from ascend_dump_torch._session import Session
+from ascend_dump_torch._stack import follow_inference_mode
 
 __all__ = ["activate"]
 
@@ -36,6 +37,7 @@ def activate(adapter: Adapter, request: DumpRequest) -> None:
         if problem.severity == "error":
             raise ConfigError(problem.message, hint=problem.hint, code=problem.code)
         log.warning("%s", problem)
+    follow_inference_mode()
     launched = _Process(request)
     at_exit(launched.stop)
     os.register_at_fork(after_in_child=launched.begin_again)

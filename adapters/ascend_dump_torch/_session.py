@@ -98,6 +98,8 @@ class Session:
                 target.register_forward_pre_hook(self._target_called, prepend=True),
                 target.register_forward_hook(self._target_returned, always_call=True),
             ]
+        # The launcher follows from the start: this call may be inside such a block already.
+        self._unfollow: Callable[[], None] = (lambda: None) if launched else _stack.follow_inference_mode()
         _active = weakref.ref(self)
 
     # The clock.
@@ -232,6 +234,7 @@ class Session:
         if self._step_hooks:
             self._disarm_step()
         self._remove_hooks()
+        self._unfollow()
         self.tensors.forget()
         self._writer.end_step()
         self._writer.close()

@@ -5,16 +5,25 @@ A step begins inside the target's call, where the user may have entered modes of
 top, so ours must lie at the bottom: there each mode still removes itself. The base class's
 enter and exit keep PyTorch's bookkeeping flags; the overridden ones of the user's modes are not
 called, they may have effects.
+
+`torch.inference_mode` puts the thread's dispatch keys back as they were when it was entered,
+whatever modes came or went in between. A step that begins or ends in such a block would leave
+keys and modes at odds: nothing recorded any more, or operators without tensors failing in the
+user's program. So after each such block the keys are set by the modes again.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, Callable
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-__all__ = ["insert", "remove"]
+__all__ = ["follow_inference_mode", "insert", "remove"]
+
+#: What PyTorch itself sets while a thread has modes.
+_KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
 
 
 def insert(mode: TorchDispatchMode) -> None:
@@ -40,6 +49,21 @@ def remove(mode: TorchDispatchMode) -> bool:
     finally:
         _return(above)
     return True
+
+
+def follow_inference_mode() -> Callable[[], None]:
+    """Align keys and modes after each `torch.inference_mode` block, until the returned function is called."""
+    leave = torch.inference_mode.__exit__
+
+    @functools.wraps(leave)
+    def leave_aligned(block: Any, *error: Any) -> None:
+        leave(block, *error)
+        active = depth() > 0
+        for key in _KEYS:
+            torch._C._dispatch_tls_set_dispatch_key_included(key, active)
+
+    torch.inference_mode.__exit__ = leave_aligned
+    return functools.partial(setattr, torch.inference_mode, "__exit__", leave)
 
 
 def _user_modes() -> list[Any]:
