@@ -34,7 +34,7 @@ __all__ = [
 #: Rows of a block, for every type (GE kNiSize, kCubeSize).
 CUBE = 16
 #: Blocks up to this many bytes are faster moved whole than element by element (measured).
-_WHOLE_BLOCK = 32
+_WHOLE_BLOCK = 64
 
 #: Letter -> extent of a logical tensor; C is per group, N over all groups.
 Extents = dict[str, int]
@@ -192,7 +192,7 @@ def _gather(out: _Array, axis: int, source: _Array) -> None:
         split = head.reshape(*out.shape[:axis], full, block, *out.shape[axis + 1 :])
         _copy(split, source[_along(axis, slice(0, full))])
     if rest:
-        out[_along(axis, slice(full * block, None))] = source[_along(axis, full, slice(0, rest))]
+        _copy(out[_along(axis, slice(full * block, None))], source[_along(axis, full, slice(0, rest))])
 
 
 def _scatter(target: _Array, axis: int, plain: _Array) -> None:

@@ -182,12 +182,17 @@ def _parse(path: Path, header: bytes) -> DumpFile:
     from ascend_dump.cann.messages import messages
 
     found = messages()
+    data = found.dump_data()
     try:
-        data = found.dump_data.FromString(header)
-    except found.decode_error as error:
+        parsed = data.ParseFromString(header)
+    except (found.decode_error, RuntimeWarning, SystemError) as error:
+        # The C++ parser of protobuf 3.20 warns about some broken messages instead of refusing them,
+        # and fails like this where warnings are errors.
         raise CorruptDump(
             f"not a CANN dump file: its header is no DumpData message ({error})", path=path, offset=8
         ) from None
+    if parsed not in (None, len(header)):
+        raise CorruptDump("not a CANN dump file: its header has a foreign end", path=path, offset=8 + parsed)
     if max(len(data.input), len(data.output), len(data.buffer), len(data.space), len(data.attr)) > MAX_ENTRIES:
         raise CorruptDump("its header lists more entries than an operator can have", path=path, offset=8)
     problems: list[str] = []
