@@ -1,1 +1,106 @@
-"""What stands in for hardware and what proves adapters, for this project's tests and for users'."""
+"""What stands in for hardware and what proves adapters, for this project's tests and for users'.
+
+    with ascend_dump.fakes.install("acl") as npu:      # one simulated device behind every fake named
+        import acl                                     # the fake, for as long as the block lasts
+        npu.overflow("Add_1")
+
+A fake is a module of this package with one function: `modules(npu) -> Mapping[str, ModuleType]`, the modules to
+put into `sys.modules`, made anew for each installation and bound to that device. `FAKES` names them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any, Optional
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes.npu import Npu
+
+__all__ = ["FAKES", "MARK", "install"]
+
+#: What can be installed -> the module of the fake.
+FAKES: Mapping[str, str] = MappingProxyType({"acl": "ascend_dump.fakes.acl"})
+
+#: The attribute that tells a fake module from a real one.
+MARK = "__ascend_dump_fake__"
+
+
+@contextlib.contextmanager
+def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **device: Any) -> Iterator[Npu]:
+    """Put fakes into `sys.modules` for the length of a `with` block, and yield the device behind them.
+
+    names: of `FAKES`. npu: the device to use; by default a new one, made with the arguments `device`.
+    Whatever the block imports below the fakes' names is forgotten at its end, and what was there before is back.
+    Raises ConfigError for an unknown name, and where a real module of that name is loaded or could be
+    imported, unless `force` is set.
+    """
+    from importlib import import_module
+
+    from ascend_dump._errors import ConfigError
+
+    unknown = [name for name in names if name not in FAKES]
+    if unknown or not names:
+        what = f"there is no fake {unknown[0]!r}" if unknown else "install() needs the name of a fake"
+        raise ConfigError(what, hint=f"known: {', '.join(FAKES)}")
+    if npu is not None and device:
+        raise ConfigError(
+            f"install(npu=…) does not take {', '.join(device)}: the device exists already",
+            hint="give the arguments to Npu(...)",
+        )
+    used = _make_device(device) if npu is None else npu
+    made: dict[str, ModuleType] = {}
+    for name in names:
+        made.update(import_module(FAKES[name]).modules(used))
+    tops = {name.partition(".")[0] for name in made}
+    for top in sorted(tops):
+        if not force and _is_real(top):
+            raise ConfigError(
+                f"the real {top} is installed here, the fake would hide it",
+                hint="run where it is not installed, or use install(..., force=True)",
+            )
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in tops}
+    try:
+        _forget(tops)
+        for name, module in made.items():
+            _place(name, module)
+        yield used
+    finally:
+        _forget(tops)
+        sys.modules.update(before)
+
+
+def _make_device(arguments: dict[str, Any]) -> Npu:
+    from ascend_dump.fakes.npu import Npu
+
+    return Npu(**arguments)
+
+
+def _is_real(top: str) -> bool:
+    from importlib.util import find_spec
+
+    loaded = sys.modules.get(top)
+    if loaded is not None:
+        return not getattr(loaded, MARK, False)
+    # None in sys.modules blocks the import.
+    return top not in sys.modules and find_spec(top) is not None
+
+
+def _place(name: str, module: ModuleType) -> None:
+    from importlib.machinery import ModuleSpec
+
+    setattr(module, MARK, True)
+    if module.__spec__ is None:
+        # find_spec raises for a loaded module without a specification.
+        module.__spec__ = ModuleSpec(name, None, is_package=hasattr(module, "__path__"))
+    sys.modules[name] = module
+    parent, _, last = name.rpartition(".")
+    if parent in sys.modules:
+        setattr(sys.modules[parent], last, module)
+
+
+def _forget(tops: set[str]) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in tops]:
+        del sys.modules[name]

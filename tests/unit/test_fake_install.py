@@ -1,0 +1,88 @@
+"""Fakes appear in sys.modules for the length of a block, and never hide a real module unasked."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from types import MappingProxyType, ModuleType
+
+import pytest
+
+import ascend_dump.fakes as fakes
+from ascend_dump import ConfigError
+
+NPU = object()
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """A fake of two modules, `nopu` and `nopu.rt`, that know their device."""
+
+    def modules(npu):
+        top, sub = ModuleType("nopu"), ModuleType("nopu.rt")
+        top.__path__, top.device = [], npu
+        return {"nopu": top, "nopu.rt": sub}
+
+    maker = ModuleType("fake_of_nopu")
+    maker.modules = modules
+    monkeypatch.setitem(sys.modules, "fake_of_nopu", maker)
+    monkeypatch.setattr(fakes, "FAKES", MappingProxyType({"nopu": "fake_of_nopu"}))
+
+
+def test_a_fake_is_there_inside_the_block_and_gone_behind_it(registered):
+    with fakes.install("nopu", npu=NPU) as npu:
+        import nopu.rt
+
+        assert npu is NPU
+        assert nopu.device is NPU
+        assert nopu.rt is sys.modules["nopu.rt"]
+        assert importlib.util.find_spec("nopu") is not None
+    assert [name for name in sys.modules if name.startswith("nopu")] == []
+
+
+def test_everything_is_restored_after_an_exception(registered, monkeypatch):
+    earlier = ModuleType("nopu.extra")
+    monkeypatch.setitem(sys.modules, "nopu.extra", earlier)
+    with pytest.raises(KeyError), fakes.install("nopu", npu=NPU):
+        assert "nopu.extra" not in sys.modules
+        sys.modules["nopu.late"] = ModuleType("nopu.late")
+        raise KeyError("inside")
+    assert [name for name in sys.modules if name.startswith("nopu")] == ["nopu.extra"]
+    assert sys.modules["nopu.extra"] is earlier
+
+
+def test_an_outer_installation_is_back_behind_an_inner_one(registered):
+    with fakes.install("nopu", npu=NPU):
+        outer = sys.modules["nopu"]
+        with fakes.install("nopu", npu=NPU):
+            assert sys.modules["nopu"] is not outer
+        assert sys.modules["nopu"] is outer
+
+
+def test_a_loaded_real_module_is_hidden_only_by_force(registered, monkeypatch):
+    real = ModuleType("nopu")
+    monkeypatch.setitem(sys.modules, "nopu", real)
+    with pytest.raises(ConfigError, match="the real nopu is installed"), fakes.install("nopu", npu=NPU):
+        pass
+    with fakes.install("nopu", npu=NPU, force=True):
+        assert sys.modules["nopu"] is not real
+    assert sys.modules["nopu"] is real
+
+
+def test_a_real_module_that_is_not_imported_yet_is_seen(registered, monkeypatch, tmp_path):
+    (tmp_path / "nopu.py").write_text("x = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="the real nopu"), fakes.install("nopu", npu=NPU):
+        pass
+    assert "nopu" not in sys.modules
+
+
+@pytest.mark.parametrize("names", [(), ("no_such_fake",)])
+def test_wrong_names_are_told_with_the_known_ones(registered, names):
+    with pytest.raises(ConfigError, match="known: nopu"), fakes.install(*names, npu=NPU):
+        pass
+
+
+def test_a_given_device_takes_no_arguments(registered):
+    with pytest.raises(ConfigError, match="device_id"), fakes.install("nopu", npu=NPU, device_id=1):
+        pass
