@@ -15,7 +15,17 @@ from typing import Any, Optional, Union
 from ascend_dump._errors import ConfigError, NotSupported
 from ascend_dump._steps import Steps, StepsLike
 
-__all__ = ["ALIASES", "SPELLINGS", "DumpRequest", "parse_size"]
+__all__ = [
+    "ALIASES",
+    "CHOICES",
+    "LISTS",
+    "SPELLINGS",
+    "DumpRequest",
+    "parse_size",
+    "plain_value",
+    "unknown_name",
+    "value_from_word",
+]
 
 #: Our name of each setting, and each framework's. An empty string: it has no such setting.
 SPELLINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
@@ -50,13 +60,14 @@ ALIASES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-_CHOICES = {
+#: The settings with a fixed set of values, and those that take several names.
+CHOICES = {
     "mode": ("input", "output", "all"),
     "data": ("tensor", "stats", "full"),
     "level": ("op", "kernel", "all"),
     "scene": ("overflow", "watch", "exception"),
 }
-_LISTS = ("layers", "models", "stats", "watch")
+LISTS = ("layers", "models", "stats", "watch")
 #: Names of `Statistics` fields that can be asked for.
 _STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -119,7 +130,7 @@ class DumpRequest:
         options: Optional[Mapping[str, Any]] = None,
     ) -> None:
         for name, value in (("mode", mode), ("data", data), ("level", level), ("scene", scene)):
-            choices = _CHOICES[name]
+            choices = CHOICES[name]
             if value not in choices and not (name == "scene" and value is None):
                 raise _wrong(name, value, " or ".join(repr(choice) for choice in choices), choices)
             _put(self, name, value)
@@ -205,12 +216,12 @@ class DumpRequest:
                     hint="write steps=0|2-5,path=/d; a value with a comma needs a JSON object or a file",
                 )
             if given.startswith("options."):
-                options[given[len("options.") :]] = _plain(value)
+                options[given[len("options.") :]] = plain_value(value)
                 continue
             name = given if given in SPELLINGS else ALIASES.get(given, given)
             if given in values:
                 raise ConfigError(f"{given!r} stands twice in {text!r}", hint="give each setting once")
-            values[given] = _from_word(name, value)
+            values[given] = value_from_word(name, value)
         if options:
             values["options"] = options
         return cls.from_mapping(values)
@@ -302,15 +313,17 @@ def _wrong(name: str, value: object, expected: str, near: Iterable[str]) -> Conf
     return ConfigError(f"{name}={value!r}: expected {expected}", hint=guess)
 
 
-def _from_word(name: str, value: str) -> Any:
-    if name in _LISTS:
+def value_from_word(name: str, value: str) -> Any:
+    """One setting's value from the text it has in `ASCEND_DUMP` or on the command line."""
+    if name in LISTS:
         return [item.strip() for item in value.split(";") if item.strip()]
     if name == "quant":
-        return _plain(value)
+        return plain_value(value)
     return value
 
 
-def _plain(value: str) -> Any:
+def plain_value(value: str) -> Any:
+    """True, False, an int, or the text itself."""
     low = value.lower()
     if low in _TRUE[1:] or low in _FALSE[1:]:
         return low in _TRUE

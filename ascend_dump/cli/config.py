@@ -16,8 +16,8 @@ from ascend_dump._errors import ConfigError, NotSupported, WriteError
 from ascend_dump._paths import PRIVATE_FILE, make_private_directory
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import json_option
+from ascend_dump.cli._settings import read_request, request_options
 from ascend_dump.cli.check import CHECKERS, exit_of, graph_option, print_problems, resolve, situation_of
-from ascend_dump.cli.run import _request, _with_options
 
 if TYPE_CHECKING:
     from ascend_dump._request import DumpRequest
@@ -36,7 +36,7 @@ BUILDERS = {
     epilog="Example:  ascend-dump config --for acl --path dumps --layers conv1 -o acl.json",
 )
 @click.option("--for", "target", type=click.Choice([*BUILDERS, "torchair", "mindspore", "tensorflow"]), required=True)
-@_with_options
+@request_options
 @click.option(
     "--config", metavar="FILE", type=click.Path(dir_okay=False), help="JSON or TOML with the same settings; options win"
 )
@@ -54,7 +54,7 @@ def config(
     become the names they match. Exits as `check` does.
     """
     build = resolve(BUILDERS, target, "builder")
-    request = _request(config, given)
+    request = read_request(config, given)
     _refuse_what_no_file_says(request)
     situation = situation_of(graph)
     operators = situation.operators

@@ -2,54 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Callable, NoReturn, Optional, TypeVar
+from typing import Any, NoReturn, Optional
 
 import click
 
-from ascend_dump._activation import VARIABLE, requested
+from ascend_dump._activation import VARIABLE
 from ascend_dump._adapter import adapters, load
 from ascend_dump._errors import ConfigError, WriteError
-from ascend_dump._request import _CHOICES, _LISTS, ALIASES, DumpRequest, _from_word, _plain
+from ascend_dump._request import DumpRequest
 from ascend_dump.cli._place import look_at
+from ascend_dump.cli._settings import read_request, request_options
 
 __all__ = ["SITE", "run"]
 
 #: The directory whose sitecustomize starts the dump in every interpreter that reads PYTHONPATH.
 SITE = Path(__file__).parents[1] / "startup" / "site"
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-def _options() -> Iterator[Callable[[_Command], _Command]]:
-    """One option per field of DumpRequest, and a hidden one per spelling of CANN's."""
-    meanings = dict(re.findall(r"^ {4}(\w+) {2,}(.+)$", DumpRequest.__doc__ or "", re.MULTILINE))
-    names = {field.name: field.name for field in dataclasses.fields(DumpRequest)}
-    for given, name in {**names, **ALIASES}.items():
-        settings: dict[str, Any] = {"hidden": given != name, "help": meanings.get(name), "default": None}
-        if name == "quant":
-            settings.update(is_flag=True)
-        elif name in _CHOICES:
-            settings.update(type=click.Choice(_CHOICES[name]))
-        elif name in _LISTS or name == "options":
-            settings.update(multiple=True, metavar="NAME=VALUE" if name == "options" else "NAME")
-        else:
-            settings.update(metavar=name.rpartition("_")[2].upper())
-        spellings = dict.fromkeys((f"--{given.replace('_', '-')}", f"--{given}"))
-        yield click.option(*spellings, given, **settings)
-
-
-def _with_options(command: _Command) -> _Command:
-    for option in reversed(list(_options())):
-        command = option(command)
-    return command
 
 
 @click.command(
@@ -57,7 +30,7 @@ def _with_options(command: _Command) -> _Command:
     options_metavar="[OPTIONS] --",
     epilog="Example:  ascend-dump run --steps '0|1' --path dumps -- torchrun --nproc-per-node 2 train.py",
 )
-@_with_options
+@request_options
 @click.option(
     "--config", metavar="FILE", type=click.Path(dir_okay=False), help="JSON or TOML with the same settings; options win"
 )
@@ -71,7 +44,7 @@ def run(command: tuple[str, ...], config: Optional[str], dry_run: bool, as_json:
     the option or with `;` between the items. What ASCEND_DUMP holds already is the base that
     the options change.
     """
-    request = _request(config, given)
+    request = read_request(config, given)
     program = _program(command[0])
     _check_place(request)
     _check_adapters(request)
@@ -80,33 +53,6 @@ def run(command: tuple[str, ...], config: Optional[str], dry_run: bool, as_json:
         _show(command, environment, as_json=as_json)
     else:
         _launch(program, command, environment)
-
-
-def _request(config: Optional[str], given: Mapping[str, Any]) -> DumpRequest:
-    """The base (file, else ASCEND_DUMP, else the defaults) with the options over it."""
-    values: dict[str, Any] = {}
-    for spelling, value in given.items():
-        name = ALIASES.get(spelling, spelling)
-        if value is None or value == ():
-            continue
-        if name in values:
-            raise ConfigError(f"--{spelling} and --{name} are the same setting", hint=f"keep --{name}")
-        if name == "options":
-            value = dict(_option(text) for text in value)
-        elif name in _LISTS:
-            value = [item for text in value for item in _from_word(name, text)]
-        values[name] = value
-    base = DumpRequest.from_file(config) if config is not None else requested() or DumpRequest()
-    request = DumpRequest.from_mapping({**base.to_mapping(), **values})
-    # The processes below may run in other directories.
-    return request.replace(path=Path(os.path.abspath(request.path)))
-
-
-def _option(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip():
-        raise ConfigError(f"--options {text!r} is not NAME=VALUE", hint="write --options name=value, once per option")
-    return name.strip(), _plain(value.strip())
 
 
 def _program(name: str) -> str:

@@ -1,0 +1,71 @@
+"""The settings of a request as options of a verb: one per field of DumpRequest, never a second list."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Callable, Optional, TypeVar
+
+import click
+
+from ascend_dump._activation import requested
+from ascend_dump._errors import ConfigError
+from ascend_dump._request import ALIASES, CHOICES, LISTS, DumpRequest, plain_value, value_from_word
+
+__all__ = ["read_request", "request_options"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def request_options(command: _Command) -> _Command:
+    """Add one option per field of DumpRequest, and a hidden one per spelling of CANN's."""
+    for option in reversed(list(_options())):
+        command = option(command)
+    return command
+
+
+def read_request(config: Optional[str], given: Mapping[str, Any]) -> DumpRequest:
+    """The base (file, else ASCEND_DUMP, else the defaults) with the options over it."""
+    values: dict[str, Any] = {}
+    for spelling, value in given.items():
+        name = ALIASES.get(spelling, spelling)
+        if value is None or value == ():
+            continue
+        if name in values:
+            raise ConfigError(f"--{spelling} and --{name} are the same setting", hint=f"keep --{name}")
+        if name == "options":
+            value = dict(_option(text) for text in value)
+        elif name in LISTS:
+            value = [item for text in value for item in value_from_word(name, text)]
+        values[name] = value
+    base = DumpRequest.from_file(config) if config is not None else requested() or DumpRequest()
+    request = DumpRequest.from_mapping({**base.to_mapping(), **values})
+    # The processes below may run in other directories.
+    return request.replace(path=Path(os.path.abspath(request.path)))
+
+
+def _options() -> Iterator[Callable[[_Command], _Command]]:
+    meanings = dict(re.findall(r"^ {4}(\w+) {2,}(.+)$", DumpRequest.__doc__ or "", re.MULTILINE))
+    names = {field.name: field.name for field in dataclasses.fields(DumpRequest)}
+    for given, name in {**names, **ALIASES}.items():
+        settings: dict[str, Any] = {"hidden": given != name, "help": meanings.get(name), "default": None}
+        if name == "quant":
+            settings.update(is_flag=True)
+        elif name in CHOICES:
+            settings.update(type=click.Choice(CHOICES[name]))
+        elif name in LISTS or name == "options":
+            settings.update(multiple=True, metavar="NAME=VALUE" if name == "options" else "NAME")
+        else:
+            settings.update(metavar=name.rpartition("_")[2].upper())
+        spellings = dict.fromkeys((f"--{given.replace('_', '-')}", f"--{given}"))
+        yield click.option(*spellings, given, **settings)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(f"--options {text!r} is not NAME=VALUE", hint="write --options name=value, once per option")
+    return name.strip(), plain_value(value.strip())
