@@ -70,6 +70,10 @@ class Adapter(ABC):
             hint="leave out cap.step() and select with steps=",
         )
 
+    def config(self, session: Any) -> Optional[str]:
+        """The file that the program hands to its framework to switch this capture on, None: there is none."""
+        return None
+
     def flush(self, session: Any) -> None:  # noqa: B027  (most frameworks write on their own)
         """Make everything captured so far readable."""
 

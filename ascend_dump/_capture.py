@@ -99,6 +99,7 @@ class Capture:
 
     path      the root of what this capture wrote; exists once started
     problems  what the check before the start found
+    config    where the program switches the dump on itself: the file to do it with, else None
     """
 
     def __init__(
@@ -125,6 +126,11 @@ class Capture:
     @property
     def active(self) -> bool:
         return self._active
+
+    @property
+    def config(self) -> Optional[str]:
+        # Text, because it is for native interfaces such as acl.init, which take no Path.
+        return None if self._session is None else self._adapter_of_session().config(self._session)
 
     def start(self) -> Capture:
         """Arm the dump and return this object.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from ascend_dump._errors import WriteError
 
-__all__ = ["PRIVATE_DIRECTORY", "PRIVATE_FILE", "make_private_directory", "open_private"]
+__all__ = ["PRIVATE_DIRECTORY", "PRIVATE_FILE", "make_private_directory", "make_run_directory", "open_private"]
 
 PRIVATE_DIRECTORY = 0o700
 PRIVATE_FILE = 0o600
@@ -41,6 +42,28 @@ def make_private_directory(path: Path) -> None:
         raise WriteError(
             f"path={str(path)!r} cannot be written", hint="give path= a directory that this user may write"
         )
+
+
+def make_run_directory(parent: Path) -> Path:
+    """Create and return a directory in `parent` that no other run shares.
+
+    Its name is CANN's `YYYYmmddHHMMSS`; a run that starts in a second that is taken gets the
+    next free one. Raises WriteError when it cannot be made.
+    """
+    make_private_directory(parent)
+    second = time.time()
+    while True:
+        found = parent / time.strftime("%Y%m%d%H%M%S", time.localtime(second))
+        try:
+            found.mkdir(mode=PRIVATE_DIRECTORY)
+            return found
+        except FileExistsError:
+            second += 1
+        except OSError as error:
+            raise WriteError(
+                f"{found} cannot be created: {error.strerror}",
+                hint="give path= a directory that this user may write",
+            ) from error
 
 
 def open_private(path: Path, flags: int) -> int:

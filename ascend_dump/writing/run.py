@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ascend_dump._errors import WriteError
-from ascend_dump._paths import PRIVATE_DIRECTORY, PRIVATE_FILE, make_private_directory
+from ascend_dump._paths import PRIVATE_DIRECTORY, PRIVATE_FILE, make_private_directory, make_run_directory
 from ascend_dump._rank import Rank
 from ascend_dump._version import __version__
 from ascend_dump.writing.layout import MANIFEST
@@ -24,26 +24,11 @@ __all__ = ["Run"]
 class Run:
     """A fresh `{path}/worldsizeN_global_rankR/{time}` directory with its manifest.
 
-    The time is CANN's `YYYYmmddHHMMSS`; a run that starts in a second that is taken gets the
-    next free one. Raises WriteError when the directory cannot be made.
+    Raises WriteError when the directory cannot be made.
     """
 
     def __init__(self, path: Path, rank: Rank, *, request: dict[str, Any], versions: dict[str, str]) -> None:
-        parent = path / rank.level
-        make_private_directory(parent)
-        second = time.time()
-        while True:
-            self.root = parent / time.strftime("%Y%m%d%H%M%S", time.localtime(second))
-            try:
-                self.root.mkdir(mode=PRIVATE_DIRECTORY)
-                break
-            except FileExistsError:
-                second += 1
-            except OSError as error:
-                raise WriteError(
-                    f"{self.root} cannot be created: {error.strerror}",
-                    hint="give path= a directory that this user may write",
-                ) from error
+        self.root = make_run_directory(path / rank.level)
         self._manifest: dict[str, Any] = {
             "schema": "ascend-dump/host/1",
             "state": "running",

@@ -1,0 +1,63 @@
+"""Dumps of offline models (`.om`) that run through pyACL, by CANN's own dump service.
+
+CANN's settings apply to the models that are loaded after them, and it counts the steps: one per
+execution of a model. There are two roads, and the return codes of acl tell which one is open:
+
+    acl.init()                                            acl is initialised: the block switches the dump
+    with capture(framework="acl", path="dumps") as cap:   on and off by itself
+        model, ret = acl.mdl.load_from_file("net.om")
+        acl.mdl.execute(model, inputs, outputs)
+
+    with capture(framework="acl", path="dumps") as cap:   acl is not initialised: hand it the file that the
+        acl.init(cap.config)                              capture has prepared
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from ascend_dump._adapter import Adapter
+from ascend_dump._problem import Problem
+from ascend_dump._request import DumpRequest
+
+if TYPE_CHECKING:
+    from ascend_dump_acl._session import Session
+
+__all__ = ["AclAdapter"]
+
+
+class AclAdapter(Adapter):
+    name = "acl"
+    framework = "acl"
+    # A process that uses the device is after what runs there, not after its host side.
+    priority = 5
+
+    def accepts(self, target: Any) -> bool:
+        # A model id is accepted so that check can tell why it comes too late.
+        return target is None or type(target) is int
+
+    def check(self, request: DumpRequest, target: Any) -> list[Problem]:
+        from ascend_dump_acl._check import check
+
+        return check(request, target)
+
+    def start(self, request: DumpRequest, target: Any) -> Session:
+        from ascend_dump_acl._session import Session
+
+        return Session(request)
+
+    def stop(self, session: Session) -> None:
+        session.stop()
+
+    def root(self, session: Session) -> Path:
+        return session.root
+
+    def config(self, session: Session) -> Optional[str]:
+        return session.config
+
+    def counts_steps(self, target: Any) -> bool:
+        return True
+
+    def reasons(self, session: Session) -> Optional[list[str]]:
+        return session.reasons()

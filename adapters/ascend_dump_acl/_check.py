@@ -1,0 +1,93 @@
+"""What CANN would refuse of a request, or accept without doing it, and what comes too late."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ascend_dump._errors import AscendDumpError
+from ascend_dump._problem import Problem
+from ascend_dump._rank import current_rank
+from ascend_dump._request import DumpRequest
+from ascend_dump.cann.config import SILENT, Situation, check_acl_config
+from ascend_dump.cann.config import ge as ge_reading
+from ascend_dump.cann.config.check import examine, read_source
+from ascend_dump_acl._settings import build, look_around
+
+__all__ = ["check"]
+
+_PATH_KEY = "dump.dump_path"
+
+
+def check(request: DumpRequest, target: Any) -> list[Problem]:
+    """Everything to know before the start, errors first."""
+    problems = list(_too_late(target))
+    try:
+        situation = look_around(request)
+        problems += _of_configuration(request, situation)
+    except AscendDumpError as error:
+        problems.append(Problem(error.code, "error", error.message, error.hint))
+    problems += _of_acl(request)
+    order = ("error", "silent", "warning")
+    return sorted(problems, key=lambda problem: order.index(problem.severity))
+
+
+def _too_late(target: Any) -> Iterator[Problem]:
+    if target is not None:
+        yield Problem(
+            "AD230",
+            "error",
+            f"model {target} is loaded already, and CANN dumps only models that are loaded after the dump is set",
+            "start the capture without a target before acl.mdl.load_from_file, or unload the model and load it inside",
+            "target",
+        )
+
+
+def _of_configuration(request: DumpRequest, situation: Situation) -> list[Problem]:
+    """The problems of the JSON. The directory may not exist yet: the capture creates it."""
+    planned = Path(os.path.abspath(request.path), current_rank().level, "20000101000000")
+    there = planned
+    while not there.is_dir():
+        there = there.parent
+    problems = check_acl_config(_encode(build(request, there, situation)), situation=situation)
+    return [*problems, *_of_path(build(request, planned, situation), situation)]
+
+
+def _of_path(config: dict[str, Any], situation: Situation) -> Iterator[Problem]:
+    """What is wrong with the text of a path, apart from its not being there."""
+    from ascend_dump.cann.config._adump_checks import NO_SUCH_PATH
+
+    for problem in check_acl_config(_encode(config), all=True, situation=situation):
+        if problem.where == _PATH_KEY and problem.severity == "error" and NO_SUCH_PATH not in problem.message:
+            yield problem
+    subject = examine(read_source(config), situation)
+    verdict = subject.verdict._replace(accepted=True, need_dump=True)
+    subject = subject._replace(verdict=verdict, ge=ge_reading.judge(config, verdict, env=situation.env))
+    yield from SILENT["ge-path-characters"].problems(subject)
+
+
+def _of_acl(request: DumpRequest) -> Iterator[Problem]:
+    """What only a capture of offline models has to say."""
+    if request.scene in (None, "watch") and request.steps.all:
+        yield Problem(
+            "AD115",
+            "warning",
+            "each execution of a model adds data to the dump",
+            "run the model once inside the block, or set steps=",
+            "steps",
+        )
+    if request.max_bytes is not None:
+        yield Problem(
+            "AD211",
+            "silent",
+            "max_bytes= changes nothing: CANN has no limit on the size of a dump",
+            "select fewer steps or layers",
+            "max_bytes",
+        )
+
+
+def _encode(config: dict[str, Any]) -> bytes:
+    return json.dumps(config).encode()

@@ -1,0 +1,126 @@
+"""One dump through acl: armed by acl.mdl.set_dump, or prepared for acl.init."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any, Optional
+
+from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, ConfigError, NotSupported, WriteError
+from ascend_dump._paths import make_run_directory, open_private
+from ascend_dump._rank import current_rank
+from ascend_dump._request import DumpRequest
+from ascend_dump.cann.acl_codes import AclError, describe
+from ascend_dump_acl._settings import build, look_around
+
+__all__ = ["Session", "refusal"]
+
+log = logging.getLogger("ascend_dump")
+
+_ERRORS: dict[int, tuple[type[AscendDumpError], str]] = {
+    AclError.INVALID_PARAM: (ConfigError, "AD110"),
+    AclError.INVALID_FILE: (ConfigError, "AD110"),
+    AclError.PARSE_FILE: (ConfigError, "AD110"),
+    AclError.INVALID_DUMP_CONFIG: (ConfigError, "AD110"),
+    AclError.REPEAT_INITIALIZE: (CaptureError, "AD302"),
+    AclError.DUMP_ALREADY_RUN: (CaptureError, "AD302"),
+    AclError.API_NOT_SUPPORT: (NotSupported, "AD203"),
+    AclError.FEATURE_UNSUPPORTED: (NotSupported, "AD203"),
+}
+_HINTS = {
+    "AD110": "`ascend-dump check` lists what is wrong with the file",
+    "AD302": "another dump is on: end it with acl.mdl.finalize_dump, or stop the other capture",
+    "AD203": "this CANN or this device has no such dump; see the log in ~/ascend/log",
+    "AD200": "see the log of CANN in ~/ascend/log",
+}
+
+
+class Session:
+    """One active capture.
+
+    root     the dump_path of CANN, new and empty
+    config   the file that holds the settings
+    prepared acl was not initialised at the start, so the program hands `config` to acl.init
+
+    Raises at the start: ConfigError, CaptureError and AdapterError for what acl refuses, each
+    with the name of its code, and WriteError when the file cannot be written.
+    """
+
+    def __init__(self, request: DumpRequest) -> None:
+        self._acl = importlib.import_module("acl")
+        self._request = request
+        self._stopped = False
+        self.prepared = self._init_dump()
+        try:
+            # Absolute, because acl resolves a relative path in two ways: from the working directory
+            # on a host, from the directory of the executable on a SoC.
+            place = Path(os.path.abspath(request.path)) / current_rank().level
+            self.root = make_run_directory(place)
+            self.config = os.fspath(place / f"acl-{self.root.name}.json")
+            _write(Path(self.config), build(request, self.root, look_around(request)))
+            if not self.prepared:
+                self._call("set_dump", self.config)
+        except BaseException:
+            if not self.prepared:
+                self._acl.mdl.finalize_dump()
+            raise
+
+    def stop(self) -> None:
+        """Switch the dump off, by whichever road it came on. A second call does nothing."""
+        if self._stopped:
+            return
+        self._stopped = True
+        if self.prepared and self._init_dump():
+            return  # acl was never initialised, or is finalised: its dump is off
+        code = self._acl.mdl.finalize_dump()
+        # acl.finalize inside the block has switched it off already.
+        if code not in (AclError.SUCCESS, AclError.UNINITIALIZE, AclError.DUMP_NOT_RUN):
+            raise refusal(self._acl, "acl.mdl.finalize_dump", code)
+
+    def reasons(self) -> Optional[list[str]]:
+        if self._request.scene in ("overflow", "exception"):
+            return None
+        found = ["no model was loaded inside the block: those loaded before the dump was set are not dumped"]
+        if self.prepared:
+            found.insert(0, "acl.init was not given cap.config")
+        if not self._request.steps.all:
+            found.append(f"no execution of a model had a number in steps={self._request.steps}; they count from 0")
+        if self._request.layers or self._request.models:
+            found.append("no operator or model has a name that layers= and models= ask for; CANN compares exact names")
+        if self._request.level == "kernel":
+            found.append("level='kernel' leaves models out")
+        return found
+
+    def _init_dump(self) -> bool:
+        """Begin a dump in an initialised acl. True: it is not initialised yet."""
+        code = self._acl.mdl.init_dump()
+        if code == AclError.UNINITIALIZE:
+            return True
+        if code != AclError.SUCCESS:
+            raise refusal(self._acl, "acl.mdl.init_dump", code)
+        return False
+
+    def _call(self, name: str, *args: Any) -> None:
+        code = getattr(self._acl.mdl, name)(*args)
+        if code != AclError.SUCCESS:
+            raise refusal(self._acl, f"acl.mdl.{name}", code)
+
+
+def refusal(acl: Any, call: str, code: int) -> AscendDumpError:
+    """The typed error for what a call of acl returned, with CANN's own words where it has some."""
+    kind, ours = _ERRORS.get(code, (AdapterError, "AD200"))
+    ask = getattr(acl, "get_recent_err_msg", None)
+    words = ask() if ask is not None else None
+    said = f"; CANN says: {str(words).strip()}" if words else ""
+    return kind(f"{call} returned {describe(code)}{said}", hint=_HINTS[ours], code=ours)
+
+
+def _write(file: Path, config: dict[str, Any]) -> None:
+    try:
+        with open(open_private(file, os.O_WRONLY | os.O_EXCL), "w", encoding="utf-8") as opened:
+            opened.write(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise WriteError(f"{file} cannot be written: {error.strerror}", hint="free some space") from error

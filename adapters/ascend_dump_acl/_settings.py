@@ -1,0 +1,56 @@
+"""A request as CANN's dump JSON, and what is known about the process that will dump."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ascend_dump._request import DumpRequest
+from ascend_dump.cann.config import Situation
+from ascend_dump.cann.config.build import acl_config
+
+__all__ = ["OPTIONS", "build", "in_container", "look_around"]
+
+#: What `options` may hold beside what the dump JSON itself knows.
+OPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "graph": "GE's graph as text (ge_proto_*_Build.txt): patterns in layers and watch are expanded with it",
+        "status_check": "True: the model was converted with --status_check=1",
+    }
+)
+
+_CONTROL_GROUPS = re.compile(r"docker|kubepods|containerd|libpod|lxc")
+
+
+def build(request: DumpRequest, path: Path, situation: Situation) -> dict[str, Any]:
+    """The content of the acl.json for a dump into `path`. Raises ConfigError and NotSupported."""
+    names = None if situation.operators is None else [node.name for node in situation.operators]
+    return acl_config(request.replace(path=path), names=names, known_options=OPTIONS)
+
+
+def look_around(request: DumpRequest) -> Situation:
+    """This process and what the options tell about the model. Raises ReadError for the graph."""
+    here = Situation.here()._replace(container=in_container(), status_check=request.options.get("status_check"))
+    graph = request.options.get("graph")
+    if graph is None:
+        return here
+    from ascend_dump.cann.graph import read_graph
+
+    return here._replace(operators=list(read_graph(graph)))
+
+
+def in_container(root: Path = Path("/")) -> bool:
+    """Whether this process runs in a container, by the marks that the engines leave."""
+    if (root / ".dockerenv").exists() or (root / "run" / ".containerenv").exists():
+        return True
+    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return True
+    try:
+        text = (root / "proc" / "1" / "cgroup").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return _CONTROL_GROUPS.search(text) is not None
