@@ -135,9 +135,10 @@ class Session:
             self._disarm_step()
             self._writer.end_step()
         self.tensors.forget()
+        if number is not None:
+            self._calls = max(self._calls, number + 1)
         if selected:
             assert number is not None, "an unselected step is never armed"
-            self._calls = max(self._calls, number + 1)
             self._seq = 0
             self._step = number
             self._writer.begin_step(number)

@@ -237,7 +237,8 @@ class TestVariants:
         stored = 0
         for shard in cap.path.rglob("*.safetensors"):
             with safe_open(shard, framework="numpy") as tensors:
-                stored += sum(np.array_equal(tensors.get_tensor(name), table.numpy()) for name in tensors.keys())
+                names = tensors.keys()
+                stored += sum(np.array_equal(tensors.get_tensor(name), table.numpy()) for name in names)
         assert stored == 1
 
     # PyTorch says that hooks see a compiled model's call twice, which is what we count on.
