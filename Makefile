@@ -30,7 +30,7 @@ help:
 	@echo 'make demo       train a small network with a planted fault and find it (needs no device)'
 	@echo 'make test       the test suite, also under Python $(OLDEST) and $(NEWEST) where they are found'
 	@echo 'make test-real  the suites that run real frameworks: $(or $(SUITES),none yet)'
-	@echo 'make check      ruff and mypy'
+	@echo 'make check      ruff, mypy, and hadolint over docker/'
 	@echo 'make bench      the benchmarks, as ratios within one run'
 	@echo 'make clean      remove the virtual environments and caches'
 
@@ -83,6 +83,7 @@ check: $(VENV)/stamp
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/hadolint docker/*/Dockerfile
 
 bench: $(VENVS)/.venv-bench/stamp
 	@$(or $(foreach script,$(BENCHMARKS),echo "== $(script)" && $(VENVS)/.venv-bench/bin/python $(script) &&)) true
