@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
 
 from ascend_dump._errors import WriteError
 
-__all__ = ["PRIVATE_DIRECTORY", "PRIVATE_FILE", "make_private_directory", "make_run_directory", "open_private"]
+__all__ = [
+    "PRIVATE_DIRECTORY",
+    "PRIVATE_FILE",
+    "add_private_directory",
+    "make_private_directory",
+    "make_run_directory",
+    "open_private",
+]
 
 PRIVATE_DIRECTORY = 0o700
 PRIVATE_FILE = 0o600
@@ -27,7 +35,7 @@ def make_private_directory(path: Path) -> None:
             here = here.parent
         for directory in reversed(missing):
             try:
-                directory.mkdir(mode=PRIVATE_DIRECTORY)
+                add_private_directory(directory)
             except FileExistsError:  # another rank was first
                 if not directory.is_dir():
                     raise
@@ -55,7 +63,7 @@ def make_run_directory(parent: Path) -> Path:
     while True:
         found = parent / time.strftime("%Y%m%d%H%M%S", time.localtime(second))
         try:
-            found.mkdir(mode=PRIVATE_DIRECTORY)
+            add_private_directory(found)
             return found
         except FileExistsError:
             second += 1
@@ -66,6 +74,20 @@ def make_run_directory(parent: Path) -> Path:
             ) from error
 
 
+def add_private_directory(path: Path) -> None:
+    """Create one directory (0700, whatever the umask). Raises OSError, FileExistsError when it is there."""
+    path.mkdir(mode=PRIVATE_DIRECTORY)
+    if path.stat().st_mode & 0o777 != PRIVATE_DIRECTORY:
+        # Some file systems have no modes to change.
+        with contextlib.suppress(OSError):
+            path.chmod(PRIVATE_DIRECTORY)
+
+
 def open_private(path: Path, flags: int) -> int:
-    """A file descriptor of a new file (0600). Raises OSError."""
-    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    """A file descriptor of a new or own file (0600, whatever the umask). Raises OSError."""
+    fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    # As above.
+    with contextlib.suppress(OSError):
+        if os.fstat(fd).st_mode & 0o777 != PRIVATE_FILE:
+            os.fchmod(fd, PRIVATE_FILE)
+    return fd
