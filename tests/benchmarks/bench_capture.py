@@ -133,7 +133,10 @@ def _our_block(
         paths.append(cap.path)
 
     def after() -> dict[str, Any]:
-        return {"logical": json.loads((paths[-1] / "manifest.json").read_bytes())["logical_bytes"] / STEPS}
+        manifest = json.loads((paths[-1] / "manifest.json").read_bytes())
+        if manifest["state"] != "complete":
+            raise SystemExit(f"the capture is {manifest['state']}: {manifest['failure']}")
+        return {"logical": manifest["logical_bytes"] / STEPS}
 
     import logging
 
