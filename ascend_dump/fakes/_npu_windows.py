@@ -1,0 +1,94 @@
+"""Operators of the simulated device that slide a window over an image, and where its channels are.
+
+Source of attributes and padding: GE's operator prototypes of Conv2D, MaxPool, AvgPool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    _Array = np.ndarray[Any, Any]
+
+__all__ = ["along_channels", "channel_axis", "convolve", "pool"]
+
+_Attrs = Mapping[str, Any]
+
+
+def channel_axis(x: _Array, attrs: _Attrs) -> int:
+    """Which axis of `x` counts channels."""
+    return x.ndim - 1 if attrs.get("data_format", "NCHW") == "NHWC" or x.ndim < 2 else 1
+
+
+def along_channels(x: _Array, count: int, attrs: _Attrs) -> tuple[int, ...]:
+    """The shape that spreads one value for each channel over `x`."""
+    axis = channel_axis(x, attrs)
+    return tuple(count if at == axis else 1 for at in range(x.ndim))
+
+
+def convolve(inputs: Sequence[_Array], attrs: _Attrs) -> _Array:
+    """A 2D convolution: x, filter and optionally bias; strides, pads, dilations, groups."""
+    import numpy as np
+
+    x, weight, *bias = inputs
+    last = attrs.get("data_format", "NCHW") == "NHWC"
+    if last:
+        x, weight = x.transpose(0, 3, 1, 2), weight.transpose(3, 2, 0, 1)
+    groups = int(attrs.get("groups", 1))
+    strides, dilations = _spatial(attrs, "strides", last), _spatial(attrs, "dilations", last)
+    size = tuple((kernel - 1) * step + 1 for kernel, step in zip(weight.shape[2:], dilations))
+    views = _windows(_pad(x, attrs, size, strides, 0), size, strides)[..., :: dilations[0], :: dilations[1]]
+    parts = zip(np.split(views, groups, axis=1), np.split(weight, groups, axis=0))
+    found = np.concatenate([np.tensordot(part, kernels, ((1, 4, 5), (1, 2, 3))) for part, kernels in parts], axis=3)
+    if bias:
+        found = found + bias[0]
+    return found if last else found.transpose(0, 3, 1, 2)
+
+
+def pool(x: _Array, attrs: _Attrs, *, highest: bool) -> _Array:
+    """The highest value or the mean of each window; ksize, strides, padding or pads. Padding does not count."""
+    import numpy as np
+
+    found: _Array
+    last = attrs.get("data_format", "NCHW") == "NHWC"
+    image = x.transpose(0, 3, 1, 2) if last else x
+    size, strides = _spatial(attrs, "ksize", last), _spatial(attrs, "strides", last)
+    if highest:
+        lowest = -np.inf if image.dtype.kind == "f" else np.iinfo(image.dtype).min
+        found = _windows(_pad(image, attrs, size, strides, lowest), size, strides).max(axis=(4, 5))
+    else:
+        total = _windows(_pad(image, attrs, size, strides, 0), size, strides).sum(axis=(4, 5))
+        ones = np.ones_like(image[:1, :1])
+        found = total / _windows(_pad(ones, attrs, size, strides, 0), size, strides).sum(axis=(4, 5))
+    return found.transpose(0, 2, 3, 1) if last else found
+
+
+def _spatial(attrs: _Attrs, name: str, last: bool) -> tuple[int, int]:
+    values = [int(each) for each in attrs.get(name, (1, 1, 1, 1))]
+    if len(values) == 2:
+        return values[0], values[1]
+    return (values[1], values[2]) if last else (values[2], values[3])
+
+
+def _windows(x: _Array, size: tuple[int, int], strides: tuple[int, int]) -> _Array:
+    import numpy as np
+
+    found: _Array = np.lib.stride_tricks.sliding_window_view(x, size, axis=(2, 3))
+    return found[:, :, :: strides[0], :: strides[1]]
+
+
+def _pad(x: _Array, attrs: _Attrs, size: tuple[int, int], strides: tuple[int, int], value: float) -> _Array:
+    import numpy as np
+
+    if attrs.get("padding") == "SAME":
+        edges = []
+        for length, window, stride in zip(x.shape[2:], size, strides):
+            total = max((-(-length // stride) - 1) * stride + window - length, 0)
+            edges.append((total // 2, total - total // 2))
+    else:
+        top, bottom, left, right = (int(each) for each in attrs.get("pads", (0, 0, 0, 0)))
+        edges = [(top, bottom), (left, right)]
+    return np.pad(x, ((0, 0), (0, 0), *edges), constant_values=value)
