@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
+from ascend_dump_torch._target import can_force_eager, is_compiled
 
 __all__ = ["check"]
 
@@ -68,25 +68,18 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str]) -> list
                 "stats",
             )
         )
-    if target is not None and _compiled(target):
+    if target is not None and is_compiled(target):
         problems.append(
             Problem(
                 "AD212",
-                "warning",
-                "the model is compiled; selected steps run it eagerly, operator by operator",
-                "compare results with the compiled model outside the block if the difference matters",
+                "warning" if can_force_eager() else "error",
+                "the model is compiled; selected steps run it eagerly, operator by operator"
+                if can_force_eager()
+                else "the model is compiled, and only PyTorch 2.6 and later can run it eagerly for a while",
+                "compare results with the compiled model outside the block if the difference matters"
+                if can_force_eager()
+                else "capture the model before torch.compile is applied",
                 "target",
             )
         )
     return problems
-
-
-def _compiled(target: Any) -> bool:
-    if "torch._dynamo" not in sys.modules:
-        return False
-    from torch._dynamo import OptimizedModule
-
-    return any(
-        isinstance(module, OptimizedModule) or getattr(module, "_compiled_call_impl", None) is not None
-        for module in target.modules()
-    )

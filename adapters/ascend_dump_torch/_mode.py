@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascend_dump.writing import Item
-from ascend_dump_torch._tensors import Operator
+from ascend_dump_torch._tensors import Operator, storages_of
 
 if TYPE_CHECKING:
     from ascend_dump_torch._session import Session
@@ -20,6 +19,7 @@ __all__ = ["RecordMode"]
 
 _Tensor = torch.Tensor
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
 
@@ -30,6 +30,8 @@ class _Schema(NamedTuple):
     base: str
     #: Positions and names of the arguments it writes to.
     writes: tuple[tuple[int, str], ...]
+    #: Names of those among them that are results only.
+    outs: frozenset[str]
     #: Its outputs are memory that nobody has filled.
     unset: bool
     #: It is made of other operators, which are recorded instead of it.
@@ -46,15 +48,20 @@ def _read_schema(func: Any) -> _Schema:
         (position, argument.name)
         for position, argument in enumerate(schema.arguments)
         if (argument.alias_info is not None and argument.alias_info.is_write)
-        # Batch norms of every backend update these without saying so in their schema.
-        or (argument.name in ("running_mean", "running_var") and "backward" not in base)
+        or argument.name in (_WRITTEN_BACKWARD if "backward" in base else _WRITTEN_FORWARD)
     )
+    outs = frozenset(argument.name for argument in schema.arguments if argument.is_out)
     unset = namespace == "aten" and base in _UNSET
     # A device's own kernel goes before the composite one and may round differently.
     own_kernel = any(_has_kernel(func.name(), device) for device in ("CPU", "CUDA", "PrivateUse1"))
     composite = not own_kernel and _has_kernel(func.name(), "CompositeImplicitAutograd")
-    return _Schema(name, base, writes, unset, composite, namespace == "c10d")
+    return _Schema(name, base, writes, outs, unset, composite, namespace == "c10d")
 
+
+#: Arguments that operators write to without saying so in their schema: batch norms of every
+#: backend, and the recurrent layers of oneDNN, cuDNN and MIOpen.
+_WRITTEN_FORWARD = ("running_mean", "running_var")
+_WRITTEN_BACKWARD = ("workspace", "reserve")
 
 _UNSET = {
     "empty",
@@ -62,6 +69,8 @@ _UNSET = {
     "empty_strided",
     "empty_permuted",
     "empty_quantized",
+    "_empty_affine_quantized",
+    "_empty_per_channel_affine_quantized",
     "new_empty",
     "new_empty_strided",
     "resize_",
@@ -96,8 +105,7 @@ class RecordMode(TorchDispatchMode):
         schema = self._schemas.get(func)
         if schema is None:
             if not isinstance(func, torch._ops.OpOverload):
-                session.note_skipped(f"higher-order operator {func}")
-                return func(*args, **kwargs)
+                return self._run_higher_order(func, args, kwargs)
             schema = self._schemas[func] = _read_schema(func)
         if schema.composite and not _any_nested(args):
             # Happens in inference mode, where autograd has not taken it apart already. The
@@ -110,6 +118,25 @@ class RecordMode(TorchDispatchMode):
             session.guard(self._after, schema, before, result)
         return result
 
+    def _run_higher_order(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Record the operators inside (`cond`, `flex_attention`), or at least mind what they write to."""
+        session = self._session
+        if _EXPLICIT in func.py_kernels:
+            # What would run without us: everything that goes before it has run above us.
+            with self:
+                return func.py_kernels[_EXPLICIT](*args, **kwargs)
+        session.note_skipped(f"higher-order operator {func}")
+        tensors: list[torch.Tensor] = []
+        _collect((args, tuple(kwargs.values())), tensors)
+        session.guard(self._protect, tensors)
+        result = func(*args, **kwargs)
+        session.guard(self._protect, tensors)
+        return result
+
+    def _protect(self, tensors: list[torch.Tensor]) -> None:
+        for tensor in tensors:
+            self._session.tensors.protect(tensor)
+
     def _before(self, schema: _Schema, args: Any, kwargs: Any) -> _Pending:
         session = self._session
         tensors = session.tensors
@@ -119,12 +146,11 @@ class RecordMode(TorchDispatchMode):
         inputs: list[torch.Tensor] = []
         _collect(args, inputs)
         if kwargs:
-            _collect(kwargs.values(), inputs)
+            outs = schema.outs
+            _collect((value for key, value in kwargs.items() if key not in outs), inputs)
         pending = _Pending(op, inputs, session.selects(name, place.module))
-        if session.holds_gradients and place.phase == "backward":
-            for tensor in inputs:
-                tensors.release(tensor)
-        if pending.selected and session.records_inputs and not session.overflow_only:
+        overflow = session.overflow_only
+        if pending.selected and session.records_inputs and not overflow:
             pending.items = [tensors.item(op, tensor, "input", i) for i, tensor in enumerate(inputs)]
         if schema.asynchronous:
             for tensor in inputs:
@@ -133,21 +159,19 @@ class RecordMode(TorchDispatchMode):
             written: list[torch.Tensor] = []
             for position, argument in schema.writes:
                 _collect((args[position] if position < len(args) else kwargs.get(argument),), written)
-            if session.overflow_only and pending.selected and session.records_inputs:
-                pending.copies = {id(tensor): tensor.clone() for tensor in written if tensor.layout is torch.strided}
-            for tensor in written:
-                tensors.protect(tensor)
+            self._protect(written)
             pending.written = written
-        if session.overflow_only:
-            pending.constants = _has_nonfinite_number(args)
+            if overflow and pending.selected:
+                pending.copies = _copy_overwritten(inputs, written)
+        if overflow:
+            pending.constants = _has_nonfinite_number(args) or _has_nonfinite_number(kwargs.values())
         return pending
 
     def _after(self, schema: _Schema, pending: _Pending, result: Any) -> None:
         session = self._session
         tensors = session.tensors
-        for tensor in pending.written:
-            # What was known of this memory was its content before.
-            tensors.protect(tensor)
+        # What was known of this memory was its content before.
+        self._protect(pending.written)
         if not pending.selected:
             return
         op = pending.op
@@ -158,10 +182,14 @@ class RecordMode(TorchDispatchMode):
         if session.overflow_only:
             if schema.unset or not any(nonfinite(tensor) for tensor in outputs):
                 return
-            before = [pending.copies.get(id(tensor), tensor) for tensor in pending.inputs]
+            copies = [pending.copies.get(i) for i in range(len(pending.inputs))]
+            before = [tensor if copy is None else copy for tensor, copy in zip(pending.inputs, copies)]
             origin = not pending.constants and not any(nonfinite(tensor) for tensor in before)
             if session.records_inputs:
-                items = [tensors.item(op, tensor, "input", i) for i, tensor in enumerate(before)]
+                items = [
+                    tensors.item(op, tensor, "input", i, copy=copy)
+                    for i, (tensor, copy) in enumerate(zip(pending.inputs, copies))
+                ]
         if session.records_outputs:
             if schema.asynchronous:
                 session.note_skipped(f"outputs of {schema.op_type}: still being written when it returns")
@@ -171,9 +199,6 @@ class RecordMode(TorchDispatchMode):
                     if origin:
                         item.line.origin = nonfinite(tensor)
                     items.append(item)
-                if session.holds_gradients and op.place.phase == "backward":
-                    for tensor in outputs:
-                        tensors.hold(tensor)
         if items:
             session.write(items)
 
@@ -188,7 +213,8 @@ class _Pending:
         self.inputs = inputs
         self.selected = selected
         self.items: list[Item] = []
-        self.written: Sequence[torch.Tensor] = ()
+        self.written: list[torch.Tensor] = []
+        #: Inputs that the operator writes to, as they were, by position.
         self.copies: dict[int, torch.Tensor] = {}
         self.constants = False
 
@@ -206,6 +232,16 @@ def _any_nested(args: Any) -> bool:
     found: list[torch.Tensor] = []
     _collect(args, found)
     return any(tensor.is_nested for tensor in found)
+
+
+def _copy_overwritten(inputs: list[torch.Tensor], written: list[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Copies of the inputs that share memory with what is about to be written."""
+    memory = {storage._cdata for tensor in written for storage in storages_of(tensor)}
+    return {
+        i: tensor.clone()
+        for i, tensor in enumerate(inputs)
+        if tensor.layout is torch.strided and any(storage._cdata in memory for storage in storages_of(tensor))
+    }
 
 
 def nonfinite(tensor: torch.Tensor) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-import sys
 import threading
 import time
 import weakref
@@ -21,7 +21,8 @@ from ascend_dump_torch import _stack
 from ascend_dump_torch._layers import LayerFilter
 from ascend_dump_torch._mode import RecordMode
 from ascend_dump_torch._names import Tracker
-from ascend_dump_torch._storages import StorageGuard
+from ascend_dump_torch._storages import MemoryGuard
+from ascend_dump_torch._target import Watch, force_eager
 from ascend_dump_torch._tensors import Tensors
 
 __all__ = ["Session"]
@@ -57,24 +58,22 @@ class Session:
         self.armed: bool = True
         self.launched: bool = launched
         self.recording = False
+        self._abandoned = False
         self.failure: Optional[AscendDumpError] = None
         self.records_inputs = request.mode in ("input", "all")
         self.records_outputs = request.mode in ("output", "all")
         self.overflow_only = request.scene == "overflow"
-        self.holds_gradients = not self.overflow_only
         self._request = request
         self._target = target
         self._thread = threading.get_ident()
         self._other_threads = 0
         self._calls = 0
-        self._depth = 0
         self._seq = 0
         self._step: Optional[int] = None
         self._layers = LayerFilter(request.layers)
-        self._hooks: list[Any] = []
-        self._step_hooks: list[Any] = []
-        self._stance: Optional[Callable[[], None]] = None
-        self._guard = StorageGuard(self)
+        self._watch: Optional[Watch] = None
+        #: Takes back what is on while a step is recorded.
+        self._undo: Optional[contextlib.ExitStack] = None
         run = Run(
             request.path, current_rank(), request=request.to_mapping(), versions={"torch": str(torch.__version__)}
         )
@@ -94,47 +93,37 @@ class Session:
         self.tensors = Tensors(self._writer, whole=with_stats, rehash=bool(request.options.get("rehash", False)))
         self._mode = RecordMode(self)
         if target is not None:
-            self._hooks = [
-                target.register_forward_pre_hook(self._target_called, prepend=True),
-                target.register_forward_hook(self._target_returned, always_call=True),
-            ]
+            self._watch = Watch(target, self._target_called)
         # The launcher follows from the start: this call may be inside such a block already.
         self._unfollow: Callable[[], None] = (lambda: None) if launched else _stack.follow_inference_mode()
         _active = weakref.ref(self)
 
     # The clock.
 
-    def _target_called(self, module: torch.nn.Module, args: Any) -> None:
-        # Inside a compiled function hooks are traced, not called; what they do must not reach its graph.
-        if torch.compiler.is_compiling():
-            return
+    def _target_called(self, entered: bool) -> None:
         if threading.get_ident() != self._thread:
             self._other_threads += 1
-            return
-        self._depth += 1
-        if self._depth > 1 or not self.armed:
             return
         number = self._calls
         self._calls += 1
         self.guard(self.enter_step, number)
-        if self.recording:
+        if self.recording and not entered:
             # The global hooks were not there yet when this call began.
-            self.tracker.enter(module)
-
-    def _target_returned(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
-            return
-        self._depth -= 1
+            assert self._target is not None, "only a target is watched"
+            self.tracker.enter(self._target)
 
     def enter_step(self, number: Optional[int]) -> None:
         """End the open step and begin `number`, if it is selected; None only ends."""
-        selected = number is not None and number in self._request.steps and self._writer.failure is None
-        if self.recording and selected:
+        failed = self.failure is not None or self._writer.failure is not None
+        if not self.armed:
+            return
+        selected = number is not None and number in self._request.steps and not failed
+        if self._undo is not None:
+            if selected:
+                self.tensors.begin_step()
+            else:
+                self._disarm_step()
             self._writer.end_step()
-        elif self.recording:
-            self._disarm_step()
-            self._writer.end_step()
-        self.tensors.forget()
         if number is not None:
             self._calls = max(self._calls, number + 1)
         if selected:
@@ -143,32 +132,37 @@ class Session:
             self._step = number
             self._writer.begin_step(number)
             self.tracker.begin_step()
-            if not self.recording:
+            if self._undo is None:
                 self._arm_step()
         last = self._request.steps.last
-        if number is not None and last is not None and number > last:
-            self._remove_hooks()
+        if failed or (number is not None and last is not None and number > last):
+            self._stop_watching()
 
     def _arm_step(self) -> None:
-        self._step_hooks = [
-            register_module_forward_pre_hook(self._module_called),
-            register_module_forward_hook(self._module_returned, always_call=True),
-        ]
-        self._stance = _force_eager()
-        self._guard.install()
-        _stack.insert(self._mode)
+        self._thread = threading.get_ident()
+        with contextlib.ExitStack() as undo:
+            undo.callback(register_module_forward_pre_hook(self._module_called).remove)
+            undo.callback(register_module_forward_hook(self._module_returned, always_call=True).remove)
+            undo.enter_context(force_eager())
+            undo.enter_context(MemoryGuard(self))
+            _stack.insert(self._mode)
+            undo.callback(self._take_mode_out)
+            self._undo = undo.pop_all()
         self.recording = True
 
     def _disarm_step(self) -> None:
         self.recording = False
-        _stack.remove(self._mode)
-        self._guard.remove()
-        stance, self._stance = self._stance, None
-        if stance is not None:
-            stance()
-        hooks, self._step_hooks = self._step_hooks, []
-        for hook in hooks:
-            hook.remove()
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo.close()
+        self.tensors.forget()
+
+    def _take_mode_out(self) -> None:
+        if not _stack.remove(self._mode):
+            log.warning(
+                "the capture was stopped in another thread than the one it recorded: "
+                "a dispatch mode that does nothing stays active there"
+            )
 
     def _module_called(self, module: torch.nn.Module, args: Any) -> None:
         if threading.get_ident() == self._thread:
@@ -209,6 +203,9 @@ class Session:
 
     def _give_up(self, error: Exception) -> None:
         self.recording = False
+        # Writes are not seen any more, so what is queued must not lie in the user's memory.
+        with contextlib.suppress(Exception):
+            self.tensors.forget()
         self.failure = CaptureError(
             f"recording failed at step {self._step}: {error!r}",
             hint="the run goes on without it; please report this with the traceback of ASCEND_DUMP_LOG=debug",
@@ -232,14 +229,18 @@ class Session:
         if not self.armed:
             return
         self.armed = False
-        if self._step_hooks:
-            self._disarm_step()
-        self._remove_hooks()
+        self.guard(self._disarm_step)
+        self._stop_watching()
         self._unfollow()
-        self.tensors.forget()
         self._writer.end_step()
         self._writer.close()
         self.failure = self.failure or self._writer.failure
+        try:
+            self._write_manifest()
+        except AscendDumpError as error:
+            self.failure = self.failure or error
+
+    def _write_manifest(self) -> None:
         self._run.write_manifest(
             state="complete" if self.failure is None else "incomplete",
             failure=str(self.failure) if self.failure is not None else "",
@@ -255,17 +256,22 @@ class Session:
         )
 
     def abandon(self) -> None:
-        """In a forked child, whose copy of the mode must do nothing."""
+        """In a forked child, which has a copy of everything but not of the writer's thread."""
         self.armed = self.recording = False
+        self._abandoned = True
         self._writer.abandon()
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo.close()
+        self._stop_watching()
+        self._unfollow()
 
-    def _remove_hooks(self) -> None:
-        hooks, self._hooks = self._hooks, []
-        for hook in hooks:
-            hook.remove()
+    def _stop_watching(self) -> None:
+        if self._watch is not None:
+            self._watch.remove()
 
     def reasons(self) -> Optional[list[str]]:
-        if self.overflow_only and self._seq_seen():
+        if self._abandoned or (self.overflow_only and self._step is not None):
             return None
         found = []
         if self._other_threads:
@@ -274,14 +280,11 @@ class Session:
             )
         if self._target is not None and self._calls == 0:
             found.append(f"the target, a {type(self._target).__name__}, was never called")
-        elif not self._seq_seen():
+        elif self._step is None:
             reached = f"{self._calls} steps ran" if self._calls else "no step began"
             found.append(f"steps={self._request.steps} was not reached: {reached}")
         found += self._layers.reasons()
         return found
-
-    def _seq_seen(self) -> bool:
-        return self._step is not None
 
 
 def _device(target: Optional[torch.nn.Module]) -> int:
@@ -294,15 +297,6 @@ def _device(target: Optional[torch.nn.Module]) -> int:
 def _buffer(request: DumpRequest) -> dict[str, int]:
     value = request.options.get("buffer_bytes")
     return {} if value is None else {"buffer_bytes": int(value)}
-
-
-def _force_eager() -> Optional[Callable[[], None]]:
-    """Run compiled code eagerly until the returned function is called; None: nothing is compiled."""
-    if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):
-        return None
-    stance = torch.compiler.set_stance("force_eager")
-    stance.__enter__()
-    return lambda: stance.__exit__(None, None, None)
 
 
 #: One capture per process: two would record each other's copies of the same operators.

@@ -1,7 +1,8 @@
-"""Writes to memory that do not pass through the dispatcher: storages resized or moved away.
+"""Writes to memory that do not pass through the dispatcher: storages resized, moved or shared.
 
 FSDP frees gathered parameters with `resize_(0)`, sending a tensor to another process moves its
-storage to shared memory. A payload that is still queued must be copied before that.
+storage to shared memory, and numpy writes to the arrays that `Tensor.numpy` gives it. A payload
+that is still queued must be copied before that.
 """
 
 from __future__ import annotations
@@ -13,37 +14,44 @@ import torch
 if TYPE_CHECKING:
     from ascend_dump_torch._session import Session
 
-__all__ = ["StorageGuard"]
+__all__ = ["MemoryGuard"]
 
-_METHODS = ("resize_", "_share_fd_cpu_", "_share_filename_cpu_")
+_OF_STORAGES = ("resize_", "_share_fd_cpu_", "_share_filename_cpu_", "__setitem__")
+#: What gives the memory to others; they may write to it at any time from then on.
+_OF_TENSORS = ("numpy", "__dlpack__")
 
 
-class StorageGuard:
-    """While installed, `torch.UntypedStorage` tells the session before it lets memory go."""
+class MemoryGuard:
+    """A context in which storages and tensors tell the session before memory is let go or shared."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._before: dict[str, Any] = {}
+        self._before: list[tuple[type, str, Any]] = []
 
-    def install(self) -> None:
-        for name in _METHODS:
-            if hasattr(torch.UntypedStorage, name):
-                self._before[name] = torch.UntypedStorage.__dict__.get(name)
-                setattr(torch.UntypedStorage, name, self._wrap(getattr(torch.UntypedStorage, name)))
+    def __enter__(self) -> None:
+        tensors = self._session.tensors
+        for kind, names, tell in (
+            (torch.UntypedStorage, _OF_STORAGES, tensors.protect_storage),
+            (torch.Tensor, _OF_TENSORS, tensors.distrust),
+        ):
+            for name in names:
+                if hasattr(kind, name):
+                    self._before.append((kind, name, kind.__dict__.get(name)))
+                    setattr(kind, name, self._wrap(getattr(kind, name), tell))
 
-    def remove(self) -> None:
-        for name, own in self._before.items():
+    def __exit__(self, *error: object) -> None:
+        for kind, name, own in self._before:
             if own is None:  # inherited
-                delattr(torch.UntypedStorage, name)
+                delattr(kind, name)
             else:
-                setattr(torch.UntypedStorage, name, own)
-        self._before = {}
+                setattr(kind, name, own)
+        self._before = []
 
-    def _wrap(self, method: Any) -> Any:
+    def _wrap(self, method: Any, tell: Any) -> Any:
         session = self._session
 
-        def wrapped(storage: Any, *args: Any, **kwargs: Any) -> Any:
-            session.guard(session.tensors.protect_storage, storage)
-            return method(storage, *args, **kwargs)
+        def wrapped(memory: Any, *args: Any, **kwargs: Any) -> Any:
+            session.guard(tell, memory)
+            return method(memory, *args, **kwargs)
 
         return wrapped

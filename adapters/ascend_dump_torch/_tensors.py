@@ -16,12 +16,17 @@ import torch
 from ascend_dump.writing import HostWriter, Item, Line, Payload
 from ascend_dump_torch._names import Place
 
-__all__ = ["Operator", "Tensors"]
+__all__ = ["Operator", "Tensors", "storages_of"]
 
 #: Smaller tensors are copied at once: cheaper than guarding them.
 _COPY_AT_ONCE = 16 * 1024
 
+#: Storages are looked at again after this many bytes, see `Tensors._hold`.
+_SWEEP_BYTES = 64 << 20
+
 _NAMES: dict[torch.dtype, str] = {}
+#: Classes whose tensors are their memory: no `__torch_dispatch__` of their own.
+_PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter}
 _Range = tuple[int, int, Payload]
 
 
@@ -38,23 +43,21 @@ class Operator(NamedTuple):
 class _Known:
     """A storage seen in this step: the parts of it that are stored, as of one version."""
 
-    __slots__ = ("address", "handle", "nbytes", "number", "pending", "ranges", "trusted", "version")
+    __slots__ = ("handle", "number", "pending", "ranges", "unseen_writes", "version")
 
-    def __init__(self, storage: Any, number: int, trusted: bool) -> None:
+    def __init__(self, storage: Any, number: int) -> None:
         # A weak reference: PyTorch reuses the handle's address only after it is given back.
         self.handle: int = storage._weak_ref()
         self.number = number
-        self.trusted = trusted
+        self.unseen_writes = False
         self.version = -1
-        self.address: int = storage.data_ptr()
-        self.nbytes: int = storage.nbytes()
         self.ranges: list[_Range] = []
         #: Payloads whose bytes are still this memory, of whatever version.
         self.pending: list[Payload] = []
 
 
 class Tensors:
-    """Slots of tensors for one capture; identities are forgotten when a step begins."""
+    """Slots of tensors for one capture; identities last from step to step while all writes are seen."""
 
     def __init__(self, writer: HostWriter, *, whole: bool, rehash: bool) -> None:
         self._writer = writer
@@ -62,55 +65,64 @@ class Tensors:
         self._whole = whole
         self._rehash = rehash
         self._known: dict[int, _Known] = {}
+        self._numbered = 0
         self._held: dict[int, Any] = {}
+        self._held_bytes = 0
+        self._sweep_at = _SWEEP_BYTES
         self.new_bytes = 0
 
+    def begin_step(self) -> None:
+        """Number storages anew and drop the dead ones. Call between two recorded steps."""
+        expired = torch.UntypedStorage._expired
+        for key, known in list(self._known.items()):
+            if expired(known.handle):
+                torch.UntypedStorage._free_weak_ref(known.handle)
+                del self._known[key]
+            known.number = -1
+        self._numbered = 0
+
     def forget(self) -> None:
-        """Begin anew: at a step's end, since writes between steps are not seen."""
+        """Forget everything: from now on writes are not seen, so nothing may stay queued as it is."""
         known, self._known = self._known, {}
-        self._held.clear()
         for one in known.values():
+            self._secure(one)
             torch.UntypedStorage._free_weak_ref(one.handle)
-
-    def hold(self, tensor: torch.Tensor) -> None:
-        """Keep the memory of a gradient until it is used next.
-
-        Autograd adds gradients in place when nobody else holds the storage. Whether the writer
-        still does would depend on its speed; so every gradient is held, always.
-        """
-        if tensor.layout is torch.strided:
-            storage = tensor.untyped_storage()
-            self._held[storage._cdata] = storage
-
-    def release(self, tensor: torch.Tensor) -> None:
-        """Call when a gradient is used."""
-        if tensor.layout is torch.strided:
-            self._held.pop(tensor.untyped_storage()._cdata, None)
+        self._held.clear()
+        self._held_bytes = self._numbered = 0
 
     def protect(self, tensor: torch.Tensor) -> None:
-        """Call before the memory of `tensor` is written or freed."""
-        if tensor.layout is torch.strided and not tensor.is_nested:
-            self.protect_storage(tensor.untyped_storage())
+        """Call before the memory of `tensor` is written or freed, and after: its content is a new one."""
+        for storage in storages_of(tensor):
+            self.protect_storage(storage)
 
     def protect_storage(self, storage: Any) -> None:
         known = self._known.get(storage._cdata)
         if known is not None:
-            for payload in known.pending:
-                self._writer.protect(payload)
-            known.pending.clear()
+            self._secure(known)
             known.ranges.clear()
 
     def distrust(self, tensor: torch.Tensor) -> None:
         """From now on read this memory anew each time: something writes to it unseen."""
-        self.protect(tensor)
-        known = self._known.get(tensor.untyped_storage()._cdata)
-        if known is not None:
-            known.trusted = False
+        for storage in storages_of(tensor):
+            known = self._find(storage)
+            self._secure(known)
+            known.ranges.clear()
+            known.unseen_writes = True
 
-    def item(self, op: Operator, tensor: torch.Tensor, io: str, index: int, *, unset: bool = False) -> Item:
+    def item(
+        self,
+        op: Operator,
+        tensor: torch.Tensor,
+        io: str,
+        index: int,
+        *,
+        unset: bool = False,
+        copy: Optional[torch.Tensor] = None,
+    ) -> Item:
         """The record of one tensor; its bytes are queued with it unless they are known.
 
         unset: the operator did not fill the memory (`empty`), so there is nothing to store.
+        copy: holds the values that the tensor had, when it does not hold them any more.
         """
         dtype = _NAMES.get(tensor.dtype)
         if dtype is None:
@@ -125,20 +137,17 @@ class Tensors:
             return Item(line, None)
         nbytes = tensor.nbytes
         storage = tensor.untyped_storage()
-        known = self._known.get(storage._cdata)
-        if known is None:
-            trusted = storage.resizable() and not self._rehash
-            known = self._known[storage._cdata] = _Known(storage, len(self._known), trusted)
+        known = self._find(storage)
         version = -1 if tensor.is_inference() else tensor._version
         if version != known.version:
             known.version = version
             known.ranges.clear()
         line = _line(op, io, index, dtype, shape, nbytes, device)
-        line.stride = tensor.stride()
+        line.stride = stride = tensor.stride()
         line.storage_offset = tensor.storage_offset()
         line.storage = known.number
-        line.address = known.address
-        line.storage_nbytes = known.nbytes
+        line.address = storage.data_ptr()
+        line.storage_nbytes = storage.nbytes()
         line.version = version
         if tensor.is_quantized:
             line.quantization = _quantization(tensor)
@@ -147,57 +156,84 @@ class Tensors:
         if unset:
             line.skipped = "uninitialised memory"
             return Item(line, None)
-        payload, line.offset, line.stored_stride = self._payload(
-            tensor, known, storage, dtype, shape, line.stride, nbytes
-        )
-        return Item(line, payload)
-
-    def _payload(
-        self,
-        tensor: torch.Tensor,
-        known: _Known,
-        storage: Any,
-        dtype: str,
-        shape: tuple[int, ...],
-        stride: tuple[int, ...],
-        nbytes: int,
-    ) -> tuple[Payload, int, Optional[tuple[int, ...]]]:
-        """(payload, byte position of element 0 in it, strides in it if not the tensor's own)."""
         size = tensor.element_size()
-        begin = tensor.storage_offset() * size
+        begin = line.storage_offset * size
         contiguous = tensor.is_contiguous()
         span = nbytes if contiguous else (sum((n - 1) * s for n, s in zip(shape, stride)) + 1) * size
-        end = begin + span
+        if begin + span > line.storage_nbytes:
+            line.skipped = "memory that is freed, or packed"
+            return Item(line, None)
+        if copy is not None:
+            line.stored_stride = _row_major(shape)
+            return Item(line, self._own(copy.resolve_conj().resolve_neg().contiguous(), dtype, shape, nbytes))
+        dense = shape if contiguous else _dense_order(shape, stride)
         plain = not (tensor.is_conj() or tensor.is_neg())
-        if known.trusted and plain:
+        # Memory that others share cannot be resized: numpy, another process, a file.
+        trusted = plain and not known.unseen_writes and storage.resizable() and not self._rehash
+        if trusted:
             for low, high, payload in known.ranges:
                 if self._whole:
-                    same = low == begin and high == end and span == nbytes
-                    if same and payload.dtype == dtype and payload.strided is None:
-                        return payload, 0, None
-                elif low <= begin and end <= high:
-                    return payload, begin - low, None
-        host = tensor
-        stored_stride = None
-        if not plain or span > nbytes or (span < nbytes and not tensor.is_cpu):
+                    if low == begin and high == begin + span and dense is not None and payload.dtype == dtype:
+                        return Item(line, payload)
+                elif low <= begin and begin + span <= high:
+                    line.offset = begin - low
+                    return Item(line, payload)
+        if not plain or span > nbytes or (dense is None and not tensor.is_cpu):
             # Elements with gaps between them, or not as they stand in memory: stored on their own.
+            line.stored_stride = _row_major(shape)
             host = (tensor if plain else tensor.resolve_conj().resolve_neg()).contiguous()
-            stored_stride = host.stride()
-            span, contiguous = nbytes, True
-        if not host.is_cpu:
-            host = host.cpu()  # keeps the strides of a dense tensor
-        owner: Any = storage if host is tensor else host.untyped_storage()
-        if span <= _COPY_AT_ONCE or (host is tensor and not known.trusted):
-            owner = ctypes.string_at(host.data_ptr(), span)
-        strided = (shape, tuple(s * size for s in stride)) if self._whole and span < nbytes else None
-        stored_shape = shape if contiguous else _memory_order(shape, stride, span // size)
-        payload = Payload(owner, host.data_ptr(), span, dtype, stored_shape, strided)
-        self.new_bytes += span
-        if owner is storage:
-            known.pending.append(payload)
-        if stored_stride is None:
-            known.ranges.append((begin, end, payload))
-        return payload, 0, stored_stride
+            return Item(line, self._own(host, dtype, shape, nbytes))
+        if tensor.is_cpu:
+            payload = Payload(storage, line.address + begin, span, dtype, dense or (span // size,))
+            if dense is None and self._whole:
+                payload.strided = (shape, tuple(s * size for s in stride))
+            if span <= _COPY_AT_ONCE or not trusted:
+                payload.owner = ctypes.string_at(payload.address, span)
+            else:
+                known.pending.append(payload)
+                self._hold(storage, line.storage_nbytes)
+            self.new_bytes += span
+        else:
+            # Keeps the strides of a dense tensor.
+            payload = self._own(tensor.cpu(), dtype, dense or shape, span)
+        if trusted and payload.strided is None:
+            known.ranges.append((begin, begin + span, payload))
+        return Item(line, payload)
+
+    def _own(self, host: torch.Tensor, dtype: str, shape: tuple[int, ...], nbytes: int) -> Payload:
+        """A payload of a tensor that nobody else has."""
+        self.new_bytes += nbytes
+        return Payload(host.untyped_storage(), host.data_ptr(), nbytes, dtype, shape)
+
+    def _find(self, storage: Any) -> _Known:
+        known = self._known.get(storage._cdata)
+        if known is None:
+            known = self._known[storage._cdata] = _Known(storage, -1)
+        if known.number < 0:
+            known.number = self._numbered
+            self._numbered += 1
+        return known
+
+    def _secure(self, known: _Known) -> None:
+        for payload in known.pending:
+            self._writer.protect(payload)
+        known.pending.clear()
+
+    def _hold(self, storage: Any, nbytes: int) -> None:
+        """Keep a queued storage for as long as anybody else does.
+
+        Autograd adds gradients in place when nobody else holds the storage. Whether the writer
+        still does would depend on its speed; so we always do, until only we are left.
+        """
+        if storage._cdata in self._held:
+            return
+        self._held[storage._cdata] = storage
+        self._held_bytes += nbytes
+        if self._held_bytes > self._sweep_at:
+            count = torch._C._storage_Use_Count
+            self._held = {key: held for key, held in self._held.items() if count(key) > 1}
+            self._held_bytes = sum(held.nbytes() for held in self._held.values())
+            self._sweep_at = 2 * self._held_bytes + _SWEEP_BYTES
 
 
 def _line(op: Operator, io: str, index: int, dtype: str, shape: tuple[int, ...], nbytes: int, device: str) -> Line:
@@ -206,17 +242,54 @@ def _line(op: Operator, io: str, index: int, dtype: str, shape: tuple[int, ...],
     return Line(seq, op_type, name, io, index, time, dtype, shape, nbytes, device, phase, module, source)
 
 
-def _memory_order(shape: tuple[int, ...], stride: tuple[int, ...], elements: int) -> tuple[int, ...]:
-    """The shape with its dimensions as they follow each other in memory, for a dense tensor."""
-    ordered = tuple(n for _, n in sorted(zip(stride, shape), reverse=True))
-    product = 1
-    for n in ordered:
-        product *= n
-    return ordered if product == elements else (elements,)
+def _is_plain(kind: type) -> bool:
+    plain = getattr(kind, "__torch_dispatch__", None) is torch._C._disabled_torch_dispatch_impl
+    if plain:
+        _PLAIN.add(kind)
+    return plain
+
+
+def storages_of(tensor: torch.Tensor) -> list[Any]:
+    """The memory of a tensor of any layout; nothing where it cannot be had."""
+    if type(tensor) not in _PLAIN and not _is_plain(type(tensor)):
+        return []
+    if tensor.layout is torch.strided:
+        return [] if tensor.is_meta else [tensor.untyped_storage()]
+    if tensor.layout is torch.sparse_coo:
+        return [part.untyped_storage() for part in (tensor._indices(), tensor._values())]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [part.untyped_storage() for part in (tensor.crow_indices(), tensor.col_indices(), tensor.values())]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [part.untyped_storage() for part in (tensor.ccol_indices(), tensor.row_indices(), tensor.values())]
+    return []
+
+
+def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides = []
+    step = 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def _dense_order(shape: tuple[int, ...], stride: tuple[int, ...]) -> Optional[tuple[int, ...]]:
+    """The shape with its dimensions as they follow each other in memory, None unless each element has its own."""
+    step = 1
+    ordered = []
+    for s, n in sorted(zip(stride, shape)):
+        if n > 1:
+            if s != step:
+                return None
+            step *= n
+        ordered.append(n)
+    return tuple(reversed(ordered))
 
 
 def _unstorable(tensor: torch.Tensor) -> str:
     """Why the bytes of a tensor cannot be stored, empty when they can."""
+    if type(tensor) not in _PLAIN and not _is_plain(type(tensor)):
+        return f"a {type(tensor).__name__}"
     if tensor.layout is not torch.strided:
         return f"{str(tensor.layout).replace('torch.', '')} layout"
     if tensor.is_nested:

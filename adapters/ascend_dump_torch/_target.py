@@ -1,0 +1,141 @@
+"""The target's calls, which are the steps: told apart without leaving a trace in the target or its copies."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any, Callable
+
+import torch
+
+__all__ = ["Watch", "can_force_eager", "force_eager", "is_compiled"]
+
+_current_node = torch._C._current_autograd_node
+_CALL = torch.nn.Module._call_impl.__code__
+
+
+class Watch:
+    """Calls `called(entered)` at each top-level call of the target.
+
+    entered: hooks that are registered for all modules now still see this call begin.
+    """
+
+    def __init__(self, target: torch.nn.Module, called: Callable[[bool], None]) -> None:
+        self._target = target
+        self._called = called
+        self._compiled = getattr(target, "_compiled_call_impl", None)
+        if self._compiled is None:
+            handle = target.register_forward_pre_hook(_PreHook(self), prepend=True)
+            self._remove: Callable[[], None] = handle.remove
+        else:
+            # `target.compile()`: hooks lie inside compiled code, which does not look for new ones.
+            target._compiled_call_impl = self._call_compiled
+            self._remove = self._restore_compiled
+
+    def remove(self) -> None:
+        remove, self._remove = self._remove, _do_nothing
+        remove()
+
+    def on_call(self, module: torch.nn.Module, entered: bool) -> None:
+        # Inside a compiled function hooks are traced, not called; what they do must not reach its graph.
+        if torch.compiler.is_compiling():
+            return
+        # A shallow copy and a replica of DataParallel share the target's hooks.
+        if module is self._target and _is_top_level(module, running=not entered):
+            self._called(entered)
+
+    def _call_compiled(self, *args: Any, **kwargs: Any) -> Any:
+        self.on_call(self._target, True)
+        return self._compiled(*args, **kwargs)  # type: ignore[misc]  # not None where this is installed
+
+    def _restore_compiled(self) -> None:
+        # Compiled anew in the block: that one stays.
+        if self._target.__dict__.get("_compiled_call_impl") == self._call_compiled:
+            self._target.__dict__["_compiled_call_impl"] = self._compiled
+
+
+class _PreHook:
+    """What stands in the target while it is watched."""
+
+    __slots__ = ("_watch",)
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def __call__(self, module: torch.nn.Module, args: Any) -> None:
+        self._watch.on_call(module, False)
+
+    def __deepcopy__(self, memo: Any) -> _Copied:
+        return _Copied()
+
+    def __reduce__(self) -> Any:
+        # A saved model must load where this package is not installed: a hook that gives the
+        # arguments back unchanged, of Python's own parts.
+        return functools.partial, (dict.get, {})
+
+
+class _Copied:
+    """What a copy of the target got for the hook; takes itself out when it is called."""
+
+    def __call__(self, module: torch.nn.Module, args: Any) -> None:
+        hooks = module._forward_pre_hooks
+        for key in [key for key, hook in hooks.items() if hook is self]:
+            del hooks[key]
+
+
+def _do_nothing() -> None:
+    return None
+
+
+def _is_top_level(module: torch.nn.Module, *, running: bool) -> bool:
+    """Whether this call of `module` is no part of another one, nor of a backward pass (checkpointing).
+
+    running: the call itself is among the callers of this function. Callers are looked at, not
+    counted, because PyTorch does not tell when a call ends with a KeyboardInterrupt.
+    """
+    if _current_node() is not None:
+        return False
+    calls = 0
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _CALL and frame.f_locals.get("self") is module:
+            calls += 1
+        frame = frame.f_back
+    return calls <= running
+
+
+def is_compiled(target: torch.nn.Module) -> bool:
+    """Whether torch.compile was applied to the target or a part of it; imports nothing."""
+    if "torch._dynamo" not in sys.modules:
+        return False
+    from torch._dynamo import OptimizedModule
+
+    return any(
+        isinstance(module, OptimizedModule) or getattr(module, "_compiled_call_impl", None) is not None
+        for module in target.modules()
+    )
+
+
+def can_force_eager() -> bool:
+    """Since PyTorch 2.6."""
+    return hasattr(torch.compiler, "set_stance")
+
+
+@contextlib.contextmanager
+def force_eager() -> Iterator[None]:
+    """Run compiled code eagerly, if there is any in this process."""
+    if "torch._dynamo" not in sys.modules or not can_force_eager():
+        yield
+        return
+    # PyTorch warns of hooks for all modules when a compiled one is called; ours mind both calls.
+    warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when", category=UserWarning)
+    entry = warnings.filters[0]
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        with contextlib.suppress(ValueError):  # the user has replaced the filters
+            warnings.filters.remove(entry)  # type: ignore[attr-defined]  # typed as a Sequence

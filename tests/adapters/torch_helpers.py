@@ -1,0 +1,208 @@
+"""What the tests of the host adapter share: a second observer of every operator, small models."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Callable, NamedTuple, Optional
+
+import pytest
+import torch
+from ascend_dump_torch import _mode, _stack
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ascend_dump.writing.writer import HostWriter
+
+_OURS = _mode.RecordMode.__torch_dispatch__.__code__
+
+
+class Ran(NamedTuple):
+    """One operator as the shadow saw it: its tensors' values, None where memory cannot be read."""
+
+    op_type: str
+    inputs: list[Optional[bytes]]
+    outputs: list[Optional[bytes]]
+
+
+class Shadow(TorchDispatchMode):
+    """Lies below the adapter's mode and copies every tensor, at once, before and after each operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[list[Ran]] = []
+        #: Operators that wrote to an input which the adapter does not know them to write to.
+        self.unannounced: set[str] = set()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # a wrapper around the method would stand between the frames we look at
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not _asked_by_the_user() or not self.steps:
+            return func(*args, **kwargs)
+        outs = {argument.name for argument in func._schema.arguments if argument.is_out}
+        inputs = [*args, *(value for name, value in kwargs.items() if name not in outs)]
+        before = [value_of(tensor) for tensor in tensors_in(inputs)]
+        result = func(*args, **kwargs)
+        after = [value_of(tensor) for tensor in tensors_in([result])]
+        if not _mode._read_schema(func).writes and before != [value_of(tensor) for tensor in tensors_in(inputs)]:
+            self.unannounced.add(func._schema.name)
+        self.steps[-1].append(Ran(func._schema.name, before, after))
+        return result
+
+    @contextmanager
+    def under(self, model: torch.nn.Module) -> Iterator[Shadow]:
+        """Watch from the first call of `model` on, one list of operators for each call."""
+
+        def called(module: Any, args: Any) -> None:
+            if not any(mode is self for mode in modes()):
+                _stack.insert(self)
+            self.steps.append([])
+
+        handle = model.register_forward_pre_hook(called)
+        try:
+            yield self
+        finally:
+            handle.remove()
+            _stack.remove(self)
+
+
+def _asked_by_the_user() -> bool:
+    """Whether the adapter's mode passes an operator on, rather than runs one of its own."""
+    import sys
+
+    frame: Any = sys._getframe(2)
+    while frame is not None and "torch/_ops.py" in frame.f_code.co_filename:
+        frame = frame.f_back
+    return frame is not None and frame.f_code is _OURS
+
+
+def tensors_in(values: Any) -> list[torch.Tensor]:
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            found += tensors_in(value)
+    return found
+
+
+def value_of(tensor: torch.Tensor) -> Optional[bytes]:
+    """The logical tensor's bytes in C order."""
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta or tensor._is_zerotensor():
+        return None
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if plain.is_quantized:
+        plain = plain.int_repr()
+    if not plain.numel():
+        return b""
+    return plain.contiguous().clone().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def assert_same_as_shadow(cap: Any, shadow: Shadow, *, steps: Optional[list[int]] = None) -> int:
+    """Every record equals what the shadow saw, and nothing is missing. Returns how many were compared."""
+    assert shadow.unannounced == set()
+    records: dict[tuple[int, int, str, int], Any] = {}
+    for record in cap.dump():
+        assert record.error is None, record.error
+        key = (record.step, record.attrs["seq"], record.io, record.index)
+        assert key not in records, f"{key} is recorded twice"
+        records[key] = record
+    compared = 0
+    for step, ops in enumerate(shadow.steps):
+        if steps is not None and step not in steps:
+            continue
+        for seq, ran in enumerate(ops):
+            for io, values in (("input", ran.inputs), ("output", ran.outputs)):
+                for index, value in enumerate(values):
+                    record = records.pop((step, seq, io, index), None)
+                    assert record is not None, f"step {step} op {seq} {ran.op_type}: no record of {io} {index}"
+                    assert record.op_type == ran.op_type, (record, ran.op_type)
+                    if "skipped" in record.attrs:
+                        unset = record.attrs["skipped"] == "uninitialised memory"
+                        assert value is None or unset, (record, record.attrs["skipped"])
+                        continue
+                    assert value is not None, f"{record} was read, but its memory cannot be"
+                    assert record.numpy().tobytes() == value, f"{record} differs from what the operator saw"
+                    compared += 1
+    assert not records, f"recorded, but never ran: {list(records.values())[:5]}"
+    return compared
+
+
+def modes() -> list[Any]:
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    return list(_get_current_dispatch_mode_stack())
+
+
+def flags() -> tuple[Any, ...]:
+    """PyTorch's own record of which dispatch modes are active."""
+    from torch.utils import _python_dispatch as module
+
+    names = sorted(name for name in vars(module) if name.startswith("_is_in_"))
+    assert names
+    return tuple((name, getattr(module, name)) for name in names)
+
+
+def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Make the writer thread dawdle before it touches each tensor."""
+    store = HostWriter._store
+
+    def slowly(self: Any, *args: Any) -> Any:
+        time.sleep(seconds)
+        return store(self, *args)
+
+    monkeypatch.setattr(HostWriter, "_store", slowly)
+
+
+class Residual(torch.nn.Module):
+    """A ResNet in small: convolutions, batch norms, a skip connection in channels_last or not."""
+
+    def __init__(self, channels: int = 8) -> None:
+        super().__init__()
+        self.stem = torch.nn.Conv2d(3, channels, 3, padding=1, bias=False)
+        self.norm = torch.nn.BatchNorm2d(channels)
+        self.body = torch.nn.Sequential(
+            torch.nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            torch.nn.BatchNorm2d(channels),
+            torch.nn.ReLU(inplace=True),
+            torch.nn.Conv2d(channels, channels, 1),
+        )
+        self.head = torch.nn.Linear(channels, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu_(self.norm(self.stem(x)))
+        x = torch.nn.functional.max_pool2d(x + self.body(x), 2)
+        return self.head(x.mean((2, 3)))
+
+
+def transformer() -> torch.nn.Module:
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True)
+    return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+def train(
+    model: torch.nn.Module,
+    make_input: Callable[[], torch.Tensor],
+    *,
+    steps: int = 3,
+    optimizer: Optional[Callable[[Any], torch.optim.Optimizer]] = None,
+) -> list[Any]:
+    """A plain training loop; gives everything that a capture must not change."""
+    torch.manual_seed(7)
+    made = (optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)))(model.parameters())
+    losses = []
+    for _ in range(steps):
+        made.zero_grad()
+        loss = model(make_input()).float().pow(2).mean()
+        loss.backward()
+        made.step()
+        losses.append(loss.detach().clone())
+    gradients = [value.grad for value in model.parameters()]
+    return [*losses, *model.parameters(), *model.buffers(), *gradients, torch.get_rng_state()]
+
+
+def same(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(value_of(a) == value_of(b) for a, b in zip(one, other))
