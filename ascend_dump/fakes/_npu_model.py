@@ -55,7 +55,8 @@ class LoadedModel:
         if arming is None or arming.ge is None:
             return
         try:
-            self._steps = parse_steps(arming.ge.step)
+            # Overflow is detected at every step.
+            self._steps = parse_steps(arming.ge.step) if arming.ge.status else None
         except ValueError as error:
             self.log.append(f"{name}: the device refuses the dump information of the model: {error}")
             self._loaded = False
