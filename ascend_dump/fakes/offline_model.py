@@ -41,6 +41,8 @@ __all__ = ["OfflineModel", "OfflineNode", "TensorSpec", "check", "find_dtype", "
 _Path = Union[str, "os.PathLike[str]"]
 
 _MAX_BYTES = 1 << 30
+#: No tensor of a stand-in needs more, and running it allocates them.
+_MAX_ELEMENTS = 1 << 28
 _HINT = "the form is described in ascend_dump.fakes.offline_model"
 
 
@@ -230,6 +232,8 @@ def _shape(found: Mapping[str, Any], where: str) -> tuple[int, ...]:
     dims = tuple(dim for _, dim in _items(found, "shape"))
     if not all(isinstance(dim, int) and not isinstance(dim, bool) and dim >= 0 for dim in dims) or len(dims) > 25:
         raise _wrong(f"{where}.shape is no list of at most 25 sizes")
+    if math.prod(dims) > _MAX_ELEMENTS:
+        raise _wrong(f"{where}.shape has more than {_MAX_ELEMENTS} elements")
     return dims
 
 
