@@ -115,6 +115,7 @@ class Capture:
         self._path: Optional[Path] = None
         self._active = False
         self._step = 0
+        self._each_call: Optional[bool] = None
         self._lock = threading.Lock()
 
     @property
@@ -220,7 +221,7 @@ class Capture:
     def __call__(self, function: _Function) -> _Function:
         """Decorate a plain or async function: each call is one step.
 
-        When the capture has a target that counts steps, each call is one capture of its own.
+        Where the target or the framework counts the steps, each call is one capture of its own.
         Raises ConfigError for generators, whose calls return before their body runs.
         """
         if not callable(function):
@@ -293,6 +294,12 @@ class Capture:
         if not error.reported:
             log.warning("%s", error)
 
+    def _captures_each_call(self) -> bool:
+        """Whether each call of a decorated function is a capture of its own, because something else counts steps."""
+        if self._each_call is None:
+            self._each_call = choose(self._target, self._framework).counts_steps(self._target)
+        return self._each_call
+
     def _adapter_of_session(self) -> Adapter:
         assert self._adapter is not None, "a session exists only after an adapter was chosen"
         return self._adapter
@@ -314,7 +321,7 @@ class _Call:
             return
         self._mine = "outside"
         try:
-            if cap._target is not None and choose(cap._target, cap._framework).counts_steps(cap._target):
+            if cap._captures_each_call():
                 cap.start()
                 self._mine = "block"
                 return

@@ -81,6 +81,7 @@ class Models:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._loaded: dict[int, _Loaded] = {}
+        process.unload_models = self._unload_all
 
     # Dump.
 
@@ -135,6 +136,10 @@ class Models:
             return self._process.fail(GeError.MODEL_ID_INVALID, f"no model {model_id} is loaded")
         self._process.npu.unload_model(model_id)
         return AclError.SUCCESS
+
+    def _unload_all(self) -> None:
+        for model_id in list(self._loaded):
+            self.unload(model_id)
 
     # Descriptions.
 

@@ -32,9 +32,10 @@ class Process:
         self.initialised = False
         self._finalised = False
         self._first_config: Optional[str] = None
-        self._config_armed = False
         self._dump_begun = False
         self._message = ""
+        #: Called by `finalize`.
+        self.unload_models: Callable[[], None] = lambda: None
         self._handles = itertools.count(_FIRST_HANDLE, _STEP)
         self._objects: dict[int, Any] = {}
         self._thread = threading.local()
@@ -51,7 +52,6 @@ class Process:
         if code != AclError.SUCCESS:
             return code
         self._first_config = self._first_config or digest
-        self._config_armed = bool(config)
         self.initialised = True
         self._finalised = False
         return AclError.SUCCESS
@@ -62,7 +62,8 @@ class Process:
         # One that was never initialised is not refused, and nothing happens.
         if self.initialised:
             self.npu.disarm_acl()
-            self._dump_begun = self._config_armed = self.initialised = False
+            self.unload_models()
+            self._dump_begun = self.initialised = False
             self._finalised = True
         return AclError.SUCCESS
 

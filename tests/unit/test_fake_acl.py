@@ -312,6 +312,12 @@ def test_an_operator_that_fails_is_told_by_its_code(ready, npu, om):
     assert "'C' failed" in ready.get_recent_err_msg()
 
 
+def test_models_end_with_acl(ready, npu, om):
+    model, _ = ready.mdl.load_from_file(om)
+    assert npu.models == (model,)
+    assert [ready.finalize(), npu.models, ready.mdl.unload(model)] == [0, (), 145003]
+
+
 # The four configurations of the user documents, end to end.
 
 
