@@ -15,8 +15,8 @@ import numpy as np
 
 from ascend_dump._errors import ConfigError
 from ascend_dump.analysis import _statistics_numpy
-from ascend_dump.analysis._statistics_layout import Layout, chunks, flatten, layout_of
-from ascend_dump.analysis._statistics_merge import combine, combine_counts
+from ascend_dump.analysis._statistics_layout import Layout, chunks, collapse, flatten, layout_of
+from ascend_dump.analysis._statistics_merge import combine, combine_counts, repeat
 from ascend_dump.analysis.statistics import Statistics
 
 __all__ = ["find_nonfinite", "measure", "prepare"]
@@ -40,20 +40,24 @@ _numba: Optional[ModuleType] = None
 _numba_error: Optional[Exception] = None
 
 
-def measure(array: np.ndarray, engine: Optional[str]) -> Statistics:
+def measure(array: np.ndarray, engine: Optional[str], threads: Optional[int] = None) -> Statistics:
     array = np.asarray(array)
     layout = layout_of(array.dtype)
     module = _choose(engine)
     if array.size == 0:
         return Statistics(0, None, None, None, 0.0, 0, 0, 0, 0, 0, 0)
+    array, times = collapse(array)
+    if times > 1:
+        return repeat(measure(array, engine, threads), times)
+    most = _MOST_THREADS if threads is None else threads
     partials: Any = None
     if module is not None:
         try:
-            partials = _scan(array, layout, module)
+            partials = _scan(array, layout, module, most)
         except Exception as error:  # whatever a compiler or its cache may raise: numpy can do the same work
             _give_up(error, engine)
     if partials is None:
-        partials = _scan(array, layout, _statistics_numpy)
+        partials = _scan(array, layout, _statistics_numpy, most)
     if layout.table is not None:
         return combine_counts(layout.table, partials[0] if len(partials) == 1 else np.sum(partials, axis=0))
     return combine(array, layout, partials)
@@ -72,6 +76,7 @@ def find_nonfinite(array: np.ndarray, engine: Optional[str]) -> bool:
         return bool(found.nan or found.posinf or found.neginf)
     if not layout.exponent:
         return False
+    array, _ = collapse(array)
     if module is not None:
         try:
             return _find(array, layout, module)
@@ -160,7 +165,7 @@ def _warn(error: Exception) -> None:
     )
 
 
-def _scan(array: np.ndarray, layout: Layout, module: ModuleType) -> list[Any]:
+def _scan(array: np.ndarray, layout: Layout, module: ModuleType, most: int) -> list[Any]:
     """Give what the engine finds in each block."""
     scan = module.scanner(layout)
     block = module.BLOCK
@@ -175,7 +180,7 @@ def _scan(array: np.ndarray, layout: Layout, module: ModuleType) -> list[Any]:
     def scan_part(part: np.ndarray) -> list[Any]:
         return [scan(part[start : start + block]) for start in range(0, part.size, block)]
 
-    return [partial for partials in _over_parts(scan_part, flat) for partial in partials]
+    return [partial for partials in _over_parts(scan_part, flat, most) for partial in partials]
 
 
 def _find(array: np.ndarray, layout: Layout, module: ModuleType) -> bool:
@@ -188,16 +193,16 @@ def _find(array: np.ndarray, layout: Layout, module: ModuleType) -> bool:
     def find_in_part(part: np.ndarray) -> bool:
         return any(find(part[start : start + block]) for start in range(0, part.size, block))
 
-    return any(_over_parts(find_in_part, flat))
+    return any(_over_parts(find_in_part, flat, _MOST_THREADS))
 
 
-def _over_parts(task: Callable[[np.ndarray], _Result], flat: np.ndarray) -> list[_Result]:
-    """Run a task that releases the GIL on the parts of an array, on this thread and some more.
+def _over_parts(task: Callable[[np.ndarray], _Result], flat: np.ndarray, most: int) -> list[_Result]:
+    """Run a task that releases the GIL on the parts of an array, on this thread and some more: `most` in all.
 
     The threads end with the call: none is left behind to hang a forked process. Each takes the next part when it is
     done with one, so a thread that a busy machine starts late is not waited for. The results come in any order.
     """
-    threads = min(_MOST_THREADS, _cpus(), flat.nbytes // _PART_BYTES)
+    threads = min(most, _cpus(), flat.nbytes // _PART_BYTES)
     if threads < 2:
         return [task(flat)]
     size = max(_PART_BYTES // flat.itemsize, -(-flat.size // (threads * _PARTS_PER_THREAD)))

@@ -37,11 +37,12 @@ class Statistics(NamedTuple):
     negzero: Optional[int] = None
 
 
-def statistics(array: np.ndarray, *, engine: Optional[str] = None) -> Statistics:
+def statistics(array: np.ndarray, *, engine: Optional[str] = None, threads: Optional[int] = None) -> Statistics:
     """Compute the statistics of an array of any shape, memory order, alignment and byte order, without copying it.
 
     engine: "numba", "numpy", or None for numba where it can be used. Both give the same counts and extremes, and
     mean and l2norm to about 1e-12 of the mean magnitude and of the norm.
+    threads: how many may work on a large array, this one among them; None for up to four.
 
     dtypes: float16/32/64, integers of 8 to 64 bits, bool, complex64/128, and from ml_dtypes bfloat16, the floats of
     8, 6 and 4 bits, the integers of 1, 2 and 4 bits, and complex32 and bcomplex32.
@@ -54,15 +55,16 @@ def statistics(array: np.ndarray, *, engine: Optional[str] = None) -> Statistics
     - Of complex elements max, min, mean and l2norm are those of the magnitude, in float64 (where a complex128
       magnitude exceeds float64, max is Inf). `nan` counts elements with a NaN part, `posinf` those with an infinite
       and no NaN part, `neginf` is 0, and `zero` and `poszero` count those with two zero parts of any sign.
+    - Elements that were broadcast (strides of 0) are looked at once and counted as often as they occur.
     - Of an empty array max, min and mean are None, l2norm is 0.0 and the counts are 0.
 
-    Raises ConfigError (AD101) for other dtypes and other engines. Safe to call from several threads; large arrays are
-    computed on up to four threads, which end with the call.
+    Raises ConfigError (AD101) for other dtypes and other engines. Safe to call from several threads; the other
+    threads end with the call.
     """
     # Imported when used: whoever only reads statistics from a file needs no numpy.
     from ascend_dump.analysis import _statistics_engine
 
-    return _statistics_engine.measure(array, engine)
+    return _statistics_engine.measure(array, engine, threads)
 
 
 def has_nonfinite(array: np.ndarray, *, engine: Optional[str] = None) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ascend_dump.writing.layout import Line
+from ascend_dump.writing.payload import Item, Payload, copy_memory
 from ascend_dump.writing.run import Run
-from ascend_dump.writing.writer import HostWriter, Item, Payload
+from ascend_dump.writing.shard import Limits
+from ascend_dump.writing.writer import HostWriter
 
-__all__ = ["HostWriter", "Item", "Line", "Payload", "Run"]
+__all__ = ["HostWriter", "Item", "Limits", "Line", "Payload", "Run", "copy_memory"]

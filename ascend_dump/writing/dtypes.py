@@ -9,32 +9,62 @@ import numpy as np
 
 from ascend_dump._errors import NotSupported
 
-__all__ = ["numpy_dtype"]
+__all__ = ["has_values", "numpy_dtype"]
 
-#: Types numpy has no arithmetic for, by the type their elements are read as. complex32 is a
-#: pair of float16; the quantised types read as the integers they store.
-_STORED_AS = {
-    "complex32": "2float16",
-    "qint8": "int8",
-    "quint8": "uint8",
-    "qint32": "int32",
-    "quint4x2": "uint8",
-    "quint2x4": "uint8",
+_NUMPY = (
+    "bool",
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
+_ML_DTYPES = (
+    "bfloat16",
+    "float8_e3m4",
+    "float8_e4m3",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float6_e2m3fn",
+    "float6_e3m2fn",
+    "float4_e2m1fn",
+    "complex32",
+)
+#: Quantised types read as the integers they store.
+_QUANTISED = {"qint8": "int8", "quint8": "uint8", "qint32": "int32"}
+#: Frameworks only move these about: several values to a byte, or none that is defined. Read as they are stored.
+_RAW = {
+    **dict.fromkeys(("quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "float4_e2m1fn_x2"), "uint8"),
+    **dict.fromkeys((f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)), "uint8"),
+    "bits16": "uint16",
 }
+
+
+def has_values(name: str) -> bool:
+    """Whether an element of this type is one number."""
+    return name not in _RAW
 
 
 @functools.cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The numpy or ml_dtypes type for a name. Raises NotSupported for an unknown one."""
-    name = _STORED_AS.get(name, name)
-    try:
+    """The numpy or ml_dtypes type for a name. Raises NotSupported for an unknown one.
+
+    Only these names: numpy would take others for pointers, dates or structures.
+    """
+    name = _QUANTISED.get(name) or _RAW.get(name) or name
+    if name in _NUMPY:
         return np.dtype(name)
-    except TypeError:
+    if name in _ML_DTYPES:
         import ml_dtypes
 
-        try:
-            return np.dtype(getattr(ml_dtypes, name))
-        except (AttributeError, TypeError):
-            raise NotSupported(
-                f"the installed ml_dtypes has no type {name!r}", hint="pip install -U ml-dtypes"
-            ) from None
+        found = getattr(ml_dtypes, name, None)
+        if found is not None:
+            kind: np.dtype[Any] = np.dtype(found)
+            return kind
+        if name == "complex32":
+            return np.dtype("2float16")
+        raise NotSupported(f"the installed ml_dtypes has no type {name!r}", hint="pip install -U ml-dtypes")
+    raise NotSupported(
+        f"{name[:100]!r} is no element type that is known here", hint="a newer version of ascend-dump may read it"
+    )

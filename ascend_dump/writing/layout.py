@@ -12,35 +12,58 @@ A line is complete once its newline is written, and is written after the bytes i
 from __future__ import annotations
 
 import re
-from typing import Any, Optional, Union
+from typing import Annotated, Any, NamedTuple, Optional, Union
 
 import msgspec
+from msgspec import Meta
 
-__all__ = ["CSV_HEADER", "INDEX", "MANIFEST", "SAFETENSORS_DTYPES", "SHARD", "STATISTIC", "Line", "shard_name"]
+__all__ = [
+    "CSV_HEADER",
+    "INDEX",
+    "MANIFEST",
+    "PADDING",
+    "SAFETENSORS",
+    "SHARD",
+    "STATISTIC",
+    "Line",
+    "Native",
+    "encodable",
+    "shard_name",
+]
 
 MANIFEST = "manifest.json"
 INDEX = "index.jsonl"
 STATISTIC = "statistic.csv"
 #: A shard as lines name it, relative to the directory of the steps.
-SHARD = re.compile(r"(\d+)/(tensors-\d{5,}\.safetensors)")
+SHARD = re.compile(r"(\d{1,18})/(tensors-\d{5,18}\.safetensors)", re.ASCII)
+#: Entries of a shard that fill the gaps between tensors begin with this.
+PADDING = "__padding__"
 
-#: numpy and ml_dtypes names that safetensors has natively; the others are stored as U8.
-SAFETENSORS_DTYPES = {
-    "bool": "BOOL",
-    "uint8": "U8",
-    "int8": "I8",
-    "uint16": "U16",
-    "int16": "I16",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "uint32": "U32",
-    "int32": "I32",
-    "float32": "F32",
-    "uint64": "U64",
-    "int64": "I64",
-    "float64": "F64",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
+
+class Native(NamedTuple):
+    """A type that safetensors knows: its name there, and the bytes of an element."""
+
+    name: str
+    itemsize: int
+
+
+#: By the names of numpy and ml_dtypes; other types are stored as U8.
+SAFETENSORS = {
+    "bool": Native("BOOL", 1),
+    "uint8": Native("U8", 1),
+    "int8": Native("I8", 1),
+    "uint16": Native("U16", 2),
+    "int16": Native("I16", 2),
+    "float16": Native("F16", 2),
+    "bfloat16": Native("BF16", 2),
+    "uint32": Native("U32", 4),
+    "int32": Native("I32", 4),
+    "float32": Native("F32", 4),
+    "uint64": Native("U64", 8),
+    "int64": Native("I64", 8),
+    "float64": Native("F64", 8),
+    "float8_e4m3fn": Native("F8_E4M3", 1),
+    "float8_e5m2": Native("F8_E5M2", 1),
 }
 
 CSV_HEADER = (
@@ -49,6 +72,12 @@ CSV_HEADER = (
 )
 
 Number = Union[int, float, str, None]
+# Whatever a line claims beyond these is refused as it is decoded.
+_Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Micros = Annotated[int, Meta(ge=0, lt=253_402_300_800_000_000)]  # the year 10000
+_Sizes = Annotated[tuple[_Size, ...], Meta(max_length=64)]
+_Strides = Annotated[tuple[_Int, ...], Meta(max_length=64)]
 
 
 class Line(msgspec.Struct, omit_defaults=True, gc=False):
@@ -67,35 +96,40 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     origin     the operator turned finite inputs into this non-finite output
     """
 
-    seq: int
+    seq: _Size
     op_type: str
     op_name: str
     io: str
-    index: int
-    time: int
+    index: _Size
+    time: _Micros
     dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
+    shape: _Sizes
+    nbytes: _Size
     device: str = "cpu"
     phase: str = "other"
     module: str = ""
     source: str = ""
-    stride: tuple[int, ...] = ()
-    storage_offset: int = 0
-    storage: int = -1
+    stride: _Strides = ()
+    storage_offset: _Size = 0
+    storage: _Int = -1
     address: int = 0
-    storage_nbytes: int = 0
-    version: int = -1
-    offset: int = 0
-    stored_stride: Optional[tuple[int, ...]] = None
+    storage_nbytes: _Size = 0
+    version: _Int = -1
+    offset: _Size = 0
+    stored_stride: Optional[_Strides] = None
     skipped: str = ""
     quantization: Optional[dict[str, Any]] = None
     origin: bool = False
     hash: str = ""
     shard: str = ""
-    blob: Optional[tuple[int, int]] = None
-    stats: Optional[tuple[Number, ...]] = None
+    blob: Optional[tuple[_Size, _Size]] = None
+    stats: Optional[Annotated[tuple[Number, ...], Meta(min_length=1, max_length=11)]] = None
 
 
 def shard_name(step: int, number: int) -> str:
     return f"{step}/tensors-{number:05d}.safetensors"
+
+
+def encodable(text: str) -> str:
+    """The text without what JSON cannot hold: names of files may come with undecodable bytes in them."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

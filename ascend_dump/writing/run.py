@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import socket
@@ -13,12 +14,16 @@ from typing import Any
 import msgspec
 
 from ascend_dump._errors import WriteError
-from ascend_dump._paths import PRIVATE_DIRECTORY, PRIVATE_FILE, make_private_directory, make_run_directory
+from ascend_dump._paths import add_private_directory, make_private_directory, make_run_directory, open_private
 from ascend_dump._rank import Rank
 from ascend_dump._version import __version__
-from ascend_dump.writing.layout import MANIFEST
+from ascend_dump.writing.budget import explain
+from ascend_dump.writing.layout import MANIFEST, encodable
 
 __all__ = ["Run"]
+
+#: Bytes; file systems take 255.
+_LONGEST_NAME = 200
 
 
 class Run:
@@ -38,38 +43,73 @@ class Run:
             "versions": {"ascend_dump": __version__, "python": platform.python_version(), **versions},
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "command": sys.argv,
+            "command": list(getattr(sys, "argv", ())),  # an embedded interpreter may have none
             "start": time.time(),
         }
         self.write_manifest()
 
     def directory(self, device: int, model: str) -> Path:
-        """Create and return `{device}/{model}/{model_id}`, with a model_id that is still free."""
+        """Create and return `{device}/{model}/{model_id}`, with a model_id that is still free.
+
+        Raises WriteError when it cannot be made.
+        """
         base = self.root / str(device) / _file_name(model)
         make_private_directory(base)
         number = 0
         while True:
             directory = base / str(number)
             try:
-                directory.mkdir(mode=PRIVATE_DIRECTORY)
+                add_private_directory(directory)
                 return directory
             except FileExistsError:
                 number += 1
+            except OSError as error:
+                raise WriteError(
+                    f"{directory} cannot be created: {error.strerror}", hint="see `ascend-dump doctor`"
+                ) from error
 
     def write_manifest(self, **changes: Any) -> None:
-        """Replace the manifest as a whole, so that a reader never sees half of one."""
+        """Replace the manifest as a whole, so that a reader never sees half of one.
+
+        Raises WriteError when it cannot be written; the one before stays.
+        """
         self._manifest.update(changes)
         target = self.root / MANIFEST
         draft = self.root / f".{MANIFEST}.{os.getpid()}"
         try:
-            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE)
-            with os.fdopen(fd, "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(self._manifest, enc_hook=str)))
-            os.replace(draft, target)
+            try:
+                with os.fdopen(open_private(draft, os.O_WRONLY | os.O_TRUNC), "wb") as file:
+                    file.write(msgspec.json.format(_encode(self._manifest)))
+                os.replace(draft, target)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    draft.unlink()
+                raise
         except OSError as error:
-            raise WriteError(f"{target} cannot be written: {error.strerror}", hint="free some space") from error
+            raise explain(error, self.root) from error
+
+
+def _encode(manifest: dict[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(manifest, enc_hook=str)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_encodable(manifest), enc_hook=str)
+
+
+def _encodable(value: Any) -> Any:
+    """The value with every text in it encodable: arguments and paths may hold any byte."""
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encodable(item) for item in value]
+    return value if value is None or isinstance(value, (bool, int, float)) else encodable(str(value))
 
 
 def _file_name(model: str) -> str:
-    """A model name as CANN writes it into a path (device-side dump_task)."""
-    return "".join("_" if letter in " ./\\" else letter for letter in model) or "model"
+    """A model name as CANN writes it into a path (device-side dump_task), and not too long for one."""
+    name = "".join("_" if letter in " ./\\\0" else letter for letter in encodable(model))
+    while len(name.encode()) > _LONGEST_NAME:
+        name = name[:-1]
+    return name or "model"

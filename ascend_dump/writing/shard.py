@@ -7,56 +7,87 @@ so that no tensor byte is ever moved.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Union
+from typing import NamedTuple, Union
 
 import msgspec
 
 from ascend_dump._paths import open_private
-from ascend_dump.writing.layout import SAFETENSORS_DTYPES
+from ascend_dump.writing.layout import PADDING, SAFETENSORS, encodable
 
-__all__ = ["Shard"]
+__all__ = ["LIMITS", "Limits", "Shard"]
 
 Buffer = Union[bytes, bytearray, memoryview]
 
-#: Room for the header: about 2,000 tensors. A shard that needs more is closed and followed by
-#: the next one. 8 + _ROOM is a multiple of the page size.
-_ROOM = 256 * 1024 - 8
-_MAX_BYTES = 8 << 30
 #: Largest element of any type; readers that view the mapped file need aligned tensors.
 _ALIGNMENT = 16
 #: Small tensors are gathered into one system call.
 _GATHER = 256 * 1024
 #: Linux writes at most this many bytes at once.
 _WRITE_MAX = 0x7FFFF000
+#: A longer name is shortened in the middle: no name may use up the room of the header.
+_LONGEST_NAME = 1000
+_MOST_DIMENSIONS = 64
+#: What an entry adds to the header besides its name (whose letters may need six bytes each) and its shape.
+_ENTRY = 200
+_DIMENSION = 21
+_LARGEST_ENTRY = 6 * _LONGEST_NAME + _DIMENSION * _MOST_DIMENSIONS + 2 * _ENTRY
+
+
+class Limits(NamedTuple):
+    """When a shard is full: a tensor for which it has no room goes into the next one.
+
+    room    bytes of the header, here about 2,000 tensors; 8 + room should be a multiple of the page size
+    nbytes  of the file; a larger tensor has a shard of its own
+    """
+
+    room: int = 256 * 1024 - 8
+    nbytes: int = 8 << 30
+
+
+LIMITS = Limits()
 
 
 class Shard:
-    """Append tensors; `append` gives the file offset, `finish` completes the header."""
+    """Append tensors; `append` gives the file offset, `finish` completes the header.
 
-    def __init__(self, path: Path, metadata: dict[str, str]) -> None:
+    written  position in the file up to which it holds what was appended. After a failed write
+             it stays behind for good: what lies beyond it is cut off by `finish`.
+    """
+
+    def __init__(self, path: Path, metadata: dict[str, str], limits: Limits = LIMITS) -> None:
+        """Create the file with its blank header. Raises OSError, FileExistsError when it is there."""
         self.path = path
-        self._fd = open_private(path, os.O_RDWR | os.O_EXCL)
-        self._entries = [b'"__metadata__":' + msgspec.json.encode(metadata)]
-        self._names: set[str] = set()
-        self._header_bytes = 2 + len(self._entries[0])
-        self._start = 8 + _ROOM
-        self._end = self._start
+        self._limits = limits
+        self._start = self._end = self.written = 8 + limits.room
+        self._metadata = b'"__metadata__":' + msgspec.json.encode(metadata)
+        self._header_bytes = 2 + len(self._metadata)
+        if self._header_bytes + _LARGEST_ENTRY > limits.room:
+            raise ValueError(
+                f"room={limits.room} is too small for a header with {len(self._metadata)} bytes of metadata"
+            )
+        self._entries: list[bytes] = []
+        self._ends: list[int] = []
+        self._names: dict[str, int] = {}
         self._gathered: list[Buffer] = []
         self._gathered_bytes = 0
-        os.pwrite(self._fd, struct.pack("<Q", _ROOM), 0)
-        os.lseek(self._fd, self._start, os.SEEK_SET)
+        self._failed = False
+        self._encode = msgspec.json.Encoder().encode
+        self._fd = open_private(path, os.O_WRONLY | os.O_EXCL)
+        try:
+            # Written and not skipped, so that a disk that fills up later has room for the header.
+            _write_at(self._fd, struct.pack("<Q", limits.room) + bytes(limits.room), 0)
+        except OSError:
+            os.close(self._fd)
+            raise
 
-    @property
-    def nbytes(self) -> int:
-        return self._end
-
-    def has_room(self, name: str, nbytes: int) -> bool:
-        header = self._header_bytes + 2 * (len(name) * 6 + 200) < _ROOM
-        return header and (self._end + nbytes <= _MAX_BYTES or self._end == self._start)
+    def has_room(self, name: str, shape: tuple[int, ...], nbytes: int) -> bool:
+        entry = 6 * min(len(name), _LONGEST_NAME) + _DIMENSION * min(len(shape), _MOST_DIMENSIONS) + 2 * _ENTRY
+        fits = self._end + _ALIGNMENT + nbytes <= self._limits.nbytes
+        return self._header_bytes + entry <= self._limits.room and (fits or self._end == self._start)
 
     def append(self, name: str, dtype: str, shape: tuple[int, ...], data: Buffer, nbytes: int) -> int:
         """Append `nbytes` of data as tensor `name`; returns its offset in the file. Raises OSError.
@@ -65,19 +96,25 @@ class Shard:
         """
         gap = -self._end % _ALIGNMENT
         if gap:
-            self._enter(f"__padding__.{self._end}", "U8", (gap,), gap)
+            self._enter(f"{PADDING}.{self._end}", "U8", (gap,), gap)
             self._put(bytes(gap), gap)
-        native = SAFETENSORS_DTYPES.get(dtype)
-        while name in self._names:
-            name += "'"
-        self._names.add(name)
-        self._enter(name, native or "U8", shape if native else (nbytes,), nbytes)
+        native = SAFETENSORS.get(dtype)
+        elements = 1
+        for size in shape:
+            elements *= size
+        # A header with one entry that does not match its shape is refused as a whole.
+        if native is None or elements * native.itemsize != nbytes or len(shape) > _MOST_DIMENSIONS:
+            self._enter(self._unique(name), "U8", (nbytes,), nbytes)
+        else:
+            self._enter(self._unique(name), native.name, shape, nbytes)
         offset = self._end
         self._put(data, nbytes)
         return offset
 
     def flush(self) -> None:
-        """Hand gathered bytes to the operating system. Raises OSError."""
+        """Hand gathered bytes to the operating system. Raises OSError, also after an earlier write failed."""
+        if self._failed:
+            raise OSError(errno.EIO, f"an earlier write to {self.path.name} failed")
         gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
         if gathered:
             self._write(b"".join(gathered))
@@ -87,22 +124,44 @@ class Shard:
         if self._fd < 0:
             return
         try:
-            self.flush()
-            header = b"{" + b",".join(self._entries) + b"}"
-            os.pwrite(self._fd, header.ljust(_ROOM), 8)
+            try:
+                self.flush()
+            finally:
+                self._complete()
         finally:
             os.close(self._fd)
             self._fd = -1
 
-    def _enter(self, name: str, dtype: str, shape: Iterable[int], nbytes: int) -> None:
+    def _complete(self) -> None:
+        if self._failed:
+            # The last tensor may be there in part: the file ends before it.
+            while self._ends and self._ends[-1] > self.written:
+                self._ends.pop()
+            os.ftruncate(self._fd, self._ends[-1] if self._ends else self._start)
+        header = b"{" + b",".join([self._metadata, *self._entries[: len(self._ends)]]) + b"}"
+        _write_at(self._fd, header.ljust(self._limits.room), 8)
+
+    def _unique(self, name: str) -> str:
+        if not name.isascii():
+            name = encodable(name)
+        if len(name) > _LONGEST_NAME - 20:
+            half = _LONGEST_NAME // 2 - 20
+            name = f"{name[:half]}...{name[-half:]}"
+        count = self._names.get(name, 0) + 1
+        self._names[name] = count
+        return name if count == 1 else self._unique(f"{name}~{count}")
+
+    def _enter(self, name: str, dtype: str, shape: tuple[int, ...], nbytes: int) -> None:
         begin = self._end - self._start
-        entry = msgspec.json.encode({"dtype": dtype, "shape": list(shape), "data_offsets": [begin, begin + nbytes]})
-        self._entries.append(msgspec.json.encode(name) + b":" + entry)
-        self._header_bytes += len(self._entries[-1]) + 1
+        place = self._encode({"dtype": dtype, "shape": shape, "data_offsets": (begin, begin + nbytes)})
+        text = self._encode(name) + b":" + place
+        self._entries.append(text)
+        self._ends.append(self._end + nbytes)
+        self._header_bytes += len(text) + 1
 
     def _put(self, data: Buffer, nbytes: int) -> None:
         self._end += nbytes
-        if nbytes < _GATHER:
+        if nbytes < _GATHER and not self._failed:
             # A copy, because the caller's memory may change once this returns.
             self._gathered.append(bytes(data))
             self._gathered_bytes += nbytes
@@ -114,5 +173,26 @@ class Shard:
 
     def _write(self, data: Buffer) -> None:
         view = memoryview(data).cast("B")
-        while view:
-            view = view[os.write(self._fd, view[:_WRITE_MAX]) :]
+        try:
+            while view:
+                count = _write_some(self._fd, view, self.written)
+                self.written += count
+                view = view[count:]
+        except OSError:
+            self._failed = True
+            raise
+
+
+def _write_at(fd: int, data: Buffer, position: int) -> None:
+    view = memoryview(data)
+    while view:
+        count = _write_some(fd, view, position)
+        position += count
+        view = view[count:]
+
+
+def _write_some(fd: int, view: memoryview, position: int) -> int:
+    count = os.pwrite(fd, view[:_WRITE_MAX], position)
+    if count <= 0:
+        raise OSError(errno.EIO, "the file takes no bytes")
+    return count

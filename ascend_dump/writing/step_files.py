@@ -8,13 +8,13 @@ import io
 import os
 import time
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import msgspec
 
-from ascend_dump._paths import open_private
-from ascend_dump.writing.layout import CSV_HEADER, INDEX, STATISTIC, Line, shard_name
-from ascend_dump.writing.shard import Buffer, Shard
+from ascend_dump.writing.append_file import AppendFile
+from ascend_dump.writing.layout import CSV_HEADER, INDEX, SHARD, STATISTIC, Line, encodable, shard_name
+from ascend_dump.writing.shard import LIMITS, Buffer, Limits, Shard
 
 __all__ = ["StepFiles"]
 
@@ -25,49 +25,72 @@ _COLUMNS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "
 
 
 class StepFiles:
-    """Append tensors and lines; a line reaches the file only after the bytes it points at."""
+    """Append tensors and lines; a line reaches the file only after the bytes it points at.
 
-    def __init__(self, directory: Path, step: int, metadata: dict[str, str], *, stats: tuple[str, ...]) -> None:
+    step        its number
+    next_shard  the number of the next shard; pass it on when the step is visited again, since a
+                number must not come twice even if its file was deleted meanwhile
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        step: int,
+        metadata: dict[str, str],
+        *,
+        stats: tuple[str, ...] = (),
+        next_shard: int = 0,
+        limits: Limits = LIMITS,
+    ) -> None:
+        """Open the files of a step in its existing directory. Raises OSError."""
         self._directory = directory
-        self._step = step
+        self.step = step
         self._metadata = metadata
         self._stats = stats
+        self._limits = limits
         self._shard: Optional[Shard] = None
+        self._shard_name = ""
         self._lines: list[Line] = []
         self._encoder = msgspec.json.Encoder()
         # The index of an earlier visit to this step is continued, its shards are not touched.
-        self._shards = sum(1 for name in os.listdir(directory) if name.endswith(".safetensors"))
-        self._index = open_private(directory / INDEX, os.O_WRONLY | os.O_APPEND)
-        self._csv: Optional[int] = None
-        self._rows = io.StringIO()
-        self._writer = csv.writer(self._rows, lineterminator="\n")
-        if stats:
-            self._csv = open_private(directory / STATISTIC, os.O_WRONLY | os.O_APPEND)
-            if os.fstat(self._csv).st_size == 0:
-                self._rows.write(CSV_HEADER + "\n")
+        taken = (SHARD.fullmatch(f"{step}/{name}") for name in os.listdir(directory))
+        self.next_shard = max(next_shard, *(int(one[2][8:-12]) + 1 for one in taken if one), 0)
+        self._csv: Optional[AppendFile] = None
+        with contextlib.ExitStack() as opened:
+            self._index = AppendFile(directory / INDEX)
+            opened.callback(self._index.close)
+            if stats:
+                self._csv = AppendFile(directory / STATISTIC)
+                opened.callback(self._csv.close)
+                if self._csv.nbytes == 0:
+                    self._csv.append(f"{CSV_HEADER}\n".encode())
+            self._opened = opened.pop_all()
+
+    @property
+    def records(self) -> int:
+        """Records that are in the index."""
+        return self._index.lines
+
+    @property
+    def text_bytes(self) -> int:
+        """Sizes of the files that are not shards."""
+        return self._index.nbytes + (self._csv.nbytes if self._csv is not None else 0)
 
     def append(self, name: str, dtype: str, shape: tuple[int, ...], data: Buffer, nbytes: int) -> tuple[str, int]:
         """Store one tensor; returns its shard, as lines name it, and its offset. Raises OSError."""
-        if self._shard is not None and not self._shard.has_room(name, nbytes):
-            shard, self._shard = self._shard, None
-            shard.finish()
+        if self._shard is not None and not self._shard.has_room(name, shape, nbytes):
+            # Kept until it is finished: if that fails, its last lines may point at nothing.
+            self._shard.finish()
+            self._shard = None
         if self._shard is None:
-            path = self._directory.parent / shard_name(self._step, self._shards)
-            self._shard = Shard(path, {**self._metadata, "step": str(self._step)})
-            self._shards += 1
-        offset = self._shard.append(name, dtype, shape, data, nbytes)
-        return f"{self._directory.name}/{self._shard.path.name}", offset
+            path = self._directory.parent / shard_name(self.step, self.next_shard)
+            self.next_shard += 1
+            self._shard = Shard(path, {**self._metadata, "step": str(self.step)}, self._limits)
+            self._shard_name = f"{self.step}/{path.name}"
+        return self._shard_name, self._shard.append(name, dtype, shape, data, nbytes)
 
     def add(self, lines: list[Line]) -> None:
         """Add records. Raises OSError."""
-        if self._stats:
-            for line in lines:
-                if line.stats is not None:
-                    if self._csv is not None:
-                        self._add_row(line)
-                    wanted = self._stats
-                    kept = (value if name in wanted else None for name, value in zip(_COLUMNS, line.stats[1:]))
-                    line.stats = (line.stats[0], *kept)
         self._lines += lines
         if len(self._lines) >= _GATHER:
             self.flush()
@@ -76,41 +99,63 @@ class StepFiles:
         """Hand everything to the operating system, tensors first. Raises OSError."""
         if self._shard is not None:
             self._shard.flush()
-        if self._lines:
-            lines, self._lines = self._lines, []
-            _write_all(self._index, self._encoder.encode_lines(lines))
-        if self._csv is not None and self._rows.tell():
-            _write_all(self._csv, self._rows.getvalue().encode())
-            self._rows.seek(0)
-            self._rows.truncate()
+        lines, self._lines = self._lines, []
+        self._write(lines)
 
     def close(self) -> None:
-        """Flush, complete the shard header and close. Raises OSError after closing everything."""
-        with contextlib.ExitStack() as stack:
-            if self._csv is not None:
-                stack.callback(os.close, self._csv)
-            stack.callback(os.close, self._index)
+        """Flush, complete the shard header and close. Raises OSError after closing everything.
+
+        After a failure the records whose bytes are in the files are kept.
+        """
+        with self._opened as stack:
             if self._shard is not None:
                 stack.callback(self._shard.finish)
-            self.flush()
+            try:
+                self.flush()
+            except OSError:
+                lines, self._lines = self._lines, []
+                self._write([line for line in lines if self._is_stored(line)])
+                raise
 
-    def _add_row(self, line: Line) -> None:
-        assert line.stats is not None, "called for lines with statistics"
-        when = time.strftime("%Y%m%d%H%M%S", time.localtime(line.time / 1e6))
-        # (2,3) as MindSpore writes shapes in its statistic.csv
-        shape = f"({','.join(map(str, line.shape))})"
-        values = [
-            "" if value is None or name not in self._stats else value for name, value in zip(_COLUMNS, line.stats[1:])
-        ]
-        self._writer.writerow(
-            [
-                *(line.op_type, line.op_name, line.phase, when, line.io, line.index),
-                *(line.nbytes, line.dtype, shape, line.stats[0], *values),
-            ]
-        )
+    def _is_stored(self, line: Line) -> bool:
+        if self._shard is None or line.blob is None or line.shard != self._shard_name:
+            return True
+        return sum(line.blob) <= self._shard.written
+
+    def _write(self, lines: list[Line]) -> None:
+        if not lines:
+            return
+        for line in lines:
+            if line.stats is not None:
+                line.stats = self._wanted(line.stats)
+        try:
+            text = self._encoder.encode_lines(lines)
+        except UnicodeEncodeError:
+            text = self._encoder.encode_lines([_encodable(line) for line in lines])
+        self._index.append(text)
+        if self._csv is not None:
+            self._csv.append(_rows(lines).encode("utf-8", "backslashreplace"))
+
+    def _wanted(self, stats: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (stats[0], *(value if name in self._stats else None for name, value in zip(_COLUMNS, stats[1:])))
 
 
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+def _rows(lines: list[Line]) -> str:
+    rows = io.StringIO()
+    add = csv.writer(rows, lineterminator="\n").writerow
+    for line in lines:
+        if line.stats is not None:
+            when = time.strftime("%Y%m%d%H%M%S", time.localtime(line.time / 1e6))
+            # (2,3) as MindSpore writes shapes in its statistic.csv
+            shape = f"({','.join(map(str, line.shape))})"
+            place = (line.op_type, line.op_name, line.phase, when, line.io, line.index)
+            add([*place, line.nbytes, line.dtype, shape, *("" if value is None else value for value in line.stats)])
+    return rows.getvalue()
+
+
+def _encodable(line: Line) -> Line:
+    for name in line.__struct_fields__:
+        value = getattr(line, name)
+        if isinstance(value, str):
+            setattr(line, name, encodable(value))
+    return line

@@ -1,0 +1,52 @@
+"""A text file that only ever ends with a whole line, even on a full disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+from ascend_dump._paths import open_private
+
+__all__ = ["AppendFile"]
+
+
+class AppendFile:
+    """Append lines to a file.
+
+    nbytes   size of the file
+    lines    number of lines appended by this object
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the file. Raises OSError."""
+        self.lines = 0
+        self._fd = open_private(path, os.O_WRONLY | os.O_APPEND)
+        self.nbytes = os.fstat(self._fd).st_size
+
+    def append(self, data: bytes) -> None:
+        """Append whole lines. Raises OSError; then the lines that had room are in the file, and no part of another."""
+        view = memoryview(data)
+        try:
+            while view:
+                count = os.write(self._fd, view)
+                if count <= 0:
+                    raise OSError(errno.EIO, "the file takes no bytes")
+                view = view[count:]
+        except OSError:
+            whole = data.rfind(b"\n", 0, len(data) - len(view)) + 1
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self.nbytes + whole)
+            self._count(data[:whole])
+            raise
+        self._count(data)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _count(self, data: bytes) -> None:
+        self.nbytes += len(data)
+        self.lines += data.count(b"\n")

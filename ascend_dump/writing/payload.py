@@ -1,0 +1,85 @@
+"""Bytes in memory on their way to the writer, and the records that read from them."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple, Optional, Union
+
+from ascend_dump.writing.layout import Line
+
+__all__ = ["COPYING", "DONE", "QUEUED", "WRITING", "Item", "Payload", "copy_memory"]
+
+QUEUED, COPYING, WRITING, DONE = range(4)
+
+_READ_ONLY = 0x100  # PyBUF_READ
+_view_memory = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
+    ("PyMemoryView_FromMemory", ctypes.pythonapi)
+)
+
+
+def copy_memory(address: int, nbytes: int) -> bytes:
+    """The bytes at an address. `ctypes.string_at` does the same below 2 GiB, and takes the size modulo 4 GiB above."""
+    return bytes(_view_memory(address, nbytes, _READ_ONLY)) if nbytes else b""
+
+
+class Payload:
+    """Bytes in memory that one or more records read from.
+
+    owner    keeps the memory at `address` alive, or is the bytes themselves
+    dtype, shape  how the bytes are entered in the shard
+    strided  (shape, strides in bytes) for statistics, when they are not over the plain range
+    """
+
+    __slots__ = (
+        "owner",
+        "address",
+        "nbytes",
+        "dtype",
+        "shape",
+        "strided",
+        "state",
+        "counted",
+        "shard",
+        "offset",
+        "hash",
+        "stats",
+    )
+
+    def __init__(
+        self,
+        owner: Any,
+        address: int,
+        nbytes: int,
+        dtype: str,
+        shape: tuple[int, ...],
+        strided: Optional[tuple[tuple[int, ...], tuple[int, ...]]] = None,
+    ) -> None:
+        self.owner = owner
+        self.address = address
+        self.nbytes = nbytes
+        self.dtype = dtype
+        self.shape = shape
+        self.strided = strided
+        self.state = QUEUED
+        self.counted = False  # among the bytes that wait for the writer
+        self.shard = ""
+        self.offset = 0
+        self.hash = ""
+        self.stats: Optional[tuple[Any, ...]] = None
+
+    def view(self) -> Union[bytes, memoryview]:
+        if isinstance(self.owner, bytes):
+            return self.owner
+        found: memoryview = _view_memory(self.address, self.nbytes, _READ_ONLY)
+        return found
+
+
+class Item(NamedTuple):
+    """One record on its way: the line, and the bytes it reads from, if any.
+
+    The line's `offset` is the byte position of element 0 within the payload; the writer makes
+    it a file position, and fills in hash, shard, blob and statistics.
+    """
+
+    line: Line
+    payload: Optional[Payload]

@@ -1,0 +1,173 @@
+"""What the writer thread does with records: each distinct tensor once, statistics, the step's files."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from pathlib import Path
+from typing import Any, Optional, Union
+
+import xxhash
+
+from ascend_dump._errors import AscendDumpError
+from ascend_dump._paths import add_private_directory
+from ascend_dump.writing.budget import Budget
+from ascend_dump.writing.layout import Line
+from ascend_dump.writing.payload import Payload
+from ascend_dump.writing.recent import Recent
+from ascend_dump.writing.shard import Limits
+from ascend_dump.writing.step_files import StepFiles
+
+__all__ = ["Store"]
+
+#: Distinct tensors whose place is remembered (about 200 bytes each), and whose statistics are.
+_KNOWN_PLACES = 1 << 20
+_KNOWN_STATS = 1 << 15
+
+
+class Store:
+    """Store tensors and records of one step after the other. Used by one thread.
+
+    bytes_written  of distinct tensors
+    skipped        number of tensors by the reason for which something of them is not stored
+    first_skipped  the first of each
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        metadata: dict[str, str],
+        tensors: bool,
+        stats: tuple[str, ...],
+        max_bytes: Optional[int],
+        limits: Limits,
+    ) -> None:
+        self.bytes_written = 0
+        self.skipped: Counter[str] = Counter()
+        self.first_skipped: dict[str, str] = {}
+        self._directory = directory
+        self._metadata = metadata
+        self._tensors = tensors
+        self._stats = stats
+        self._limits = limits
+        self._budget = Budget(directory, max_bytes)
+        self._step: Optional[int] = None
+        self._files: Optional[StepFiles] = None
+        self._closed_records = 0
+        self._closed_text_bytes = 0
+        self._next_shards: dict[int, int] = {}
+        self._places: Recent[bytes, tuple[str, int]] = Recent(_KNOWN_PLACES)
+        self._known_stats: Recent[tuple[bytes, str, Any], tuple[Any, ...]] = Recent(_KNOWN_STATS)
+
+    @property
+    def step(self) -> Optional[int]:
+        """The open step."""
+        return self._step
+
+    @property
+    def records(self) -> int:
+        """Records that are in index files."""
+        files = self._files
+        return self._closed_records + (files.records if files is not None else 0)
+
+    def prepare(self) -> None:
+        """Do what takes long the first time."""
+        if self._stats:
+            from ascend_dump.writing.summary import prepare
+
+            prepare()
+
+    def begin(self, step: Optional[int]) -> None:
+        """Close the open step and open another, or none. Raises OSError."""
+        self.close()
+        self._step = step
+
+    def store(self, payload: Payload, line: Line) -> None:
+        """Write the bytes unless they are known, and say in the payload where they are. Raises OSError.
+
+        line: the record to name them after
+        """
+        data = payload.view()
+        digest = xxhash.xxh3_128_digest(data)
+        payload.hash = digest.hex()
+        if self._tensors:
+            place = self._places.get(digest)
+            if place is None:
+                self._budget.check(self.bytes_written, payload.nbytes)
+                name = f"{line.op_name}.{line.io}.{line.index}"
+                place = self._open().append(name, payload.dtype, payload.shape, data, payload.nbytes)
+                self._places.put(digest, place)
+                self.bytes_written += payload.nbytes
+            payload.shard, payload.offset = place
+        else:
+            self._budget.check(self._closed_text_bytes + (self._files.text_bytes if self._files else 0), 0)
+        if self._stats:
+            payload.stats = self._statistics(payload, data, digest, line)
+
+    def complete(self, line: Line, payload: Optional[Payload]) -> None:
+        """Fill in what the line says of its bytes, which are stored."""
+        if payload is None:
+            if line.skipped:
+                self._note_skipped(line.skipped, line)
+            return
+        line.hash = payload.hash
+        line.stats = payload.stats
+        if payload.shard:
+            line.shard = payload.shard
+            line.offset += payload.offset
+            line.blob = (payload.offset, payload.nbytes)
+
+    def add(self, lines: list[Line]) -> None:
+        """Add records to the open step. Raises OSError."""
+        self._open().add(lines)
+
+    def flush(self) -> None:
+        """Make everything so far readable. Raises OSError."""
+        if self._files is not None:
+            self._files.flush()
+
+    def close(self) -> None:
+        """Complete the files of the open step. Raises OSError after closing them."""
+        files = self._files
+        if files is not None:
+            try:
+                files.close()
+            finally:
+                self._next_shards[files.step] = files.next_shard
+                self._closed_text_bytes += files.text_bytes
+                self._closed_records += files.records
+                self._files = None
+
+    def _statistics(
+        self, payload: Payload, data: Union[bytes, memoryview], digest: bytes, line: Line
+    ) -> Optional[tuple[Any, ...]]:
+        from ascend_dump.writing.summary import summarize
+
+        key = (digest, payload.dtype, payload.strided)
+        found = self._known_stats.get(key)
+        if found is None:
+            try:
+                found = summarize(data, payload.dtype, payload.strided)
+            except AscendDumpError:
+                self._note_skipped(f"no statistics for {payload.dtype}", line)
+                return None
+            self._known_stats.put(key, found)
+        return found
+
+    def _note_skipped(self, reason: str, line: Line) -> None:
+        self.skipped[reason] += 1
+        self.first_skipped.setdefault(reason, f"{line.op_name}.{line.io}.{line.index}")
+
+    def _open(self) -> StepFiles:
+        if self._files is None:
+            step = self._step
+            assert step is not None, "records are dropped outside a step"
+            directory = self._directory / str(step)
+            with contextlib.suppress(FileExistsError):
+                add_private_directory(directory)
+            next_shard = self._next_shards.get(step, 0)
+            self._files = StepFiles(
+                directory, step, self._metadata, stats=self._stats, next_shard=next_shard, limits=self._limits
+            )
+        return self._files
