@@ -1,10 +1,12 @@
 """The pytest plugin, active wherever ascend-dump and pytest are both installed.
 
-Two fixtures:
+Three fixtures:
 
 `ascend_dump_path`     a fresh directory for dumps, below `tmp_path`
 `ascend_dump_capture`  `ascend_dump.capture` that writes there, raises instead of warning
                        (`strict=True`), and is stopped at the end of the test
+`ascend_dump_fakes`    `ascend_dump.fakes.install` for the rest of the test; gives the device:
+                       `npu = ascend_dump_fakes("acl")`
 
     def test_no_overflow(ascend_dump_capture):
         with ascend_dump_capture(model, data="stats") as cap:
@@ -17,6 +19,7 @@ This module is imported in every pytest run of the environment, so it imports on
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
@@ -25,6 +28,7 @@ import pytest
 
 if TYPE_CHECKING:
     from ascend_dump import Capture
+    from ascend_dump.fakes.npu import Npu
 
 # The contract suite is imported by the tests that subclass it; its asserts shall explain themselves.
 pytest.register_assert_rewrite("ascend_dump.fakes.contract")
@@ -56,3 +60,16 @@ def ascend_dump_capture(ascend_dump_path: Path) -> Iterator[Callable[..., Captur
     yield capture
     for one in reversed(made):
         one.stop()
+
+
+@pytest.fixture
+def ascend_dump_fakes() -> Iterator[Callable[..., Npu]]:
+    """`ascend_dump.fakes.install` whose block ends with the test."""
+    from ascend_dump.fakes import install
+
+    with contextlib.ExitStack() as stack:
+
+        def put(*names: str, **settings: Any) -> Npu:
+            return stack.enter_context(install(*names, **settings))
+
+        yield put

@@ -144,6 +144,18 @@ def test_the_file_is_private_and_stands_beside_the_dump(acl, tmp_path):
     cap.stop()
 
 
+def test_the_watcher_is_captured_and_read(acl, npu, om, capsys):
+    from ascend_dump.cli import main
+
+    npu.trample("second", "first/Relu", offset=8, data=np.float32(5).tobytes())
+    acl.init()
+    with capture(scene="watch", watch="first/Relu", layers="second") as cap:
+        execute(acl, load(acl, om), X)
+    assert main(["watch", str(cap.path), "--json"]) == 1
+    [found] = json.loads(capsys.readouterr().out)["tramples"]
+    assert [found[name] for name in ("layer", "watched", "before", "after")] == ["second", "first_Relu", 2.0, 5.0]
+
+
 # Refusals.
 
 

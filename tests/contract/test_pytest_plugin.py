@@ -71,6 +71,25 @@ def test_the_fixtures(users: pytest.Pytester) -> None:
     users.runpytest_subprocess(*plugin_option()).assert_outcomes(passed=6)
 
 
+def test_fakes_stay_until_the_test_ends(users: pytest.Pytester) -> None:
+    users.makepyfile(
+        test_it="""
+        import sys
+
+        def test_fakes(ascend_dump_fakes):
+            npu = ascend_dump_fakes("acl", device_id=3)
+            import acl
+            assert acl.init() == 0
+            assert acl.rt.set_device(3) == 0
+            assert npu.device_id == 3
+
+        def test_they_are_gone():
+            assert "acl" not in sys.modules
+        """
+    )
+    users.runpytest_subprocess(*plugin_option()).assert_outcomes(passed=2)
+
+
 def test_asserts_of_the_contract_explain_themselves(users: pytest.Pytester) -> None:
     users.makepyfile(
         test_it="""
