@@ -43,6 +43,7 @@ class Arming(NamedTuple):
     ge          what GE dumps of models; None where GE refused or is not asked
     kernels, single_ops  whether kernels called one by one, and single-operator calls, are dumped
     overflow    single operators report overflow
+    by_options  it comes from session options
     stats       statistics chosen, in CANN's words; () for the usual six
     """
 
@@ -55,6 +56,7 @@ class Arming(NamedTuple):
     single_ops: bool = False
     overflow: bool = False
     watcher: bool = False
+    by_options: bool = False
 
     @property
     def models(self) -> bool:
@@ -156,7 +158,7 @@ def read_options(options: Mapping[str, str], *, env: Mapping[str, str], cwd: str
         unnamed=layers or None,
     )
     root = f"{_absolute(ge.path, cwd)}/{time}"
-    return Answer(0, arming=Arming(root, ge, ge.mode, ge.data), exception=exception, log=log)
+    return Answer(0, arming=Arming(root, ge, ge.mode, ge.data, by_options=True), exception=exception, log=log)
 
 
 def read_environment(env: Mapping[str, str], cwd: str) -> Optional[ExceptionDump]:

@@ -13,6 +13,8 @@ from ascend_dump.fakes._npu_select import StepRanges, leave_out, parse_steps, se
 if TYPE_CHECKING:
     import numpy as np
 
+    from ascend_dump.fakes._npu_files import Call
+
 __all__ = ["LoadedModel"]
 
 #: After a collective operator the watched outputs are not written a second time.
@@ -23,7 +25,7 @@ class LoadedModel:
     """One loaded model with the settings it was loaded under; later ones do not reach it.
 
     step          the step address's value; None when there is none
-    memory        outputs that stay on the device: operator name -> (its node, arrays)
+    memory        what is watched or trampled over: operator name -> its execution, with the outputs on the device
     log           what only CANN's log tells
     """
 
@@ -45,7 +47,7 @@ class LoadedModel:
         self.places = {node.name: index for index, node in enumerate(ops)}
         self.arming = arming
         self.step: Optional[int] = None
-        self.memory: dict[str, tuple[Node, tuple[np.ndarray[Any, Any], ...]]] = {}
+        self.memory: dict[str, Call] = {}
         self.log: list[str] = []
         self._status_check = status_check
         self._static_shape = static_shape
@@ -76,7 +78,7 @@ class LoadedModel:
 
     def outputs_of(self, name: str) -> tuple[np.ndarray[Any, Any], ...]:
         """An operator's outputs as they are on the device now, () when they are not kept."""
-        return self.memory[name][1] if name in self.memory else ()
+        return self.memory[name].outputs if name in self.memory else ()
 
     def dumps(self, node: Node, step: Optional[int]) -> bool:
         """Whether this execution of an operator is dumped whole. With steps set and no step address: never."""

@@ -48,7 +48,7 @@ class DumpService:
         self._soc = soc
         self._clock = clock
         self._addresses = Addresses()
-        self._captured: dict[tuple[object, ...], DumpName] = {}
+        self._captured: dict[tuple[object, ...], Optional[tuple[str, str, DumpName]]] = {}
 
     def run_in_model(
         self, call: Call, model: LoadedModel, step: Optional[int], producers: Producers, *, on: bool
@@ -76,7 +76,7 @@ class DumpService:
         ge = None if model.arming is None else model.arming.ge
         watched = {trample.watched for trample in self.tramples} | (frozenset() if ge is None else ge.watched)
         if name in watched:
-            model.memory[name] = (call.node, tuple(array.copy(order="C") for array in call.outputs))
+            model.memory[name] = call._replace(outputs=tuple(array.copy(order="C") for array in call.outputs))
         for trample in self.tramples:
             outputs = model.outputs_of(trample.watched)
             if trample.layer == name and outputs:
@@ -87,10 +87,10 @@ class DumpService:
             self._write(call, folder, tensors_of(call, "output", self._addresses), arming)
         if not model.is_suspect(call.node):
             return
-        for name, (node, outputs) in model.memory.items():
-            if name == call.node.name or not model.is_watched(node, step):
+        for name, watched in model.memory.items():
+            if name == call.node.name or not model.is_watched(watched.node, step):
                 continue
-            seen = call._replace(node=node, inputs=(), outputs=outputs, formats={}, original_shapes={}, attrs={})
+            seen = watched._replace(task=call.task, stream=call.stream)
             tensors = tensors_of(seen, "output", self._addresses)
             self._write(seen, folder, tensors, arming, name=watch_name(call.node.name, name))
 
@@ -111,25 +111,34 @@ class DumpService:
                 data = Call(node, (), (array,), call.task, call.stream, call.model_id)
                 self._write(data, folder, tensors_of(data, "output", self._addresses), arming)
 
-    def run_single(self, call: Call, arming: Optional[Arming], *, kernel: bool, captured: str) -> None:
-        """Dump or check an operator that belongs to no model; captured is the graph whose stream holds it."""
+    def run_single(self, call: Call, arming: Optional[Arming], *, kernel: bool) -> None:
+        """Dump or check an operator that belongs to no model."""
         if arming is None:
             return
-        base = self._base(arming)
-        if arming.overflow and not captured:
-            self._report_overflow(call, base, arming)
-            return
-        if not (arming.kernels if kernel else arming.single_ops) or (captured and arming.data == "stats"):
-            return
-        inputs, outputs = self._sides(call, arming.mode)
-        if not captured:
-            self._write(call, base, [*inputs, *outputs], arming)
-            return
-        key = (captured, call.stream, call.task, call.node.name)
+        if arming.overflow:
+            self._report_overflow(call, self._base(arming), arming)
+        elif arming.kernels if kernel else arming.single_ops:
+            inputs, outputs = self._sides(call, arming.mode)
+            self._write(call, self._base(arming), [*inputs, *outputs], arming)
+
+    def run_captured(self, call: Call, arming: Optional[Arming], graph: str) -> None:
+        """Dump an operator in a captured stream, as was settled when it was captured.
+
+        The host writes it, each replay to the same file; overflow and statistics are skipped.
+        """
+        key = (graph, call.stream, call.task, call.node.name)
         if key not in self._captured:
-            name = DumpName("aclgraph", call.node.type, call.node.name, self._now(), call.task, call.stream)
-            self._captured[key] = name._replace(dump_number=len(self._captured))
-        operator_file(self.disk, base.rstrip("/"), self._captured[key], call.node.name, [*inputs, *outputs])
+            self._captured[key] = None
+            if arming is not None and arming.kernels and arming.data != "stats":
+                name = DumpName("aclgraph", call.node.type, call.node.name, self._now(), call.task, call.stream)
+                number = sum(found is not None for found in self._captured.values())
+                folder = self._base(arming).rstrip("/")
+                self._captured[key] = (folder, arming.mode, name._replace(dump_number=number))
+        found = self._captured[key]
+        if arming is not None and found is not None:
+            folder, mode, name = found
+            inputs, outputs = self._sides(call, mode)
+            operator_file(self.disk, folder, name, call.node.name, [*inputs, *outputs])
 
     def _report_overflow(self, call: Call, folder: str, arming: Arming) -> None:
         found = self.overflows.get(call.node.name)

@@ -276,11 +276,14 @@ class Npu:
         if name in self._failing:
             self._service.report_failure(call, self._exception)
             raise OperatorFailed(f"{op_type} {name!r} failed on the simulated device, as it was told to")
-        if model is None:
-            self._service.run_single(call, self._acl, kernel=kernel, captured=captured)
+        if model is None and captured:
+            self._service.run_captured(call, self._acl, captured)
+        elif model is None:
+            self._service.run_single(call, self._acl, kernel=kernel)
         else:
-            # A model's settings need the dump server, which runs as long as some dump is on.
-            on = self._acl is not None or self._ge is not None
+            by_options = model.arming is not None and model.arming.by_options
+            # Settings stay with the model, but the dump server stops when the dump is ended.
+            on = (self._ge if by_options else self._acl) is not None
             self._service.run_in_model(call, model, now, producers, on=on)
 
     def execute_graph(
@@ -306,7 +309,7 @@ class Npu:
 
     def device_memory(self, model_id: int) -> dict[str, tuple[_Array, ...]]:
         """By operator, the outputs in this step that are watched or trampled over, as they are on the device now."""
-        return {name: outputs for name, (_, outputs) in self._model(model_id).memory.items()}
+        return {name: call.outputs for name, call in self._model(model_id).memory.items()}
 
     # Faults
 
@@ -338,9 +341,6 @@ class Npu:
         if model_id not in self._models:
             raise ConfigError(f"no model {model_id} is loaded", hint=f"loaded: {list(self._models)}")
         return self._models[model_id]
-
-    def _now(self) -> int:
-        return int(self._clock() * 1e6)
 
     def _time_directory(self) -> str:
         return time.strftime("%Y%m%d%H%M%S", time.localtime(self._clock()))

@@ -476,6 +476,27 @@ def test_a_captured_operator_is_written_by_the_host_and_replays_append(npu, arm)
     assert {record.op_name for record in ascend_dump.open(path)} == {"block/add.1", "mul"}
 
 
+def test_what_was_captured_without_a_dump_is_never_dumped(npu, arm):
+    npu.run_op("Add", "add", [], [Y], captured="graph", task=4)
+    arm()
+    npu.run_op("Add", "add", [], [Y], captured="graph", task=4)
+    assert npu.files == []
+
+
+def test_ending_one_dump_leaves_the_other(npu, arm, tmp_path):
+    assert npu.arm_ge({"ge.exec.enableDump": "1", "ge.exec.dumpPath": str(tmp_path)}) == 0
+    by_options = npu.load_model("options", ops=OPS)
+    arm()
+    by_acl = npu.load_model("acl", ops=OPS)
+    npu.disarm_acl()
+    for loaded in (by_options, by_acl):
+        run_step(npu, loaded, 0)
+    assert {file.parts[-4] for file in npu.files} == {"options"}
+    npu.disarm_ge()
+    run_step(npu, by_options, 1)
+    assert {file.parts[-2] for file in npu.files} == {"0"}
+
+
 def test_a_full_disk_drops_files_without_an_error(npu, arm):
     path = arm()
     big = np.zeros(3 << 18, "f4")
