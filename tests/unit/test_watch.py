@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 
+import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from ascend_dump.analysis.trample import watch_outputs
 from ascend_dump.cann.dump_file import tensor_of, write
 from ascend_dump.cann.names import DumpName, Place, build_name, build_place, watch_name
 from ascend_dump.cli import Exit, main
@@ -168,6 +172,44 @@ def test_a_large_output_is_compared_in_parts(run, tree, monkeypatch):
     tree.look(hit, layer="a")
     [found] = json.loads(run("watch", tree.root, "--json")[1])["tramples"]
     assert (found["first"], found["elements"]) == ([501], 2)
+
+
+@given(
+    data=st.binary(min_size=1, max_size=96),
+    at=st.integers(0, 95),
+    flip=st.integers(1, 255),
+    dtype=st.sampled_from(["uint8", "float16", "float32", "complex64", "bfloat16", "bool"]),
+    chunk=st.sampled_from([1, 7, 64, 1 << 20]),
+)
+def test_any_changed_byte_is_found_where_it_is(data, at, flip, dtype, chunk):
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    clean = np.frombuffer(data[: len(data) // kind.itemsize * kind.itemsize], kind)
+    if not clean.size:
+        return
+    hit = clean.copy()
+    at %= clean.nbytes
+    hit.view(np.uint8)[at] ^= flip
+    records = [_Look(clean), _Look(hit, "a"), _Look(hit, "b")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ascend_dump.analysis.trample._CHUNK", chunk)
+        first, second = watch_outputs(records)
+    change = first.trample
+    assert (change.first, change.elements, change.changed_bytes) == ((at // kind.itemsize,), 1, 1)
+    assert (first.layer, first.watched, second.trample) == ("a", "c", None)
+
+
+class _Look:
+    """What `watch_outputs` needs of a record."""
+
+    io, op_type, op_name, index = "output", "Relu", "c", 0
+    run = rank = device = model = model_id = step = None
+
+    def __init__(self, array, layer=None):
+        self._array = array
+        self.attrs = {} if layer is None else {"watch": {"layer": layer, "watched": "c"}}
+
+    def numpy(self):
+        return self._array
 
 
 def test_a_missing_directory_is_unreadable(run, tmp_path):
