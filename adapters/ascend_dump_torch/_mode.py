@@ -36,8 +36,10 @@ class _Schema(NamedTuple):
     unset: bool
     #: It is made of other operators, which are recorded instead of it.
     composite: bool
-    #: It works on after it returned (collectives), on the memory of its arguments.
+    #: It works on after it returned (collectives), on the memory of its arguments and outputs.
     asynchronous: bool
+    #: Such an operator works on its argument still, until this one has waited for it.
+    in_flight: bool
 
 
 def _read_schema(func: Any) -> _Schema:
@@ -55,7 +57,9 @@ def _read_schema(func: Any) -> _Schema:
     # A device's own kernel goes before the composite one and may round differently.
     own_kernel = any(_has_kernel(func.name(), device) for device in ("CPU", "CUDA", "PrivateUse1"))
     composite = not own_kernel and _has_kernel(func.name(), "CompositeImplicitAutograd")
-    return _Schema(name, base, writes, outs, unset, composite, namespace == "c10d")
+    collective = namespace in ("c10d", "c10d_functional", "_c10d_functional")
+    in_flight = collective and base in ("wait_tensor", "_wrap_tensor_autograd")
+    return _Schema(name, base, writes, outs, unset, composite, collective and base != "wait_tensor", in_flight)
 
 
 #: Arguments that operators write to without saying so in their schema: batch norms of every
@@ -151,8 +155,11 @@ class RecordMode(TorchDispatchMode):
         pending = _Pending(op, inputs, session.selects(name, place.module))
         overflow = session.overflow_only
         if pending.selected and session.records_inputs and not overflow:
-            pending.items = [tensors.item(op, tensor, "input", i) for i, tensor in enumerate(inputs)]
-        if schema.asynchronous:
+            if schema.in_flight:
+                session.note_skipped(f"inputs of {schema.op_type}: still being written when it is called")
+            else:
+                pending.items = [tensors.item(op, tensor, "input", i) for i, tensor in enumerate(inputs)]
+        if schema.asynchronous or schema.in_flight:
             for tensor in inputs:
                 tensors.distrust(tensor)
         if schema.writes:
@@ -180,7 +187,7 @@ class RecordMode(TorchDispatchMode):
         items = pending.items
         origin = False
         if session.overflow_only:
-            if schema.unset or not any(nonfinite(tensor) for tensor in outputs):
+            if schema.unset or schema.asynchronous or not any(nonfinite(tensor) for tensor in outputs):
                 return
             copies = [pending.copies.get(i) for i in range(len(pending.inputs))]
             before = [tensor if copy is None else copy for tensor, copy in zip(pending.inputs, copies)]

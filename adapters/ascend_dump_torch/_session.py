@@ -294,7 +294,7 @@ def _device(target: Optional[torch.nn.Module]) -> int:
     return 0
 
 
-def _buffer(request: DumpRequest) -> dict[str, int]:
+def _buffer(request: DumpRequest) -> dict[str, Any]:
     value = request.options.get("buffer_bytes")
     return {} if value is None else {"buffer_bytes": int(value)}
 

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryGuard"]
 
-_OF_STORAGES = ("resize_", "_share_fd_cpu_", "_share_filename_cpu_", "__setitem__")
-#: What gives the memory to others; they may write to it at any time from then on.
-_OF_TENSORS = ("numpy", "__dlpack__")
+_WRITES = ("resize_", "__setitem__")
+#: What gives the memory to others, who may write to it at any time from then on. Moving to shared
+#: memory runs operators on the old memory before it frees it.
+_SHARES = ("_share_fd_cpu_", "_share_filename_cpu_")
+_SHARES_TENSOR = ("numpy", "__dlpack__")
 
 
 class MemoryGuard:
@@ -31,8 +33,9 @@ class MemoryGuard:
     def __enter__(self) -> None:
         tensors = self._session.tensors
         for kind, names, tell in (
-            (torch.UntypedStorage, _OF_STORAGES, tensors.protect_storage),
-            (torch.Tensor, _OF_TENSORS, tensors.distrust),
+            (torch.UntypedStorage, _WRITES, tensors.protect_storage),
+            (torch.UntypedStorage, _SHARES, tensors.distrust_storage),
+            (torch.Tensor, _SHARES_TENSOR, tensors.distrust),
         ):
             for name in names:
                 if hasattr(kind, name):

@@ -8,21 +8,17 @@ therefore always read anew: PyTorch marks such storages as not resizable.
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, NamedTuple, Optional
 
 import torch
 
-from ascend_dump.writing import HostWriter, Item, Line, Payload
+from ascend_dump.writing import HostWriter, Item, Line, Payload, copy_memory
 from ascend_dump_torch._names import Place
 
 __all__ = ["Operator", "Tensors", "storages_of"]
 
 #: Smaller tensors are copied at once: cheaper than guarding them.
 _COPY_AT_ONCE = 16 * 1024
-
-#: Storages are looked at again after this many bytes, see `Tensors._hold`.
-_SWEEP_BYTES = 64 << 20
 
 _NAMES: dict[torch.dtype, str] = {}
 #: Classes whose tensors are their memory: no `__torch_dispatch__` of their own.
@@ -66,9 +62,6 @@ class Tensors:
         self._rehash = rehash
         self._known: dict[int, _Known] = {}
         self._numbered = 0
-        self._held: dict[int, Any] = {}
-        self._held_bytes = 0
-        self._sweep_at = _SWEEP_BYTES
         self.new_bytes = 0
 
     def begin_step(self) -> None:
@@ -87,8 +80,7 @@ class Tensors:
         for one in known.values():
             self._secure(one)
             torch.UntypedStorage._free_weak_ref(one.handle)
-        self._held.clear()
-        self._held_bytes = self._numbered = 0
+        self._numbered = 0
 
     def protect(self, tensor: torch.Tensor) -> None:
         """Call before the memory of `tensor` is written or freed, and after: its content is a new one."""
@@ -104,10 +96,13 @@ class Tensors:
     def distrust(self, tensor: torch.Tensor) -> None:
         """From now on read this memory anew each time: something writes to it unseen."""
         for storage in storages_of(tensor):
-            known = self._find(storage)
-            self._secure(known)
-            known.ranges.clear()
-            known.unseen_writes = True
+            self.distrust_storage(storage)
+
+    def distrust_storage(self, storage: Any) -> None:
+        known = self._find(storage)
+        self._secure(known)
+        known.ranges.clear()
+        known.unseen_writes = True
 
     def item(
         self,
@@ -188,10 +183,9 @@ class Tensors:
             if dense is None and self._whole:
                 payload.strided = (shape, tuple(s * size for s in stride))
             if span <= _COPY_AT_ONCE or not trusted:
-                payload.owner = ctypes.string_at(payload.address, span)
+                payload.owner = copy_memory(payload.address, span)
             else:
                 known.pending.append(payload)
-                self._hold(storage, line.storage_nbytes)
             self.new_bytes += span
         else:
             # Keeps the strides of a dense tensor.
@@ -218,22 +212,6 @@ class Tensors:
         for payload in known.pending:
             self._writer.protect(payload)
         known.pending.clear()
-
-    def _hold(self, storage: Any, nbytes: int) -> None:
-        """Keep a queued storage for as long as anybody else does.
-
-        Autograd adds gradients in place when nobody else holds the storage. Whether the writer
-        still does would depend on its speed; so we always do, until only we are left.
-        """
-        if storage._cdata in self._held:
-            return
-        self._held[storage._cdata] = storage
-        self._held_bytes += nbytes
-        if self._held_bytes > self._sweep_at:
-            count = torch._C._storage_Use_Count
-            self._held = {key: held for key, held in self._held.items() if count(key) > 1}
-            self._held_bytes = sum(held.nbytes() for held in self._held.values())
-            self._sweep_at = 2 * self._held_bytes + _SWEEP_BYTES
 
 
 def _line(op: Operator, io: str, index: int, dtype: str, shape: tuple[int, ...], nbytes: int, device: str) -> Line:

@@ -12,7 +12,7 @@ import torch
 from ascend_dump_torch import _mode, _stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ascend_dump.writing.writer import HostWriter
+from ascend_dump.writing import Payload
 
 _OURS = _mode.RecordMode.__torch_dispatch__.__code__
 
@@ -57,8 +57,8 @@ class Shadow(TorchDispatchMode):
         """Watch from the first call of `model` on, one list of operators for each call."""
 
         def called(module: Any, args: Any) -> None:
-            if not any(mode is self for mode in modes()):
-                _stack.insert(self)
+            _stack.remove(self)  # it may lie above the adapter's mode, which comes and goes
+            _stack.insert(self)
             self.steps.append([])
 
         handle = model.register_forward_pre_hook(called)
@@ -93,6 +93,9 @@ def value_of(tensor: torch.Tensor) -> Optional[bytes]:
     """The logical tensor's bytes in C order."""
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta or tensor._is_zerotensor():
         return None
+    span = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) + 1
+    if tensor.numel() and (tensor.storage_offset() + span) * tensor.element_size() > tensor.untyped_storage().nbytes():
+        return None  # its memory was given back
     plain = tensor.detach().resolve_conj().resolve_neg()
     if plain.is_quantized:
         plain = plain.int_repr()
@@ -147,14 +150,14 @@ def flags() -> tuple[Any, ...]:
 
 
 def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Make the writer thread dawdle before it touches each tensor."""
-    store = HostWriter._store
+    """Make the writer thread dawdle over each tensor, so that the next ones wait in the user's memory."""
+    view = Payload.view
 
-    def slowly(self: Any, *args: Any) -> Any:
+    def slowly(self: Any) -> Any:
         time.sleep(seconds)
-        return store(self, *args)
+        return view(self)
 
-    monkeypatch.setattr(HostWriter, "_store", slowly)
+    monkeypatch.setattr(Payload, "view", slowly)
 
 
 class Residual(torch.nn.Module):
