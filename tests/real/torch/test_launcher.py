@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import ASCEND_DUMP_RUN, HERE, run_command, run_python
+from processes import ASCEND_DUMP_RUN, HERE, run_command, run_python
 from workloads import make_llama, run
 
 import ascend_dump

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+PROGRAMS = HERE / "programs"
 #: The launcher road of a shell: `ascend-dump run [options] --`.
 ASCEND_DUMP_RUN = (sys.executable, "-m", "ascend_dump", "run")
 

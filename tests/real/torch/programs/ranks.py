@@ -1,0 +1,205 @@
+"""Distributed training on gloo, one process per rank, started by torchrun.
+
+ranks.py train DIRECTORY              nothing of a capture in the script: leaves the losses
+ranks.py capture DIRECTORY KIND       captures, and checks its own dump against a naive recording
+ranks.py functional DIRECTORY         the same with functional collectives, which DTensor is made of
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as collectives
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from truth import Truth, compare_step
+
+import ascend_dump
+
+STEPS = 4
+WIDTH = 96  # weights large enough to be queued for the writer without a copy
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(WIDTH, 2 * WIDTH)
+        self.act = nn.GELU()
+        self.down = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(self.act(self.up(x)))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(WIDTH, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def make(kind: str) -> tuple[nn.Module, nn.Module]:
+    """(what is called, the module inside it); the same for fully_shard, which wraps nothing."""
+    torch.manual_seed(0)
+    inner = Net()
+    if kind == "ddp":
+        return DistributedDataParallel(inner), inner
+    if kind == "fsdp":
+        policy = ModuleWrapPolicy({Block})
+        return FullyShardedDataParallel(inner, auto_wrap_policy=policy, device_id=torch.device("cpu")), inner
+    for block in inner.blocks:
+        fully_shard(block)
+    fully_shard(inner)
+    return inner, inner
+
+
+def train(model: nn.Module) -> list[str]:
+    """Losses of this rank, exact."""
+    data = torch.Generator().manual_seed(dist.get_rank())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(STEPS):
+        x, y = torch.randn(64, WIDTH, generator=data), torch.randint(0, 4, (64,), generator=data)
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item().hex())
+    return losses
+
+
+def full_parameters(kind: str, model: nn.Module) -> dict[str, np.ndarray]:
+    """What all ranks together hold."""
+    if kind == "fsdp":
+        with FullyShardedDataParallel.summon_full_params(model):
+            named = {name.replace("_fsdp_wrapped_module.", ""): p.detach().clone() for name, p in named_in(model)}
+    elif kind == "fully_shard":
+        named = {name: p.full_tensor().detach().clone() for name, p in named_in(model)}
+    else:
+        named = {name.replace("module.", ""): p.detach().clone() for name, p in named_in(model)}
+    return {name: p.numpy() for name, p in named.items()}
+
+
+def named_in(model: nn.Module) -> list[tuple[str, Any]]:
+    return list(model.named_parameters())
+
+
+def check_capture(path: Path, kind: str) -> None:
+    """Assert that captures of the wrapper and of the inner module change nothing and are true."""
+    before = full_parameters(kind, make(kind)[0])
+    model, _ = make(kind)
+    losses, after = train(model), full_parameters(kind, model)
+    targets = ("wrapper",) if kind == "fully_shard" else ("wrapper", "inner")
+    for target in targets:
+        model, inner = make(kind)
+        with Truth(model if target == "wrapper" else inner) as truth:
+            assert train(model) == losses
+        model, inner = make(kind)
+        with ascend_dump.capture(
+            model if target == "wrapper" else inner, path=path / target, steps="0|2|3", strict=True
+        ) as cap:
+            assert train(model) == losses
+        captured = full_parameters(kind, model)
+        assert all(np.array_equal(after[name], captured[name]) for name in after)
+
+        dump = cap.dump()
+        assert {record.step for record in dump} == {0, 2, 3}
+        for step in (0, 2, 3):
+            assert compare_step(dump.select(step=step), truth.steps[step]) > 200
+        for module in ("blocks.0.up", "blocks.0.down", "blocks.1.up", "blocks.1.down", "head"):
+            (weight,) = dump.select(f"{module}/addmm_0", step=0, io="input", index=2)
+            assert np.array_equal(weight.numpy().T, before[f"{module}.weight"]), module
+
+
+def check_functional_collectives(path: Path) -> None:
+    """Assert that nothing is recorded while it is still being reduced or gathered."""
+    mine = torch.full((1 << 18,), dist.get_rank() + 1.0)
+
+    def reduce_and_gather() -> list[torch.Tensor]:
+        reduced = collectives.all_reduce(mine, "sum", dist.group.WORLD) + 1
+        gathered = collectives.all_gather_single(mine, 0, dist.group.WORLD) * 2
+        return [reduced, gathered]
+
+    results = reduce_and_gather()
+    with ascend_dump.capture(path=path / "collectives", strict=True) as cap:
+        captured = reduce_and_gather()
+    assert all(torch.equal(a, b) for a, b in zip(results, captured))
+    dump = cap.dump()
+    found = {
+        (record.op_type.partition("::")[2], record.io, record.index): np.unique(record.numpy()).tolist()
+        for record in dump
+        if record.dtype == "float32"
+    }
+    one = [dist.get_rank() + 1.0]
+    assert found == {
+        ("all_reduce", "input", 0): one,
+        ("add", "input", 0): [3.0],
+        ("add", "output", 0): [4.0],
+        ("all_gather_into_tensor", "input", 0): one,
+        ("wait_tensor", "output", 0): [1.0, 2.0],
+        ("mul", "input", 0): [1.0, 2.0],
+        ("mul", "output", 0): [2.0, 4.0],
+    }
+    (first, _) = dump.select(op_type="*::wait_tensor")
+    assert np.unique(first.numpy()).tolist() == [3.0]
+
+    def make_parallel() -> nn.Module:
+        torch.manual_seed(0)
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        return parallelize_module(Block(), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+    def train_parallel(model: nn.Module) -> list[str]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        losses = []
+        data = torch.Generator().manual_seed(0)
+        for _ in range(STEPS):
+            loss = model(torch.randn(64, WIDTH, generator=data)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item().hex())
+        return losses
+
+    losses = train_parallel(make_parallel())
+    with Truth(model := make_parallel()) as truth:
+        assert train_parallel(model) == losses
+    model = make_parallel()
+    with ascend_dump.capture(model, path=path / "parallel", steps="0|2", strict=True) as cap:
+        assert train_parallel(model) == losses
+    for step in (0, 2):
+        assert compare_step(cap.dump().select(step=step), truth.steps[step]) > 50
+
+
+def main() -> None:
+    command, directory, *rest = sys.argv[1:]
+    dist.init_process_group("gloo")
+    if command == "train":
+        losses = train(make("ddp")[0])
+        Path(directory, f"losses{dist.get_rank()}.json").write_text(json.dumps(losses))
+    elif command == "capture":
+        check_capture(Path(directory), *rest)
+    else:
+        check_functional_collectives(Path(directory))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
