@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, Protocol
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, Union
 
 from ascend_dump._errors import NotSupported, ReadError
 
@@ -50,8 +50,6 @@ FIELDS = (
     "path",
 )
 
-_OPTIONAL = frozenset(FIELDS) - {"op_type", "op_name", "io", "index", "path"}
-
 
 class Record:
     """The unit of reading. Every field exists in every dialect; None where it does not say.
@@ -76,7 +74,7 @@ class Record:
     error              why this record cannot be read; reading it raises this error
     """
 
-    __slots__ = (*FIELDS, "attrs", "error", "_loader", "_key")
+    __slots__ = (*FIELDS, "error", "_attrs", "_loader", "_key")
 
     op_type: str
     op_name: str
@@ -99,7 +97,6 @@ class Record:
     module: Optional[str]
     source: Optional[str]
     path: Path
-    attrs: dict[str, Any]
     error: Optional[ReadError]
 
     def __init__(
@@ -113,9 +110,26 @@ class Record:
         index: int = 0,
         key: Any = None,
         error: Optional[ReadError] = None,
-        attrs: Optional[dict[str, Any]] = None,
-        **fields: Any,
+        attrs: Union[dict[str, Any], Callable[[Any], dict[str, Any]], None] = None,
+        step: Optional[int] = None,
+        rank: Optional[int] = None,
+        device: Optional[int] = None,
+        model: Optional[str] = None,
+        model_id: Optional[int] = None,
+        run: Optional[str] = None,
+        task_id: Optional[int] = None,
+        stream_id: Optional[int] = None,
+        timestamp: Optional[int] = None,
+        dtype: Optional[str] = None,
+        shape: Optional[tuple[int, ...]] = None,
+        format: Optional[str] = None,
+        nbytes: Optional[int] = None,
+        phase: Optional[str] = None,
+        module: Optional[str] = None,
+        source: Optional[str] = None,
     ) -> None:
+        """attrs may be a function that makes them of `key`, for when they are asked for."""
+        # Written out, because a loop over the names takes most of the time that listing a large dump takes.
         self._loader = loader
         self._key = key  # what the loader needs to find the payload
         self.path = path
@@ -124,11 +138,29 @@ class Record:
         self.io = io if io is not None else "output" if error is None else ""
         self.index = index
         self.error = error
-        self.attrs = {} if attrs is None else attrs
-        if not fields.keys() <= _OPTIONAL:
-            raise TypeError(f"a Record has no field {', '.join(fields.keys() - _OPTIONAL)}")
-        for name in _OPTIONAL:
-            setattr(self, name, fields.get(name))
+        self._attrs = {} if attrs is None else attrs
+        self.step = step
+        self.rank = rank
+        self.device = device
+        self.model = model
+        self.model_id = model_id
+        self.run = run
+        self.task_id = task_id
+        self.stream_id = stream_id
+        self.timestamp = timestamp
+        self.dtype = dtype
+        self.shape = shape
+        self.format = format
+        self.nbytes = nbytes
+        self.phase = phase
+        self.module = module
+        self.source = source
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        if not isinstance(self._attrs, dict):
+            self._attrs = self._attrs(self._key)
+        return self._attrs
 
     def numpy(self, *, format: Optional[str] = None) -> np.ndarray:
         """Read the logical tensor; bfloat16 and float8 as ml_dtypes types.
