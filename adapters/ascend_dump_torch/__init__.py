@@ -51,7 +51,7 @@ class TorchAdapter(Adapter):
         return session.root
 
     def step(self, session: Session, number: Optional[int]) -> None:
-        session.guard(session.enter_step, number)
+        session.step(number)
 
     def flush(self, session: Session) -> None:
         session.flush()

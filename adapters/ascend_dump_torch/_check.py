@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Callable
 
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
 from ascend_dump_torch._target import can_force_eager, is_compiled
 
 __all__ = ["check"]
+
+
+_VALUES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("rehash", lambda value: isinstance(value, bool), "True or False"),
+    ("buffer_bytes", lambda value: type(value) is int and value > 0, "a positive number of bytes"),
+)
 
 
 def check(request: DumpRequest, target: Any, options: Mapping[str, str]) -> list[Problem]:
@@ -20,6 +26,17 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str]) -> list
             problems.append(
                 Problem(
                     "AD210", "error", f"the torch adapter has no option {name!r}", f"known: {known}", f"options.{name}"
+                )
+            )
+    for name, fits, expected in _VALUES:
+        if name in request.options and not fits(request.options[name]):
+            problems.append(
+                Problem(
+                    "AD210",
+                    "error",
+                    f"options[{name!r}] is {request.options[name]!r}, which the torch adapter cannot use",
+                    f"give {expected}",
+                    f"options.{name}",
                 )
             )
     if request.scene in ("watch", "exception"):

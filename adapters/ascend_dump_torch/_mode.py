@@ -36,10 +36,12 @@ class _Schema(NamedTuple):
     unset: bool
     #: It is made of other operators, which are recorded instead of it.
     composite: bool
-    #: It works on after it returned (collectives), on the memory of its arguments and outputs.
+    #: It works on after it returned (collectives), on the memory of its arguments.
     asynchronous: bool
-    #: Such an operator works on its argument still, until this one has waited for it.
-    in_flight: bool
+    #: It works on after it returned, on the memory of its outputs; `wait_tensor` waits for it.
+    functional: bool
+    #: It is that `wait_tensor`.
+    waits: bool
 
 
 def _read_schema(func: Any) -> _Schema:
@@ -57,15 +59,18 @@ def _read_schema(func: Any) -> _Schema:
     # A device's own kernel goes before the composite one and may round differently.
     own_kernel = any(_has_kernel(func.name(), device) for device in ("CPU", "CUDA", "PrivateUse1"))
     composite = not own_kernel and _has_kernel(func.name(), "CompositeImplicitAutograd")
-    collective = namespace in ("c10d", "c10d_functional", "_c10d_functional")
-    in_flight = collective and base in ("wait_tensor", "_wrap_tensor_autograd")
-    return _Schema(name, base, writes, outs, unset, composite, collective and base != "wait_tensor", in_flight)
+    functional = namespace in ("c10d_functional", "_c10d_functional")
+    waits = functional and base == "wait_tensor"
+    return _Schema(name, base, writes, outs, unset, composite, namespace == "c10d", functional and not waits, waits)
 
 
 #: Arguments that operators write to without saying so in their schema: batch norms of every
 #: backend, and the recurrent layers of oneDNN, cuDNN and MIOpen.
 _WRITTEN_FORWARD = ("running_mean", "running_var")
 _WRITTEN_BACKWARD = ("workspace", "reserve")
+
+#: Floating-point types without Inf and NaN.
+_FINITE_ONLY = {getattr(torch, name) for name in ("float4_e2m1fn_x2",) if hasattr(torch, name)}
 
 _UNSET = {
     "empty",
@@ -155,11 +160,8 @@ class RecordMode(TorchDispatchMode):
         pending = _Pending(op, inputs, session.selects(name, place.module))
         overflow = session.overflow_only
         if pending.selected and session.records_inputs and not overflow:
-            if schema.in_flight:
-                session.note_skipped(f"inputs of {schema.op_type}: still being written when it is called")
-            else:
-                pending.items = [tensors.item(op, tensor, "input", i) for i, tensor in enumerate(inputs)]
-        if schema.asynchronous or schema.in_flight:
+            pending.items = [tensors.item(op, tensor, "input", i) for i, tensor in enumerate(inputs)]
+        if schema.asynchronous:
             for tensor in inputs:
                 tensors.distrust(tensor)
         if schema.writes:
@@ -179,15 +181,19 @@ class RecordMode(TorchDispatchMode):
         tensors = session.tensors
         # What was known of this memory was its content before.
         self._protect(pending.written)
+        outputs: list[torch.Tensor] = []
+        _collect(result if isinstance(result, (tuple, list)) else (result,), outputs)
+        if schema.functional or schema.waits:
+            for tensor in outputs:
+                tensors.set_in_flight(tensor, schema.functional)
         if not pending.selected:
             return
         op = pending.op
-        outputs: list[torch.Tensor] = []
-        _collect(result if isinstance(result, (tuple, list)) else (result,), outputs)
         items = pending.items
         origin = False
         if session.overflow_only:
-            if schema.unset or schema.asynchronous or not any(nonfinite(tensor) for tensor in outputs):
+            settled = [tensor for tensor in outputs if not tensors.is_in_flight(tensor)]
+            if schema.unset or schema.asynchronous or not any(nonfinite(tensor) for tensor in settled):
                 return
             copies = [pending.copies.get(i) for i in range(len(pending.inputs))]
             before = [tensor if copy is None else copy for tensor, copy in zip(pending.inputs, copies)]
@@ -257,18 +263,14 @@ def nonfinite(tensor: torch.Tensor) -> bool:
         return False
     if tensor.is_meta or not tensor.numel():
         return False
+    if tensor.dtype in _FINITE_ONLY:
+        return False
     if tensor.element_size() == 1:  # float8 has no arithmetic
         tensor = tensor.float()
+    elif tensor.is_complex():  # complex32 has none either
+        tensor = torch.view_as_real(tensor.resolve_conj())
     # A sum is the cheapest pass and never misses; it can overflow by itself, hence the second.
-    total = tensor.sum()
-    if all(math.isfinite(part) for part in _parts(total)):
-        return False
-    return not bool(torch.isfinite(tensor).all())
-
-
-def _parts(number: torch.Tensor) -> tuple[float, ...]:
-    value = number.item()
-    return (value.real, value.imag) if isinstance(value, complex) else (value,)
+    return not math.isfinite(tensor.sum().item()) and not bool(torch.isfinite(tensor).all())
 
 
 def _has_nonfinite_number(args: Any) -> bool:

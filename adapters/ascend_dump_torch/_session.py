@@ -43,37 +43,27 @@ class Session:
         model: str = "",
         launched: bool = False,
     ) -> None:
-        global _active
-        other = _active() if _active is not None else None
-        if other is not None and other.armed and other.launched:
-            # What the script itself asks for is more precise than the launcher's settings.
-            log.warning("the capture of ASCEND_DUMP ends here: the script starts one of its own")
-            other.stop()
-        elif other is not None and other.armed:
-            raise CaptureError(
-                "another capture of PyTorch is active in this process",
-                hint="stop it first; one capture sees every operator, select() narrows what you read",
-                code="AD302",
-            )
-        self.armed: bool = True
+        self.armed: bool = False
         self.launched: bool = launched
         self.recording = False
         self._abandoned = False
+        self._target = target
         self.failure: Optional[AscendDumpError] = None
         self.records_inputs = request.mode in ("input", "all")
         self.records_outputs = request.mode in ("output", "all")
         self.overflow_only = request.scene == "overflow"
         self._request = request
-        self._target = target
         self._thread = threading.get_ident()
         self._other_threads = 0
         self._calls = 0
         self._seq = 0
         self._step: Optional[int] = None
         self._layers = LayerFilter(request.layers)
+        self.tracker = Tracker(target)
         self._watch: Optional[Watch] = None
         #: Takes back what is on while a step is recorded.
         self._undo: Optional[contextlib.ExitStack] = None
+        self._refuse_others()
         run = Run(
             request.path, current_rank(), request=request.to_mapping(), versions={"torch": str(torch.__version__)}
         )
@@ -89,14 +79,35 @@ class Session:
             max_bytes=request.max_bytes,
             **_buffer(request),
         )
-        self.tracker = Tracker(target)
         self.tensors = Tensors(self._writer, whole=with_stats, rehash=bool(request.options.get("rehash", False)))
         self._mode = RecordMode(self)
         if target is not None:
             self._watch = Watch(target, self._target_called)
         # The launcher follows from the start: this call may be inside such a block already.
         self._unfollow: Callable[[], None] = (lambda: None) if launched else _stack.follow_inference_mode()
-        _active = weakref.ref(self)
+        self.armed = True
+        _sessions.add(self)
+
+    @property
+    def claims_operators(self) -> bool:
+        """Whether a second capture would record the same operators: not between calls of a decorated function."""
+        return self.armed and (self._target is not None or self._undo is not None)
+
+    def _refuse_others(self) -> None:
+        """Raise CaptureError when another capture claims the operators; end the launcher's."""
+        for other in list(_sessions):
+            if other is self or not other.armed:
+                continue
+            if other.launched:
+                # What the script itself asks for is more precise than the launcher's settings.
+                log.warning("the capture of ASCEND_DUMP ends here: the script starts one of its own")
+                other.stop()
+            elif other.claims_operators or self.launched:
+                raise CaptureError(
+                    "another capture of PyTorch is active in this process",
+                    hint="stop it first; one capture sees every operator, select() narrows what you read",
+                    code="AD302",
+                )
 
     # The clock.
 
@@ -110,7 +121,13 @@ class Session:
         if self.recording and not entered:
             # The global hooks were not there yet when this call began.
             assert self._target is not None, "only a target is watched"
-            self.tracker.enter(self._target)
+            self.guard(self.tracker.enter, self._target)
+
+    def step(self, number: Optional[int]) -> None:
+        """`enter_step` for steps that the program draws. Raises CaptureError inside another capture."""
+        if number is not None and self._undo is None:
+            self._refuse_others()
+        self.guard(self.enter_step, number)
 
     def enter_step(self, number: Optional[int]) -> None:
         """End the open step and begin `number`, if it is selected; None only ends."""
@@ -165,12 +182,12 @@ class Session:
             )
 
     def _module_called(self, module: torch.nn.Module, args: Any) -> None:
-        if threading.get_ident() == self._thread:
-            self.tracker.enter(module)
+        if self.recording and threading.get_ident() == self._thread:
+            self.guard(self.tracker.enter, module)
 
     def _module_returned(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        if threading.get_ident() == self._thread:
-            self.tracker.leave()
+        if self.recording and threading.get_ident() == self._thread:
+            self.guard(self.tracker.leave)
 
     # What the mode asks and tells.
 
@@ -203,6 +220,8 @@ class Session:
 
     def _give_up(self, error: Exception) -> None:
         self.recording = False
+        if self.failure is not None:
+            return
         # Writes are not seen any more, so what is queued must not lie in the user's memory.
         with contextlib.suppress(Exception):
             self.tensors.forget()
@@ -211,10 +230,11 @@ class Session:
             hint="the run goes on without it; please report this with the traceback of ASCEND_DUMP_LOG=debug",
             code="AD305",
         )
-        self.failure.__cause__ = error
         self.failure.reported = True
         log.warning("%s", self.failure)
         log.debug("recording failed", exc_info=error)
+        # The frames of the traceback would keep the operator's tensors alive.
+        self.failure.__cause__ = error.with_traceback(None)
 
     # The end.
 
@@ -296,16 +316,15 @@ def _device(target: Optional[torch.nn.Module]) -> int:
 
 def _buffer(request: DumpRequest) -> dict[str, Any]:
     value = request.options.get("buffer_bytes")
-    return {} if value is None else {"buffer_bytes": int(value)}
+    return {} if value is None else {"buffer_bytes": value}
 
 
-#: One capture per process: two would record each other's copies of the same operators.
-_active: Optional[weakref.ref[Session]] = None
+#: One capture at a time: two would record each other's copies of the same operators.
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 def _forget_in_child() -> None:
-    session = _active() if _active is not None else None
-    if session is not None:
+    for session in list(_sessions):
         session.abandon()
 
 

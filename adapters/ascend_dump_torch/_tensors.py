@@ -39,13 +39,15 @@ class Operator(NamedTuple):
 class _Known:
     """A storage seen in this step: the parts of it that are stored, as of one version."""
 
-    __slots__ = ("handle", "number", "pending", "ranges", "unseen_writes", "version")
+    __slots__ = ("handle", "in_flight", "number", "pending", "ranges", "unseen_writes", "version")
 
     def __init__(self, storage: Any, number: int) -> None:
         # A weak reference: PyTorch reuses the handle's address only after it is given back.
         self.handle: int = storage._weak_ref()
         self.number = number
         self.unseen_writes = False
+        #: A collective writes it right now, until somebody waits for that.
+        self.in_flight = False
         self.version = -1
         self.ranges: list[_Range] = []
         #: Payloads whose bytes are still this memory, of whatever version.
@@ -104,6 +106,16 @@ class Tensors:
         known.ranges.clear()
         known.unseen_writes = True
 
+    def set_in_flight(self, tensor: torch.Tensor, in_flight: bool) -> None:
+        """Say that a collective begins to write this memory, or that somebody has waited for it."""
+        for storage in storages_of(tensor):
+            self.distrust_storage(storage)
+            self._find(storage).in_flight = in_flight
+
+    def is_in_flight(self, tensor: torch.Tensor) -> bool:
+        known = (self._known.get(storage._cdata) for storage in storages_of(tensor))
+        return any(one is not None and one.in_flight for one in known)
+
     def item(
         self,
         op: Operator,
@@ -147,6 +159,9 @@ class Tensors:
         if tensor.is_quantized:
             line.quantization = _quantization(tensor)
         if not nbytes:
+            return Item(line, None)
+        if known.in_flight:
+            line.skipped = "a collective writes it still"
             return Item(line, None)
         if unset:
             line.skipped = "uninitialised memory"

@@ -45,7 +45,11 @@ class Shadow(TorchDispatchMode):
         outs = {argument.name for argument in func._schema.arguments if argument.is_out}
         inputs = [*args, *(value for name, value in kwargs.items() if name not in outs)]
         before = [value_of(tensor) for tensor in tensors_in(inputs)]
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except Exception:
+            self.steps[-1].append(Ran(func._schema.name, [], []))  # counted, but not recorded
+            raise
         after = [value_of(tensor) for tensor in tensors_in([result])]
         if not _mode._read_schema(func).writes and before != [value_of(tensor) for tensor in tensors_in(inputs)]:
             self.unannounced.add(func._schema.name)
@@ -101,7 +105,9 @@ def value_of(tensor: torch.Tensor) -> Optional[bytes]:
         plain = plain.int_repr()
     if not plain.numel():
         return b""
-    return plain.contiguous().clone().reshape(-1).view(torch.uint8).numpy().tobytes()
+    # `contiguous` keeps odd strides of dimensions with one element, which `view` does not take.
+    copy = torch.empty(plain.shape, dtype=plain.dtype).copy_(plain)
+    return copy.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def assert_same_as_shadow(cap: Any, shadow: Shadow, *, steps: Optional[list[int]] = None) -> int:
