@@ -15,8 +15,9 @@ import numpy as np
 
 from ascend_dump._errors import ConfigError
 from ascend_dump.analysis import _statistics_numpy
-from ascend_dump.analysis._statistics_layout import Layout, chunks, collapse, flatten, layout_of
-from ascend_dump.analysis._statistics_merge import combine, combine_counts, repeat
+from ascend_dump.analysis._statistics_layout import Layout, chunks, flatten, layout_of
+from ascend_dump.analysis._statistics_merge import combine, combine_counts
+from ascend_dump.analysis._statistics_overlap import distinct, merge
 from ascend_dump.analysis.statistics import Statistics
 
 __all__ = ["find_nonfinite", "measure", "prepare"]
@@ -46,9 +47,9 @@ def measure(array: np.ndarray, engine: Optional[str], threads: Optional[int] = N
     module = _choose(engine)
     if array.size == 0:
         return Statistics(0, None, None, None, 0.0, 0, 0, 0, 0, 0, 0)
-    array, times = collapse(array)
-    if times > 1:
-        return repeat(measure(array, engine, threads), times)
+    parts = distinct(array)
+    if len(parts) > 1 or parts[0][1] > 1:
+        return merge([(measure(part, engine, threads), times) for part, times in parts])
     most = _MOST_THREADS if threads is None else threads
     partials: Any = None
     if module is not None:
@@ -76,7 +77,9 @@ def find_nonfinite(array: np.ndarray, engine: Optional[str]) -> bool:
         return bool(found.nan or found.posinf or found.neginf)
     if not layout.exponent:
         return False
-    array, _ = collapse(array)
+    parts = distinct(array)
+    if len(parts) > 1 or parts[0][1] > 1:
+        return any(find_nonfinite(part, engine) for part, _ in parts)
     if module is not None:
         try:
             return _find(array, layout, module)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ascend_dump._errors import ConfigError
 
-__all__ = ["CHUNK", "Layout", "Table", "chunks", "collapse", "flatten", "layout_of"]
+__all__ = ["CHUNK", "Layout", "Table", "chunks", "flatten", "layout_of"]
 
 #: Elements looked at together where an array is not one aligned native block: small enough for the second-level cache.
 CHUNK = 1 << 16
@@ -133,25 +133,6 @@ def _tabulate(values: np.ndarray) -> Table:
         np.flatnonzero(zero & minus),
         bool(np.isfinite(values).all()),
     )
-
-
-def collapse(array: np.ndarray) -> tuple[np.ndarray, int]:
-    """Give an array with the same elements, each `times` fewer, and `times`: what was broadcast counts once.
-
-    A few bytes in memory may stand for more elements than could ever be looked at one by one.
-    """
-    times = 1
-    if 0 in array.strides:
-        once: list[Any] = []
-        for size, step in zip(array.shape, array.strides):
-            if step == 0 and size > 1:
-                times *= size
-                once.append(0)
-            else:
-                once.append(slice(None))
-        once.append(Ellipsis)
-        array = array[tuple(once)]
-    return array, times
 
 
 def flatten(array: np.ndarray, layout: Layout) -> Optional[np.ndarray]:

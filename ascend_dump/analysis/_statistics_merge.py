@@ -11,7 +11,7 @@ import numpy as np
 from ascend_dump.analysis._statistics_layout import Layout, Table, chunks
 from ascend_dump.analysis.statistics import Statistics
 
-__all__ = ["Partial", "combine", "combine_counts", "repeat"]
+__all__ = ["Partial", "combine", "combine_counts"]
 
 #: Below it a float64 sum of squares may have lost squares to underflow that matter.
 _SMALL_SQUARES = 1e-270
@@ -103,15 +103,6 @@ def combine_counts(table: Table, counts: np.ndarray) -> Statistics:
         poszero,
         negzero,
     )
-
-
-def repeat(once: Statistics, times: int) -> Statistics:
-    """Give the statistics of `times` copies of the elements."""
-    counts = {
-        name: times * getattr(once, name) for name in ("count", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
-    }
-    assert once.l2norm is not None, "measured ones are complete"
-    return once._replace(l2norm=once.l2norm * math.sqrt(times), **counts)
 
 
 def _propagate(nan: int, posinf: int, neginf: int) -> tuple[float, float]:

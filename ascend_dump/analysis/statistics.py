@@ -55,7 +55,8 @@ def statistics(array: np.ndarray, *, engine: Optional[str] = None, threads: Opti
     - Of complex elements max, min, mean and l2norm are those of the magnitude, in float64 (where a complex128
       magnitude exceeds float64, max is Inf). `nan` counts elements with a NaN part, `posinf` those with an infinite
       and no NaN part, `neginf` is 0, and `zero` and `poszero` count those with two zero parts of any sign.
-    - Elements that were broadcast (strides of 0) are looked at once and counted as often as they occur.
+    - Elements that were broadcast (strides of 0), or share memory in sliding windows many times over, are looked at
+      once and counted as often as they occur.
     - Of an empty array max, min and mean are None, l2norm is 0.0 and the counts are 0.
 
     Raises ConfigError (AD101) for other dtypes and other engines. Safe to call from several threads; the other
