@@ -13,9 +13,11 @@ from ascend_dump import Dump, Record
 
 #: Operators whose outputs nobody has filled: what is in them differs from run to run.
 UNSET = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided"}
-#: Namespaces of collectives. They go on after they returned, so their outputs are not recorded,
-#: nor what those are given to that wait for them.
-COLLECTIVES = ("c10d", "_c10d_functional")
+#: The outputs of functional collectives are filled when this has returned, those of the others
+#: are not recorded at all.
+WAIT = "_c10d_functional::wait_tensor"
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Value(NamedTuple):
@@ -74,7 +76,7 @@ class Truth(TorchDispatchMode):
         self._depth -= 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Optional[dict[str, Any]] = None) -> Any:
-        if any(kind not in (torch.Tensor, torch.nn.Parameter) for kind in types):
+        if not all(kind in PLAIN for kind in types):
             return NotImplemented  # a tensor subclass: its parts come here next
         kwargs = kwargs or {}
         op_type = func._schema.name
@@ -83,25 +85,24 @@ class Truth(TorchDispatchMode):
         inputs = [self._value_of(tensor) for tensor in given]
         result = func(*args, **kwargs)
         made = tensors_in([result])
-        if op_type in UNSET:
-            self._unset += map(span, made)
-        elif op_type.endswith("::wait_tensor"):
-            inputs = []
-        elif func.namespace in COLLECTIVES:
-            if op_type.endswith("::_wrap_tensor_autograd"):
-                inputs = []
+        if op_type in UNSET or (func.namespace == "_c10d_functional" and op_type != WAIT):
+            self._unset += [span(tensor) for tensor in made if is_plain(tensor)]
+        elif func.namespace == "c10d":
+            # They fill memory when somebody waits for them, and nobody may look before.
             if op_type != "c10d::_reduce_scatter_base_":  # gloo fills its output by an operator
                 self._fill(given)
             made = []
         else:
             owned = {tensor.untyped_storage().data_ptr() for tensor in given}
-            self._fill([tensor for tensor in made if tensor.untyped_storage().data_ptr() not in owned])
-            self._fill(written(func._schema, args, kwargs))
+            fresh = [tensor for tensor in made if tensor.untyped_storage().data_ptr() not in owned]
+            self._fill([*(made if op_type == WAIT else fresh), *written(func._schema, args, kwargs)])
         if self.steps:
             self.steps[-1].append(Operator(op_type, inputs, [self._value_of(tensor) for tensor in made]))
         return result
 
     def _value_of(self, tensor: torch.Tensor) -> Optional[Value]:
+        if not is_plain(tensor):
+            return None
         low, high = span(tensor)
         return None if any(low < end and begin < high for begin, end in self._unset) else value_of(tensor)
 
@@ -109,6 +110,10 @@ class Truth(TorchDispatchMode):
         for low, high in map(span, tensors):
             parts = [((begin, min(end, low)), (max(begin, high), end)) for begin, end in self._unset]
             self._unset = [part for pair in parts for part in pair if part[0] < part[1]]
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) in PLAIN
 
 
 def written(schema: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
