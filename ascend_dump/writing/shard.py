@@ -7,6 +7,7 @@ so that no tensor byte is ever moved.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import struct
@@ -82,6 +83,8 @@ class Shard:
             _write_at(self._fd, struct.pack("<Q", limits.room) + bytes(limits.room), 0)
         except OSError:
             os.close(self._fd)
+            with contextlib.suppress(OSError):
+                path.unlink()
             raise
 
     def has_room(self, name: str, shape: tuple[int, ...], nbytes: int) -> bool:
