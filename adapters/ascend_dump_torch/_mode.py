@@ -36,6 +36,8 @@ class _Schema(NamedTuple):
     unset: bool
     #: It is made of other operators, which are recorded instead of it.
     composite: bool
+    #: It reads its arguments; otherwise it looks at them in another way, or lets others read them.
+    reads: bool
     #: It works on after it returned (collectives), on the memory of its arguments.
     asynchronous: bool
     #: It works on after it returned, on the memory of its outputs; `wait_tensor` waits for it.
@@ -53,15 +55,19 @@ def _read_schema(func: Any) -> _Schema:
         for position, argument in enumerate(schema.arguments)
         if (argument.alias_info is not None and argument.alias_info.is_write)
         or argument.name in (_WRITTEN_BACKWARD if "backward" in base else _WRITTEN_FORWARD)
+        or (namespace == "c10d" and not argument.name.startswith("input"))  # collectives say it in names
     )
     outs = frozenset(argument.name for argument in schema.arguments if argument.is_out)
     unset = namespace == "aten" and base in _UNSET
     # A device's own kernel goes before the composite one and may round differently.
     own_kernel = any(_has_kernel(func.name(), device) for device in ("CPU", "CUDA", "PrivateUse1"))
     composite = not own_kernel and _has_kernel(func.name(), "CompositeImplicitAutograd")
+    asynchronous = namespace == "c10d"
     functional = namespace in ("c10d_functional", "_c10d_functional")
     waits = functional and base == "wait_tensor"
-    return _Schema(name, base, writes, outs, unset, composite, namespace == "c10d", functional and not waits, waits)
+    views = any(value.alias_info is not None and not value.alias_info.is_write for value in schema.returns)
+    reads = not (asynchronous or functional or views or base in ("_unsafe_view", "record_stream"))
+    return _Schema(name, base, writes, outs, unset, composite, reads, asynchronous, functional and not waits, waits)
 
 
 #: Arguments that operators write to without saying so in their schema: batch norms of every
@@ -159,17 +165,19 @@ class RecordMode(TorchDispatchMode):
             _collect((value for key, value in kwargs.items() if key not in outs), inputs)
         pending = _Pending(op, inputs, session.selects(name, place.module))
         overflow = session.overflow_only
+        if schema.reads:
+            tensors.settle(inputs)
         if pending.selected and session.records_inputs and not overflow:
             pending.items = [tensors.item(op, tensor, "input", i) for i, tensor in enumerate(inputs)]
-        if schema.asynchronous:
-            for tensor in inputs:
-                tensors.distrust(tensor)
         if schema.writes:
             written: list[torch.Tensor] = []
             for position, argument in schema.writes:
                 _collect((args[position] if position < len(args) else kwargs.get(argument),), written)
             self._protect(written)
             pending.written = written
+            if schema.asynchronous:
+                for tensor in written:
+                    tensors.set_in_flight(tensor, True)
             if overflow and pending.selected:
                 pending.copies = _copy_overwritten(inputs, written)
         if overflow:

@@ -46,7 +46,7 @@ class _Known:
         self.handle: int = storage._weak_ref()
         self.number = number
         self.unseen_writes = False
-        #: A collective writes it right now, until somebody waits for that.
+        #: A collective writes it right now, as far as is known.
         self.in_flight = False
         self.version = -1
         self.ranges: list[_Range] = []
@@ -64,6 +64,7 @@ class Tensors:
         self._rehash = rehash
         self._known: dict[int, _Known] = {}
         self._numbered = 0
+        self._any_in_flight = False
         self.new_bytes = 0
 
     def begin_step(self) -> None:
@@ -83,6 +84,7 @@ class Tensors:
             self._secure(one)
             torch.UntypedStorage._free_weak_ref(one.handle)
         self._numbered = 0
+        self._any_in_flight = False
 
     def protect(self, tensor: torch.Tensor) -> None:
         """Call before the memory of `tensor` is written or freed, and after: its content is a new one."""
@@ -108,9 +110,19 @@ class Tensors:
 
     def set_in_flight(self, tensor: torch.Tensor, in_flight: bool) -> None:
         """Say that a collective begins to write this memory, or that somebody has waited for it."""
+        self._any_in_flight |= in_flight
         for storage in storages_of(tensor):
             self.distrust_storage(storage)
             self._find(storage).in_flight = in_flight
+
+    def settle(self, tensors: list[torch.Tensor]) -> None:
+        """Call before an operator reads them: nobody may before the collectives have ended."""
+        if self._any_in_flight:
+            for tensor in tensors:
+                for storage in storages_of(tensor):
+                    known = self._known.get(storage._cdata)
+                    if known is not None:
+                        known.in_flight = False
 
     def is_in_flight(self, tensor: torch.Tensor) -> bool:
         known = (self._known.get(storage._cdata) for storage in storages_of(tensor))

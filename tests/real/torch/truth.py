@@ -13,8 +13,9 @@ from ascend_dump import Dump, Record
 
 #: Operators whose outputs nobody has filled: what is in them differs from run to run.
 UNSET = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided"}
-#: The outputs of functional collectives are filled when this has returned, those of the others
-#: are not recorded at all.
+#: Operators that go on after they returned. The outputs of the functional ones are filled when
+#: WAIT has returned; those of the others when an operator reads them, which nobody may let happen before.
+COLLECTIVES = ("c10d", "_c10d_functional")
 WAIT = "_c10d_functional::wait_tensor"
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -44,7 +45,9 @@ class Truth(TorchDispatchMode):
         super().__init__()
         self.steps: list[list[Operator]] = []
         self._depth = 0
+        #: Memory that nobody has filled, and memory that a collective may be filling.
         self._unset: list[tuple[int, int]] = []
+        self._in_flight: list[tuple[int, int]] = []
         self._handles = [
             model.register_forward_pre_hook(self._called, prepend=True),
             model.register_forward_hook(self._returned, always_call=True),
@@ -82,20 +85,24 @@ class Truth(TorchDispatchMode):
         op_type = func._schema.name
         results = {argument.name for argument in func._schema.arguments if argument.is_out}
         given = tensors_in([*args, *(value for name, value in kwargs.items() if name not in results)])
+        if func.namespace not in COLLECTIVES and not looks(func._schema):
+            self._in_flight = subtract(self._in_flight, given)
         inputs = [self._value_of(tensor) for tensor in given]
         result = func(*args, **kwargs)
         made = tensors_in([result])
         if op_type in UNSET or (func.namespace == "_c10d_functional" and op_type != WAIT):
             self._unset += [span(tensor) for tensor in made if is_plain(tensor)]
         elif func.namespace == "c10d":
-            # They fill memory when somebody waits for them, and nobody may look before.
+            results = [a for a, argument in zip(args, func._schema.arguments) if not argument.name.startswith("input")]
+            self._in_flight += map(span, tensors_in(results))
             if op_type != "c10d::_reduce_scatter_base_":  # gloo fills its output by an operator
-                self._fill(given)
+                self._unset = subtract(self._unset, given)
             made = []
         else:
             owned = {tensor.untyped_storage().data_ptr() for tensor in given}
             fresh = [tensor for tensor in made if tensor.untyped_storage().data_ptr() not in owned]
-            self._fill([*(made if op_type == WAIT else fresh), *written(func._schema, args, kwargs)])
+            filled = [*(made if op_type == WAIT else fresh), *written(func._schema, args, kwargs)]
+            self._unset = subtract(self._unset, filled)
         if self.steps:
             self.steps[-1].append(Operator(op_type, inputs, [self._value_of(tensor) for tensor in made]))
         return result
@@ -104,12 +111,20 @@ class Truth(TorchDispatchMode):
         if not is_plain(tensor):
             return None
         low, high = span(tensor)
-        return None if any(low < end and begin < high for begin, end in self._unset) else value_of(tensor)
+        unknown = any(low < end and begin < high for begin, end in [*self._unset, *self._in_flight])
+        return None if unknown else value_of(tensor)
 
-    def _fill(self, tensors: list[torch.Tensor]) -> None:
-        for low, high in map(span, tensors):
-            parts = [((begin, min(end, low)), (max(begin, high), end)) for begin, end in self._unset]
-            self._unset = [part for pair in parts for part in pair if part[0] < part[1]]
+
+def subtract(ranges: list[tuple[int, int]], tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
+    for low, high in map(span, tensors):
+        parts = [((begin, min(end, low)), (max(begin, high), end)) for begin, end in ranges]
+        ranges = [part for pair in parts for part in pair if part[0] < part[1]]
+    return ranges
+
+
+def looks(schema: Any) -> bool:
+    """Whether an operator makes views, without reading."""
+    return any(value.alias_info is not None and not value.alias_info.is_write for value in schema.returns)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
