@@ -170,6 +170,11 @@ class HostWriter:
         """Hand over what `put` gathered: waking the writer for each operator costs more."""
         if not self._is_alive():
             self._batch.clear()
+            if self.failure is None and not self._closing:
+                # Only the end of the interpreter stops it from outside.
+                self.failure = WriteError(
+                    "the writer thread has ended", hint="stop the capture before the process ends"
+                )
             return
         fresh: list[Item] = []
         with self._handing_over:
