@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascend_dump.writing import Item
-from ascend_dump_torch._tensors import Operator, storages_of
+from ascend_dump_torch._tensors import Operator, is_plain, storages_of
 
 if TYPE_CHECKING:
     from ascend_dump_torch._session import Session
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["RecordMode"]
 
 _Tensor = torch.Tensor
+_Parameter = torch.nn.Parameter
+_function_modes = torch._C._len_torch_function_stack
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -114,7 +116,9 @@ class RecordMode(TorchDispatchMode):
         session = self._session
         if not session.recording:
             return func(*args, **kwargs)
-        if types and any(kind is not _Tensor and kind is not torch.nn.Parameter for kind in types):
+        if types and not all(is_plain(kind) for kind in types):
+            if torch._C._len_torch_dispatch_stack():
+                return func(*args, **kwargs)  # for a mode of PyTorch's own below, such as FakeTensorMode
             # A tensor subclass takes the operator apart; its parts come here again.
             return NotImplemented
         schema = self._schemas.get(func)
@@ -127,11 +131,18 @@ class RecordMode(TorchDispatchMode):
             # kernel is the one that would run without us.
             with self:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
-        before = session.guard(self._before, schema, args, kwargs)
+        before = self._guard(self._before, schema, args, kwargs)
         result = func(*args, **kwargs)
         if before is not None:
-            session.guard(self._after, schema, before, result)
+            self._guard(self._after, schema, before, result)
         return result
+
+    def _guard(self, function: Any, *args: Any) -> Any:
+        if not _function_modes():
+            return self._session.guard(function, *args)
+        # The user's modes for functions would see us looking at tensors.
+        with torch._C.DisableTorchFunction():
+            return self._session.guard(function, *args)
 
     def _run_higher_order(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Record the operators inside (`cond`, `flex_attention`), or at least mind what they write to."""
@@ -143,9 +154,9 @@ class RecordMode(TorchDispatchMode):
         session.note_skipped(f"higher-order operator {func}")
         tensors: list[torch.Tensor] = []
         _collect((args, tuple(kwargs.values())), tensors)
-        session.guard(self._protect, tensors)
+        self._guard(self._protect, tensors)
         result = func(*args, **kwargs)
-        session.guard(self._protect, tensors)
+        self._guard(self._protect, tensors)
         return result
 
     def _protect(self, tensors: list[torch.Tensor]) -> None:
@@ -242,10 +253,21 @@ class _Pending:
 
 def _collect(values: Any, found: list[torch.Tensor]) -> None:
     for value in values:
-        if isinstance(value, _Tensor):
+        kind = type(value)
+        if kind is _Tensor or kind is _Parameter:
             found.append(value)
+        elif isinstance(value, _Tensor):
+            found.append(_base(value))
         elif isinstance(value, (tuple, list)):
             _collect(value, found)
+
+
+def _base(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as a plain tensor: a subclass may have other ideas of its shape and methods."""
+    if not is_plain(type(tensor)):
+        return tensor
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch.Tensor.as_subclass(tensor, torch.Tensor)
 
 
 def _any_nested(args: Any) -> bool:

@@ -15,13 +15,12 @@ import torch
 from ascend_dump.writing import HostWriter, Item, Line, Payload, copy_memory
 from ascend_dump_torch._names import Place
 
-__all__ = ["Operator", "Tensors", "storages_of"]
+__all__ = ["Operator", "Tensors", "is_plain", "storages_of"]
 
 #: Smaller tensors are copied at once: cheaper than guarding them.
 _COPY_AT_ONCE = 16 * 1024
 
 _NAMES: dict[torch.dtype, str] = {}
-#: Classes whose tensors are their memory: no `__torch_dispatch__` of their own.
 _PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter}
 _Range = tuple[int, int, Payload]
 
@@ -247,7 +246,10 @@ def _line(op: Operator, io: str, index: int, dtype: str, shape: tuple[int, ...],
     return Line(seq, op_type, name, io, index, time, dtype, shape, nbytes, device, phase, module, source)
 
 
-def _is_plain(kind: type) -> bool:
+def is_plain(kind: type) -> bool:
+    """Whether tensors of this class are their memory: it has no `__torch_dispatch__` of its own."""
+    if kind in _PLAIN:
+        return True
     plain = getattr(kind, "__torch_dispatch__", None) is torch._C._disabled_torch_dispatch_impl
     if plain:
         _PLAIN.add(kind)
@@ -256,7 +258,7 @@ def _is_plain(kind: type) -> bool:
 
 def storages_of(tensor: torch.Tensor) -> list[Any]:
     """The memory of a tensor of any layout; nothing where it cannot be had."""
-    if type(tensor) not in _PLAIN and not _is_plain(type(tensor)):
+    if not is_plain(type(tensor)):
         return []
     if tensor.layout is torch.strided:
         return [] if tensor.is_meta else [tensor.untyped_storage()]
@@ -293,7 +295,7 @@ def _dense_order(shape: tuple[int, ...], stride: tuple[int, ...]) -> Optional[tu
 
 def _unstorable(tensor: torch.Tensor) -> str:
     """Why the bytes of a tensor cannot be stored, empty when they can."""
-    if type(tensor) not in _PLAIN and not _is_plain(type(tensor)):
+    if not is_plain(type(tensor)):
         return f"a {type(tensor).__name__}"
     if tensor.layout is not torch.strided:
         return f"{str(tensor.layout).replace('torch.', '')} layout"
