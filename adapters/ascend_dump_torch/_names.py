@@ -110,10 +110,9 @@ class Tracker:
             owner = getattr(node, "variable", None)  # AccumulateGrad: the gradient of a parameter
             return Place(self._owners.get(id(owner), ""), "backward", self._source())
         source = self._source()
-        if node is not None:
-            assert top is not None, "the branch above handles an empty stack"
-            return Place(top[0], "backward", source)
-        place = Place(top[0] if top else "", "forward" if top else "other", source)
+        # A module that is called while a node runs is computed again, for a backward pass of its own.
+        phase = "backward" if node is not None else "forward" if top else "other"
+        place = Place(top[0] if top else "", phase, source)
         newest = _sequence_nr()
         if newest != self._last_node:
             # Nodes are made before their operator runs, so these belong to this one.

@@ -33,8 +33,8 @@ def test_capture_in_the_script(kind: str, tmp_path: Path) -> None:
     assert tuple(sorted(path.name for path in (tmp_path / "wrapper").iterdir())) == RANKS
 
 
-def test_functional_collectives(tmp_path: Path) -> None:
-    run_command(*TORCHRUN, PROGRAMS / "ranks.py", "functional", tmp_path)
+def test_nothing_is_recorded_while_a_collective_writes_it(tmp_path: Path) -> None:
+    run_command(*TORCHRUN, PROGRAMS / "ranks.py", "collectives", tmp_path)
 
 
 def test_launcher_writes_a_tree_for_each_rank(plain: list[list[str]], tmp_path: Path) -> None:

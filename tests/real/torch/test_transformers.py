@@ -213,8 +213,11 @@ class TestVariants:
         assert steps_of(cap.dump()) == [1]
         assert compare_step(cap.dump(), truth.steps[1]) > 1000
 
-    def test_recomputed_operators_belong_to_their_module_and_to_the_backward_pass(self, tmp_path: Path) -> None:
-        model = make_checkpointed(reentrant=False)
+    @pytest.mark.parametrize("reentrant", [False, True])
+    def test_recomputed_operators_belong_to_their_module_and_to_the_backward_pass(
+        self, reentrant: bool, tmp_path: Path
+    ) -> None:
+        model = make_checkpointed(reentrant=reentrant)
         with ascend_dump.capture(model, steps="0", path=tmp_path, strict=True) as cap:
             train(model, steps=1)
         products = cap.dump().select("model.layers.0.self_attn.q_proj/mm_*", io="output")
@@ -224,6 +227,15 @@ class TestVariants:
         assert np.array_equal(first.numpy(), again.numpy())
         # What was computed again is on disk once.
         assert (first.path, first.attrs["hash"]) == (again.path, again.attrs["hash"])
+
+    def test_recomputed_calls_of_the_target_are_no_steps(self, tmp_path: Path) -> None:
+        model = make_checkpointed(reentrant=False)
+        with ascend_dump.capture(model.model.layers[0], steps="0|2", path=tmp_path, strict=True) as cap:
+            train(model, steps=3)
+        products = cap.dump().select("self_attn.q_proj/mm_*", io="output")
+        assert [(record.step, record.phase) for record in products] == [
+            (step, phase) for step in (0, 2) for phase in ("forward", "backward", "backward", "backward")
+        ]
 
     def test_tied_weights_are_one_storage_and_stored_once(self, tmp_path: Path) -> None:
         model = make_llama(tie_word_embeddings=True)
@@ -257,6 +269,18 @@ class TestVariants:
         assert digest(model) == parameters
         assert [problem.code for problem in cap.problems] == ["AD212"]
         assert counters["unique_graphs"] == 1, "steps that are not selected run compiled, and are compiled once"
+        assert steps_of(cap.dump()) == [1, 3]
+        assert len(cap.dump().select("model.layers.0.self_attn.q_proj/mm_0", step=1, io="output")) == 1
+
+    @pytest.mark.filterwarnings("ignore:Using `torch.compile:UserWarning")
+    def test_model_compiled_in_place(self, tmp_path: Path) -> None:
+        torch._dynamo.reset()
+        losses = train(make_llama())
+        model = make_llama()
+        model.compile(backend="eager")
+        with ascend_dump.capture(model, steps="1|3", path=tmp_path) as cap:
+            assert train(model) == losses
+        assert [problem.code for problem in cap.problems] == ["AD212"]
         assert steps_of(cap.dump()) == [1, 3]
         assert len(cap.dump().select("model.layers.0.self_attn.q_proj/mm_0", step=1, io="output")) == 1
 

@@ -129,14 +129,18 @@ def check_capture(path: Path, kind: str) -> None:
             assert np.array_equal(weight.numpy().T, before[f"{module}.weight"]), module
 
 
-def check_functional_collectives(path: Path) -> None:
+def check_collectives(path: Path) -> None:
     """Assert that nothing is recorded while it is still being reduced or gathered."""
     mine = torch.full((1 << 18,), dist.get_rank() + 1.0)
 
     def reduce_and_gather() -> list[torch.Tensor]:
         reduced = collectives.all_reduce(mine, "sum", dist.group.WORLD) + 1
         gathered = collectives.all_gather_single(mine, 0, dist.group.WORLD) * 2
-        return [reduced, gathered]
+        buffer = mine.clone()
+        work = dist.all_reduce(buffer, async_op=True)
+        halves = buffer.view(2, -1)
+        work.wait()
+        return [reduced, gathered, halves + 1]
 
     results = reduce_and_gather()
     with ascend_dump.capture(path=path / "collectives", strict=True) as cap:
@@ -157,6 +161,11 @@ def check_functional_collectives(path: Path) -> None:
         ("wait_tensor", "output", [1.0, 2.0]),
         ("mul", "input", [1.0, 2.0]),
         ("mul", "output", [2.0, 4.0]),
+        ("clone", "input", one),
+        ("clone", "output", one),
+        ("allreduce_", "input", one),
+        ("add", "input", [3.0]),
+        ("add", "output", [4.0]),
     ]
 
     def make_parallel() -> nn.Module:
@@ -195,7 +204,7 @@ def main() -> None:
     elif command == "capture":
         check_capture(Path(directory), *rest)
     else:
-        check_functional_collectives(Path(directory))
+        check_collectives(Path(directory))
     dist.destroy_process_group()
 
 
