@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
+import types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -22,6 +24,9 @@ _Parameter = torch.nn.Parameter
 _function_modes = torch._C._len_torch_function_stack
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
+#: Their kernels for every device may run under a mode; others assert that there is none.
+_SEEN_THROUGH = ("flex_attention", "flex_attention_backward")
+_FUNCTIONS = (types.FunctionType, types.MethodType, torch.nn.Module)
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
 
@@ -111,12 +116,12 @@ class RecordMode(TorchDispatchMode):
         # PyTorch would wrap the method below and import all of torch._dynamo for it.
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         session = self._session
         if not session.recording:
             return func(*args, **kwargs)
-        if types and not all(is_plain(kind) for kind in types):
+        if kinds and not all(is_plain(kind) for kind in kinds):
             if torch._C._len_torch_dispatch_stack():
                 return func(*args, **kwargs)  # for a mode of PyTorch's own below, such as FakeTensorMode
             # A tensor subclass takes the operator apart; its parts come here again.
@@ -145,19 +150,31 @@ class RecordMode(TorchDispatchMode):
             return self._session.guard(function, *args)
 
     def _run_higher_order(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Record the operators inside (`cond`, `flex_attention`), or at least mind what they write to."""
-        session = self._session
-        if _EXPLICIT in func.py_kernels:
+        """Record the operators inside (`cond`, `flex_attention`), and mind what they write to."""
+        if func.name() in _SEEN_THROUGH and _EXPLICIT in func.py_kernels:
             # What would run without us: everything that goes before it has run above us.
             with self:
                 return func.py_kernels[_EXPLICIT](*args, **kwargs)
-        session.note_skipped(f"higher-order operator {func}")
         tensors: list[torch.Tensor] = []
         _collect((args, tuple(kwargs.values())), tensors)
         self._guard(self._protect, tensors)
-        result = func(*args, **kwargs)
+        result = func(*(self._enter_in(value) for value in args), **kwargs)
         self._guard(self._protect, tensors)
         return result
+
+    def _enter_in(self, value: Any) -> Any:
+        """A function that a higher-order operator calls, with this mode active inside."""
+        if isinstance(value, (tuple, list)) and any(isinstance(one, _FUNCTIONS) for one in value):
+            return type(value)(self._enter_in(one) for one in value)
+        if not isinstance(value, _FUNCTIONS):
+            return value
+
+        @functools.wraps(value)
+        def entered(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return value(*args, **kwargs)
+
+        return entered
 
     def _protect(self, tensors: list[torch.Tensor]) -> None:
         for tensor in tensors:

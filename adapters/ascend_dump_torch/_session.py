@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import threading
 import time
 import weakref
@@ -299,7 +300,10 @@ class Session:
                 f"the target was called {self._other_threads} times in threads other than the one that started it"
             )
         if self._target is not None and self._calls == 0:
-            found.append(f"the target, a {type(self._target).__name__}, was never called")
+            compiled = " outside compiled code" if "torch._dynamo" in sys.modules else ""
+            found.append(f"the target, a {type(self._target).__name__}, was never called{compiled}")
+            if compiled:
+                found.append("torch.compile was applied to it after it was given: capture what that returned")
         elif self._step is None:
             reached = f"{self._calls} steps ran" if self._calls else "no step began"
             found.append(f"steps={self._request.steps} was not reached: {reached}")

@@ -14,6 +14,8 @@ import torch
 __all__ = ["Watch", "can_force_eager", "force_eager", "is_compiled"]
 
 _current_node = torch._C._current_autograd_node
+_IMPL = "_compiled_call_impl"
+_ABSENT = object()
 _CALL = torch.nn.Module._call_impl.__code__
 
 
@@ -26,14 +28,19 @@ class Watch:
     def __init__(self, target: torch.nn.Module, called: Callable[[bool], None]) -> None:
         self._target = target
         self._called = called
-        self._compiled = getattr(target, "_compiled_call_impl", None)
-        if self._compiled is None:
+        self._calls_instead = getattr(target, _IMPL, None)
+        if self._calls_instead is None and isinstance(target, torch.jit.ScriptModule):
+            self._calls_instead = target._call_impl
+        if self._calls_instead is None:
             handle = target.register_forward_pre_hook(_PreHook(self), prepend=True)
             self._remove: Callable[[], None] = handle.remove
         else:
-            # `target.compile()`: hooks lie inside compiled code, which does not look for new ones.
-            target._compiled_call_impl = self._call_compiled
-            self._remove = self._restore_compiled
+            # Hooks lie inside what `target.compile()` compiled, which does not look for new ones;
+            # script modules take none.
+            self._before = target.__dict__.get(_IMPL, _ABSENT)
+            self._put = self._call
+            target.__dict__[_IMPL] = self._put
+            self._remove = self._restore
 
     def remove(self) -> None:
         remove, self._remove = self._remove, _do_nothing
@@ -47,14 +54,18 @@ class Watch:
         if module is self._target and _is_top_level(module, running=not entered):
             self._called(entered)
 
-    def _call_compiled(self, *args: Any, **kwargs: Any) -> Any:
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
         self.on_call(self._target, True)
-        return self._compiled(*args, **kwargs)  # type: ignore[misc]  # not None where this is installed
+        return self._calls_instead(*args, **kwargs)  # type: ignore[misc]  # not None where this is installed
 
-    def _restore_compiled(self) -> None:
+    def _restore(self) -> None:
+        attributes = self._target.__dict__
         # Compiled anew in the block: that one stays.
-        if self._target.__dict__.get("_compiled_call_impl") == self._call_compiled:
-            self._target.__dict__["_compiled_call_impl"] = self._compiled
+        if attributes.get(_IMPL) is self._put:
+            if self._before is _ABSENT:
+                del attributes[_IMPL]
+            else:
+                attributes[_IMPL] = self._before
 
 
 class _PreHook:
@@ -114,8 +125,7 @@ def is_compiled(target: torch.nn.Module) -> bool:
     from torch._dynamo import OptimizedModule
 
     return any(
-        isinstance(module, OptimizedModule) or getattr(module, "_compiled_call_impl", None) is not None
-        for module in target.modules()
+        isinstance(module, OptimizedModule) or getattr(module, _IMPL, None) is not None for module in target.modules()
     )
 
 
