@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascend_dump.writing import Item
+from ascend_dump_torch._devices import is_recording_graph, wait_for_copies
 from ascend_dump_torch._tensors import Operator, is_plain, storages_of
 
 if TYPE_CHECKING:
@@ -126,6 +127,9 @@ class RecordMode(TorchDispatchMode):
                 return func(*args, **kwargs)  # for a mode of PyTorch's own below, such as FakeTensorMode
             # A tensor subclass takes the operator apart; its parts come here again.
             return NotImplemented
+        if is_recording_graph():
+            session.note_skipped("operators that go into a CUDA graph")
+            return func(*args, **kwargs)
         schema = self._schemas.get(func)
         if schema is None:
             if not isinstance(func, torch._ops.OpOverload):
@@ -224,6 +228,7 @@ class RecordMode(TorchDispatchMode):
                 tensors.set_in_flight(tensor, schema.functional)
         if not pending.selected:
             return
+        wait_for_copies(pending.inputs, outputs)
         op = pending.op
         items = pending.items
         origin = False
