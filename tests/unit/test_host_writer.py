@@ -39,6 +39,7 @@ from ascend_dump import Dump, WriteError
 from ascend_dump._rank import Rank
 from ascend_dump.reading import open_dump
 from ascend_dump.writing import HostWriter, Item, Limits, Payload, Run, copy_memory
+from ascend_dump.writing.payload import WRITING
 
 STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 
@@ -469,7 +470,7 @@ def test_a_tensor_is_written_as_it_was_when_it_was_put(tmp_path: Path, directory
     writer.end_step()
     first = items[0].payload
     assert first is not None
-    assert eventually(lambda: first.state != 0)  # the writer has taken it and waits at the gate
+    assert eventually(lambda: first.state == WRITING)
     threading.Timer(0.05, gate.set).start()
     for one, array in reversed(list(zip(items, arrays))):
         assert one.payload is not None
@@ -504,6 +505,58 @@ def test_several_threads_may_protect_the_same_tensor(tmp_path: Path, directory: 
         assert not thread.is_alive()
     writer.close()
     assert read(tmp_path) == {(0, f"op{n}", "output", 0): noise(n, 200_000).tobytes() for n in range(8)}
+
+
+def test_the_writer_waits_for_a_copy_that_is_being_made(
+    tmp_path: Path, directory: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy_slowly(address: int, nbytes: int) -> bytes:
+        writer.end_step()
+        time.sleep(0.1)
+        return copy_memory(address, nbytes)
+
+    monkeypatch.setattr("ascend_dump.writing.writer.copy_memory", copy_slowly)
+    writer = HostWriter(directory, metadata={})
+    array = noise(0, 100_000)
+    one = in_memory("op", array)
+    writer.begin_step(0)
+    put(writer, one)
+    assert one.payload is not None
+    writer.protect(one.payload)
+    array.fill(7)
+    gate.set()
+    writer.close()
+    assert read(tmp_path) == {(0, "op", "output", 0): noise(0, 100_000).tobytes()}
+
+
+def test_a_failure_lets_waiting_threads_go(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = threading.Event()
+
+    def fail(fd: int, data: Any, position: int) -> int:
+        assert opened.wait(20)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    writer = HostWriter(directory, metadata={}, buffer_bytes=8 << 20)
+    items = [in_memory(f"op{number}", noise(number, 3 << 18)) for number in range(12)]
+    payloads = [one.payload for one in items if one.payload is not None]
+    writer.begin_step(0)
+    filling = threading.Thread(target=lambda: [put(writer, one) for one in items])
+    filling.start()
+    assert eventually(lambda: payloads[0].state == WRITING)
+    waiting = threading.Thread(target=lambda: writer.protect(payloads[0]))
+    waiting.start()
+    filling.join(0.2)
+    assert filling.is_alive()
+    assert waiting.is_alive()
+    opened.set()
+    filling.join(20)
+    waiting.join(20)
+    assert not filling.is_alive()
+    assert not waiting.is_alive()
+    writer.close()
+    assert writer.failure is not None
+    assert writer.failure.code == "AD501"
 
 
 def test_a_copy_that_does_not_fit_waits_for_the_writer(
@@ -556,7 +609,7 @@ def test_the_buffer_is_bounded(directory: Path, gate: threading.Event) -> None:
 
 
 def test_records_without_bytes_are_bounded_too(directory: Path, gate: threading.Event) -> None:
-    writer = HostWriter(directory, metadata={}, buffer_bytes=1 << 20)
+    writer = HostWriter(directory, metadata={}, buffer_bytes=3 << 20)
     shared = item("op", noise(0, 300_000))
     writer.begin_step(0)
     put(writer, shared)
