@@ -8,13 +8,15 @@ model of a GAN, belongs to the step that is open.
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import sys
 import threading
+import weakref
 from typing import Any, Optional
 
 import torch
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ascend_dump._activation import at_exit
 from ascend_dump._adapter import Adapter
@@ -23,6 +25,7 @@ from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
 from ascend_dump_torch._session import Session
 from ascend_dump_torch._stack import follow_inference_mode
+from ascend_dump_torch._target import is_root_call, keep_hooks_quiet
 
 __all__ = ["activate"]
 
@@ -38,6 +41,7 @@ def activate(adapter: Adapter, request: DumpRequest) -> None:
             raise ConfigError(problem.message, hint=problem.hint, code=problem.code)
         log.warning("%s", problem)
     follow_inference_mode()
+    keep_hooks_quiet()
     launched = _Process(request)
     at_exit(launched.stop)
     os.register_at_fork(after_in_child=launched.begin_again)
@@ -48,29 +52,24 @@ class _Process:
 
     def __init__(self, request: DumpRequest) -> None:
         self._request = request
-        self._hooks = [
-            register_module_forward_pre_hook(self._called),
-            register_module_forward_hook(self._returned, always_call=True),
-        ]
+        self._process = os.getpid()
+        self._hooks = [register_module_forward_pre_hook(self._called)]
         self.begin_again()
 
     def begin_again(self) -> None:
         """At the start, and in a forked child, which writes a dump of its own."""
         self._session: Optional[Session] = None
         self._thread: Optional[int] = None
-        self._depth = 0
         self._step = -1
-        self._roots: set[int] = set()
+        #: What was called in the open step. Weak: an address may come again for another module.
+        self._roots: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._over = False
 
     def _called(self, module: torch.nn.Module, args: Any) -> None:
         # Inside a compiled model hooks are traced, not called; what they do must not reach its graph.
         if torch.compiler.is_compiling():
             return
-        if self._over or (self._thread is not None and self._thread != threading.get_ident()):
-            return
-        self._depth += 1
-        if self._depth > 1:
+        if self._over or (self._thread is not None and self._thread != threading.get_ident()) or not is_root_call():
             return
         try:
             self._root_called(module)
@@ -80,15 +79,9 @@ class _Process:
             log.warning("nothing is captured: %s", error)
             log.debug("opening the capture failed", exc_info=True)
 
-    def _returned(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        if self._thread == threading.get_ident() and self._depth:
-            self._depth -= 1
-
     def _root_called(self, root: torch.nn.Module) -> None:
-        if self._step >= 0 and id(root) not in self._roots:
-            self._roots.add(id(root))
+        if self._step >= 0 and root not in self._roots:
+            self._roots.add(root)
             if self._session is not None:
                 self._session.tracker.adopt(root)
             return
@@ -104,15 +97,15 @@ class _Process:
             make_private_directory(self._request.path)
             self._session = Session(self._request, None, model=type(root).__name__, launched=True)
         self._step += 1
-        self._roots = {id(root)}
+        self._roots = weakref.WeakSet([root])
         was_recording = self._session.recording
         self._session.tracker.adopt(root)
         self._session.guard(self._session.enter_step, self._step)
         if self._session.recording and not was_recording:
             # The session's own hooks were not there yet when this call began.
-            self._session.tracker.enter(root)
+            self._session.guard(self._session.tracker.enter, root)
         last = self._request.steps.last
-        if not self._session.armed or (last is not None and self._step > last):
+        if not self._session.armed or self._session.failure or (last is not None and self._step > last):
             self._end()
 
     def _end(self) -> None:
@@ -126,8 +119,9 @@ class _Process:
         """At exit: finish the files, and say so when there are none."""
         self._end()
         if self._session is None:
-            # torchrun itself imports torch too; its children are the ones that run models.
-            if self._thread is None and "torch.distributed.run" not in sys.modules:
+            # torchrun imports torch too, and so do the workers of a data loader; others run the models.
+            helps = "torch.distributed.run" in sys.modules or multiprocessing.parent_process() is not None
+            if self._thread is None and not helps and self._process == os.getpid():
                 log.warning(
                     "ASCEND_DUMP is set, but no torch.nn.Module with parameters was called, so nothing was captured"
                 )

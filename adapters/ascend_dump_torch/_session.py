@@ -48,6 +48,7 @@ class Session:
         self.launched: bool = launched
         self.recording = False
         self._abandoned = False
+        self._superseded = False
         self._target = target
         self.failure: Optional[AscendDumpError] = None
         self.records_inputs = request.mode in ("input", "all")
@@ -103,6 +104,7 @@ class Session:
                 # What the script itself asks for is more precise than the launcher's settings.
                 log.warning("the capture of ASCEND_DUMP ends here: the script starts one of its own")
                 other.stop()
+                other._superseded = True
             elif other.claims_operators or self.launched:
                 raise CaptureError(
                     "another capture of PyTorch is active in this process",
@@ -292,7 +294,7 @@ class Session:
             self._watch.remove()
 
     def reasons(self) -> Optional[list[str]]:
-        if self._abandoned or (self.overflow_only and self._step is not None):
+        if self._abandoned or self._superseded or (self.overflow_only and self._step is not None):
             return None
         found = []
         if self._other_threads:

@@ -7,11 +7,11 @@ import functools
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import torch
 
-__all__ = ["Watch", "can_force_eager", "force_eager", "is_compiled"]
+__all__ = ["Watch", "can_force_eager", "force_eager", "is_compiled", "is_root_call", "keep_hooks_quiet"]
 
 _current_node = torch._C._current_autograd_node
 _IMPL = "_compiled_call_impl"
@@ -101,21 +101,32 @@ def _do_nothing() -> None:
     return None
 
 
+def is_root_call() -> bool:
+    """Whether the module whose hook calls this function is not called by another one, nor by a backward pass."""
+    return _current_node() is None and _calls(None, 2) < 2
+
+
 def _is_top_level(module: torch.nn.Module, *, running: bool) -> bool:
     """Whether this call of `module` is no part of another one, nor of a backward pass (checkpointing).
 
-    running: the call itself is among the callers of this function. Callers are looked at, not
-    counted, because PyTorch does not tell when a call ends with a KeyboardInterrupt.
+    running: the call itself is among the callers of this function.
     """
-    if _current_node() is not None:
-        return False
+    return _current_node() is None and _calls(module, 1 + running) <= running
+
+
+def _calls(module: Optional[torch.nn.Module], enough: int) -> int:
+    """How many calls of the module, or of any, are running in this thread; counts to `enough`.
+
+    Callers are looked at, not counted as they come and go: PyTorch does not tell when a call ends
+    with a KeyboardInterrupt.
+    """
     calls = 0
     frame: Any = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is _CALL and frame.f_locals.get("self") is module:
+    while frame is not None and calls < enough:
+        if frame.f_code is _CALL and (module is None or frame.f_locals.get("self") is module):
             calls += 1
         frame = frame.f_back
-    return calls <= running
+    return calls
 
 
 def is_compiled(target: torch.nn.Module) -> bool:
@@ -134,14 +145,18 @@ def can_force_eager() -> bool:
     return hasattr(torch.compiler, "set_stance")
 
 
+def keep_hooks_quiet() -> None:
+    """Keep PyTorch from warning that hooks for all modules see a compiled one twice: ours mind that."""
+    warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when", category=UserWarning)
+
+
 @contextlib.contextmanager
 def force_eager() -> Iterator[None]:
     """Run compiled code eagerly, if there is any in this process."""
     if "torch._dynamo" not in sys.modules or not can_force_eager():
         yield
         return
-    # PyTorch warns of hooks for all modules when a compiled one is called; ours mind both calls.
-    warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when", category=UserWarning)
+    keep_hooks_quiet()
     entry = warnings.filters[0]
     try:
         with torch.compiler.set_stance("force_eager"):

@@ -1,0 +1,266 @@
+"""A whole process is captured without a change to its code: `ascend-dump run -- python train.py`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ascend_dump
+
+pytest.importorskip("torch")
+
+
+class Launched:
+    """Writes a program, runs it under the launcher and opens what it dumped."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.dumps = directory / "dumps"
+
+    def run(self, program: str, *options: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        file = self.directory / "train.py"
+        file.write_text(textwrap.dedent(program))
+        launcher = [sys.executable, "-m", "ascend_dump", "run", "--path", str(self.dumps), *options]
+        done = subprocess.run(
+            [*launcher, "--", sys.executable, str(file), str(self.directory)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == code, done.stderr
+        return done
+
+    def dump(self) -> Any:
+        dump = ascend_dump.open(self.dumps)
+        assert dump.errors() == []
+        return dump
+
+    def manifests(self) -> list[Any]:
+        return [json.loads(path.read_text()) for path in self.dumps.rglob("manifest.json")]
+
+
+@pytest.fixture
+def launched(tmp_path: Path) -> Launched:
+    return Launched(tmp_path)
+
+
+def names_of(dump: Any) -> set[str]:
+    return {record.op_name for record in dump}
+
+
+def test_loss_modules_belong_to_the_step_of_the_model(launched: Launched) -> None:
+    done = launched.run(
+        """
+        import torch
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.nn.ReLU()(torch.ones(1))           # a module without parameters is no step
+        class Broken(torch.nn.Module):
+            def forward(self, stop):
+                if stop: raise KeyboardInterrupt
+                return 1
+        try:
+            Broken()(True)
+        except KeyboardInterrupt:
+            pass
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = torch.nn.MSELoss()(model(torch.ones(3, 4)), torch.zeros(3, 2))
+            loss.backward()
+            optimizer.step()
+        print(loss.item())
+        """,
+        "--steps",
+        "0|2",
+    )
+    assert done.stderr == ""
+    assert float(done.stdout) > 0
+    dump = launched.dump()
+    assert {record.step for record in dump} == {0, 2}
+    for step in (0, 2):
+        names = names_of(dump.select(step=step))
+        assert {"0/addmm_0", "2/addmm_0", "MSELoss/mse_loss_0", "MSELoss/mse_loss_backward_0"} <= names
+        assert {record.phase for record in dump.select(step=step)} == {"forward", "backward", "other"}
+    assert launched.manifests()[0]["state"] == "complete"
+    record = next(iter(dump.select("0/addmm_0")))
+    assert record.model == "Sequential"
+    assert record.source == f"{launched.directory / 'train.py'}:16"
+
+
+def test_two_models_in_one_step(launched: Launched) -> None:
+    """A GAN: the generator's call begins the step, the discriminator belongs to it."""
+    launched.run(
+        """
+        import torch
+        from torch.utils.checkpoint import checkpoint
+        class Generator(torch.nn.Sequential): pass
+        class Critic(torch.nn.Sequential): pass
+        generator = Generator(torch.nn.Linear(2, 4), torch.nn.Tanh())
+        critic = Critic(torch.nn.Linear(4, 1))
+        for _ in range(3):
+            fake = checkpoint(generator, torch.ones(3, 2, requires_grad=True), use_reentrant=False)
+            critic(fake).mean().backward()
+        """
+    )
+    dump = launched.dump()
+    assert {record.step for record in dump} == {0, 1, 2}
+    for step in range(3):
+        names = names_of(dump.select(step=step))
+        assert {"0/addmm_0", "0/addmm_1", "Critic.0/addmm_0", "1/tanh_backward_0"} <= names
+
+
+def test_a_capture_of_the_script_wins(launched: Launched) -> None:
+    done = launched.run(
+        """
+        import sys, torch, ascend_dump
+        model = torch.nn.Linear(4, 2)
+        for _ in range(2):
+            model(torch.ones(3, 4))
+        with ascend_dump.capture(model, path=sys.argv[1] + "/own", strict=True) as cap:
+            for _ in range(2):
+                model(torch.ones(3, 4))
+        model(torch.ones(3, 4))
+        own = cap.dump()
+        assert {record.step for record in own} == {0, 1}, own
+        assert not torch.nn.modules.module._global_forward_pre_hooks
+        """
+    )
+    assert done.stderr.count("the capture of ASCEND_DUMP ends here") == 1
+    assert "wrote nothing" not in done.stderr
+    assert {record.step for record in launched.dump()} == {0, 1}
+    assert [manifest["state"] for manifest in launched.manifests()] == ["complete"]
+
+
+def test_a_capture_of_the_script_comes_first(launched: Launched) -> None:
+    done = launched.run(
+        """
+        import sys, torch, ascend_dump
+        model = torch.nn.Linear(4, 2)
+        with ascend_dump.capture(model, path=sys.argv[1] + "/own", strict=True) as cap:
+            model(torch.ones(3, 4))
+        model(torch.ones(3, 4))
+        assert len(cap.dump())
+        """
+    )
+    assert "another capture of PyTorch is active" in done.stderr
+    assert not list(launched.dumps.rglob("index.jsonl"))
+
+
+def test_children(launched: Launched) -> None:
+    """Each process that trains writes a run of its own, workers that only load are silent."""
+    done = launched.run(
+        """
+        import multiprocessing, os, torch
+
+        def train(start):
+            torch.manual_seed(0)
+            model = torch.nn.Linear(4, 2)
+            for _ in range(2):
+                model(torch.full((1, 4), float(start))).sum().backward()
+
+        class Numbers(torch.utils.data.Dataset):
+            def __len__(self): return 4
+            def __getitem__(self, index): return torch.ones(4) * index
+
+        if __name__ == "__main__":
+            train(1)
+            for number, method in enumerate(("fork", "spawn")):
+                child = multiprocessing.get_context(method).Process(target=train, args=(number + 2,))
+                child.start()
+                child.join()
+                assert child.exitcode == 0
+            loader = torch.utils.data.DataLoader(Numbers(), 2, num_workers=1, multiprocessing_context="fork")
+            print(sum(batch.sum().item() for batch in loader))
+            child = os.fork()
+            if child == 0:
+                train(4)
+                os._exit(0)  # as a crash would: nothing is finished
+            os.waitpid(child, 0)
+        """
+    )
+    assert (done.stdout, done.stderr) == ("24.0\n", "")
+    dump = launched.dump()
+    starts = {}
+    for run in dump.known_values("run"):
+        records = list(dump.select("addmm_0", io="input", index=1, run=run))
+        starts[int(records[0].numpy()[0, 0])] = [record.step for record in records]
+    assert {start: starts[start] for start in (1, 2, 3)} == {1: [0, 1], 2: [0, 1], 3: [0, 1]}
+    states = sorted(manifest["state"] for manifest in launched.manifests())
+    assert states == ["complete", "complete", "complete", "running"]
+
+
+def test_a_script_without_modules_says_so(launched: Launched) -> None:
+    done = launched.run("import torch; print(torch.ones(2).sum().item())")
+    assert done.stdout == "2.0\n"
+    assert "no torch.nn.Module with parameters was called" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not list(launched.dumps.rglob("*.json*"))
+
+
+def test_a_step_that_is_not_reached(launched: Launched) -> None:
+    done = launched.run("import torch; m = torch.nn.Linear(2, 2); m(torch.ones(2)); m(torch.ones(2))", "--steps", "7")
+    assert "steps=7 was not reached: 2 steps ran" in done.stderr
+
+
+def test_another_rank(launched: Launched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    program = "import torch; m = torch.nn.Linear(2, 2); m(torch.ones(2)); m(torch.ones(2))"
+    done = launched.run(program, "--ranks", "0")
+    assert done.stderr == ""
+    assert not list(launched.dumps.rglob("*.json*"))
+    launched.run(program, "--ranks", "1")
+    assert {record.rank for record in launched.dump()} == {1}
+    assert [path.name for path in launched.dumps.iterdir()] == ["worldsize2_global_rank1"]
+
+
+def test_a_program_that_fails(launched: Launched) -> None:
+    """Its exit code and its traceback are its own; what was captured is complete."""
+    done = launched.run(
+        """
+        import torch
+        model = torch.nn.Linear(2, 2)
+        model(torch.ones(2))
+        model(torch.ones(3))
+        """,
+        code=1,
+    )
+    assert done.stderr.splitlines()[-1].startswith("RuntimeError")
+    assert "ascend_dump" not in done.stderr.splitlines()[-1]
+    assert {record.step for record in launched.dump()} >= {0}
+    assert launched.manifests()[0]["state"] == "complete"
+
+
+def test_a_compiled_model(launched: Launched) -> None:
+    done = launched.run(
+        """
+        import torch
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = torch.nn.Linear(2, 2)
+            def forward(self, x):
+                return self.inner(x).sin()
+        model, ran = Net(), []
+        def backend(graph, inputs):
+            def run(*args):
+                ran.append(1)
+                return graph(*args)
+            return run
+        fast = torch.compile(model, backend=backend)
+        for _ in range(4):
+            fast(torch.ones(2))
+        print(len(ran))
+        """,
+        "--steps",
+        "1",
+    )
+    assert (done.stdout, done.stderr) == ("3\n", "")
+    assert {"inner/addmm_0", "sin_0"} <= names_of(launched.dump()), names_of(launched.dump())
+    assert {record.step for record in launched.dump()} == {1}
