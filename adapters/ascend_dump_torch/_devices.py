@@ -12,7 +12,7 @@ __all__ = ["is_recording_graph", "wait_for_copies"]
 def is_recording_graph() -> bool:
     """Whether operators go into a CUDA graph right now: reading a tensor would spoil the graph."""
     # Asking would create a context where the process has none.
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def wait_for_copies(given: Iterable[torch.Tensor], made: Iterable[torch.Tensor]) -> None:
