@@ -184,7 +184,8 @@ class LineLoader:
         refuse_format(record, format)
         mapped = None
         if line.shard:
-            mapped = self._shards.map(record.path)
+            if 0 not in line.shape:
+                mapped = self._shards.map(record.path)
         elif line.nbytes or line.skipped:
             raise NotSupported(
                 f"{record} holds statistics only", hint="dump with data='full' or data='tensor' to keep values"

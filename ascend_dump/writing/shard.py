@@ -12,7 +12,7 @@ import errno
 import os
 import struct
 from pathlib import Path
-from typing import NamedTuple, Union
+from typing import NamedTuple, Optional, Union
 
 import msgspec
 
@@ -75,7 +75,7 @@ class Shard:
         self._names: dict[str, int] = {}
         self._gathered: list[Buffer] = []
         self._gathered_bytes = 0
-        self._failed = False
+        self._failure: Optional[OSError] = None
         self._encode = msgspec.json.Encoder().encode
         self._fd = open_private(path, os.O_WRONLY | os.O_EXCL)
         try:
@@ -115,9 +115,9 @@ class Shard:
         return offset
 
     def flush(self) -> None:
-        """Hand gathered bytes to the operating system. Raises OSError, also after an earlier write failed."""
-        if self._failed:
-            raise OSError(errno.EIO, f"an earlier write to {self.path.name} failed")
+        """Hand gathered bytes to the operating system. Raises OSError, and the same again after a write failed."""
+        if self._failure is not None:
+            raise OSError(*self._failure.args)
         gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
         if gathered:
             self._write(b"".join(gathered))
@@ -136,7 +136,7 @@ class Shard:
             self._fd = -1
 
     def _complete(self) -> None:
-        if self._failed:
+        if self._failure is not None:
             # The last tensor may be there in part: the file ends before it.
             while self._ends and self._ends[-1] > self.written:
                 self._ends.pop()
@@ -164,7 +164,7 @@ class Shard:
 
     def _put(self, data: Buffer, nbytes: int) -> None:
         self._end += nbytes
-        if nbytes < _GATHER and not self._failed:
+        if nbytes < _GATHER and self._failure is None:
             # A copy, because the caller's memory may change once this returns.
             self._gathered.append(bytes(data))
             self._gathered_bytes += nbytes
@@ -181,8 +181,8 @@ class Shard:
                 count = _write_some(self._fd, view, self.written)
                 self.written += count
                 view = view[count:]
-        except OSError:
-            self._failed = True
+        except OSError as error:
+            self._failure = error
             raise
 
 

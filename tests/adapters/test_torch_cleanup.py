@@ -1,0 +1,237 @@
+"""What the adapter touches is the very same afterwards, and it is nowhere on the path of other steps."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import warnings
+import weakref
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+import ascend_dump
+
+torch = pytest.importorskip("torch")
+
+from torch_helpers import Residual, flags, modes, transformer  # noqa: E402  (needs torch)
+
+
+@pytest.fixture
+def dumps(tmp_path: Path) -> Path:
+    return tmp_path / "dumps"
+
+
+def touched(model: Any) -> dict[str, Any]:
+    """Everything that a capture changes while it is active, object by object."""
+    found: dict[str, Any] = {}
+
+    def put(name: str, owner: Any) -> None:
+        for key, value in vars(owner).items() if not isinstance(owner, dict) else owner.items():
+            found[f"{name}.{key}"] = value
+
+    for path, module in model.named_modules():
+        put(f"module {path}", module)
+        for name, value in vars(module).items():
+            if isinstance(value, dict):
+                put(f"module {path}.{name}", value)
+        found[f"class of {path}"] = type(module)
+    hooks = torch.nn.modules.module
+    for name in vars(hooks):
+        if name.startswith("_global_"):
+            value = getattr(hooks, name)
+            found[name] = value
+            if isinstance(value, dict):
+                put(name, value)
+    put("storage", torch.UntypedStorage)
+    put("tensor", torch.Tensor)
+    put("inference_mode", torch.inference_mode)
+    found["filters"] = warnings.filters
+    for i, entry in enumerate(warnings.filters):
+        found[f"filter {i}"] = entry
+    for i, mode in enumerate(modes()):
+        found[f"mode {i}"] = mode
+    found.update(flags())
+    if "torch._dynamo" in sys.modules:
+        found["stance"] = torch._dynamo.eval_frame._stance
+    found["profile"], found["trace"] = sys.getprofile(), sys.gettrace()
+    found["threads"] = threading.active_count()
+    return found
+
+
+def assert_identical(before: dict[str, Any], after: dict[str, Any]) -> None:
+    changed = [name for name in before if name in after and before[name] is not after[name]]
+    changed = [name for name in changed if name not in ("threads",) or before[name] != after[name]]
+    assert not changed, changed
+    assert before.keys() == after.keys(), before.keys() ^ after.keys()
+
+
+def step(model: Any, x: Any) -> None:
+    model(x).sum().backward()
+
+
+MODELS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "transformer": (transformer, lambda: torch.randn(2, 5, 32)),
+    "convnet": (Residual, lambda: torch.randn(2, 3, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("how", ["all steps", "some steps", "no step", "exception", "failure", "no target", "overflow"])
+@pytest.mark.parametrize("name", MODELS)
+def test_everything_is_as_before(name: str, how: str, dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, make_input = MODELS[name]
+    model, x = make(), make_input()
+    step(model, x)
+    for parameter in model.parameters():
+        parameter.grad = None
+    before = touched(model)
+    settings: dict[str, Any] = {"path": dumps}
+    settings["steps"] = {"some steps": "1", "no step": "9"}.get(how)
+    if how == "overflow":
+        settings["scene"] = "overflow"
+    if how == "failure":
+        from ascend_dump_torch import _names
+
+        def fail(*args: Any) -> Any:
+            raise ValueError("planted")
+
+        monkeypatch.setattr(_names.Tracker, "place", fail)
+    try:
+        with ascend_dump.capture(None if how == "no target" else model, **settings):
+            inside = touched(model)
+            for _ in range(3):
+                step(model, x)
+            assert how in ("no step",) or inside.keys() != before.keys() or touched(model).keys() != before.keys()
+            if how == "exception":
+                raise ZeroDivisionError
+    except ZeroDivisionError:
+        assert how == "exception"
+    for parameter in model.parameters():
+        parameter.grad = None
+    assert_identical(before, touched(model))
+
+
+def test_a_failed_start_leaves_nothing(dumps: Path) -> None:
+    model = Residual()
+    before = touched(model)
+    for settings in ({"options": {"x": 1}}, {"layers": "re:("}, {"path": "/proc/nowhere"}):
+        with pytest.raises(ascend_dump.AscendDumpError):
+            ascend_dump.capture(model, **{"path": dumps, **settings}).start()
+    assert_identical(before, touched(model))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_models_are_as_before(dumps: Path) -> None:
+    if not hasattr(torch.compiler, "set_stance"):
+        pytest.skip("torch.compile cannot be run eagerly before PyTorch 2.6")
+    model, x = torch.nn.Sequential(Residual()), torch.randn(2, 3, 8, 8)
+    model.compile(backend="eager")
+    model(x)
+    before = touched(model)
+    with ascend_dump.capture(model, path=dumps, steps="0|2"):
+        for _ in range(4):
+            model(x)
+    assert_identical(before, touched(model))
+    torch._dynamo.reset()
+
+
+OURS = tuple(str(Path(module.__file__).parent) for module in (ascend_dump, sys.modules["ascend_dump_torch"]))
+
+
+def calls_of_ours(function: Callable[[], Any]) -> list[str]:
+    """Python functions of this project that run while `function` does."""
+    seen: list[str] = []
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(OURS):
+            seen.append(frame.f_code.co_name)
+
+    sys.setprofile(profile)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
+def test_unselected_steps_run_no_code_of_ours_but_the_hook(dumps: Path) -> None:
+    model, x = transformer(), torch.randn(2, 5, 32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train() -> None:
+        step(model, x)
+        optimizer.step()
+        torch.ones(3).numpy(), torch.ones(3).untyped_storage().resize_(0)
+
+    with ascend_dump.capture(model, path=dumps, steps="1|3", strict=True):
+        first = calls_of_ours(train)
+        assert "__torch_dispatch__" in calls_of_ours(train)
+        second = calls_of_ours(train)
+        assert "__torch_dispatch__" in calls_of_ours(train)
+        third = calls_of_ours(train)
+        assert calls_of_ours(train) == []  # after the last selected step even the hook is gone
+    # The call that ends a step does that once; others only count.
+    assert len(first) < 20, first
+    assert "__torch_dispatch__" not in first + second + third
+    assert "_disarm_step" in second
+    assert "_disarm_step" in third
+    assert calls_of_ours(train) == []
+
+
+def test_steps_far_apart_cost_the_hook_only(dumps: Path) -> None:
+    model, x = transformer(), torch.randn(2, 5, 32)
+    with ascend_dump.capture(model, path=dumps, steps="5"):
+        each = [calls_of_ours(lambda: step(model, x)) for _ in range(3)]
+    assert each[0] == each[1] == each[2]
+    assert len(each[0]) < 20, each[0]
+
+
+def test_tensors_are_not_kept(dumps: Path) -> None:
+    """What the writer has written is given back, also while the capture goes on."""
+    model = torch.nn.Linear(200, 200)
+    with ascend_dump.capture(model, path=dumps, strict=True) as cap:
+        x = torch.randn(200, 200)
+        kept = weakref.ref(x), weakref.ref(x.untyped_storage())
+        model(x).sum().backward()
+        cap.dump()  # wait for the writer
+        del x
+        gc.collect()
+        assert kept[0]() is None
+        assert kept[1]() is None
+        model(torch.randn(200, 200))
+    gone = weakref.ref(model)
+    session = weakref.ref(cap)
+    del model, cap
+    gc.collect()
+    assert gone() is None
+    assert session() is None
+
+
+def test_memory_does_not_pile_up_over_steps(dumps: Path) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(80, 80) for _ in range(4)))
+    with ascend_dump.capture(model, path=dumps, strict=True) as cap:
+        sizes = []
+        for _ in range(6):
+            step(model, torch.randn(100, 80))
+            model.zero_grad()
+            sizes.append(len(cap._session.tensors._known))
+    assert sizes[5] <= sizes[1] * 1.5
+
+
+def test_a_failure_of_ours_keeps_no_tensor(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ascend_dump_torch import _names
+
+    def fail(*args: Any) -> Any:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(_names.Tracker, "place", fail)
+    with ascend_dump.capture(path=dumps) as cap:
+        x = torch.ones(10)
+        kept = weakref.ref(x)
+        x.add_(1)
+        del x
+        gc.collect()
+        assert kept() is None
+    assert cap is not None

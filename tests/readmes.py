@@ -1,0 +1,54 @@
+"""Run what a README tells its reader to run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from interpreters import REPOSITORY
+
+
+class Walked(NamedTuple):
+    """place: a copy of the example, after the commands ran there; printed: their standard output."""
+
+    place: Path
+    printed: str
+
+
+def walk_through(example: str, where: Path) -> Walked:
+    """Run every ```bash block of an example's README, in order, in a copy; the first failure ends it."""
+    source = REPOSITORY / "examples" / example
+    place = where / example
+    shutil.copytree(source, place, ignore=shutil.ignore_patterns("__pycache__"))
+    blocks = re.findall(r"^```bash\n(.*?)^```", (source / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert blocks, f"the README of {example} has no commands"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", "\n".join(blocks)],
+        cwd=place,
+        env=_environment(where / "bin"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Walked(place, done.stdout)
+
+
+def _environment(commands: Path) -> dict[str, str]:
+    """One in which `python` and `ascend-dump` are those of this interpreter and this tree."""
+    commands.mkdir()
+    for name, module in (("ascend-dump", "-m ascend_dump"), ("python", "")):
+        file = commands / name
+        file.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
+        file.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ASCEND_")}
+    paths = [str(REPOSITORY), str(REPOSITORY / "adapters"), os.environ.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    environment["PATH"] = f"{commands}{os.pathsep}{os.environ['PATH']}"
+    return environment
