@@ -4,8 +4,10 @@
         import acl                                     # the fake, for as long as the block lasts
         npu.overflow("Add_1")
 
-A fake is a module of this package with one function: `modules(npu) -> Mapping[str, ModuleType]`, the modules to
-put into `sys.modules`, made anew for each installation and bound to that device. `FAKES` names them.
+A fake is a module of this package with the function `modules(npu) -> Mapping[str, ModuleType]`: the modules to
+put into `sys.modules`, made anew for each installation and bound to that device. `FAKES` names them. What it changes
+elsewhere, such as attributes of a real framework, it does in a second function that it may have,
+`patches(npu, modules) -> ContextManager`: entered when the modules are in place, left before they go.
 """
 
 from __future__ import annotations
@@ -51,9 +53,10 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
             hint="give the arguments to Npu(...)",
         )
     used = _make_device(device) if npu is None else npu
+    makers = [import_module(FAKES[name]) for name in dict.fromkeys(names)]
     made: dict[str, ModuleType] = {}
-    for name in names:
-        made.update(import_module(FAKES[name]).modules(used))
+    for maker in makers:
+        made.update(maker.modules(used))
     tops = {name.partition(".")[0] for name in made}
     for top in sorted(tops):
         if not force and _is_real(top):
@@ -66,7 +69,11 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
         _forget(tops)
         for name, module in made.items():
             _place(name, module)
-        yield used
+        with contextlib.ExitStack() as patched:
+            for maker in makers:
+                if hasattr(maker, "patches"):
+                    patched.enter_context(maker.patches(used, made))
+            yield used
     finally:
         _forget(tops)
         sys.modules.update(before)

@@ -62,6 +62,27 @@ def test_an_outer_installation_is_back_behind_an_inner_one(registered):
         assert sys.modules["nopu"] is outer
 
 
+def test_what_a_fake_changes_elsewhere_is_taken_back_while_it_is_still_there(registered):
+    elsewhere, seen = ModuleType("elsewhere"), []
+
+    @contextlib.contextmanager
+    def patches(npu, modules):
+        elsewhere.npu = modules["nopu"].device
+        try:
+            yield
+        finally:
+            seen.append("nopu" in sys.modules)
+            del elsewhere.npu
+
+    sys.modules["fake_of_nopu"].patches = patches
+    with contextlib.suppress(KeyError), fakes.install("nopu", "nopu", npu=NPU):
+        assert elsewhere.npu is NPU
+        raise KeyError("inside")
+    assert seen == [True]
+    assert not hasattr(elsewhere, "npu")
+    assert "nopu" not in sys.modules
+
+
 def test_a_loaded_real_module_is_hidden_only_by_force(registered, monkeypatch):
     real = ModuleType("nopu")
     monkeypatch.setitem(sys.modules, "nopu", real)
