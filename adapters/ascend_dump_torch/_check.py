@@ -7,7 +7,8 @@ from typing import Any, Callable
 
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump_torch._target import can_force_eager, is_compiled
+from ascend_dump.pytorch.calls import is_compiled
+from ascend_dump_torch._eager import can_force_eager
 
 __all__ = ["check"]
 

@@ -17,13 +17,14 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from ascend_dump._errors import AscendDumpError, CaptureError
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
+from ascend_dump.pytorch.calls import Watch
 from ascend_dump.writing import HostWriter, Item, Run
 from ascend_dump_torch import _stack
+from ascend_dump_torch._eager import force_eager
 from ascend_dump_torch._layers import LayerFilter
 from ascend_dump_torch._mode import RecordMode
 from ascend_dump_torch._names import Tracker
 from ascend_dump_torch._storages import MemoryGuard
-from ascend_dump_torch._target import Watch, force_eager
 from ascend_dump_torch._tensors import Tensors
 
 __all__ = ["Session"]

@@ -1,17 +1,15 @@
-"""The target's calls, which are the steps: told apart without leaving a trace in the target or its copies."""
+"""A module's calls, which are the steps: told apart without leaving a trace in the module or its copies."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
 import torch
 
-__all__ = ["Watch", "can_force_eager", "force_eager", "is_compiled", "is_root_call", "keep_hooks_quiet"]
+__all__ = ["Watch", "is_compiled", "is_root_call", "keep_hooks_quiet"]
 
 _current_node = torch._C._current_autograd_node
 _IMPL = "_compiled_call_impl"
@@ -140,27 +138,6 @@ def is_compiled(target: torch.nn.Module) -> bool:
     )
 
 
-def can_force_eager() -> bool:
-    """Since PyTorch 2.6."""
-    return hasattr(torch.compiler, "set_stance")
-
-
 def keep_hooks_quiet() -> None:
     """Keep PyTorch from warning that hooks for all modules see a compiled one twice: ours mind that."""
     warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when", category=UserWarning)
-
-
-@contextlib.contextmanager
-def force_eager() -> Iterator[None]:
-    """Run compiled code eagerly, if there is any in this process."""
-    if "torch._dynamo" not in sys.modules or not can_force_eager():
-        yield
-        return
-    keep_hooks_quiet()
-    entry = warnings.filters[0]
-    try:
-        with torch.compiler.set_stance("force_eager"):
-            yield
-    finally:
-        with contextlib.suppress(ValueError):  # the user has replaced the filters
-            warnings.filters.remove(entry)  # type: ignore[attr-defined]  # typed as a Sequence
