@@ -1,0 +1,188 @@
+"""Which GE operators torchair makes of an ATen operator, with their names.
+
+Source: torchair 2.13, _ge_concrete_graph/ge_converter/aten (types) and its graph dumps (names: the type, and a number
+from the second one on). An ATen operator that is not in the tables becomes one operator named after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable, NamedTuple, Optional, Union
+
+__all__ = ["Constant", "GeOp", "Inner", "Namer", "lower"]
+
+#: ATen operators that become one GE operator with the same tensors; overloads do not matter.
+_SAME = {
+    "_adaptive_avg_pool2d": "AdaptiveAvgPool2d",
+    "_log_softmax": "LogSoftmaxV2",
+    "_log_softmax_backward_data": "LogSoftmaxGrad",
+    "_softmax": "SoftmaxV2",
+    "_softmax_backward_data": "SoftmaxGrad",
+    "_to_copy": "Cast",
+    "_unsafe_view": "Reshape",
+    "avg_pool2d": "AvgPoolV2",
+    "bmm": "BatchMatMul",
+    "cat": "ConcatV2",
+    "clone": "Identity",
+    "convolution": "Conv2D",
+    "convolution_backward": "Conv2DBackpropInput",
+    "copy_": "Assign",
+    "detach": "Identity",
+    "div": "RealDiv",
+    "embedding": "GatherV2",
+    "eq": "Equal",
+    "expand": "BroadcastTo",
+    "ge": "GreaterEqual",
+    "gt": "Greater",
+    "le": "LessEqual",
+    "lt": "Less",
+    "max_pool2d_with_indices": "MaxPoolWithArgmaxV3",
+    "mean": "ReduceMean",
+    "mm": "MatMul",
+    "mse_loss": "MseLoss",
+    "mse_loss_backward": "MseLossGrad",
+    "native_layer_norm": "LayerNormV4",
+    "native_layer_norm_backward": "LayerNormGrad",
+    "ne": "NotEqual",
+    "nll_loss_backward": "NLLLossGrad",
+    "nll_loss_forward": "NLLLoss",
+    "select": "GatherV2",
+    "silu": "Swish",
+    "slice": "StridedSliceV2",
+    "sum": "ReduceSum",
+    "threshold_backward": "ReluGrad",
+    "view": "Reshape",
+    "where": "SelectV2",
+}
+#: What the graph holds beside operators of the model.
+_NO_OPERATOR = ("sym_size", "sym_stride", "sym_numel", "scope_enter", "scope_exit")
+
+
+class Constant(NamedTuple):
+    """An input that GE keeps as a Const of its own. values: integers or numbers. dtype: numpy's."""
+
+    name: str
+    values: Union[Sequence[int], float]
+    dtype: str
+
+
+class Inner(NamedTuple):
+    """The output of an earlier GE operator of the same ATen operator, by its place."""
+
+    place: int
+
+
+class GeOp(NamedTuple):
+    """One GE operator.
+
+    inputs: FX nodes, constants, and outputs of earlier ones. compute: its output from the values of the inputs;
+    None: the outputs are those of the ATen operator. in_scope: made inside `torchair.scope.data_dump()`.
+    """
+
+    type: str
+    name: str
+    inputs: tuple[Any, ...]
+    compute: Optional[Callable[..., Any]] = None
+    in_scope: bool = False
+
+    @property
+    def constants(self) -> list[Constant]:
+        return [each for each in self.inputs if isinstance(each, Constant)]
+
+
+class Namer:
+    """Names in one graph: the type, then type_1, type_2, …"""
+
+    def __init__(self) -> None:
+        self._used: dict[str, int] = {}
+
+    def __call__(self, kind: str) -> str:
+        count = self._used.get(kind, 0)
+        self._used[kind] = count + 1
+        return f"{kind}_{count}" if count else kind
+
+
+def lower(node: Any, name: Namer) -> list[GeOp]:
+    """The GE operators of an FX node, in the order in which they run; none for what is no operator."""
+    packet = getattr(node.target, "overloadpacket", None)
+    if packet is None:
+        return []
+    aten = packet.__name__
+    if aten in _NO_OPERATOR:
+        return []
+    tensors = tuple(_tensors(node))
+    special = _SPECIAL.get(aten)
+    if special is not None:
+        made: list[GeOp] = special(node, tensors, name)
+        return made
+    kind = _SAME.get(aten) or "".join(word.title() for word in aten.strip("_").split("_"))
+    return [GeOp(kind, name(kind), tensors)]
+
+
+def _tensors(node: Any) -> Iterator[Any]:
+    """The tensor arguments in order; lists are laid out flat."""
+    from torch.utils._pytree import tree_leaves
+
+    for leaf in tree_leaves((node.args, node.kwargs)):
+        if hasattr(leaf, "meta") and hasattr(leaf.meta.get("val"), "dtype"):
+            yield leaf
+
+
+def _transpose(node: Any, tensors: tuple[Any, ...], name: Namer) -> list[GeOp]:
+    rank = len(node.args[0].meta["val"].shape)
+    aten = node.target.overloadpacket.__name__
+    order = list(range(rank))
+    if aten == "permute":
+        order = [dim % rank for dim in node.args[1]]
+    else:
+        one, other = (0, 1) if aten == "t" else (node.args[1] % rank, node.args[2] % rank)
+        if rank < 2:
+            return [GeOp("Identity", name("Identity"), tensors)]
+        order[one], order[other] = order[other], order[one]
+    constant = Constant(name("Const"), order, "int64")
+    return [GeOp("Transpose", name("Transpose"), (*tensors, constant))]
+
+
+def _addmm(node: Any, tensors: tuple[Any, ...], name: Namer) -> list[GeOp]:
+    bias, one, other = tensors
+    alpha, beta = float(node.kwargs.get("alpha", 1)), float(node.kwargs.get("beta", 1))
+    product = GeOp("MatMulV2", name("MatMulV2"), (one, other), lambda x, y: x @ y)
+    scale = Constant(name("Const"), alpha, "")
+    scaled = GeOp("Mul", name("Mul"), (Inner(0), scale), lambda x, _: x * alpha)
+    if beta == 0:
+        return [product, scaled._replace(compute=None)]
+    if beta == 1:
+        return [product, scaled, GeOp("Add", name("Add"), (Inner(1), bias))]
+    return [product, scaled, GeOp("AxpyV2", name("AxpyV2"), (Inner(1), bias, Constant(name("Const"), beta, "")))]
+
+
+def _add(node: Any, tensors: tuple[Any, ...], name: Namer) -> list[GeOp]:
+    kind = "Add" if float(node.kwargs.get("alpha", 1)) == 1 else "AxpyV2"
+    return [GeOp(kind, name(kind), (*tensors, *_scalar(node, tensors, name)))]
+
+
+def _binary(kind: str) -> Callable[..., list[GeOp]]:
+    def make(node: Any, tensors: tuple[Any, ...], name: Namer) -> list[GeOp]:
+        return [GeOp(kind, name(kind), (*tensors, *_scalar(node, tensors, name)))]
+
+    return make
+
+
+def _scalar(node: Any, tensors: tuple[Any, ...], name: Namer) -> tuple[Constant, ...]:
+    """The second operand as a Const, where it is a number."""
+    if len(tensors) > 1 or len(node.args) < 2 or not isinstance(node.args[1], (int, float)):
+        return ()
+    return (Constant(name("Const"), float(node.args[1]), ""),)
+
+
+_SPECIAL: dict[str, Callable[..., list[GeOp]]] = {
+    "add": _add,
+    "addmm": _addmm,
+    "div": _binary("RealDiv"),
+    "mul": _binary("Mul"),
+    "permute": _transpose,
+    "pow": _binary("Pow"),
+    "sub": _binary("Sub"),
+    "t": _transpose,
+    "transpose": _transpose,
+}
