@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["FAKES", "MARK", "install"]
 
 #: What can be installed -> the module of the fake.
-FAKES: Mapping[str, str] = MappingProxyType({"acl": "ascend_dump.fakes.acl", "torchair": "ascend_dump.fakes.torchair"})
+FAKES: Mapping[str, str] = MappingProxyType(
+    {
+        "acl": "ascend_dump.fakes.acl",
+        "torch_npu": "ascend_dump.fakes.torch_npu",
+        "torchair": "ascend_dump.fakes.torchair",
+    }
+)
 
 #: The attribute that tells a fake module from a real one.
 MARK = "__ascend_dump_fake__"

@@ -16,7 +16,7 @@ from ascend_dump.fakes._acl_memory import Memory, RtError
 if TYPE_CHECKING:
     from ascend_dump.fakes.npu import Npu
 
-__all__ = ["Process"]
+__all__ = ["Process", "process_of"]
 
 _MEMORY = 1 << 34
 #: Handles look like addresses; nothing may be read behind them.
@@ -205,6 +205,13 @@ class Process:
             return AclError.INVALID_PARAM
         del self._objects[handle]
         return AclError.SUCCESS
+
+
+def process_of(npu: Npu) -> Process:
+    """The process around this device: fakes that share a device share what acl remembers."""
+    if npu.process is None:
+        npu.process = Process(npu)
+    return npu.process
 
 
 def _path(config: object) -> str:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ascend_dump.cann.acl_codes import AclError
 from ascend_dump.fakes._acl_models import Buffer, Models
-from ascend_dump.fakes._acl_process import Process
+from ascend_dump.fakes._acl_process import Process, process_of
 from ascend_dump.fakes._acl_runtime import Runtime, Util
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class _Acl:
 
 def modules(npu: Npu) -> Mapping[str, ModuleType]:
     """The modules of one process with pyACL, bound to `npu`."""
-    process = Process(npu)
+    process = process_of(npu)
     parts = {
         "acl": _Acl(process),
         "acl.rt": Runtime(process),

@@ -53,6 +53,7 @@ from ascend_dump.fakes._npu_service import DumpService, Producers, Trample
 if TYPE_CHECKING:
     import numpy as np
 
+    from ascend_dump.fakes._acl_process import Process
     from ascend_dump.fakes.offline_model import OfflineModel
 
     _Array = np.ndarray[Any, Any]
@@ -108,6 +109,8 @@ class Npu:
         self.device_id = device_id
         self.soc = soc
         self.errors: list[ArmingError] = []
+        #: What acl remembers of the process, once a fake has made it.
+        self.process: Optional[Process] = None
         self.executed: list[Executed] = []
         self._clock = clock or time.time
         self._service = DumpService(device_id, soc, self._clock, Disk(disk))

@@ -144,16 +144,35 @@ def test_the_core_knows_neither_adapters_nor_fakes() -> None:
 
 def test_the_core_imports_no_framework() -> None:
     wrong = []
+    late = {path for path in core_files() if is_loaded_late(path)}
     for path in core_files():
         relative = path.relative_to(ROOT)
-        if relative.parts[1] == "pytorch":
-            continue  # what adapters share; MAY_IMPORT keeps the rest of the core away from it
+        if path in late or relative.parts[1] == "pytorch":
+            continue  # "pytorch" is what adapters share; MAY_IMPORT keeps the rest of the core away from it
         fake = "fakes" in relative.parts
         for found in imports(path, ".".join(relative.parent.parts)):
             # A fake stands in for a framework and may use the one beside it, once it is asked to.
             if found.module.split(".")[0] in FRAMEWORKS and not (fake and found.lazy):
                 wrong.append(f"{relative}:{found.line}: {found.module}")
+            if not found.lazy and any(found.module == module_of(other) for other in late):
+                wrong.append(f"{relative}:{found.line}: {found.module} loads a framework")
     assert not wrong
+
+
+def is_loaded_late(path: Path) -> bool:
+    """A private part of a fake that works on a framework: the fake loads it when it is asked for its modules."""
+    return (
+        path.parent.name == "fakes"
+        and path.name.startswith("_")
+        and path.name != "__init__.py"
+        and any(
+            found.module.split(".")[0] in FRAMEWORKS and not found.lazy for found in imports(path, "ascend_dump.fakes")
+        )
+    )
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
 def adapter_packages() -> list[Path]:

@@ -1,0 +1,304 @@
+"""The fake torch_npu: where tensors are, which operators are kernels, and both dump interfaces with their codes."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import ascend_dump  # noqa: E402
+from ascend_dump import fakes  # noqa: E402
+
+
+@pytest.fixture
+def npu(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("ASCEND_DUMP_PATH", "ASCEND_WORK_PATH", "NPU_COLLECT_PATH", "ASCEND_DUMP_SCENE", "ACL_DUMP_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    with fakes.install("torch_npu") as device:
+        yield device
+
+
+@pytest.fixture
+def torch_npu(npu):
+    import torch_npu
+
+    return torch_npu
+
+
+@pytest.fixture
+def config(tmp_path):
+    file = tmp_path / "dump.json"
+    dump = {"dump_path": str(tmp_path), "dump_list": [], "dump_op_switch": "on", "dump_mode": "all"}
+    file.write_text(json.dumps({"dump": dump}))
+    return str(file)
+
+
+def types(npu):
+    return [one.op_type for one in npu.executed]
+
+
+# Where tensors are.
+
+
+@pytest.mark.parametrize(
+    "move", [lambda x: x.npu(), lambda x: x.npu(0), lambda x: x.to("npu"), lambda x: x.to(device="npu:0")]
+)
+def test_a_move_is_a_copy_and_no_kernel(npu, move):
+    x = torch.ones(2)
+    there = move(x)
+    assert (x.is_npu, there.is_npu) == (False, True)
+    there += 1
+    assert x.tolist() == [1, 1]
+    assert types(npu) == ["Add"]
+    assert there.npu().data_ptr() == there.data_ptr()
+
+
+@pytest.mark.parametrize("back", [lambda x: x.cpu(), lambda x: x.to("cpu"), lambda x: x.to(torch.device("cpu"))])
+def test_and_so_is_the_move_back(npu, back):
+    there = torch.ones(2).npu()
+    here = back(there)
+    here += 1
+    assert (here.is_npu, there.cpu().tolist(), types(npu)) == (False, [1, 1], [])
+
+
+def test_what_is_made_there_is_there(npu):
+    for made in (
+        torch.zeros(2, device="npu"),
+        torch.tensor([1.0], device="npu:0"),
+        torch.ones(1).to("npu", torch.half),
+    ):
+        assert made.is_npu
+    assert torch.ones(1).npu().to(torch.bfloat16).is_npu
+    assert torch.zeros_like(torch.zeros(1, device="npu")).is_npu
+    assert not torch.zeros(2).is_npu
+
+
+def test_tensors_of_the_device_are_no_arrays(npu):
+    for read in (lambda x: x.numpy(), np.asarray):
+        with pytest.raises(TypeError, match="can't convert npu:0 device type tensor to numpy"):
+            read(torch.ones(2).npu())
+    assert torch.ones(2).npu().sum().item() == 2
+
+
+@pytest.mark.parametrize("move", [lambda m: m.npu(), lambda m: m.to("npu:0"), lambda m: m.to(device="npu")])
+def test_modules_are_moved_in_place(npu, move):
+    module = torch.nn.BatchNorm1d(3)
+    assert move(module) is module
+    tensors = [*module.parameters(), *module.buffers()]
+    assert all(tensor.is_npu for tensor in tensors)
+    assert isinstance(module.weight, torch.nn.Parameter)
+    assert not any(tensor.is_npu for tensor in module.cpu().parameters())
+    assert move(module).to("cpu").weight.is_npu is False
+    assert module.to("npu", torch.float16).weight.dtype is torch.float16
+    assert module.weight.is_npu
+
+
+def test_results_gradients_and_updates_stay_there(npu):
+    model = torch.nn.Linear(3, 2).npu()
+    optimizer = torch.optim.AdamW(model.parameters())
+    loss = model(torch.ones(4, 3).npu()).square().mean()
+    loss.backward()
+    optimizer.step()
+    assert loss.is_npu
+    assert all(parameter.grad.is_npu and parameter.is_npu for parameter in model.parameters())
+
+
+def test_marks_do_not_outlive_their_tensors(npu):
+    for _ in range(10_000):
+        torch.ones(1).npu()
+    assert not any(torch.ones(1).is_npu for _ in range(100))
+
+
+def test_everything_is_taken_back(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    import torch.distributed
+
+    owners = (torch.Tensor, torch.nn.Module, torch.distributed)
+    before = [dict(vars(owner)) for owner in owners]
+    with fakes.install("torch_npu"):
+        assert torch.npu.is_available()
+        assert torch.distributed.init_process_group is not before[2]["init_process_group"]
+    for owner, known in zip(owners, before):
+        assert all(vars(owner).get(name) is value for name, value in known.items()), owner
+        assert "npu" not in set(vars(owner)) - set(known)
+    assert not hasattr(torch, "npu")
+    assert (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()) == (0, 0)
+
+
+# Kernels.
+
+
+def test_only_operators_on_the_device_are_kernels(npu):
+    host, there = torch.ones(2, 2), torch.ones(2, 2).npu()
+    host @ host
+    (there @ there).t().relu_()
+    assert [one.name for one in npu.executed] == [
+        "aclnnMm_MatMulV2AiCore_MatMulV2",
+        "aclnnInplaceRelu_ReluAiCore_Relu",
+    ]
+    assert {(one.model_id, one.step) for one in npu.executed} == {(None, None)}
+
+
+def test_backward_passes_are_kernels_too(npu):
+    weight = torch.ones(2, 2, requires_grad=True)
+    there = weight.npu()
+    (there * 3).sum().backward()
+    assert "Mul" in types(npu)[types(npu).index("ReduceSum") :]
+    assert weight.grad.tolist() == [[3, 3], [3, 3]]
+
+
+def test_compiled_models_run_compiled(npu):
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    model = torch.compile(torch.nn.Linear(2, 2).npu(), backend=backend)
+    assert model(torch.ones(1, 2).npu()).is_npu
+    assert len(compiled) == 1
+    torch._dynamo.reset()
+
+
+def test_a_failing_kernel_fails_and_is_dumped_as_torch_npu_has_set_it(npu, torch_npu, tmp_path):
+    npu.fail("aclnnRelu_ReluAiCore_Relu")
+    with pytest.raises(RuntimeError, match="Relu"):
+        torch.ones(2).npu().relu()
+    [record, *_] = ascend_dump.open(tmp_path)
+    assert record.attrs["scene"] == "exception"
+    assert record.path.parent == tmp_path / "extra-info" / "data-dump" / "0"
+    assert record.path.name.startswith("exception_info.")
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.bool, torch.complex64]
+)
+def test_values_are_dumped_as_they_are(npu, torch_npu, config, tmp_path, dtype):
+    x = torch.tensor([[0, 1, 1], [1, 0, 1]]).to(dtype)
+    torch_npu.npu.init_dump()
+    torch_npu.npu.set_dump(config)
+    x.t().npu().logical_not()
+    torch_npu.npu.finalize_dump()
+    [given, made] = ascend_dump.open(tmp_path)
+    assert (given.op_type, given.shape, given.rank, given.step) == ("LogicalNot", (3, 2), None, None)
+    assert given.numpy().astype("c8").tolist() == x.t().to(torch.complex64).tolist()
+    assert made.numpy().tolist() == x.t().logical_not().tolist()
+
+
+def test_what_an_operator_overwrites_is_dumped_as_it_was(npu, torch_npu, config, tmp_path):
+    x = torch.ones(2).npu()
+    torch_npu.npu.init_dump()
+    torch_npu.npu.set_dump(config)
+    x.mul_(3)
+    torch_npu.npu.finalize_dump()
+    assert [record.numpy().tolist() for record in ascend_dump.open(tmp_path)] == [[1, 1], [3, 3]]
+
+
+# The dump interfaces.
+
+
+def test_the_module_shows_the_interface_that_drops_return_codes(npu, torch_npu, config):
+    torch_npu.npu.init()
+    torch_npu.npu.set_dump(config)  # too early, and nothing is said
+    assert npu.dump_root is None
+    with pytest.raises(RuntimeError, match="error code is 100045"):
+        torch_npu.npu.utils.set_dump(config)
+    torch_npu.npu.init_dump()
+    torch_npu.npu.init_dump()
+    with pytest.raises(RuntimeError, match=r"aclmdlInitDump.*100002"):
+        torch_npu.npu.utils.init_dump()
+    torch_npu.npu.finalize_dump()
+    torch_npu.npu.finalize_dump()
+    with pytest.raises(RuntimeError, match=r"aclmdlFinalizeDump.*100045"):
+        torch_npu.npu.utils.finalize_dump()
+    with pytest.raises(AssertionError, match="does not exists"):
+        torch_npu.npu.set_dump("nowhere.json")
+    torch_npu.npu.utils.init_dump()
+    with pytest.raises(RuntimeError, match="100003"):
+        torch_npu.npu.utils.set_dump("nowhere.json")
+
+
+def test_options_wait_until_the_npu_is_initialised(npu, torch_npu, config):
+    torch_npu.npu.init_dump()
+    torch_npu.npu.set_dump(config)
+    assert not torch_npu.npu.is_initialized()
+    assert npu.dump_root is None
+    torch.ones(1).npu()
+    assert torch_npu.npu.is_initialized()
+    assert npu.dump_root is not None
+
+
+def test_the_environment_names_another_configuration(npu, torch_npu, monkeypatch, tmp_path):
+    file = tmp_path / "mine.json"
+    monkeypatch.setenv("TORCH_ACL_INIT_CONFIG_PATH", str(file))
+    for content, reason in ((None, "is invalid"), ("{", "Failed to parse"), ("{}", "lacks 'defaultDevice'")):
+        if content is not None:
+            file.write_text(content)
+        with pytest.raises(RuntimeError, match=reason):
+            torch_npu.npu.init()
+    work = tmp_path / "work"
+    work.mkdir()
+    scene = {"dump_scene": "aic_err_norm_dump", "dump_path": str(work)}
+    file.write_text(json.dumps({"dump": scene, "defaultDevice": {"default_device": "0"}}))
+    npu.fail("aclnnRelu_ReluAiCore_Relu")
+    with pytest.raises(RuntimeError, match="Relu"):
+        torch.ones(2).npu().relu()
+    assert [record.op_type for record in ascend_dump.open(work)][:1] == ["Relu"]
+
+
+def test_a_deprecated_variable_switches_the_dump_on(npu, torch_npu, monkeypatch, config, tmp_path):
+    monkeypatch.setenv("ACL_DUMP_DATA", "1")
+    os.rename(config, tmp_path / "acl.json")
+    torch_npu.npu.init()
+    assert npu.dump_root is not None
+    with pytest.raises(RuntimeError, match="100002"):
+        torch_npu.npu.utils.init_dump()
+
+
+def test_acl_and_torch_npu_are_one_process(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with fakes.install("acl", "torch_npu"):
+        import acl
+        import torch_npu
+
+        assert acl.init() == 0
+        torch_npu.npu.init()  # acl is initialised already, which torch_npu takes as it is
+        assert acl.mdl.init_dump() == 0
+        with pytest.raises(RuntimeError, match="100002"):
+            torch_npu.npu.utils.init_dump()
+
+
+# What scripts touch besides.
+
+
+def test_devices_are_told_and_set(npu, torch_npu):
+    assert torch.npu is torch_npu.npu
+    assert (torch.npu.is_available(), torch.npu.device_count(), torch.npu.current_device()) == (True, 1, 0)
+    torch.npu.set_device("npu:0")
+    with pytest.raises(RuntimeError, match="error code is 107001"):
+        torch.npu.set_device(1)
+    torch.npu.synchronize()
+    assert torch.npu.get_device_name(0) == npu.soc
+    with torch.npu.device(0), torch.npu.stream(torch.npu.Stream()):
+        torch.npu.current_stream().synchronize()
+    torch.npu.manual_seed(3)
+    assert torch.initial_seed() == 3
+    torch.npu.empty_cache()
+    assert torch.npu.memory_allocated() == 0
+
+
+def test_hccl_is_gloo(npu, tmp_path):
+    distributed = pytest.importorskip("torch.distributed")
+    distributed.init_process_group("hccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        assert distributed.get_backend() == "gloo"
+        x = torch.ones(2).npu()
+        distributed.all_reduce(x)
+        assert x.tolist() == [1, 1]
+    finally:
+        distributed.destroy_process_group()
