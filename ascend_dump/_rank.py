@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import NamedTuple
 
 __all__ = ["Rank", "current_rank"]
 
-#: (rank, world size) variables of torchrun and msrun, of Ascend's rank tables, of Open MPI.
+#: Variables of torchrun, of Ascend's rank tables and msrun, of Open MPI: the rank, then the world size by any name.
 _VARIABLES = (
-    ("RANK", "WORLD_SIZE"),
-    ("RANK_ID", "RANK_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("RANK", ("WORLD_SIZE",)),
+    ("RANK_ID", ("RANK_SIZE", "MS_WORKER_NUM")),
+    ("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
 )
 
 
@@ -31,13 +32,13 @@ def current_rank() -> Rank:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return Rank(distributed.get_rank(), distributed.get_world_size())
-    for rank, world in _VARIABLES:
+    for rank, worlds in _VARIABLES:
         try:
             number = int(os.environ[rank])
         except (KeyError, ValueError):
             continue
-        try:
-            return Rank(number, max(int(os.environ[world]), number + 1))
-        except (KeyError, ValueError):
-            return Rank(number, number + 1)
+        for world in worlds:
+            with contextlib.suppress(KeyError, ValueError):
+                return Rank(number, max(int(os.environ[world]), number + 1))
+        return Rank(number, number + 1)
     return Rank(0, 1)

@@ -27,11 +27,11 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 CHECKERS = {
     "acl": "ascend_dump.cann.config:check_acl_config",
     "ge": "ascend_dump.cann.config:check_ge_file",
+    "mindspore": "ascend_dump.mindspore:check_mindspore_config",
 }
 #: Formats without a checker of their own, and what helps instead.
 _WITHOUT = {
     "torchair": "the JSON torchair generates or takes by dump_config_path is an acl.json: use --against acl",
-    "mindspore": "there is no checker for MindSpore's dump JSON here",
     "tensorflow": "TensorFlow's settings are no file; the options it hands to GE can be checked with --against ge",
 }
 _NAMES = (*CHECKERS, *_WITHOUT)

@@ -20,7 +20,7 @@ ADAPTERS = ROOT / "adapters"
 FRAMEWORKS = {"torch", "torch_npu", "torchair", "mindspore", "tensorflow", "npu_bridge", "npu_device", "acl"}
 
 BASE = {"_version", "_errors", "_problem", "_steps", "_rank", "_paths", "_patterns", "_request"}
-HOUSE = {*BASE, "cann", "writing", "reading", "analysis", "report", "_adapter", "_capture", "_activation"}
+HOUSE = {*BASE, "cann", "mindspore", "writing", "reading", "analysis", "report", "_adapter", "_capture", "_activation"}
 #: Each part of the core and the parts it may import.
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": {"_version"},
@@ -34,9 +34,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_patterns": {"_errors"},
     "_request": {"_errors", "_steps"},
     "cann": BASE,
+    # What CANN is asked about a configuration is asked about MindSpore's too.
+    "mindspore": {*BASE, "cann"},
     "writing": {*BASE, "cann"},
     # A reader of what we wrote shares the layout with its writer.
-    "reading": {*BASE, "cann", "writing"},
+    "reading": {*BASE, "cann", "mindspore", "writing"},
     "analysis": {*BASE, "cann", "reading"},
     "report": {*BASE, "cann", "reading", "analysis"},
     "_adapter": BASE,

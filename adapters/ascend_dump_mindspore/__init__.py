@@ -1,0 +1,69 @@
+"""Dumps of MindSpore's graphs by its own Dump, on Ascend (jit_level O0 and O1), GPU and CPU.
+
+MindSpore reads its dump JSON once in a process: when the first operator runs, the first graph is compiled or
+`mindspore.communication.init` is called. A capture must start before that; it sets MINDSPORE_DUMP_CONFIG and needs
+no other change of the program. Steps are MindSpore's iterations. Every graph of the process is dumped, also those
+that are not the target's: select operators with `layers`.
+
+When the block ends, the dump is paused by moving MindSpore's iteration number to one that nobody selects. A second
+capture in the same process resumes it into a directory of its own; since the configuration cannot be read again,
+its settings must be the same.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from ascend_dump._adapter import Adapter
+from ascend_dump._errors import AscendDumpError
+from ascend_dump._problem import Problem
+from ascend_dump._request import DumpRequest
+
+if TYPE_CHECKING:
+    from ascend_dump_mindspore._session import Session
+
+__all__ = ["MindSporeAdapter"]
+
+
+class MindSporeAdapter(Adapter):
+    name = "mindspore"
+    framework = "mindspore"
+    # Its own framework's dump says more than what another framework in the process would see.
+    priority = 3
+    process_hooks = ("mindspore",)
+
+    def accepts(self, target: Any) -> bool:
+        from ascend_dump_mindspore._runtime import is_target
+
+        return target is None or is_target(target)
+
+    def check(self, request: DumpRequest, target: Any) -> list[Problem]:
+        from ascend_dump_mindspore._check import check
+
+        return check(request, target)
+
+    def start(self, request: DumpRequest, target: Any) -> Session:
+        from ascend_dump_mindspore._session import Session
+
+        return Session(request, target)
+
+    def stop(self, session: Session) -> None:
+        session.stop()
+
+    def root(self, session: Session) -> Path:
+        return session.root
+
+    def counts_steps(self, target: Any) -> bool:
+        return True
+
+    def reasons(self, session: Session) -> Optional[list[str]]:
+        return session.reasons()
+
+    def failure(self, session: Session) -> Optional[AscendDumpError]:
+        return session.failure()
+
+    def activate(self, request: DumpRequest) -> None:
+        from ascend_dump_mindspore._launcher import activate
+
+        activate(self, request)

@@ -1,0 +1,137 @@
+"""What MindSpore would refuse of a request or silently ignore, and what comes too late."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ascend_dump._errors import AscendDumpError
+from ascend_dump._problem import Problem
+from ascend_dump._rank import current_rank
+from ascend_dump._request import DumpRequest
+from ascend_dump.mindspore.check import Known, check_mindspore_config
+from ascend_dump.mindspore.dump_json import CONFIG_VARIABLE
+from ascend_dump_mindspore._counting import can_count
+from ascend_dump_mindspore._process import armed, is_foreign, without_path
+from ascend_dump_mindspore._runtime import (
+    current_runtime,
+    device_id,
+    has_complex,
+    is_initialized,
+    is_pynative,
+    native,
+    set_dump,
+)
+from ascend_dump_mindspore._settings import build, can_pause
+
+__all__ = ["check"]
+
+#: The path in the JSON is a link that the capture makes; the user's own path is the capture's to check.
+_ANY_PATH = Path("/tmp")
+
+
+def check(request: DumpRequest, target: Any) -> list[Problem]:
+    """Everything to know before the start, errors first."""
+    mindspore = importlib.import_module("mindspore")
+    problems: list[Problem] = []
+    try:
+        config = build(request, mindspore, _ANY_PATH)
+    except AscendDumpError as error:
+        problems.append(Problem(error.code, "error", error.message, error.hint))
+    else:
+        problems += _too_late(mindspore, config)
+        known = Known(
+            pynative=is_pynative(mindspore), complex=has_complex(target), device_id=device_id(), env=os.environ
+        )
+        found = check_mindspore_config(
+            json.dumps(config).encode(), all=True, runtime=current_runtime(mindspore), known=known
+        )
+        problems += [problem for problem in found if not problem.where.endswith(".path")]
+    problems += _of_capture(request, target, mindspore)
+    order = ("error", "silent", "warning")
+    return sorted(problems, key=lambda problem: order.index(problem.severity))
+
+
+def _too_late(mindspore: ModuleType, config: dict[str, Any]) -> Iterator[Problem]:
+    there = armed()
+    if is_foreign(os.environ.get(CONFIG_VARIABLE, "")):
+        yield Problem(
+            "AD276",
+            "error",
+            f"{CONFIG_VARIABLE} is set already, and MindSpore reads one configuration in a process",
+            "unset it, or dump with it and read the files with ascend_dump.open",
+            CONFIG_VARIABLE,
+        )
+    elif there is None and is_initialized(mindspore):
+        yield Problem(
+            "AD271",
+            "error",
+            "MindSpore's device is initialised, and after that it reads no dump configuration: nothing would be dumped",
+            "start the capture before the first operator, compile or communication.init; "
+            "or start the program with ASCEND_DUMP set",
+        )
+    elif there is not None and there.on:
+        yield Problem("AD302", "error", "another capture of MindSpore is on", "stop it first: there is one per process")
+    elif there is not None:
+        yield from _second(mindspore, there.settings, without_path(config))
+
+
+def _second(mindspore: ModuleType, before: dict[str, Any], now: dict[str, Any]) -> Iterator[Problem]:
+    if before != now:
+        block, key = next(
+            (block, key)
+            for block in {**before, **now}
+            for key in {**before.get(block, {}), **now.get(block, {})}
+            if before.get(block, {}).get(key) != now.get(block, {}).get(key)
+        )
+        one, other = before.get(block, {}).get(key), now.get(block, {}).get(key)
+        yield Problem(
+            "AD277",
+            "error",
+            f"an earlier capture of this process had {key}={one!r}, this one has {other!r}; MindSpore keeps the first",
+            "use the same settings for each capture, or a process for each",
+            f"{block}.{key}",
+        )
+    if native(mindspore, "_set_init_iter") is None or native(mindspore, "_dump_step") is None or not can_count():
+        yield Problem(
+            "AD277",
+            "error",
+            "this MindSpore cannot resume a dump that has ended in the same process",
+            "use one capture per process",
+        )
+
+
+def _of_capture(request: DumpRequest, target: Any, mindspore: ModuleType) -> Iterator[Problem]:
+    runtime = current_runtime(mindspore)
+    if request.max_bytes is not None:
+        yield Problem(
+            "AD211",
+            "silent",
+            "max_bytes= changes nothing: MindSpore has no limit on the size of a dump",
+            "select fewer steps or layers",
+            "max_bytes",
+        )
+    if not can_pause(mindspore, request):
+        yield Problem(
+            "AD280",
+            "warning",
+            "MindSpore cannot be paused here: it goes on dumping after the block, into the same directory",
+            "select the steps that are to be dumped with steps=",
+        )
+    if request.options.get("set_dump") and (target is None or set_dump(mindspore) is None):
+        yield Problem(
+            "AD275", "error", "options['set_dump'] marks a target, and there is none", "give the Cell to dump as target"
+        )
+    if current_rank().world > 1 and runtime.device == "Ascend" and "HCCL_EXEC_TIMEOUT" not in os.environ:
+        yield Problem(
+            "AD281",
+            "warning",
+            "dumping delays some devices, and the others wait for them in collectives until these time out",
+            "set HCCL_EXEC_TIMEOUT to some thousand seconds, or dump fewer steps and operators",
+            "HCCL_EXEC_TIMEOUT",
+        )

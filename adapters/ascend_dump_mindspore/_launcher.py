@@ -1,0 +1,55 @@
+"""The launcher road: MindSpore's dump for a whole process, without a change to its code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from ascend_dump._activation import at_exit
+from ascend_dump._adapter import Adapter
+from ascend_dump._errors import ConfigError
+from ascend_dump._paths import make_private_directory
+from ascend_dump._rank import current_rank
+from ascend_dump._request import DumpRequest
+from ascend_dump_mindspore._session import Session
+
+__all__ = ["activate"]
+
+log = logging.getLogger("ascend_dump")
+
+
+def activate(adapter: Adapter, request: DumpRequest) -> None:
+    """Arm the process. Raises ConfigError for what the adapter would refuse."""
+    if _only_starts_others():
+        return
+    for problem in adapter.check(request, None):
+        if problem.severity == "error":
+            raise ConfigError(problem.message, hint=problem.hint, code=problem.code)
+        log.warning("%s", problem)
+    rank = current_rank().rank
+    if rank not in request.ranks:
+        log.info("rank %d is not among ranks=%s: nothing is captured here", rank, request.ranks)
+        return
+    make_private_directory(request.path)
+    session = Session(request, None)
+    process = os.getpid()
+
+    def end() -> None:
+        # A forked child, such as a worker of a data set, dumps nothing and must not end its parent's dump.
+        if os.getpid() != process:
+            return
+        session.stop()
+        failure = session.failure()
+        if failure is not None:
+            log.warning("%s", failure)
+
+    at_exit(end)
+
+
+def _only_starts_others() -> bool:
+    """msrun and its scheduler import MindSpore too; their workers run the models."""
+    if os.environ.get("MS_ROLE") == "MS_SCHED":
+        return True
+    started = (*sys.argv[:1], *getattr(sys, "orig_argv", ()))
+    return os.path.basename(started[0] if started else "") == "msrun" or "mindspore.parallel.cluster.run" in started

@@ -1,0 +1,159 @@
+"""What one process has handed to MindSpore, which reads it once and keeps it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+from ascend_dump._activation import at_exit
+from ascend_dump._errors import WriteError
+from ascend_dump._paths import open_private
+from ascend_dump.mindspore.dump_json import CONFIG_VARIABLE
+
+__all__ = ["OURS", "Armed", "armed", "forget", "is_foreign"]
+
+#: Beside MINDSPORE_DUMP_CONFIG, so that a child tells its parent's capture from a file of the user.
+OURS = "ASCEND_DUMP_MINDSPORE_CONFIG"
+_ACCEPTED = re.compile(r"[A-Za-z0-9\-_/]+", re.ASCII)
+#: Files that MindSpore writes once per graph, when it is compiled.
+_OF_GRAPHS = ("rank_*/graphs/*", "rank_*/execution_order/ms_execution_order_graph_*")
+
+_armed: Optional[Armed] = None
+
+
+def armed() -> Optional[Armed]:
+    """What was handed to the MindSpore of this process, None when nothing was."""
+    global _armed
+    loaded = sys.modules.get("mindspore")
+    if _armed is not None and (_armed.pid != os.getpid() or _armed.module is not loaded):
+        _armed = None
+    return _armed
+
+
+def forget() -> None:
+    """MindSpore has read nothing: the next capture is free in its settings."""
+    global _armed
+    if _armed is not None:
+        _armed.remove()
+    _armed = None
+
+
+def is_foreign(config: str) -> bool:
+    """Whether MINDSPORE_DUMP_CONFIG names a file of somebody else."""
+    return bool(config) and config != os.environ.get(OURS)
+
+
+class Armed:
+    """The file that MindSpore reads, and the link through which it writes.
+
+    MindSpore keeps the path it has read, so that path is a link, which leads to the directory of the capture that
+    is on. It also has only the characters that MindSpore accepts, whatever the user's path is.
+
+    settings: the dump JSON without its path. The file is written and the environment set when it is made.
+    Raises WriteError.
+    """
+
+    def __init__(self, module: Any, build: Any, root: Path) -> None:
+        global _armed
+        self.module = module
+        self.pid = os.getpid()
+        self.on = True
+        self._scratch: Optional[Path] = None
+        place = Path(os.path.abspath(root.parent))
+        try:
+            if not _ACCEPTED.fullmatch(f"{place}/"):
+                place = self._scratch = _temporary()
+            self.link = place / f"mindspore-{root.name}"
+            self._lead_to(root)
+            config = build(self.link)
+            self.settings = without_path(config)
+            self.config = os.path.abspath(root.parent / f"mindspore-{root.name}.json")
+            with open(open_private(Path(self.config), os.O_WRONLY | os.O_EXCL), "w", encoding="utf-8") as file:
+                file.write(json.dumps(config, indent=2) + "\n")
+        except OSError as error:
+            self.remove()
+            raise WriteError(f"the dump cannot be prepared: {error}", hint="free some space") from error
+        except BaseException:
+            self.remove()
+            raise
+        self._roots = [root]
+        self._before = {name: os.environ.get(name) for name in (CONFIG_VARIABLE, OURS)}
+        os.environ[CONFIG_VARIABLE] = os.environ[OURS] = self.config
+        _armed = self
+        at_exit(self._exit)
+
+    def lead_to(self, root: Path) -> None:
+        """Let MindSpore write here from now on, and bring the graphs that it wrote before."""
+        for before in self._roots:
+            _share(before, root)
+        self._roots.append(root)
+        self._lead_to(root)
+
+    def lead_away(self) -> None:
+        """Keep what MindSpore writes of graphs that it compiles from now on out of every dump."""
+        self._scratch = self._scratch or _temporary()
+        aside = self._scratch / "aside"
+        aside.mkdir(mode=0o700, exist_ok=True)
+        self._lead_to(aside)
+        if aside not in self._roots:
+            self._roots.append(aside)
+
+    def restore_environment(self) -> None:
+        for name, value in self._before.items():
+            if os.environ.get(name) == self.config:
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            self.link.unlink()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _exit(self) -> None:
+        # A forked child must not take the link away from its parent.
+        if self.pid == os.getpid():
+            self.remove()
+
+    def _lead_to(self, directory: Path) -> None:
+        beside = self.link.with_name(f"{self.link.name}-new")
+        os.symlink(os.path.abspath(directory), beside, target_is_directory=True)
+        # At once, so that MindSpore finds a directory at any time.
+        os.replace(beside, self.link)
+
+
+def without_path(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The dump JSON without its path, which alone may differ between captures."""
+    common = {key: value for key, value in config["common_dump_settings"].items() if key != "path"}
+    return {**config, "common_dump_settings": common}
+
+
+def _temporary() -> Path:
+    for place in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
+        if _ACCEPTED.fullmatch(place) and os.access(place, os.W_OK | os.X_OK):
+            return Path(tempfile.mkdtemp(prefix="ascend_dump_", dir=place))
+    raise OSError("no temporary directory has a path that MindSpore accepts (letters, digits, - and _)")
+
+
+def _share(before: Path, root: Path) -> None:
+    for pattern in _OF_GRAPHS:
+        for file in before.glob(pattern):
+            there = root / file.relative_to(before)
+            there.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                try:
+                    os.link(file, there)
+                except FileExistsError:
+                    raise
+                except OSError:  # another file system
+                    shutil.copy2(file, there)

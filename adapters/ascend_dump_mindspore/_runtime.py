@@ -1,0 +1,95 @@
+"""What the MindSpore of this process says about itself. Looks only at what is imported already."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+from typing import Any, Callable, Optional
+
+from ascend_dump.mindspore.runtime import Runtime, parse_version
+
+__all__ = [
+    "current_runtime",
+    "device_id",
+    "has_complex",
+    "is_initialized",
+    "is_pynative",
+    "is_target",
+    "native",
+    "set_dump",
+]
+
+_GE_BY_MSPROBE_SINCE = (2, 6)
+
+
+def is_target(target: Any) -> bool:
+    """Whether it is a Cell or a Model of the imported MindSpore."""
+    mindspore = sys.modules.get("mindspore")
+    kinds = [_reach(mindspore, path) for path in ("nn.Cell", "train.Model", "Model")]
+    return any(isinstance(kind, type) and isinstance(target, kind) for kind in kinds)
+
+
+def current_runtime(mindspore: ModuleType) -> Runtime:
+    """The device and the kind of execution that the context asks for."""
+    device = _context(mindspore, "device_target")
+    if device != "Ascend":
+        return Runtime("GPU" if device == "GPU" else "CPU")
+    ge = _context(mindspore, "jit_level") == "O2"
+    version = parse_version(getattr(mindspore, "__version__", None))
+    return Runtime("Ascend", ge, ge and version is not None and version < _GE_BY_MSPROBE_SINCE)
+
+
+def is_initialized(mindspore: ModuleType) -> bool:
+    """Whether MindSpore's device is up, after which it reads no dump configuration any more."""
+    ask = _reach(mindspore, "hal.device.is_initialized") or _reach(mindspore, "hal.is_initialized")
+    if ask is None:
+        return False
+    try:
+        return bool(ask(str(_context(mindspore, "device_target"))))
+    except (RuntimeError, ValueError):  # the device is not there at all
+        return False
+
+
+def is_pynative(mindspore: ModuleType) -> bool:
+    mode = getattr(mindspore, "PYNATIVE_MODE", None)
+    return mode is not None and _context(mindspore, "mode") == mode
+
+
+def has_complex(target: Any) -> bool:
+    """Whether a parameter of the target is complex."""
+    cell = getattr(target, "_network", target)
+    ask = getattr(cell, "get_parameters", None)
+    return ask is not None and any("complex" in str(one.dtype).lower() for one in ask())
+
+
+def native(mindspore: ModuleType, name: str) -> Optional[Callable[..., Any]]:
+    """A function of the extension module, None where this version has none. They are private."""
+    found = getattr(sys.modules.get("mindspore._c_expression"), name, None)
+    return found if callable(found) else None
+
+
+def set_dump(mindspore: ModuleType) -> Optional[Callable[..., Any]]:
+    """`set_dump` under its new name, or under the one that is deprecated since 2.7.1."""
+    found = _reach(mindspore, "tools.set_dump") or getattr(mindspore, "set_dump", None)
+    return found if callable(found) else None
+
+
+def device_id() -> Optional[int]:
+    """The device of this process, where a launcher has told."""
+    text = os.environ.get("DEVICE_ID", "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _context(mindspore: ModuleType, name: str) -> Any:
+    ask = getattr(mindspore, "get_context", None)
+    try:
+        return None if ask is None else ask(name)
+    except (KeyError, ValueError):  # a name that this version does not know
+        return None
+
+
+def _reach(module: Any, path: str) -> Any:
+    for name in path.split("."):
+        module = getattr(module, name, None)
+    return module

@@ -1,0 +1,126 @@
+"""One dump through MindSpore: armed before the device is up, or resumed in a process that was armed before."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from pathlib import Path
+from typing import Any, Optional
+
+from ascend_dump._errors import AscendDumpError, CaptureError
+from ascend_dump._paths import make_run_directory
+from ascend_dump._rank import current_rank
+from ascend_dump._request import DumpRequest
+from ascend_dump_mindspore._counting import Counter
+from ascend_dump_mindspore._process import Armed, armed, forget
+from ascend_dump_mindspore._runtime import current_runtime, is_initialized, native, set_dump
+from ascend_dump_mindspore._settings import build, can_pause, far
+
+__all__ = ["Session"]
+
+log = logging.getLogger("ascend_dump")
+
+
+class Session:
+    """One active capture. root: its own new directory, below which MindSpore makes `rank_{R}`."""
+
+    def __init__(self, request: DumpRequest, target: Any) -> None:
+        self._mindspore = importlib.import_module("mindspore")
+        self._request = request
+        self._stopped = False
+        self._counter: Optional[Counter] = None
+        self._ran = False
+        there = armed()
+        if there is None and is_initialized(self._mindspore):
+            raise CaptureError(
+                "MindSpore's device is initialised: it reads no dump configuration any more",
+                hint="start the capture before the first operator or compile",
+                code="AD271",
+            )
+        if there is not None and there.on:
+            raise CaptureError("another capture of MindSpore is on", hint="stop it first", code="AD302")
+        place = Path(os.path.abspath(request.path)) / current_rank().level
+        self.root = make_run_directory(place)
+        if there is None:
+            self._armed = Armed(self._mindspore, lambda link: build(request, self._mindspore, link), self.root)
+        else:
+            self._armed = there
+            self._resume()
+        self._marked = self._mark(target) if request.options.get("set_dump") else None
+
+    def _resume(self) -> None:
+        move, advance = native(self._mindspore, "_set_init_iter"), native(self._mindspore, "_dump_step")
+        if move is None or advance is None:
+            raise CaptureError("this MindSpore cannot resume a dump", hint="use one capture per process", code="AD277")
+        self._armed.lead_to(self.root)
+        self._armed.on = True
+        move(int(self._request.options.get("initial_iteration", 0)))
+        self._counter = Counter(lambda: advance(1))
+
+    def _mark(self, target: Any) -> Any:
+        mark = set_dump(self._mindspore)
+        if mark is not None:
+            mark(target, True)
+        return target
+
+    def stop(self) -> None:
+        """Pause the dump where MindSpore offers it. A second call does nothing."""
+        if self._stopped:
+            return
+        self._stopped = True
+        if self._marked is not None:
+            mark = set_dump(self._mindspore)
+            if mark is not None:
+                mark(self._marked, False)
+        if self._counter is not None:
+            self._counter.remove()
+        self._armed.restore_environment()
+        self._armed.on = False
+        self._ran = is_initialized(self._mindspore)
+        if not self._ran:
+            forget()
+            return
+        move = native(self._mindspore, "_set_init_iter")
+        if move is None or not can_pause(self._mindspore, self._request):
+            log.info("MindSpore cannot be paused: it goes on dumping into %s", self.root)
+            return
+        move(far(self._request))
+        self._armed.lead_away()
+
+    def failure(self) -> Optional[AscendDumpError]:
+        """That no tensor was written: MindSpore writes its graphs even then."""
+        reasons = self.reasons()
+        if reasons is None or _holds_records(self.root):
+            return None
+        listed = "".join(f"\n  - {reason}" for reason in reasons)
+        return CaptureError(
+            f"the capture wrote nothing{listed}", hint="see cap.problems, and `ascend-dump doctor`", code="AD303"
+        )
+
+    def reasons(self) -> Optional[list[str]]:
+        """Likely reasons why nothing was written, most likely first; None where nothing is a good result."""
+        if self._request.scene in ("overflow", "exception"):
+            return None
+        if not self._ran:
+            return ["no graph was compiled and no operator ran inside the block"]
+        found = []
+        if not self._request.steps.all:
+            found.append(
+                f"no graph ran with an iteration in steps={self._request.steps}; they count from 0, and a graph that "
+                "runs right after another one has that one's number"
+            )
+        if self._request.layers:
+            found.append(
+                f"no operator has a name that layers={list(self._request.layers)} asks for; names are full names such "
+                "as Default/fc-Dense/MatMul-op0, their numbers count on over all graphs of a process"
+            )
+        found.append("in PyNative mode only what @jit compiles is dumped")
+        if current_runtime(self._mindspore).ge:
+            found.append("with jit_level O2 MindSpore dumps nothing since 2.6")
+        found.append("MindSpore's log tells what it could not write: set GLOG_v=2")
+        return found
+
+
+def _holds_records(root: Path) -> bool:
+    return any(name.endswith(".npy") or name == "statistic.csv" for _, _, names in os.walk(root) for name in names)

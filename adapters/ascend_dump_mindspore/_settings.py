@@ -1,0 +1,41 @@
+"""A request as the dump JSON of the MindSpore in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ascend_dump._request import DumpRequest
+from ascend_dump.mindspore.build import mindspore_config
+from ascend_dump_mindspore._runtime import current_runtime, device_id, native
+
+__all__ = ["FAR", "build", "can_pause", "far"]
+
+#: No training gets here. Beyond it MindSpore's iteration is parked while the dump is paused.
+FAR = 10**9
+
+
+def far(request: DumpRequest) -> int:
+    """An iteration that the request does not select."""
+    last = request.steps.last
+    return FAR if last is None else max(FAR, last + 1)
+
+
+def can_pause(mindspore: ModuleType, request: DumpRequest) -> bool:
+    """Whether the iteration can be moved. With scene="exception" MindSpore takes every iteration."""
+    return native(mindspore, "_set_init_iter") is not None and request.scene != "exception"
+
+
+def build(request: DumpRequest, mindspore: ModuleType, path: Path) -> dict[str, Any]:
+    """The dump JSON for a dump into `path`. Raises ConfigError and NotSupported."""
+    options = dict(request.options)
+    options.pop("on", None)
+    here = device_id()
+    if here is not None and here > 7:
+        options.setdefault("devices", [*range(8), here])
+    config = mindspore_config(request.replace(path=path, options=options), runtime=current_runtime(mindspore))
+    if request.steps.all and can_pause(mindspore, request):
+        # "all" would leave no iteration to park at.
+        config["common_dump_settings"]["iteration"] = f"0-{FAR - 1}"
+    return config

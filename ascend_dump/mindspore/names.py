@@ -1,0 +1,121 @@
+"""File names and directory levels of MindSpore's Dump: parse and build, without touching a file.
+
+    {path}/rank_{R}/{net_name}/{graph_id}/{iteration}/{op_type}.{op_name}.{task}.{stream}.{us}.{io}.{index}.{format}[.{dtype}].npy
+    {path}/rank_{R}/{net_name}/{graph_id}/constants/Parameter.data-{id}.0.0.{us}.output.0.DefaultFormat[.{dtype}].npy
+    {path}/rank_{R}/graphs/ms_output_trace_code_graph_{graph_id}.{ir,pb}
+    {path}/rank_{R}/execution_order/ms_execution_order_graph_{graph_id}.csv
+
+The type of the elements is there in MindSpore 2.10 and missing in the documents' CPU and GPU chapter; its case
+differs (`Float32`, `float16`). In `op_name` a slash of the full name has become `_`, which cannot be undone
+without the graph.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
+
+__all__ = [
+    "AUXILIARY",
+    "CONSTANTS",
+    "PARAMETER",
+    "NpyName",
+    "Place",
+    "build_name",
+    "parse_name",
+    "parse_place",
+    "written",
+]
+
+#: The operator type of weights, optimizer states and inputs of the graph.
+PARAMETER = "Parameter"
+CONSTANTS = "constants"
+#: Files beside the tensors: graphs, orders, and copies of the configuration.
+AUXILIARY = re.compile(
+    r"ms_output_trace_code_graph_\d+\.(?:ir|pb)|ms_(?:global_)?execution_order_graph_\d+\.csv|acl_dump_\d+\.json",
+    re.ASCII,
+)
+METADATA_DIRECTORY = ".dump_metadata"
+
+_DIGITS = re.compile(r"\d{1,18}", re.ASCII)
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
+_RANK = re.compile(r"rank_(\d{1,9})", re.ASCII)
+_RUN = re.compile(r"\d{14}", re.ASCII)
+
+
+class NpyName(NamedTuple):
+    """What a file name says. timestamp: microseconds since the epoch. dtype: as written, None where it is not."""
+
+    op_type: str
+    op_name: str
+    task_id: int
+    stream_id: int
+    timestamp: int
+    io: str
+    position: int
+    format: str
+    dtype: Optional[str] = None
+
+
+class Place(NamedTuple):
+    """What the levels above a file say; None where they do not."""
+
+    rank: Optional[int] = None
+    net: Optional[str] = None
+    graph: Optional[int] = None
+    iteration: Optional[int] = None
+    run: Optional[str] = None
+    constants: bool = False
+    #: How many levels above the file `rank_{R}` stands, 0 where there is none.
+    depth: int = 0
+
+
+def parse_name(name: str) -> Optional[NpyName]:
+    """The parts of a file name, None when it is none of MindSpore's. Read from the right: names may hold dots."""
+    if not name.endswith(".npy"):
+        return None
+    fields = name[:-4].split(".")
+    for tail in (4, 3):
+        if len(fields) >= tail + 5 and fields[-tail] in ("input", "output"):
+            break
+    else:
+        return None
+    io, index, layout = fields[-tail], fields[-tail + 1], fields[-tail + 2]
+    dtype = fields[-1] if tail == 4 else None
+    task, stream, stamp = fields[-tail - 3 : -tail]
+    if not all(_DIGITS.fullmatch(number) for number in (index, task, stream, stamp)):
+        return None
+    if not _WORD.fullmatch(layout) or (dtype is not None and not _WORD.fullmatch(dtype)):
+        return None
+    op_type, op_name = fields[0], ".".join(fields[1 : -tail - 3])
+    if not op_type or not op_name:
+        return None
+    return NpyName(op_type, op_name, int(task), int(stream), int(stamp), io, int(index), layout, dtype)
+
+
+def build_name(name: NpyName) -> str:
+    """The file name of these parts."""
+    fields = [str(part) for part in name if part is not None]
+    return ".".join([*fields, "npy"])
+
+
+def written(full_name: str) -> str:
+    """A full name as it stands in file names: slashes, and the dots of parameters, become `_`."""
+    return full_name.replace("/", "_").replace(".", "_")
+
+
+def parse_place(parts: Sequence[str]) -> Place:
+    """Read the levels above a file, outermost first."""
+    for at in range(len(parts) - 3, -1, -1):
+        found = _RANK.fullmatch(parts[at])
+        graph = parts[at + 2] if found else ""
+        if found is None or not _DIGITS.fullmatch(graph):
+            continue
+        below = parts[at + 3 :]
+        iteration = int(below[0]) if below and _DIGITS.fullmatch(below[0]) else None
+        if len(below) != len([level for level in below if level == CONSTANTS]) + (iteration is not None):
+            continue
+        run = next((part for part in reversed(parts[:at]) if _RUN.fullmatch(part)), None)
+        return Place(int(found[1]), parts[at + 1], int(graph), iteration, run, CONSTANTS in below, len(parts) - at)
+    return Place()

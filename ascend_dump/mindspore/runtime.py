@@ -1,0 +1,53 @@
+"""Where a dump runs: the device, how its graphs are executed, and MindSpore's version."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, Optional
+
+from ascend_dump._errors import ConfigError
+
+__all__ = ["RUNTIMES", "Runtime", "parse_version"]
+
+#: The names of the runtimes -> what they mean.
+RUNTIMES = {
+    "ascend": "Ascend, jit_level O0 or O1",
+    "ascend-o2": "Ascend, jit_level O2, up to MindSpore 2.5",
+    "ascend-ge": "Ascend, jit_level O2 or the GE backend, since MindSpore 2.6",
+    "gpu": "GPU",
+    "cpu": "CPU",
+}
+
+
+class Runtime(NamedTuple):
+    """device is "Ascend", "GPU" or "CPU"; ge tells jit_level O2 (the GE backend) from O0 and O1.
+
+    old_ge: GE still reads MINDSPORE_DUMP_CONFIG, as it did up to 2.5.
+    """
+
+    device: str = "Ascend"
+    ge: bool = False
+    old_ge: bool = False
+
+    @classmethod
+    def named(cls, name: str) -> Runtime:
+        """One of `RUNTIMES`. Raises ConfigError for another name."""
+        if name not in RUNTIMES:
+            raise ConfigError(
+                f"{name!r} is no runtime of MindSpore", hint=f"give one of {', '.join(RUNTIMES)}", code="AD270"
+            )
+        if name.startswith("ascend"):
+            return cls("Ascend", name != "ascend", name == "ascend-o2")
+        return cls(name.upper())
+
+    @property
+    def name(self) -> str:
+        if self.device != "Ascend":
+            return self.device.lower()
+        return "ascend" if not self.ge else "ascend-o2" if self.old_ge else "ascend-ge"
+
+
+def parse_version(text: object) -> Optional[tuple[int, int]]:
+    """Major and minor of a version text, None when it is none."""
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", text) if isinstance(text, str) else None
+    return (int(found[1]), int(found[2])) if found else None

@@ -1,0 +1,97 @@
+"""Which iterations and operators a dump JSON selects, exactly as MindSpore decides it.
+
+`iteration`: parts between bars; a part that is neither digits nor two numbers with a dash between selects nothing
+and is no error. `kernels`: blanks are removed, entries are JSON text again when they are compared, so a backslash
+counts twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Optional
+
+__all__ = ["KernelSelector", "iteration_ranges", "kernel_text", "regex_refusal", "unused_parts"]
+
+_REGEX = re.compile(r"name-regex\((.*)\)", re.DOTALL)
+#: C++ reads numbers as unsigned 64-bit ones; a larger one is out of range and selects nothing.
+_LARGEST = 2**64 - 1
+#: Groups that Python's expressions have and ECMAScript's have not.
+_FOREIGN_GROUP = re.compile(r"(?<!\\)\(\?(?![:=!])")
+
+
+def iteration_ranges(text: str) -> Optional[list[tuple[int, int]]]:
+    """The selected iterations as inclusive ranges, None for all of them."""
+    if text == "all":
+        return None
+    found = (_range(part) for part in text.split("|"))
+    return [one for one in found if one is not None]
+
+
+def unused_parts(text: str) -> list[str]:
+    """The parts of `iteration` that select nothing, empty ones left out."""
+    return [] if text == "all" else [part for part in text.split("|") if part and _range(part) is None]
+
+
+def _range(part: str) -> Optional[tuple[int, int]]:
+    low, dash, high = part.partition("-")
+    ends = (low, high if dash else low)
+    if not all(end.isascii() and end.isdigit() and len(end) < 4000 for end in ends):
+        return None
+    first, last = int(ends[0]), int(ends[1])
+    return (first, last) if first <= last <= _LARGEST else None
+
+
+def kernel_text(entry: Any) -> str:
+    """An entry of `kernels` as MindSpore compares it."""
+    text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
+    return text.replace('"', "").replace(" ", "")
+
+
+def regex_refusal(entry: str) -> str:
+    """Why the expression in `name-regex(…)` does not compile, empty when it does or there is none."""
+    found = _REGEX.fullmatch(entry)
+    if found is None:
+        return ""
+    if _FOREIGN_GROUP.search(found[1]):
+        return "Invalid '(?...)' zero-width assertion in regular expression"
+    try:
+        re.compile(found[1])
+    except (re.error, OverflowError, RecursionError):
+        return "Mismatched '(' and ')' in regular expression"
+    return ""
+
+
+class KernelSelector:
+    """`kernels` with dump_mode 1. entries: as `kernel_text` gives them.
+
+    Without any entry, or with an empty one, everything is selected. Names of parameters (`fc.weight`) are
+    compared like those of operators.
+    """
+
+    def __init__(self, entries: Sequence[str]) -> None:
+        self._all = not any(entries)
+        self._exact = {entry for entry in entries if _kind(entry) == "name"}
+        self._types = [entry.lower() for entry in entries if entry and _kind(entry) == "type"]
+        self._regexes = []
+        for entry in entries:
+            found = _REGEX.fullmatch(entry)
+            if found is not None and not regex_refusal(entry):
+                self._regexes.append(re.compile(found[1]))
+
+    def matches(self, full_name: str) -> bool:
+        """full_name: with its scope, such as `Default/fc-Dense/MatMul-op0`."""
+        if self._all or full_name in self._exact:
+            return True
+        if any(regex.fullmatch(full_name) for regex in self._regexes):
+            return True
+        last = full_name[full_name.rfind("/") + 1 :]
+        kind = last[: last.rfind("-")] if "-" in last else last
+        return any(wanted in kind.lower() for wanted in self._types)
+
+
+def _kind(entry: str) -> str:
+    if _REGEX.fullmatch(entry):
+        return "regex"
+    return "name" if "/" in entry or "-op" in entry else "type"
