@@ -8,6 +8,7 @@ A fake is a module of this package with the function `modules(npu) -> Mapping[st
 put into `sys.modules`, made anew for each installation and bound to that device. `FAKES` names them. What it changes
 elsewhere, such as attributes of a real framework, it does in a second function that it may have,
 `patches(npu, modules) -> ContextManager`: entered when the modules are in place, left before they go.
+In place of a module it may give a function `fill(module)`, which is called when the program imports that module.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import contextlib
 import sys
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 if TYPE_CHECKING:
+    from ascend_dump.fakes._importing import Fill
     from ascend_dump.fakes.npu import Npu
 
 __all__ = ["FAKES", "MARK", "install"]
@@ -27,6 +29,7 @@ __all__ = ["FAKES", "MARK", "install"]
 FAKES: Mapping[str, str] = MappingProxyType(
     {
         "acl": "ascend_dump.fakes.acl",
+        "npu_bridge": "ascend_dump.fakes.npu_bridge",
         "torch_npu": "ascend_dump.fakes.torch_npu",
         "torchair": "ascend_dump.fakes.torchair",
     }
@@ -48,6 +51,7 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
     from importlib import import_module
 
     from ascend_dump._errors import ConfigError
+    from ascend_dump.fakes._importing import Importer
 
     unknown = [name for name in names if name not in FAKES]
     if unknown or not names:
@@ -60,7 +64,7 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
         )
     used = _make_device(device) if npu is None else npu
     makers = [import_module(FAKES[name]) for name in dict.fromkeys(names)]
-    made: dict[str, ModuleType] = {}
+    made: dict[str, Union[ModuleType, Fill]] = {}
     for maker in makers:
         made.update(maker.modules(used))
     tops = {name.partition(".")[0] for name in made}
@@ -70,17 +74,21 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
                 f"the real {top} is installed here, the fake would hide it",
                 hint="run where it is not installed, or use install(..., force=True)",
             )
+    importer = Importer({name: fill for name, fill in made.items() if not isinstance(fill, ModuleType)})
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in tops}
     try:
         _forget(tops)
         for name, module in made.items():
-            _place(name, module)
+            if isinstance(module, ModuleType):
+                _place(name, module)
+        importer.insert()
         with contextlib.ExitStack() as patched:
             for maker in makers:
                 if hasattr(maker, "patches"):
                     patched.enter_context(maker.patches(used, made))
             yield used
     finally:
+        importer.remove()
         _forget(tops)
         sys.modules.update(before)
 
@@ -94,11 +102,14 @@ def _make_device(arguments: dict[str, Any]) -> Npu:
 def _is_real(top: str) -> bool:
     from importlib.util import find_spec
 
+    from ascend_dump.fakes._importing import Importer
+
     loaded = sys.modules.get(top)
     if loaded is not None:
         return not getattr(loaded, MARK, False)
     # None in sys.modules blocks the import.
-    return top not in sys.modules and find_spec(top) is not None
+    spec = None if top in sys.modules else find_spec(top)
+    return spec is not None and not isinstance(spec.loader, Importer)
 
 
 def _place(name: str, module: ModuleType) -> None:

@@ -39,6 +39,7 @@ class LoadedModel:
         *,
         status_check: bool,
         static_shape: bool,
+        session: int = 0,
     ) -> None:
         self.model_id = model_id
         self.name = name
@@ -46,6 +47,7 @@ class LoadedModel:
         self.nodes = {node.name: node for node in ops}
         self.places = {node.name: index for index, node in enumerate(ops)}
         self.arming = arming
+        self.session = session
         self.step: Optional[int] = None
         self.memory: dict[str, Call] = {}
         self.log: list[str] = []

@@ -117,7 +117,8 @@ class Npu:
         self._environ = environ
         self._cwd = cwd
         self._acl: Optional[Arming] = None
-        self._ge: Optional[Arming] = None
+        #: By GE session, the latest last.
+        self._ge: dict[int, Arming] = {}
         self._exception: Optional[ExceptionDump] = read_environment(self._env(), self._directory())
         self._models: dict[int, LoadedModel] = {}
         self._ids = itertools.count(1)
@@ -136,13 +137,27 @@ class Npu:
     @property
     def dump_root(self) -> Optional[Path]:
         """The time directory of the dump that is on, which need not exist yet; None when none is."""
-        arming = self._acl or self._ge
+        arming = self._acl or next(reversed(list(self._ge.values())), None)
         return None if arming is None else Path(arming.root)
 
     @property
     def models(self) -> tuple[int, ...]:
         """The ids of the loaded models."""
         return tuple(self._models)
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The variables of the process that dumps."""
+        return self._env()
+
+    @property
+    def working_directory(self) -> str:
+        return self._directory()
+
+    @property
+    def now(self) -> float:
+        """What the clock shows, in seconds since the epoch."""
+        return self._clock()
 
     # Arming
 
@@ -163,21 +178,24 @@ class Npu:
         """End the dump set through acl, as aclmdlFinalizeDump does; loaded models write nothing from here on."""
         self._acl = None
 
-    def arm_ge(self, options: Mapping[str, str]) -> int:
+    def arm_ge(self, options: Mapping[str, str], *, session: int = 0) -> int:
         """Do what a GE session does with its options `ge.exec.*`: 0, or -1 when it refuses them.
 
-        A dump set through acl outranks them.
+        A dump set through acl outranks them. session: tells the sessions of a process apart, each has a time
+        directory of its own.
         """
         self.errors = []
         answer = read_options(
             options, env=self._env(), cwd=self._directory(), soc=self.soc, time=self._time_directory()
         )
-        self._ge = answer.arming
+        self._ge.pop(session, None)
+        if answer.arming is not None:
+            self._ge[session] = answer.arming
         return self._take(answer)
 
-    def disarm_ge(self) -> None:
+    def disarm_ge(self, *, session: int = 0) -> None:
         """End the session."""
-        self._ge = None
+        self._ge.pop(session, None)
 
     def _take(self, answer: Answer) -> int:
         self.errors.extend(answer.errors)
@@ -205,17 +223,25 @@ class Npu:
         ops: Sequence[_Node] = (),
         status_check: bool = True,
         static_shape: bool = True,
+        session: int = 0,
     ) -> int:
         """Load a model under the settings of this moment, and return its id.
 
         om_name: the name of its file without the suffix. ops: in execution order. status_check: it was built
-        with `--status_check=1`, without which it reports no overflow.
+        with `--status_check=1`, without which it reports no overflow. session: the GE session that loads it.
         """
-        arming = self._acl if self._acl is not None and self._acl.models else self._ge
+        arming = self._acl if self._acl is not None and self._acl.models else self._ge.get(session)
         used = next(self._ids) if model_id is None else model_id
         nodes = [op.node() if isinstance(op, NodeInfo) else op for op in ops]
         model = LoadedModel(
-            used, name, om_name or "", nodes, arming, status_check=status_check, static_shape=static_shape
+            used,
+            name,
+            om_name or "",
+            nodes,
+            arming,
+            status_check=status_check,
+            static_shape=static_shape,
+            session=session,
         )
         self.log.extend(model.log)
         self._models[used] = model
@@ -286,7 +312,7 @@ class Npu:
         else:
             by_options = model.arming is not None and model.arming.by_options
             # Settings stay with the model, but the dump server stops when the dump is ended.
-            on = (self._ge if by_options else self._acl) is not None
+            on = (self._ge.get(model.session) if by_options else self._acl) is not None
             self._service.run_in_model(call, model, now, producers, on=on)
 
     def execute_graph(

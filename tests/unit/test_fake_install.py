@@ -110,3 +110,45 @@ def test_wrong_names_are_told_with_the_known_ones(registered, names):
 def test_a_given_device_takes_no_arguments(registered):
     with pytest.raises(ConfigError, match="device_id"), fakes.install("nopu", npu=NPU, device_id=1):
         pass
+
+
+@pytest.fixture
+def filled(monkeypatch):
+    """A fake whose modules are filled when they are imported; gives the list of those that were."""
+    imported = []
+
+    def fill(module):
+        imported.append(module.__name__)
+        module.value = len(imported)
+
+    maker = ModuleType("fake_of_nopu")
+    maker.modules = lambda npu: {"nopu": fill, "nopu.rt": fill}
+    monkeypatch.setitem(sys.modules, "fake_of_nopu", maker)
+    monkeypatch.setattr(fakes, "FAKES", MappingProxyType({"nopu": "fake_of_nopu"}))
+    return imported
+
+
+def test_a_module_may_be_filled_when_the_program_imports_it(filled):
+    with fakes.install("nopu", npu=NPU):
+        assert filled == []
+        from nopu import rt
+
+        assert filled == ["nopu", "nopu.rt"]
+        assert rt.value == 2
+        assert getattr(rt, fakes.MARK)
+        with fakes.install("nopu", npu=NPU):
+            assert "nopu.rt" not in sys.modules
+    assert "nopu" not in sys.modules
+    assert importlib.util.find_spec("nopu") is None
+
+
+def test_hooks_that_wait_for_an_import_are_told_of_it(filled):
+    wrapt = pytest.importorskip("wrapt")
+    told = []
+    wrapt.register_post_import_hook(lambda module: told.append(module.value), "nopu.rt")
+    with fakes.install("nopu", npu=NPU):
+        assert told == []
+        import nopu.rt
+
+        assert told == [2]
+        assert nopu.rt.value == 2

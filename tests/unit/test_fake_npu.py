@@ -540,3 +540,18 @@ def test_models_that_are_not_loaded_are_told(npu):
         with pytest.raises(ConfigError, match="no model 1"):
             call(loaded)
     assert npu.load_model("again", model_id=9) == 9
+
+
+def test_each_ge_session_has_its_own_settings(tmp_path):
+    npu = Npu(environ={}, cwd=tmp_path)
+    for number, layer in ((1, "conv"), (2, "fc")):
+        options = {"ge.exec.enableDump": "1", "ge.exec.dumpPath": str(tmp_path), "ge.exec.dumpLayer": layer}
+        assert npu.arm_ge(options, session=number) == 0
+    ops = [NodeInfo("conv", "Conv2D"), NodeInfo("fc", "MatMulV2")]
+    models = [npu.load_model(f"net{number}", ops=ops, session=number) for number in (1, 2, 3)]
+    npu.disarm_ge(session=2)
+    for model in models:
+        npu.begin_step(model, 0)
+        for op in ops:
+            npu.run_op(op.type, op.name, [X], [X], model_id=model)
+    assert [(path.parts[-4], path.name.split(".")[1]) for path in npu.files] == [("net1", "conv")]
