@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -76,6 +76,10 @@ class Adapter(ABC):
 
     def flush(self, session: Any) -> None:  # noqa: B027  (most frameworks write on their own)
         """Make everything captured so far readable."""
+
+    def marks(self, session: Any) -> Mapping[str, Mapping[str, Any]]:
+        """What `cap.dump()` adds to the `attrs` of records, by the name of their model."""
+        return {}
 
     def reasons(self, session: Any) -> Optional[list[str]]:
         """After a stop: likely reasons why nothing was written, most likely first.

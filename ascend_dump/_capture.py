@@ -112,6 +112,7 @@ class Capture:
         self._strict = strict
         self._adapter: Optional[Adapter] = None
         self._session: Any = None
+        self._stopped: Any = None  # the session of the capture that ended last
         self._path: Optional[Path] = None
         self._active = False
         self._step = 0
@@ -150,6 +151,7 @@ class Capture:
             return
         self._active = False
         session, self._session = self._session, None
+        self._stopped = session
         if session is None:
             return
         _running.discard(self)
@@ -199,7 +201,10 @@ class Capture:
         path = self.path
         if self._session is not None:
             self._adapter_of_session().flush(self._session)
-        return open_dump(path) if _holds_files(path) else Dump(path, [])
+        if not _holds_files(path):
+            return Dump(path, [])
+        session = self._session if self._session is not None else self._stopped
+        return open_dump(path).marked(self._adapter_of_session().marks(session) if session is not None else {})
 
     def __enter__(self) -> Capture:
         return self.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
@@ -68,16 +68,29 @@ class Dump:
     itself.
     """
 
-    def __init__(self, root: Path, entries: list[Entry], queries: tuple[_Query, ...] = ()) -> None:
+    def __init__(
+        self,
+        root: Path,
+        entries: list[Entry],
+        queries: tuple[_Query, ...] = (),
+        marks: Optional[Mapping[str, Mapping[str, Any]]] = None,
+    ) -> None:
         self.root = root
         self._entries = entries
         self._queries = queries
+        self._marks = marks or {}
 
     def __iter__(self) -> Iterator[Record]:
         for entry in self._entries:
             for record in entry.records():
                 if all(query.matches(record) for query in self._queries):
+                    if self._marks:
+                        record.attrs.update(self._marks.get(record.model or "", {}))
                     yield record
+
+    def marked(self, marks: Mapping[str, Mapping[str, Any]]) -> Dump:
+        """The same records, with more `attrs` for those of the models named."""
+        return Dump(self.root, self._entries, self._queries, marks) if marks else self
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -113,7 +126,7 @@ class Dump:
             None if op is None or op.startswith("re:") else text_matcher(loosen_glob(op)),
         )
         kept = [entry for entry in self._entries if query.may_match(entry)]
-        return Dump(self.root, kept, (*self._queries, query))
+        return Dump(self.root, kept, (*self._queries, query), self._marks)
 
     def known_values(self, field: str) -> set[Any]:
         """The values of a field as far as names of files and directories tell them; opens no file.

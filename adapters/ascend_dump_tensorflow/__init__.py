@@ -1,0 +1,130 @@
+"""Dumps of TensorFlow on Ascend, by the settings that npu_bridge and npu_device hand to CANN.
+
+    with ascend_dump.capture(session_config, steps="0|5|10"):      a tf.ConfigProto, a RunConfig or NPURunConfig, or an
+        train(session_config)                                     Estimator: the settings are there for the block
+
+    with ascend_dump.capture(framework="tensorflow"):             every session that is made in the block, and
+        train()                                                   npu_device if it is opened in the block
+
+The bridge reads the settings when a session is made, and each graph of a session counts its own steps. Where neither
+bridge is imported, the same calls write a reference dump of the host, in the host dialect: sessions by TensorFlow's
+debugger, eager operators one by one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from ascend_dump._adapter import Adapter
+from ascend_dump._errors import AscendDumpError
+from ascend_dump._problem import Problem
+from ascend_dump._request import DumpRequest
+
+if TYPE_CHECKING:
+    from ascend_dump_tensorflow._host import HostSession
+    from ascend_dump_tensorflow._npu import NpuSession
+
+    Session = Union[NpuSession, HostSession]
+
+__all__ = ["TensorflowAdapter", "apply", "check_config", "dump_config"]
+
+
+class TensorflowAdapter(Adapter):
+    name = "tensorflow"
+    framework = "tensorflow"
+    # Below the other host references: PyTorch's writer for TensorBoard imports tensorflow if it is there.
+    priority = -1
+    process_hooks = ("tensorflow",)
+
+    def accepts(self, target: Any) -> bool:
+        from ascend_dump_tensorflow._bridge import kind_of
+
+        return kind_of(target) != ""
+
+    def check(self, request: DumpRequest, target: Any) -> list[Problem]:
+        from ascend_dump_tensorflow._check import check
+
+        return check(request, target)
+
+    def start(self, request: DumpRequest, target: Any) -> Session:
+        from ascend_dump_tensorflow._bridge import is_on_npu
+
+        if is_on_npu():
+            from ascend_dump_tensorflow._npu import NpuSession
+
+            return NpuSession(request, target)
+        from ascend_dump_tensorflow._host import HostSession
+
+        return HostSession(request, target)
+
+    def stop(self, session: Session) -> None:
+        session.stop()
+
+    def root(self, session: Session) -> Path:
+        return session.root
+
+    def counts_steps(self, target: Any) -> bool:
+        """Sessions count their runs; only eager operators without a target need steps drawn around them."""
+        from ascend_dump_tensorflow._bridge import is_on_npu
+
+        if target is not None or is_on_npu():
+            return True
+        tensorflow = sys.modules.get("tensorflow")
+        return tensorflow is None or not tensorflow.executing_eagerly()
+
+    def step(self, session: Session, number: Optional[int]) -> None:
+        session.step(number)
+
+    def flush(self, session: Session) -> None:
+        session.flush()
+
+    def marks(self, session: Session) -> Mapping[str, Mapping[str, str]]:
+        return session.marks()
+
+    def reasons(self, session: Session) -> Optional[list[str]]:
+        return session.reasons()
+
+    def failure(self, session: Session) -> Optional[AscendDumpError]:
+        return session.failure
+
+    def activate(self, request: DumpRequest) -> None:
+        from ascend_dump_tensorflow._launcher import activate
+
+        activate(self, request)
+
+
+def apply(config_proto: Any, request: DumpRequest, *, names: Optional[Iterable[str]] = None) -> Any:
+    """Write a request into a ConfigProto for good, where the bridge reads it, and return the proto.
+
+    The last entry of NpuOptimizer is filled; without one it is added. The directory of `request.path` must exist
+    when a session is made. names: the operators of the graph, to expand patterns in layers. Raises ConfigError for
+    what excludes settings that are there (AD291), and NotSupported for what GE's session options cannot say.
+    """
+    from ascend_dump.cann.config.tensorflow import parameters
+    from ascend_dump_tensorflow._options import OPTIONS
+    from ascend_dump_tensorflow._proto import put
+
+    put(config_proto, parameters(request, names=names, known_options=OPTIONS))
+    return config_proto
+
+
+def dump_config(request: DumpRequest, *, names: Optional[Iterable[str]] = None) -> Any:
+    """npu_bridge's DumpConfig for `NPURunConfig(dump_config=…)`.
+
+    Raises FrameworkMissing without npu_bridge, NotSupported for what it or GE's session options cannot say.
+    """
+    from ascend_dump.cann.config.tensorflow import parameters
+    from ascend_dump_tensorflow._bridge import make_dump_config
+    from ascend_dump_tensorflow._options import OPTIONS
+
+    return make_dump_config(parameters(request, names=names, known_options=OPTIONS))
+
+
+def check_config(config_proto: Any) -> list[Problem]:
+    """What the bridge or GE would refuse of the dump settings in a ConfigProto, or ignore; it is not changed."""
+    from ascend_dump_tensorflow._check import check_config as check
+
+    return check(config_proto)

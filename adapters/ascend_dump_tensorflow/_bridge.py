@@ -1,0 +1,95 @@
+"""What of TensorFlow on Ascend is loaded here, told from sys.modules and by type: nothing is imported."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from typing import Any, Optional, Union
+
+from ascend_dump._errors import FrameworkMissing, NotSupported
+
+__all__ = ["bridge", "device", "device_is_open", "is_on_npu", "kind_of", "known_keys", "make_dump_config"]
+
+_CONFIG_MODULE = "npu_bridge.estimator.npu.npu_config"
+#: Names of classes that are a target, the most derived that is recognised first.
+_KINDS = {
+    "ConfigProto": "config",
+    "NPURunConfig": "npu_run_config",
+    "RunConfig": "run_config",
+    "Estimator": "estimator",
+    "EstimatorV2": "estimator",
+    "BaseSession": "session",
+    "Session": "session",
+}
+#: What bridges of 2021 do not know yet.
+_NEWER = ("dump_layer", "dump_data")
+
+
+def kind_of(target: Any) -> str:
+    """ "config", "run_config", "npu_run_config", "estimator", "session", "process" for None, or nothing."""
+    if target is None:
+        return "process"
+    for base in type(target).__mro__:
+        top = base.__module__.partition(".")[0]
+        kind = _KINDS.get(base.__name__)
+        if kind and top in ("tensorflow", "tensorflow_estimator", "npu_bridge", "npu_device", "ascend_dump"):
+            return kind
+    return ""
+
+
+def bridge() -> Optional[Any]:
+    """The loaded npu_bridge, of TensorFlow 1 or in compat.v1 of npu_device."""
+    return sys.modules.get("npu_bridge") or sys.modules.get("npu_device.compat.v1")
+
+
+def device() -> Optional[Any]:
+    """The loaded npu_device, the bridge of TensorFlow 2."""
+    return sys.modules.get("npu_device")
+
+
+def is_on_npu() -> bool:
+    return bridge() is not None or device() is not None
+
+
+def device_is_open() -> bool:
+    """Whether npu_device.open() has taken its options already."""
+    module = sys.modules.get("npu_device.npu_device", device())
+    return bool(getattr(module, "_npu_device_instances", None))
+
+
+def known_keys() -> Optional[frozenset[str]]:
+    """The settings that the Python side of the bridge knows; None when that cannot be told."""
+    config = sys.modules.get(_CONFIG_MODULE)
+    if config is not None:
+        return frozenset(inspect.signature(config.DumpConfig.__init__).parameters)
+    module = device()
+    if module is not None and hasattr(module, "global_options"):
+        return frozenset(vars(module.global_options().dump_config))
+    return None
+
+
+def unknown_keys(values: Mapping[str, Any]) -> list[str]:
+    """Those of our settings that this bridge is too old for."""
+    known = known_keys()
+    return [] if known is None else [name for name in _NEWER if name in values and name not in known]
+
+
+def make_dump_config(values: Mapping[str, Union[bool, int, str]]) -> Any:
+    """npu_bridge's DumpConfig with these settings. Raises FrameworkMissing and NotSupported (AD293)."""
+    from importlib import import_module
+
+    try:
+        config = import_module(_CONFIG_MODULE)
+    except ImportError as error:
+        raise FrameworkMissing(
+            f"{_CONFIG_MODULE} cannot be imported: {error}", hint="DumpConfig is a class of npu_bridge"
+        ) from error
+    old = unknown_keys(values)
+    if old:
+        raise NotSupported(
+            f"DumpConfig of this npu_bridge has no {old[0]}",
+            hint="use a newer npu_bridge, or leave it out",
+            code="AD293",
+        )
+    return config.DumpConfig(**{name: value for name, value in values.items() if name != "quant_dumpable"})

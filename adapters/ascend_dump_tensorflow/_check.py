@@ -1,0 +1,149 @@
+"""What the bridge or GE would refuse of a request, accept without doing it, or hear too late."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ascend_dump._errors import AscendDumpError
+from ascend_dump._problem import Problem
+from ascend_dump._rank import current_rank
+from ascend_dump._request import DumpRequest
+from ascend_dump.cann.config import Situation
+from ascend_dump.cann.config.tensorflow import check_parameters, parameters
+from ascend_dump_tensorflow._bridge import device, device_is_open, is_on_npu, kind_of, unknown_keys
+from ascend_dump_tensorflow._options import OPTIONS, operators_of
+from ascend_dump_tensorflow._proto import conflict, effective
+
+__all__ = ["check", "check_config"]
+
+_ORDER = ("error", "silent", "warning")
+
+
+def check(request: DumpRequest, target: Any) -> list[Problem]:
+    """Everything to know before the start, errors first."""
+    if is_on_npu():
+        found = [*_too_late(target), *_of_request(request), *_of_target(request, target)]
+    else:
+        from ascend_dump_tensorflow._host_check import check as check_host
+
+        found = list(check_host(request, target))
+    return sorted(found, key=lambda problem: _ORDER.index(problem.severity))
+
+
+def check_config(config: Any) -> list[Problem]:
+    """What is wrong with the dump settings that somebody wrote into a ConfigProto; it is not changed."""
+    return check_parameters(effective(config), all=True)
+
+
+def _too_late(target: Any) -> Iterator[Problem]:
+    if kind_of(target) == "session":
+        yield Problem(
+            "AD290",
+            "error",
+            "the session exists already, and the bridge reads the settings when a session is made",
+            "make the session inside the block, from the captured configuration or without a target",
+            "target",
+        )
+    if target is None and device() is not None and device_is_open():
+        yield Problem(
+            "AD290",
+            "error",
+            "npu_device.open() was called already, and it takes the options of the process once",
+            "start the capture before npu.open(), or use ASCEND_DUMP",
+            "target",
+        )
+
+
+def _of_request(request: DumpRequest) -> Iterator[Problem]:
+    if request.scene == "exception":
+        yield Problem(
+            "AD203",
+            "error",
+            "scene='exception' cannot be captured here: CANN writes that dump elsewhere, and decides once in a process",
+            "set enable_exception_dump in the first session's configuration, and NPU_COLLECT_PATH",
+            "scene",
+        )
+        return
+    try:
+        values = parameters(request, names=operators_of(request), known_options=OPTIONS)
+    except AscendDumpError as error:
+        yield Problem(error.code, "error", error.message, error.hint)
+        return
+    # The directory may not exist yet: the capture creates it.
+    planned = Path(os.path.abspath(request.path), current_rank().level)
+    while not planned.is_dir():
+        planned = planned.parent
+    yield from check_parameters({**values, "dump_path": str(planned)}, situation=Situation.here())
+    for name in unknown_keys(values):
+        yield Problem(
+            "AD293",
+            "error",
+            f"this npu_bridge does not know {name}: it would be ignored",
+            "use a newer npu_bridge, or leave " + ("layers= out" if name == "dump_layer" else "data='stats' out"),
+            "layers" if name == "dump_layer" else "data",
+        )
+    if request.max_bytes is not None:
+        yield Problem(
+            "AD211",
+            "silent",
+            "max_bytes= changes nothing: CANN has no limit on the size of a dump",
+            "select fewer steps or layers",
+            "max_bytes",
+        )
+    if request.scene is None and request.steps.all:
+        yield Problem(
+            "AD115",
+            "warning",
+            "each iteration of each graph adds data to the dump",
+            "select a few with steps=",
+            "steps",
+        )
+
+
+def _of_target(request: DumpRequest, target: Any) -> Iterator[Problem]:
+    kind = kind_of(target)
+    config = target
+    if kind in ("run_config", "npu_run_config"):
+        config = target.session_config
+    elif kind == "estimator":
+        config = getattr(target, "_session_config", None)
+    elif kind != "config":
+        return
+    if config is None:
+        return
+    settings = effective(config)
+    for problem in check_config(config):
+        # What we write over ourselves needs no advice.
+        if problem.code in ("AD292", "AD295") and problem.where in ("use_off_line", "enable_exception_dump"):
+            yield problem
+    if kind == "npu_run_config":
+        if settings.get("enable_dump") is True or settings.get("enable_dump_debug") is True:
+            yield Problem(
+                "AD292",
+                "warning",
+                "session_config holds dump settings too: NPUEstimator appends an entry of its own, whose values win",
+                "leave dump settings to dump_config=",
+                "session_config",
+            )
+        return
+    ours = {"enable_dump_debug": True} if request.scene == "overflow" else {"enable_dump": True}
+    other = conflict(settings, ours)
+    if other:
+        yield Problem(
+            "AD291",
+            "error",
+            f"the configuration sets {other}, and enable_dump and enable_dump_debug exclude each other",
+            f"take {other} out, or capture in two runs",
+            other,
+        )
+    elif any(settings.get(name) is True for name in ours):
+        yield Problem(
+            "AD294",
+            "warning",
+            f"the configuration has a dump of its own, into {settings.get('dump_path')}: it is replaced for the block",
+            "leave it out, or do not capture",
+            "target",
+        )

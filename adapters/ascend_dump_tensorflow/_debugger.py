@@ -1,0 +1,160 @@
+"""One run of a session under TensorFlow's debugger (tfdbg), which writes every tensor to files that are read here.
+
+TensorFlow runs loops one iteration at a time while it is debugged, so an operator's input is the newest value
+of its producer (`debug_utils.add_debug_tensor_watch`). Functional control flow is lowered before, its bodies are
+seen under the names they have then.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Callable, NamedTuple, Optional
+
+from ascend_dump.writing import Payload
+from ascend_dump_tensorflow._arrays import Seen, payload_of
+
+__all__ = ["read", "watch"]
+
+
+class _Values(NamedTuple):
+    """What one output of a node was in this run, in the order of time."""
+
+    times: list[int]
+    payloads: list[Optional[Payload]]
+
+
+def watch(options: Any, graph: Any, directory: Path) -> None:
+    """Ask in RunOptions for every tensor of the graph, and for the graph as it is executed."""
+    from tensorflow.python.debug.lib import debug_utils
+
+    options.output_partition_graphs = True
+    debug_utils.watch_graph(
+        options,
+        graph,
+        debug_urls=f"file://{directory}",
+        # Tensors of some types cannot be watched; the others still are.
+        tolerate_debug_op_creation_failures=True,
+        reset_disk_byte_usage=True,
+    )
+
+
+def read(
+    directory: Path, metadata: Any, wanted: Callable[[str], bool], inputs: bool, outputs: bool
+) -> tuple[list[Seen], set[str]]:
+    """What the wanted operators had, in the order they ran, and the names of all operators that ran."""
+    from tensorflow.python.debug.lib import debug_data
+
+    dump = debug_data.DebugDumpDir(str(directory), partition_graphs=metadata.partition_graphs, validate=False)
+    found: list[Seen] = []
+    names: set[str] = set()
+    for device in dump.devices():
+        some, ran = _Device(dump, device).read(wanted, inputs, outputs)
+        found += some
+        names |= ran
+    # Stable, so that the tensors of one operator stay together.
+    found.sort(key=lambda seen: seen.time)
+    return found, names
+
+
+class _Device:
+    """The part of a run that one device executed."""
+
+    def __init__(self, dump: Any, name: str) -> None:
+        self._dump = dump
+        self._name = name
+        self._label = _label(name)
+        self._files: dict[tuple[str, int], list[tuple[int, Any]]] = {}
+        for datum in dump.dumped_tensor_data:
+            if datum.device_name == name:
+                self._files.setdefault((datum.node_name, datum.output_slot), []).append((datum.timestamp, datum))
+        for one in self._files.values():
+            one.sort(key=lambda pair: pair[0])
+        self._values: dict[tuple[str, int], _Values] = {}
+        self._slots: dict[str, list[int]] = {}
+        for node, slot in sorted(self._files):
+            self._slots.setdefault(node, []).append(slot)
+
+    def read(self, wanted: Callable[[str], bool], inputs: bool, outputs: bool) -> tuple[list[Seen], set[str]]:
+        found: list[Seen] = []
+        names = set()
+        for node in self._dump.nodes(device_name=self._name):
+            # What TensorFlow adds to carry feeds, fetches and transfers is no operator of the program.
+            if node.startswith("_"):
+                continue
+            names.add(node)
+            if wanted(node):
+                found += self._of_node(node, inputs, outputs)
+        return found, names
+
+    def _of_node(self, node: str, inputs: bool, outputs: bool) -> Iterator[Seen]:
+        kind = self._dump.node_op_type(node, device_name=self._name)
+        for time, written in self._executions(node):
+            if inputs:
+                taken = self._taken(node, kind, written)
+                for index, name in enumerate(self._dump.node_inputs(node, device_name=self._name)):
+                    if taken not in (None, index):
+                        continue
+                    value = self._value(*_tensor(name))
+                    place = bisect.bisect_right(value.times, time) - 1
+                    yield from self._seen(kind, node, "input", index, time, value, place)
+            if outputs:
+                for slot, place in written:
+                    yield from self._seen(kind, node, "output", slot, time, self._value(node, slot), place)
+
+    def _taken(self, node: str, kind: str, written: list[tuple[int, int]]) -> Optional[int]:
+        """The one input that a Merge took, which is its second output; the others are of other iterations."""
+        if kind not in ("Merge", "RefMerge"):
+            return None
+        payload = next((self._value(node, slot).payloads[place] for slot, place in written if slot == 1), None)
+        return None if payload is None else int(payload.owner)
+
+    def _executions(self, node: str) -> list[tuple[int, list[tuple[int, int]]]]:
+        """When the operator ran, and which outputs it wrote then: (slot, the how manieth value of that slot)."""
+        slots = self._slots.get(node, [])
+        if not slots:
+            time = self._end_of_silent(node)
+            return [] if time is None else [(time, [])]
+        times = [self._times(node, slot) for slot in slots]
+        if len({len(one) for one in times}) == 1:
+            return [(min(together), [(slot, place) for slot in slots]) for place, together in enumerate(zip(*times))]
+        # A Switch writes one of its outputs each time.
+        return sorted((time, [(slot, place)]) for slot, one in zip(slots, times) for place, time in enumerate(one))
+
+    def _seen(self, kind: str, node: str, io: str, index: int, time: int, value: _Values, place: int) -> Iterator[Seen]:
+        payload = value.payloads[place] if place >= 0 else None
+        if payload is not None:
+            yield Seen(kind, node, io, index, time, payload, self._label)
+
+    def _end_of_silent(self, node: str) -> Optional[int]:
+        """When an operator without outputs ran: after its inputs; None in a loop or a branch not taken."""
+        last = None
+        for name in self._dump.node_inputs(node, device_name=self._name):
+            times = self._times(*_tensor(name))
+            if len(times) > 1:
+                return None
+            last = max([last or 0, *times]) if times else last
+        return last
+
+    def _times(self, node: str, slot: int) -> list[int]:
+        return [time for time, _ in self._files.get((node, slot), ())]
+
+    def _value(self, node: str, slot: int) -> _Values:
+        found = self._values.get((node, slot))
+        if found is None:
+            files = self._files.get((node, slot), [])
+            found = _Values([time for time, _ in files], [payload_of(datum.get_tensor()) for _, datum in files])
+            self._values[(node, slot)] = found
+        return found
+
+
+def _tensor(name: str) -> tuple[str, int]:
+    node, colon, slot = name.partition(":")
+    return node, int(slot) if colon else 0
+
+
+def _label(device: str) -> str:
+    """`cpu` or `gpu:0` of `/job:localhost/replica:0/task:0/device:GPU:0`."""
+    kind, _, number = device.rpartition("device:")[2].partition(":")
+    return "cpu" if kind.lower() == "cpu" else f"{kind.lower()}:{number}"

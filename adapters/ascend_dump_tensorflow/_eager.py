@@ -1,0 +1,115 @@
+"""Eager operators, one by one, by TensorFlow's own callbacks.
+
+A `tf.function` is a graph that runs as one; while a step is recorded such functions run eagerly, so that their
+operators are seen, loop bodies and branches included.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+from ascend_dump.writing import Item, Payload
+from ascend_dump_tensorflow._arrays import Seen, line_of, payload_of
+
+if TYPE_CHECKING:
+    from ascend_dump.writing import HostWriter
+
+__all__ = ["EagerRecorder"]
+
+
+class EagerRecorder:
+    """Records what the current thread executes between `begin_step` and `end_step`."""
+
+    def __init__(self, wanted: Callable[[str], bool], inputs: bool, outputs: bool) -> None:
+        self.recording = False
+        self._wanted = wanted
+        self._inputs = inputs
+        self._outputs = outputs
+        self._writer: Optional[HostWriter] = None
+        self._names: dict[str, int] = {}
+        self._seq = 0
+        self._ran_eagerly = False
+        #: The bytes of tensors of this step, by the object; an id may come again for another one.
+        self._payloads: dict[int, tuple[weakref.ref[Any], Optional[Payload]]] = {}
+
+    def begin_step(self, writer: HostWriter) -> None:
+        import tensorflow as tf
+        from tensorflow.python.framework import op_callbacks
+
+        self._writer = writer
+        self._names, self._payloads, self._seq = {}, {}, 0
+        self._ran_eagerly = tf.config.functions_run_eagerly()
+        if not self._ran_eagerly:
+            tf.config.run_functions_eagerly(True)
+        op_callbacks.add_op_callback(self._executed)
+        self.recording = True
+
+    def end_step(self) -> None:
+        if not self.recording:
+            return
+        import tensorflow as tf
+        from tensorflow.python.framework import op_callbacks
+
+        self.recording = False
+        op_callbacks.remove_op_callback(self._executed)
+        if not self._ran_eagerly:
+            tf.config.run_functions_eagerly(False)
+        self._payloads = {}
+
+    def _executed(
+        self, op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
+    ) -> None:
+        # With a graph an operator is being made, not run.
+        if graph is None and self.recording:
+            self._record(op_type.decode() if isinstance(op_type, bytes) else str(op_type), inputs, outputs)
+
+    def _record(self, op_type: str, inputs: Any, outputs: Any) -> None:
+        name = self._name(op_type)
+        if not self._wanted(name):
+            return
+        now = time.time_ns() // 1000
+        found: list[Item] = []
+        new = 0
+        for io, asked, tensors in (("input", self._inputs, inputs), ("output", self._outputs, outputs)):
+            for index, tensor in enumerate(tensors or () if asked else ()):
+                before = len(self._payloads)
+                payload = self._payload(tensor)
+                if payload is not None:
+                    seen = Seen(op_type, name, io, index, now, payload, _device(tensor))
+                    found.append(Item(line_of(seen, self._seq), payload))
+                    new += payload.nbytes if len(self._payloads) != before else 0
+        self._seq += 1
+        if found and self._writer is not None:
+            self._writer.put(found, new)
+
+    def _name(self, op_type: str) -> str:
+        """As a graph would name it: the name scope, the type, and a number from the second on."""
+        from tensorflow.python.eager import context
+
+        name = f"{context.context().scope_name}{op_type}"
+        count = self._names.get(name, 0)
+        self._names[name] = count + 1
+        return f"{name}_{count}" if count else name
+
+    def _payload(self, tensor: Any) -> Optional[Payload]:
+        known = self._payloads.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        if not hasattr(tensor, "numpy") or tensor.dtype.name in ("resource", "variant", "string"):
+            return None
+        payload = payload_of(tensor.numpy() if tensor.shape.rank else _scalar(tensor))
+        self._payloads[id(tensor)] = (weakref.ref(tensor), payload)
+        return payload
+
+
+def _scalar(tensor: Any) -> Any:
+    import numpy as np
+
+    return np.asarray(tensor.numpy())
+
+
+def _device(tensor: Any) -> str:
+    device = str(getattr(tensor, "device", "")).rpartition("device:")[2].lower()
+    return "cpu" if device.startswith("cpu") or not device else device

@@ -1,0 +1,103 @@
+"""Which model directory of a dump belongs to the computational graph.
+
+Each `session.run` of another signature makes GE build another graph, so a training run leaves directories for
+initialisation, saving and evaluation beside the one that matters. GE writes each built graph as
+`ge_proto_*_Build.txt`; its name is the name of the directory (document "Dump Data Collection" of TensorFlow).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple, Optional, Union
+
+from ascend_dump._errors import ReadError
+from ascend_dump.cann.graph import build_graphs, find_computational, find_model_folders, graph_name
+from ascend_dump.cann.names import sanitize
+
+__all__ = ["Model", "graph_directory", "models_of", "settle_environment"]
+
+_Path = Union[str, "os.PathLike[str]"]
+
+#: GE reads these when it writes a graph: the structure only, and only graphs as they are executed.
+_ENVIRONMENT = {"DUMP_GE_GRAPH": "2", "DUMP_GRAPH_LEVEL": "3"}
+_PLACE = "DUMP_GRAPH_PATH"
+_COLLECT = "NPU_COLLECT_PATH"
+
+
+class Model(NamedTuple):
+    """One graph that GE built: its name, its text, the directories of the dump with its data, whether it computes."""
+
+    name: str
+    file: Path
+    folders: tuple[Path, ...]
+    computational: bool
+
+
+def models_of(root: _Path, graphs: _Path, names: Iterable[str] = (), since: float = 0.0) -> list[Model]:
+    """The graphs below the directory `graphs`, with their directories below the dump `root`.
+
+    A graph computes when its text holds `Iterator`, the data pipeline of training (method 1 of the document); with
+    `names`, when it holds all these operators of the user's model (method 2). since: leave out older files, in
+    seconds since the epoch. A file that cannot be read is left out.
+    """
+    wanted = list(names)
+    files = [file for file in build_graphs(graphs) if _is_new(file, since)]
+    found: dict[str, Model] = {}
+    for file in files:
+        try:
+            name = graph_name(file)
+            computes = bool(find_computational([file], wanted))
+        except ReadError:
+            continue
+        before = found.get(name)
+        folders = tuple(find_model_folders(root, name)) if before is None else before.folders
+        # A graph that is built again has several files.
+        found[name] = Model(name, file, folders, computes or (before is not None and before.computational))
+    return list(found.values())
+
+
+def marks_of(models: Iterable[Model]) -> dict[str, Mapping[str, str]]:
+    """By the name of a model directory, what to note at its records; nothing where no graph was recognised."""
+    listed = list(models)
+    if not any(model.computational for model in listed):
+        return {}
+    return {
+        sanitize(model.name): {
+            "graph": "computational" if model.computational else "other",
+            "graph_file": str(model.file),
+        }
+        for model in listed
+    }
+
+
+def settle_environment(default: Path) -> tuple[dict[str, Optional[str]], Path]:
+    """Make GE write its graphs, below `default` unless the user has named a place.
+
+    Returns what the variables were, for `os.environ`, and where the graphs will be.
+    """
+    before: dict[str, Optional[str]] = {}
+    if "DUMP_GE_GRAPH" not in os.environ:
+        for name, value in _ENVIRONMENT.items():
+            before[name] = os.environ.get(name)
+            os.environ.setdefault(name, value)
+    if not os.environ.get(_PLACE) and not os.environ.get(_COLLECT):
+        before[_PLACE] = os.environ.get(_PLACE)
+        os.environ[_PLACE] = os.fspath(default)
+    return before, graph_directory()
+
+
+def graph_directory() -> Path:
+    """Where GE writes graphs under this environment."""
+    collect = os.environ.get(_COLLECT)
+    if collect:
+        return Path(collect, "extra-info", "graph")
+    return Path(os.environ.get(_PLACE) or os.environ.get("ASCEND_WORK_PATH") or os.getcwd())
+
+
+def _is_new(file: Path, since: float) -> bool:
+    try:
+        return file.stat().st_mtime >= since
+    except OSError:
+        return False

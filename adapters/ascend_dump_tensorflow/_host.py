@@ -1,0 +1,304 @@
+"""One reference capture on the host: which runs are recorded, which step each is, and where it is written."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from ascend_dump._errors import AscendDumpError, CaptureError, WriteError
+from ascend_dump._patterns import text_matcher
+from ascend_dump._rank import current_rank
+from ascend_dump._request import DumpRequest
+from ascend_dump.writing import HostWriter, Item, Run
+from ascend_dump_tensorflow import _debugger, _hook
+from ascend_dump_tensorflow._arrays import Seen, line_of
+from ascend_dump_tensorflow._bridge import kind_of
+from ascend_dump_tensorflow._eager import EagerRecorder
+from ascend_dump_tensorflow._host_config import Marked, claims, quiet
+from ascend_dump_tensorflow._runs import replace_runs
+
+__all__ = ["HostSession"]
+
+log = logging.getLogger("ascend_dump")
+
+_ALL_STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
+
+
+class HostSession:
+    """Armed by `TensorflowAdapter.start`.
+
+    Each signature of a run (fetches, targets and feeds) is a model that counts its own steps, as GE counts them.
+    Eager operators outside sessions are one model, `eager`, whose steps the program draws.
+    """
+
+    def __init__(self, request: DumpRequest, target: Any, *, launched: bool = False) -> None:
+        import tensorflow
+
+        self.failure: Optional[AscendDumpError] = None
+        self._request = request
+        self._target = target
+        self._armed = True
+        self._lock = threading.RLock()
+        self._undo: list[Callable[[], None]] = []
+        self._writers: dict[Any, HostWriter] = {}
+        self._steps: dict[Any, int] = {}
+        self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._local = threading.local()
+        self._runs = self._recorded = 0
+        self._ran: set[str] = set()
+        matchers = [text_matcher(layer) for layer in request.layers]
+        self._wanted: Callable[[str], bool] = lambda name: not matchers or any(one(name) for one in matchers)
+        self._inputs = request.mode in ("input", "all")
+        self._outputs = request.mode in ("output", "all")
+        self._run = Run(
+            request.path,
+            current_rank(),
+            request=request.to_mapping(),
+            versions={"tensorflow": str(tensorflow.__version__)},
+        )
+        self.root = self._run.root
+        self._eager: Optional[EagerRecorder] = None
+        try:
+            self._arm(target, tensorflow, launched)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Disarm and finish the files. A second call does nothing."""
+        if not self._armed:
+            return
+        self._armed = False
+        undo, self._undo = self._undo, []
+        for back in reversed(undo):
+            back()
+        if self._eager is not None:
+            self._eager.end_step()
+        with self._lock:
+            for writer in self._writers.values():
+                writer.close()
+                self.failure = self.failure or writer.failure
+        try:
+            self._write_manifest()
+        except AscendDumpError as error:
+            self.failure = self.failure or error
+
+    def flush(self) -> None:
+        with self._lock:
+            for writer in self._writers.values():
+                writer.flush()
+
+    def marks(self) -> dict[str, Mapping[str, str]]:
+        return {}
+
+    def reasons(self) -> Optional[list[str]]:
+        found = []
+        if self._eager is None and not self._runs:
+            found.append("no session that was made from the target, in the block, ran anything")
+        elif not self._recorded and not self._request.steps.all:
+            found.append(f"steps={self._request.steps} was not reached; each signature of a run counts from 0")
+        if self._request.layers and self._ran:
+            some = ", ".join(sorted(self._ran)[:5])
+            found.append(f"no operator has a name that layers= asks for; there were {some}")
+        return found
+
+    # What is recorded.
+
+    def _arm(self, target: Any, tensorflow: Any, launched: bool) -> None:
+        kind = kind_of(target)
+        if kind == "session":
+            self._sessions.add(target)
+        elif kind != "process":
+            marked = Marked(target, str(self.root), quiet_too=not self._request.options.get("optimize", False))
+            self._undo.append(marked.restore)
+        _hook.watch(self)
+        self._undo.append(lambda: _hook.unwatch(self))
+        self._undo.append(replace_runs(self))
+        if kind == "process" and tensorflow.executing_eagerly() and not launched:
+            self._eager = EagerRecorder(self._wanted, self._inputs, self._outputs)
+
+    def configure(self, config: Any) -> Any:
+        self._local.taken = False
+        if self._target is not None and not claims(config, str(self.root)):
+            return config
+        if kind_of(self._target) == "session":
+            return config
+        self._local.taken = True
+        return quiet(config, off=not self._request.options.get("optimize", False))
+
+    def created(self, session: Any) -> None:
+        if getattr(self._local, "taken", False):
+            self._sessions.add(session)
+
+    def claims(self, session: Any) -> bool:
+        return self._armed and session in self._sessions and not getattr(self._local, "inside", False)
+
+    def step(self, number: Optional[int]) -> None:
+        """End the open step of eager operators and begin another. Raises CaptureError from another thread."""
+        if self._eager is None or not self._armed:
+            raise CaptureError("this capture draws no steps: sessions count their own", hint="leave cap.step() out")
+        writer = self._writers.get("eager")
+        if self._eager.recording:
+            self._eager.end_step()
+            if writer is not None:
+                writer.end_step()
+        if number is None or number not in self._request.steps or self._is_over():
+            return
+        if writer is None:
+            writer = self._writer("eager", "eager")
+        writer.begin_step(number)
+        self._recorded += 1
+        self._eager.begin_step(writer)
+
+    # One run.
+
+    def run(
+        self, session: Any, plain: Callable[..., Any], fetches: Any, feeds: Any, options: Any, metadata: Any
+    ) -> Any:
+        key = (id(session.graph), _signature(fetches), _signature(list(feeds or ())))
+        with self._lock:
+            number = self._steps.get(key, 0)
+            self._steps[key] = number + 1
+            self._runs += 1
+        if number not in self._request.steps or self._is_over():
+            return plain(fetches, feeds, options, metadata)
+        directory = None
+        try:
+            directory = Path(tempfile.mkdtemp(prefix=".tfdbg-", dir=self.root))
+            ours, watched = self._watched(session.graph, options, directory)
+        except Exception as error:
+            self._give_up(error, directory)
+            return plain(fetches, feeds, options, metadata)
+        self._local.inside = True
+        try:
+            result = plain(fetches, feeds, ours, watched)
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        finally:
+            self._local.inside = False
+        if metadata is not None:
+            metadata.CopyFrom(watched)
+            if options is None or not options.output_partition_graphs:
+                metadata.ClearField("partition_graphs")
+        try:
+            found, names = _debugger.read(directory, watched, self._wanted, self._inputs, self._outputs)
+            self._ran |= names
+            self._write(key, _name(fetches), number, found)
+        except Exception as error:
+            self._give_up(error, None)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+        return result
+
+    def _watched(self, graph: Any, options: Any, directory: Path) -> tuple[Any, Any]:
+        from tensorflow.core.protobuf import config_pb2
+
+        ours = config_pb2.RunOptions()
+        if options is not None:
+            ours.CopyFrom(options)
+        _debugger.watch(ours, graph, directory)
+        return ours, config_pb2.RunMetadata()
+
+    def _write(self, key: Any, name: str, number: int, found: list[Seen]) -> None:
+        with self._lock:
+            if not self._armed:
+                return
+            writer = self._writers.get(key)
+            if writer is None:
+                writer = self._writer(key, f"run{len(self._writers)}_{name}")
+            writer.begin_step(number)
+            write_operators(writer, found)
+            writer.end_step()
+            self._recorded += 1
+
+    def _writer(self, key: Any, model: str) -> HostWriter:
+        request = self._request
+        with_stats = request.data in ("stats", "full")
+        buffer = request.options.get("buffer_bytes")
+        left = None
+        if request.max_bytes is not None:
+            left = max(1, request.max_bytes - sum(one.bytes_written for one in self._writers.values()))
+        self._writers[key] = HostWriter(
+            self._run.directory(0, model),
+            metadata={"producer": "ascend_dump", "framework": "tensorflow"},
+            tensors=request.data in ("tensor", "full"),
+            stats=(request.stats or _ALL_STATS) if with_stats else (),
+            max_bytes=left,
+            **({"buffer_bytes": buffer} if buffer else {}),
+        )
+        return self._writers[key]
+
+    def _is_over(self) -> bool:
+        """Whether nothing more can be written."""
+        writers = list(self._writers.values())
+        limit = self._request.max_bytes
+        full = limit is not None and sum(one.bytes_written for one in writers) >= limit
+        return self.failure is not None or full or any(one.failure is not None for one in writers)
+
+    def _give_up(self, error: Exception, directory: Optional[Path]) -> None:
+        """Report once; the program goes on without us."""
+        if directory is not None:
+            shutil.rmtree(directory, ignore_errors=True)
+        if self.failure is None:
+            if not isinstance(error, AscendDumpError):
+                error = WriteError(f"a run could not be recorded: {error!r}", hint="nothing more is captured")
+            self.failure = error
+            error.reported = True
+            log.warning("%s", error)
+            log.debug("recording a run failed", exc_info=True)
+
+    def _write_manifest(self) -> None:
+        writers = list(self._writers.values())
+        self._run.write_manifest(
+            state="complete" if self.failure is None else "incomplete",
+            failure=str(self.failure) if self.failure is not None else "",
+            end=time.time(),
+            steps_seen=max(self._steps.values(), default=self._recorded),
+            records=sum(one.records for one in writers),
+            logical_bytes=sum(one.logical_bytes for one in writers),
+            bytes_written=sum(one.bytes_written for one in writers),
+        )
+
+
+def write_operators(writer: HostWriter, found: list[Seen]) -> None:
+    """Hand the tensors to the writer, numbering the operators in the order they come."""
+    seq = -1
+    last: Any = None
+    counted: set[int] = set()
+    for seen in found:
+        now = (seen.op_name, seen.time)
+        if now != last:
+            seq, last = seq + 1, now
+        new = 0 if id(seen.payload) in counted else seen.payload.nbytes
+        counted.add(id(seen.payload))
+        writer.put([Item(line_of(seen, seq), seen.payload)], new)
+
+
+def _signature(fetches: Any) -> Any:
+    """What tells two runs apart: names of everything fetched, in its structure."""
+    if isinstance(fetches, (str, bytes)):
+        return fetches
+    if isinstance(fetches, dict):
+        return tuple((str(key), _signature(value)) for key, value in fetches.items())
+    if isinstance(fetches, (list, tuple)):
+        return tuple(_signature(one) for one in fetches)
+    name = getattr(fetches, "name", None)
+    return name if isinstance(name, str) else repr(type(fetches))
+
+
+def _name(fetches: Any) -> str:
+    """The name of the first thing fetched, for the directory of the model."""
+    found = _signature(fetches)
+    while isinstance(found, tuple):
+        found = next((one for one in found if one), "")
+    text = found.decode() if isinstance(found, bytes) else str(found)
+    return os.path.basename(text.partition(":")[0]) or "run"

@@ -1,0 +1,64 @@
+"""What of a request the host reference of TensorFlow cannot do, or does differently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ascend_dump._problem import Problem
+from ascend_dump._request import DumpRequest
+from ascend_dump_tensorflow._bridge import kind_of
+from ascend_dump_tensorflow._options import OPTIONS
+
+__all__ = ["check"]
+
+
+def check(request: DumpRequest, target: Any) -> Iterator[Problem]:
+    for name, value in request.options.items():
+        if name not in OPTIONS and name != "debug_mode":
+            known = "; ".join(f"{key}: {text}" for key, text in OPTIONS.items())
+            yield Problem("AD210", "error", f"the tensorflow adapter has no option {name!r}", f"known: {known}", name)
+        if name == "buffer_bytes" and not (type(value) is int and value > 0):
+            yield Problem("AD210", "error", f"options['buffer_bytes'] is {value!r}", "give a positive number", name)
+        if name == "optimize" and not isinstance(value, bool):
+            yield Problem("AD210", "error", f"options['optimize'] is {value!r}", "give True or False", name)
+    if request.scene is not None:
+        yield Problem(
+            "AD203",
+            "error",
+            f"scene={request.scene!r} is a service of the NPU, and no npu_bridge is imported here",
+            "import npu_bridge or npu_device before the capture, or capture everything",
+            "scene",
+        )
+    changes_nothing = {
+        "level": (request.level != "all", "the host has one level"),
+        "quant": (request.quant, "the host records what it runs"),
+        "models": (bool(request.models), "each signature of a run is a model of its own"),
+    }
+    for name, (given, why) in changes_nothing.items():
+        if given:
+            yield Problem("AD211", "silent", f"{name}= changes nothing: {why}", "leave it out", name)
+    if request.stats and request.data == "tensor":
+        yield Problem(
+            "AD211", "silent", "stats= changes nothing with data='tensor'", "use data='stats' or data='full'", "stats"
+        )
+    yield from _of_optimizers(request, target)
+
+
+def _of_optimizers(request: DumpRequest, target: Any) -> Iterator[Problem]:
+    if kind_of(target) == "session":
+        yield Problem(
+            "AD296",
+            "warning",
+            "the session exists already: what Grappler has fused or folded in it keeps the names it has then",
+            "make the session inside the block for the names of the program",
+            "target",
+        )
+    elif not request.options.get("optimize", False) and target is not None:
+        yield Problem(
+            "AD296",
+            "warning",
+            "Grappler is off in sessions made in the block, so that operators keep their names; last bits may differ",
+            "options={'optimize': True} leaves it on",
+            "options.optimize",
+        )

@@ -1,0 +1,89 @@
+"""The ConfigProto of sessions whose runs are recorded on the host.
+
+Grappler and the older graph optimiser rename, fuse and fold operators before the debugger sees them, so they are
+off unless the user wants them.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Optional
+
+from ascend_dump_tensorflow._bridge import kind_of
+from ascend_dump_tensorflow._proto import config_class, copy_of
+
+__all__ = ["Marked", "claims", "quiet"]
+
+#: An entry that no optimiser is registered for, which TensorFlow passes over.
+_MARK = "AscendDumpHost"
+_KEY = "root"
+#: OptimizerOptions.L0: no common subexpressions, no constant folding.
+_L0 = -1
+
+
+class Marked:
+    """A user's configuration that tells its sessions apart, until `restore`."""
+
+    def __init__(self, target: Any, root: str, *, quiet_too: bool) -> None:
+        self._holder: Optional[Any] = None
+        kind = kind_of(target)
+        if kind != "config":
+            config = getattr(target, "_session_config", None)
+            if config is None:
+                self._holder = target
+                config = _default_of(target)
+                target.__dict__["_session_config"] = config
+        else:
+            config = target
+        self._config = config
+        self._root = root
+        self._before = copy_of(config)
+        entry = config.graph_options.rewrite_options.custom_optimizers.add()
+        entry.name = _MARK
+        entry.parameter_map[_KEY].s = root.encode("utf-8", "surrogateescape")
+        self._after = copy_of(config)
+
+    def restore(self) -> None:
+        if self._holder is not None:
+            self._holder.__dict__["_session_config"] = None
+            return
+        if self._config == self._after:
+            self._config.CopyFrom(self._before)
+            return
+        _unmark(self._config, self._root)
+
+
+def claims(config: Any, root: str) -> bool:
+    """Whether this configuration comes from the one that was marked."""
+    return config is not None and any(
+        one.name == _MARK and one.parameter_map[_KEY].s == root.encode("utf-8", "surrogateescape")
+        for one in config.graph_options.rewrite_options.custom_optimizers
+    )
+
+
+def quiet(config: Any, *, off: bool) -> Any:
+    """A copy without the mark and, if asked, with the optimisers off."""
+    made = copy_of(config)
+    _unmark(made, None)
+    if off:
+        made.graph_options.rewrite_options.disable_meta_optimizer = True
+        made.graph_options.optimizer_options.opt_level = _L0
+    return made
+
+
+def _unmark(config: Any, root: Optional[str]) -> None:
+    optimizers = config.graph_options.rewrite_options.custom_optimizers
+    for place in reversed(range(len(optimizers))):
+        entry = optimizers[place]
+        if entry.name == _MARK and (root is None or entry.parameter_map[_KEY].s.decode(errors="replace") == root):
+            del optimizers[place]
+
+
+def _default_of(run_config: Any) -> Any:
+    """What an Estimator uses for a RunConfig without a session configuration."""
+    for base in type(run_config).__mro__:
+        module = sys.modules.get(base.__module__)
+        make = getattr(module, "get_default_session_config", None)
+        if make is not None:
+            return make()
+    return config_class()()

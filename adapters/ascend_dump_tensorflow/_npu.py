@@ -1,0 +1,247 @@
+"""One capture on the NPU: our settings wherever TensorFlow on Ascend reads them, for the length of the block."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from ascend_dump._errors import NotSupported
+from ascend_dump._paths import make_private_directory, make_run_directory
+from ascend_dump._rank import current_rank
+from ascend_dump._request import DumpRequest
+from ascend_dump.cann.config.tensorflow import parameters
+from ascend_dump_tensorflow import _hook
+from ascend_dump_tensorflow._bridge import bridge, device, device_is_open, kind_of, make_dump_config
+from ascend_dump_tensorflow._graphs import marks_of, models_of, settle_environment
+from ascend_dump_tensorflow._options import OPTIONS, exact_names, operators_of
+from ascend_dump_tensorflow._proto import Armed, config_class, conflict, copy_of, effective, entries, put
+
+__all__ = ["NpuSession"]
+
+log = logging.getLogger("ascend_dump")
+
+_MISSING = object()
+
+
+class NpuSession:
+    """Armed by `TensorflowAdapter.start`.
+
+    root    the dump_path of this capture, new and empty; GE makes a directory by time below it for each session
+    graphs  where GE writes the graphs it builds
+    """
+
+    failure = None
+
+    def __init__(self, request: DumpRequest, target: Any, *, launched: bool = False) -> None:
+        self._request = request
+        self._target = target
+        self._launched = launched
+        self._undo: list[Callable[[], None]] = []
+        self._sessions: list[weakref.ref[Any]] = []
+        self._foreign = 0
+        self._own: dict[str, int] = {}
+        self._since = time.time() - 1
+        place = Path(os.path.abspath(request.path)) / current_rank().level
+        self.root = make_run_directory(place)
+        self.values = parameters(request.replace(path=self.root), names=operators_of(request), known_options=OPTIONS)
+        try:
+            self._settle_environment(place / f"graphs-{self.root.name}")
+            self._arm(target)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Take the settings back. A second call does nothing."""
+        undo, self._undo = self._undo, []
+        for step in reversed(undo):
+            step()
+        still = [one for one in (reference() for reference in self._sessions) if _is_open(one)]
+        if undo and still:
+            log.warning(
+                "%d session(s) made inside the block are still open: CANN goes on dumping what they run "
+                "until they are closed [AD294]",
+                len(still),
+            )
+
+    def step(self, number: Optional[int]) -> None:
+        """Raises NotSupported: CANN counts, each graph for itself."""
+        raise NotSupported("CANN counts the steps of each graph", hint="leave cap.step() out and select with steps=")
+
+    def flush(self) -> None:
+        """CANN writes on its own."""
+
+    def marks(self) -> dict[str, Mapping[str, str]]:
+        """What to note at records, by model directory: which graph is the computational one."""
+        directory = self.graphs
+        if not directory.is_dir():
+            return {}
+        named = self._request.options.get("computational")
+        if named:
+            return marks_of(models_of(self.root, directory, exact_names(named), self._since))
+        found = marks_of(models_of(self.root, directory, (), self._since))
+        layers = exact_names(self._request.layers)
+        # Programs that feed their data have no Iterator; what the user names is in the graph that matters.
+        return found or (marks_of(models_of(self.root, directory, layers, self._since)) if layers else {})
+
+    def reasons(self) -> Optional[list[str]]:
+        if self._request.scene == "overflow":
+            return None
+        found = []
+        if not self._sessions and device() is None:
+            found.append("no session was made with these settings: the bridge reads them when a session is made")
+        if self._foreign:
+            found.append(
+                f"{self._foreign} session(s) in the block were made with another configuration; settings given to "
+                "init_resource alone do not reach them: capture without a target"
+            )
+        found += [f"{count} session(s) {why}" for why, count in self._own.items()]
+        if not self._request.steps.all:
+            found.append(f"no graph ran a step of steps={self._request.steps}; each graph counts its own runs from 0")
+        if self._request.layers:
+            found.append("no operator has a name that layers= asks for, or GE has fused it; names are exact")
+        found.append("the graph ran on the host, or holds only operators that GE never dumps")
+        return found
+
+    # Where the settings go.
+
+    def _settle_environment(self, default: Path) -> None:
+        before, self.graphs = settle_environment(default)
+        if self.graphs == default:
+            make_private_directory(default)
+            self._undo.append(lambda: _remove_if_empty(default))
+        self._undo.append(lambda: _restore_environment(before))
+
+    def _arm(self, target: Any) -> None:
+        kind = kind_of(target)
+        if kind == "config":
+            self._arm_config(target)
+        elif kind == "npu_run_config":
+            self._replace(target, "_dump_config", make_dump_config(self.values))
+            if "quant_dumpable" in self.values:
+                self._replace(target, "_quant_dumpable", self.values["quant_dumpable"])
+        elif kind == "run_config":
+            if target.session_config is None:
+                self._replace(target, "_session_config", put_into_new(self.values))
+            else:
+                self._arm_config(target.session_config)
+        elif kind == "estimator":
+            config = getattr(target, "_session_config", None)
+            if config is None:
+                self._replace(target, "_session_config", put_into_new(self.values))
+            else:
+                self._arm_config(config)
+        if kind != "process" or bridge() is not None or "tensorflow" in sys.modules:
+            _hook.watch(self)
+            self._undo.append(lambda: _hook.unwatch(self))
+        if kind == "process" and device() is not None and not device_is_open():
+            self._arm_device()
+
+    def _arm_config(self, config: Any) -> None:
+        armed = Armed(config, self.values)
+        self._undo.append(armed.restore)
+
+    def _replace(self, target: Any, name: str, value: Any) -> None:
+        before = target.__dict__.get(name, _MISSING)
+
+        def back() -> None:
+            if before is _MISSING:
+                target.__dict__.pop(name, None)
+            else:
+                target.__dict__[name] = before
+
+        target.__dict__[name] = value
+        self._undo.append(back)
+
+    def _arm_device(self) -> None:
+        """global_options() of npu_device, which open() reads once."""
+        module: Any = device()
+        options = module.global_options()
+        for name, value in self.values.items():
+            holder = options if name == "quant_dumpable" else options.dump_config
+            self._set_option(holder, name, value)
+
+    def _set_option(self, holder: Any, name: str, value: Any) -> None:
+        before = getattr(holder, name).value
+        # `value` reads back as text, also what was a truth value.
+        old = {"1": True, "0": False}.get(before, before) if isinstance(value, bool) else before
+        setattr(holder, name, value)
+        self._undo.append(lambda: setattr(holder, name, old))
+
+    # What new sessions get: see _hook.Watcher.
+
+    def configure(self, config: Any) -> Any:
+        if self._target is not None:
+            return self._mend(config)
+        settings = effective(config) if config is not None else {}
+        if settings.get("enable_dump") is True and settings.get("dump_path") != str(self.root):
+            return self._leave(config, f"set a dump of their own, into {settings.get('dump_path')}")
+        other = conflict(settings, self.values)
+        if other:
+            return self._leave(config, f"set {other}, which excludes this dump")
+        made = copy_of(config)
+        put(made, self.values)
+        return made
+
+    def created(self, session: Any) -> None:
+        config = getattr(session, "_config", None)
+        if config is not None and effective(config).get("dump_path") == str(self.root):
+            self._sessions.append(weakref.ref(session))
+        else:
+            self._foreign += 1
+
+    def _leave(self, config: Any, why: str) -> Any:
+        if why not in self._own:
+            log.warning("a session is left as it is: sessions %s [AD294]", why)
+        self._own[why] = self._own.get(why, 0) + 1
+        return config
+
+    def _mend(self, config: Any) -> Any:
+        """A configuration that has our settings, but not in the entry that counts: NPUEstimator appended another."""
+        if config is None:
+            return config
+        ours = any(
+            "dump_path" in entry.parameter_map and entry.parameter_map["dump_path"].s == os.fsencode(self.root)
+            for entry in entries(config)
+        )
+        settings = effective(config)
+        if not ours or (all(settings.get(name) == value for name, value in self.values.items())):
+            return config
+        log.warning(
+            "an entry of NpuOptimizer that was appended later switched the dump off; this session gets the "
+            "settings again. NPUEstimator takes them by NPURunConfig(dump_config=…) [AD292]"
+        )
+        made = copy_of(config)
+        put(made, self.values)
+        return made
+
+
+def put_into_new(values: Mapping[str, Any]) -> Any:
+    made = config_class()()
+    put(made, values)
+    return made
+
+
+def _is_open(session: Any) -> bool:
+    return session is not None and not getattr(session, "_closed", False)
+
+
+def _restore_environment(before: Mapping[str, Optional[str]]) -> None:
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _remove_if_empty(directory: Path) -> None:
+    try:
+        directory.rmdir()
+    except OSError:
+        return

@@ -1,0 +1,83 @@
+"""Where TensorFlow runs a graph: `BaseSession.run`, and the callables that keras makes of a session."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Protocol
+
+from ascend_dump_tensorflow._hook import session_class
+
+__all__ = ["Recorder", "replace_runs"]
+
+_Run = Callable[..., Any]
+
+
+class Recorder(Protocol):
+    def claims(self, session: Any) -> bool:
+        """Whether the runs of this session are recorded; asked for at each run."""
+
+    def run(self, session: Any, plain: _Run, fetches: Any, feeds: Any, options: Any, metadata: Any) -> Any:
+        """Run as `BaseSession.run` does, with or without recording."""
+
+
+def replace_runs(recorder: Recorder) -> Callable[[], None]:
+    """Hand the runs of claimed sessions to the recorder; returns what takes that back."""
+    where = session_class()
+    run_before, callable_before = where.run, where._make_callable_from_options
+
+    @functools.wraps(run_before)
+    def run(self: Any, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
+        if not recorder.claims(self):
+            return run_before(self, fetches, feed_dict, options, run_metadata)
+        return recorder.run(self, functools.partial(run_before, self), fetches, feed_dict, options, run_metadata)
+
+    @functools.wraps(callable_before)
+    def make_callable(self: Any, callable_options: Any) -> Any:
+        plain = callable_before(self, callable_options)
+        # A value that TensorFlow itself carries from a fetch to a feed is out of reach of `run`.
+        if callable_options.tensor_connection:
+            return plain
+        return _Callable(recorder, self, plain, functools.partial(run_before, self), callable_options)
+
+    where.run, where._make_callable_from_options = run, make_callable
+
+    def back() -> None:
+        # Whoever has wrapped them meanwhile keeps a way to what they were.
+        if where.__dict__.get("run") is run:
+            where.run = run_before
+        if where.__dict__.get("_make_callable_from_options") is make_callable:
+            where._make_callable_from_options = callable_before
+
+    return back
+
+
+class _Callable:
+    """A callable of a session. The C++ side takes no debugger here, so a recorded call goes by `run`."""
+
+    def __init__(self, recorder: Recorder, session: Any, plain: Any, run: _Run, options: Any) -> None:
+        self._recorder = recorder
+        self._session = session
+        self._plain = plain
+        self._run = run
+        self._fetches = list(options.fetch)
+        self._targets = list(options.target)
+        self._feeds = list(options.feed)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._recorder.claims(self._session):
+            return self._plain(*args, **kwargs)
+
+        def plain(fetches: Any, feeds: Any, options: Any, metadata: Any) -> Any:
+            if options is None:
+                return [self._plain(*args, **kwargs)]
+            return self._run(fetches, feeds, options, metadata)
+
+        found = self._recorder.run(
+            self._session,
+            plain,
+            [self._fetches, self._targets],
+            dict(zip(self._feeds, args)),
+            None,
+            kwargs.get("run_metadata"),
+        )
+        return found[0]
