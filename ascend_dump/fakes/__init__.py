@@ -8,7 +8,14 @@ A fake is a module of this package with the function `modules(npu) -> Mapping[st
 put into `sys.modules`, made anew for each installation and bound to that device. `FAKES` names them. What it changes
 elsewhere, such as attributes of a real framework, it does in a second function that it may have,
 `patches(npu, modules) -> ContextManager`: entered when the modules are in place, left before they go.
-In place of a module it may give a function `fill(module)`, which is called when the program imports that module.
+    from ascend_dump.fakes._importing import Importer
+
+    loaded = sys.modules.get(root)
+    if loaded is not None:
+        return not getattr(loaded, MARK, False)
+    # None in sys.modules blocks the import. The part of a package cannot be looked for without importing the package.
+    spec = None if root in sys.modules or "." in root else find_spec(root)
+    return spec is not None and not isinstance(spec.loader, Importer)
 """
 
 from __future__ import annotations
@@ -32,6 +39,7 @@ FAKES: Mapping[str, str] = MappingProxyType(
         "npu_bridge": "ascend_dump.fakes.npu_bridge",
         "torch_npu": "ascend_dump.fakes.torch_npu",
         "torchair": "ascend_dump.fakes.torchair",
+        "torchair_native": "ascend_dump.fakes.torchair_native",
     }
 )
 
@@ -45,8 +53,8 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
 
     names: of `FAKES`. npu: the device to use; by default a new one, made with the arguments `device`.
     Whatever the block imports below the fakes' names is forgotten at its end, and what was there before is back.
-    Raises ConfigError for an unknown name, and where a real module of that name is loaded or could be
-    imported, unless `force` is set.
+    Raises ConfigError for an unknown name, for two fakes of the same module, and where a real module of that name is
+    loaded or could be imported, unless `force` is set.
     """
     from importlib import import_module
 
@@ -66,18 +74,22 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
     makers = [import_module(FAKES[name]) for name in dict.fromkeys(names)]
     made: dict[str, Union[ModuleType, Fill]] = {}
     for maker in makers:
-        made.update(maker.modules(used))
-    tops = {name.partition(".")[0] for name in made}
-    for top in sorted(tops):
-        if not force and _is_real(top):
+        more = maker.modules(used)
+        twice = made.keys() & more.keys()
+        if twice:
+            raise ConfigError(f"two of {', '.join(names)} stand in for {min(twice)}", hint="install one of them")
+        made.update(more)
+    roots = {name for name in made if not any(parent in made for parent in _parents(name))}
+    for root in sorted(roots):
+        if not force and _is_real(root):
             raise ConfigError(
-                f"the real {top} is installed here, the fake would hide it",
+                f"the real {root} is installed here, the fake would hide it",
                 hint="run where it is not installed, or use install(..., force=True)",
             )
     importer = Importer({name: fill for name, fill in made.items() if not isinstance(fill, ModuleType)})
-    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in tops}
+    before = {name: module for name, module in sys.modules.items() if _is_below(name, roots)}
     try:
-        _forget(tops)
+        _forget(roots)
         for name, module in made.items():
             if isinstance(module, ModuleType):
                 _place(name, module)
@@ -89,7 +101,7 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
             yield used
     finally:
         importer.remove()
-        _forget(tops)
+        _forget(roots)
         sys.modules.update(before)
 
 
@@ -99,16 +111,25 @@ def _make_device(arguments: dict[str, Any]) -> Npu:
     return Npu(**arguments)
 
 
-def _is_real(top: str) -> bool:
+def _parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def _is_below(name: str, roots: set[str]) -> bool:
+    return name in roots or any(parent in roots for parent in _parents(name))
+
+
+def _is_real(root: str) -> bool:
     from importlib.util import find_spec
 
     from ascend_dump.fakes._importing import Importer
 
-    loaded = sys.modules.get(top)
+    loaded = sys.modules.get(root)
     if loaded is not None:
         return not getattr(loaded, MARK, False)
-    # None in sys.modules blocks the import.
-    spec = None if top in sys.modules else find_spec(top)
+    # None in sys.modules blocks the import. The part of a package cannot be looked for without importing the package.
+    spec = None if root in sys.modules or "." in root else find_spec(root)
     return spec is not None and not isinstance(spec.loader, Importer)
 
 
@@ -125,6 +146,6 @@ def _place(name: str, module: ModuleType) -> None:
         setattr(sys.modules[parent], last, module)
 
 
-def _forget(tops: set[str]) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] in tops]:
+def _forget(roots: set[str]) -> None:
+    for name in [name for name in sys.modules if _is_below(name, roots)]:
         del sys.modules[name]

@@ -152,3 +152,34 @@ def test_hooks_that_wait_for_an_import_are_told_of_it(filled):
 
         assert told == [2]
         assert nopu.rt.value == 2
+
+
+def test_a_fake_of_a_part_leaves_the_package_around_it(monkeypatch):
+    whole, part = ModuleType("wholepu"), ModuleType("wholepu.part")
+    whole.__path__ = []
+    maker = ModuleType("fake_of_part")
+    maker.modules = lambda npu: {"wholepu.part": part}
+    monkeypatch.setitem(sys.modules, "fake_of_part", maker)
+    monkeypatch.setitem(sys.modules, "wholepu", whole)
+    monkeypatch.setattr(fakes, "FAKES", MappingProxyType({"part": "fake_of_part"}))
+    with fakes.install("part", npu=NPU):
+        import wholepu.part
+
+        assert sys.modules["wholepu"] is whole
+        assert wholepu.part is part
+    assert sys.modules["wholepu"] is whole
+    assert "wholepu.part" not in sys.modules
+    real = ModuleType("wholepu.part")
+    monkeypatch.setitem(sys.modules, "wholepu.part", real)
+    with pytest.raises(ConfigError, match=r"the real wholepu\.part is installed here"), fakes.install("part", npu=NPU):
+        pass
+    assert sys.modules["wholepu.part"] is real
+
+
+def test_two_fakes_of_one_module_are_refused(registered, monkeypatch):
+    monkeypatch.setattr(fakes, "FAKES", MappingProxyType({"nopu": "fake_of_nopu", "other": "fake_of_other"}))
+    other = ModuleType("fake_of_other")
+    other.modules = lambda npu: {"nopu.rt": ModuleType("nopu.rt")}
+    monkeypatch.setitem(sys.modules, "fake_of_other", other)
+    with pytest.raises(ConfigError, match="stand in for nopu"), fakes.install("nopu", "other", npu=NPU):
+        pass
