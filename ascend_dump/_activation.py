@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ascend_dump._adapter import Adapter
     from ascend_dump._request import DumpRequest
 
-__all__ = ["STRICT", "VARIABLE", "at_exit", "requested", "start"]
+__all__ = ["STRICT", "VARIABLE", "active_instead_of", "at_exit", "requested", "start"]
 
 VARIABLE = "ASCEND_DUMP"
 STRICT = "ASCEND_DUMP_STRICT"
@@ -39,6 +39,8 @@ log = logging.getLogger("ascend_dump")
 _started = False
 #: Names of the adapters whose turn has come: each is activated once in a process.
 _activated: set[str] = set()
+#: Those among them that arm the process.
+_active: set[str] = set()
 
 
 def start() -> None:
@@ -59,6 +61,14 @@ def requested() -> Optional[DumpRequest]:
 
     text = os.environ.get(VARIABLE, "")
     return DumpRequest.from_text(text) if _is_on(text) else None
+
+
+def active_instead_of(adapter: Adapter) -> Optional[str]:
+    """The adapter of `adapter.yields_to` that dumps this process, None when there is none.
+
+    To be asked at the first step: the frameworks of both may be imported in any order before.
+    """
+    return next((name for name in adapter.yields_to if name in _active), None)
 
 
 def at_exit(stop: Callable[[], object]) -> None:
@@ -153,6 +163,7 @@ class _Hook:
         log.debug("%s was imported: activating the adapter %r", module.__name__, name)
         try:
             self._adapter.activate(self._request)
+            _active.add(name)
         except Exception as error:
             log.debug("activating %r failed", name, exc_info=True)
             _complain(f"nothing is dumped by the adapter {name!r}", error, during_start=_site_is_starting())

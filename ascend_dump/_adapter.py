@@ -38,6 +38,8 @@ class Adapter(ABC):
     priority: int = 0
     #: Modules whose import starts the launcher road (`ASCEND_DUMP=…`), see `activate`.
     process_hooks: tuple[str, ...] = ()
+    #: Adapters that dump the same programs more precisely: where one is active on the launcher road, this one rests.
+    yields_to: tuple[str, ...] = ()
 
     @abstractmethod
     def accepts(self, target: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +11,11 @@ from ascend_dump._errors import AscendDumpError
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.cann.config import SILENT, Situation, check_acl_config
-from ascend_dump.cann.config import ge as ge_reading
-from ascend_dump.cann.config.check import examine, read_source
+from ascend_dump.cann.config import Situation
+from ascend_dump.cann.config.of_request import problems_of_config
 from ascend_dump_acl._settings import build, look_around
 
 __all__ = ["check"]
-
-_PATH_KEY = "dump.dump_path"
 
 
 def check(request: DumpRequest, target: Any) -> list[Problem]:
@@ -47,26 +43,8 @@ def _too_late(target: Any) -> Iterator[Problem]:
 
 
 def _of_configuration(request: DumpRequest, situation: Situation) -> list[Problem]:
-    """The problems of the JSON. The directory may not exist yet: the capture creates it."""
     planned = Path(os.path.abspath(request.path), current_rank().level, "20000101000000")
-    there = planned
-    while not there.is_dir():
-        there = there.parent
-    problems = check_acl_config(_encode(build(request, there, situation)), situation=situation)
-    return [*problems, *_of_path(build(request, planned, situation), situation)]
-
-
-def _of_path(config: dict[str, Any], situation: Situation) -> Iterator[Problem]:
-    """What is wrong with the text of a path, apart from its not being there."""
-    from ascend_dump.cann.config._adump_checks import NO_SUCH_PATH
-
-    for problem in check_acl_config(_encode(config), all=True, situation=situation):
-        if problem.where == _PATH_KEY and problem.severity == "error" and NO_SUCH_PATH not in problem.message:
-            yield problem
-    subject = examine(read_source(config), situation)
-    verdict = subject.verdict._replace(accepted=True, need_dump=True)
-    subject = subject._replace(verdict=verdict, ge=ge_reading.judge(config, verdict, env=situation.env))
-    yield from SILENT["ge-path-characters"].problems(subject)
+    return problems_of_config(lambda path: build(request, path, situation), planned, situation)
 
 
 def _of_acl(request: DumpRequest) -> Iterator[Problem]:
@@ -87,7 +65,3 @@ def _of_acl(request: DumpRequest) -> Iterator[Problem]:
             "select fewer steps or layers",
             "max_bytes",
         )
-
-
-def _encode(config: dict[str, Any]) -> bytes:
-    return json.dumps(config).encode()

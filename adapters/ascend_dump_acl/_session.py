@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import os
 from pathlib import Path
 from typing import Any, Optional
 
-from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, ConfigError, NotSupported, WriteError
-from ascend_dump._paths import make_run_directory, open_private
+from ascend_dump._errors import AscendDumpError
+from ascend_dump._paths import make_run_directory
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.cann.acl_codes import AclError, describe
+from ascend_dump.cann import interface
+from ascend_dump.cann.acl_codes import AclError
+from ascend_dump.cann.config.of_request import save_config
 from ascend_dump_acl._settings import build, look_around
 
 __all__ = ["Session", "refusal"]
 
 log = logging.getLogger("ascend_dump")
-
-_ERRORS: dict[int, tuple[type[AscendDumpError], str]] = {
-    AclError.INVALID_PARAM: (ConfigError, "AD110"),
-    AclError.INVALID_FILE: (ConfigError, "AD110"),
-    AclError.PARSE_FILE: (ConfigError, "AD110"),
-    AclError.INVALID_DUMP_CONFIG: (ConfigError, "AD110"),
-    AclError.REPEAT_INITIALIZE: (CaptureError, "AD302"),
-    AclError.DUMP_ALREADY_RUN: (CaptureError, "AD302"),
-    AclError.API_NOT_SUPPORT: (NotSupported, "AD203"),
-    AclError.FEATURE_UNSUPPORTED: (NotSupported, "AD203"),
-}
-_HINTS = {
-    "AD110": "`ascend-dump check` lists what is wrong with the file",
-    "AD302": "another dump is on: end it with acl.mdl.finalize_dump, or stop the other capture",
-    "AD203": "this CANN or this device has no such dump; see the log in ~/ascend/log",
-    "AD200": "see the log of CANN in ~/ascend/log",
-}
 
 
 class Session:
@@ -60,7 +44,7 @@ class Session:
             place = Path(os.path.abspath(request.path)) / current_rank().level
             self.root = make_run_directory(place)
             self.config = os.fspath(place / f"acl-{self.root.name}.json")
-            _write(Path(self.config), build(request, self.root, look_around(request)))
+            save_config(Path(self.config), build(request, self.root, look_around(request)))
             if not self.prepared:
                 self._call("set_dump", self.config)
         except BaseException:
@@ -111,16 +95,5 @@ class Session:
 
 def refusal(acl: Any, call: str, code: int) -> AscendDumpError:
     """The typed error for what a call of acl returned, with CANN's own words where it has some."""
-    kind, ours = _ERRORS.get(code, (AdapterError, "AD200"))
     ask = getattr(acl, "get_recent_err_msg", None)
-    words = ask() if ask is not None else None
-    said = f"; CANN says: {str(words).strip()}" if words else ""
-    return kind(f"{call} returned {describe(code)}{said}", hint=_HINTS[ours], code=ours)
-
-
-def _write(file: Path, config: dict[str, Any]) -> None:
-    try:
-        with open(open_private(file, os.O_WRONLY | os.O_EXCL), "w", encoding="utf-8") as opened:
-            opened.write(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise WriteError(f"{file} cannot be written: {error.strerror}", hint="free some space") from error
+    return interface.refusal(call, code, str((ask() if ask is not None else None) or ""))

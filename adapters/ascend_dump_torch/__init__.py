@@ -27,6 +27,7 @@ class TorchAdapter(Adapter):
     framework = "torch"
     priority = 0
     process_hooks = ("torch",)
+    yields_to = ("torch_npu",)
 
     def accepts(self, target: Any) -> bool:
         torch = sys.modules.get("torch")

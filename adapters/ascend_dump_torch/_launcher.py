@@ -10,7 +10,7 @@ from typing import Optional
 
 import torch
 
-from ascend_dump._activation import at_exit
+from ascend_dump._activation import active_instead_of, at_exit
 from ascend_dump._adapter import Adapter
 from ascend_dump._paths import make_private_directory
 from ascend_dump._rank import current_rank
@@ -35,7 +35,7 @@ def activate(adapter: Adapter, request: DumpRequest) -> None:
         log.warning("%s", problem)
     follow_inference_mode()
     keep_hooks_quiet()
-    launched = _Process(request)
+    launched = _Process(adapter, request)
     at_exit(launched.stop)
     os.register_at_fork(after_in_child=launched.begin_again)
 
@@ -43,7 +43,8 @@ def activate(adapter: Adapter, request: DumpRequest) -> None:
 class _Process:
     """Opens a session at the first step and moves its clock."""
 
-    def __init__(self, request: DumpRequest) -> None:
+    def __init__(self, adapter: Adapter, request: DumpRequest) -> None:
+        self._adapter = adapter
         self._request = request
         self._process = os.getpid()
         self._session: Optional[Session] = None
@@ -60,6 +61,11 @@ class _Process:
                 self._session.tracker.adopt(root)
             return
         if self._session is None:
+            instead = active_instead_of(self._adapter)
+            if instead is not None:
+                log.info("the adapter %s dumps this process; ASCEND_DUMP_DISABLED_ADAPTERS leaves one out", instead)
+                self._steps.end()
+                return
             rank = current_rank().rank
             if rank not in self._request.ranks:
                 log.info("rank %d is not among ranks=%s: nothing is captured here", rank, self._request.ranks)

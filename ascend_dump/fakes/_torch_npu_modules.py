@@ -34,7 +34,7 @@ def make(npu: Npu) -> Mapping[str, ModuleType]:
         },
         "torch_npu._C": _native(runtime, device),
         "torch_npu.npu": {**_members(device), **dropping, **_seeds(), **_memory(), **_surroundings()},
-        "torch_npu.npu.utils": {**_members(device), **checked},
+        "torch_npu.npu.utils": {**_members(device), **checked, "_is_gte_cann_version": lambda version, module="": True},
         "torch_npu.npu.npu_config": {**dropping},
         "torch_npu.utils": {},
         "torch_npu.utils._error_code": _error_codes(),

@@ -1,0 +1,72 @@
+"""Dumps of eager PyTorch on NPUs, by CANN's own dump service: every kernel that torch_npu launches.
+
+    with ascend_dump.capture(model, steps="0|1", path="dumps"):
+        train(model)
+
+torch_npu's dump interface has no steps, so it is switched on and off at their boundaries; each selected step has a
+directory of its own, `{path}/worldsize{N}_global_rank{R}/{run}/{step}/{time}/{device}`. Between selected steps nothing
+of it is on. `record.op_type` and `record.op_name` are those of the kernels of aclnn.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from ascend_dump._adapter import Adapter
+from ascend_dump._errors import AscendDumpError
+from ascend_dump._problem import Problem
+from ascend_dump._request import DumpRequest
+
+if TYPE_CHECKING:
+    from ascend_dump_torch_npu._session import Session
+
+__all__ = ["TorchNpuAdapter"]
+
+
+class TorchNpuAdapter(Adapter):
+    name = "torch_npu"
+    framework = "torch_npu"
+    # A process that uses the device is after what runs there, not after its host side.
+    priority = 10
+    process_hooks = ("torch_npu",)
+
+    def accepts(self, target: Any) -> bool:
+        torch = sys.modules.get("torch")
+        if torch is None or "torch_npu" not in sys.modules:
+            return False
+        return target is None or isinstance(target, torch.nn.Module)
+
+    def check(self, request: DumpRequest, target: Any) -> list[Problem]:
+        from ascend_dump_torch_npu._check import check
+
+        return check(request, target)
+
+    def start(self, request: DumpRequest, target: Any) -> Session:
+        from ascend_dump_torch_npu._session import Session
+
+        return Session(request, target)
+
+    def stop(self, session: Session) -> None:
+        session.stop()
+
+    def root(self, session: Session) -> Path:
+        return session.root
+
+    def step(self, session: Session, number: Optional[int]) -> None:
+        session.step(number)
+
+    def flush(self, session: Session) -> None:
+        session.flush()
+
+    def reasons(self, session: Session) -> Optional[list[str]]:
+        return session.reasons()
+
+    def failure(self, session: Session) -> Optional[AscendDumpError]:
+        return session.failure
+
+    def activate(self, request: DumpRequest) -> None:
+        from ascend_dump_torch_npu._launcher import activate
+
+        activate(self, request)

@@ -1,0 +1,158 @@
+"""What torch_npu and CANN would refuse of a request for eager kernels, or accept without doing it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ascend_dump._errors import AscendDumpError
+from ascend_dump._problem import Problem
+from ascend_dump._rank import current_rank
+from ascend_dump._request import DumpRequest
+from ascend_dump.cann.config import Situation
+from ascend_dump.cann.config.of_request import problems_of_config
+from ascend_dump.pytorch.calls import is_compiled
+from ascend_dump_torch_npu._interface import DumpInterface
+from ascend_dump_torch_npu._settings import INIT_CONFIG, build, look_around, selects_in_models, torchair_dump
+
+__all__ = ["check"]
+
+_ACL_DUMP_DATA = "ACL_DUMP_DATA"
+_SWITCH = "dump.dump_op_switch"
+
+
+def check(request: DumpRequest, target: Any) -> list[Problem]:
+    """Everything to know before the start, errors first."""
+    situation = look_around()
+    problems = [*_taken(situation), *_of_scene(request, situation), *_of_target(request, target), *_of_eager(request)]
+    if request.scene != "watch":
+        problems += _of_configuration(request, situation)
+    order = ("error", "silent", "warning")
+    return sorted(dict.fromkeys(problems), key=lambda problem: order.index(problem.severity))
+
+
+def _taken(situation: Situation) -> Iterator[Problem]:
+    """What holds acl's dump interface, of which a process has one."""
+    found = re.match(r"\s*[+-]?(\d+)", situation.env.get(_ACL_DUMP_DATA, ""))
+    if found and int(found[1]):
+        yield Problem(
+            "AD260",
+            "error",
+            f"{_ACL_DUMP_DATA}={situation.env[_ACL_DUMP_DATA]} is set: torch_npu has begun a dump of its own, with the "
+            "acl.json of the working directory",
+            f"unset {_ACL_DUMP_DATA}, which is deprecated",
+            _ACL_DUMP_DATA,
+        )
+    reason = torchair_dump()
+    if reason is not None:
+        yield Problem(
+            "AD261",
+            "error",
+            f"torchair holds acl's dump interface: {reason}; a second aclmdlInitDump would be refused",
+            "capture with framework='torchair', or leave the dump options out of its CompilerConfig",
+            "torchair",
+        )
+
+
+def _of_scene(request: DumpRequest, situation: Situation) -> Iterator[Problem]:
+    if request.scene == "watch":
+        yield Problem(
+            "AD203",
+            "error",
+            "scene='watch' needs a graph: the watcher looks at operators of models, eager kernels belong to none",
+            "compile the model and capture it with framework='torchair'",
+            "scene",
+        )
+    if request.scene != "exception":
+        return
+    if situation.exception_on:
+        yield Problem(
+            "AD262",
+            "silent",
+            "torch_npu switched the exception dump lite_exception on when it initialised the NPU, and CANN keeps the "
+            "first one: this scene changes nothing",
+            "start the capture before anything uses the NPU; what fails now is dumped to "
+            "$ASCEND_WORK_PATH/extra-info, else to ./extra-info",
+            "scene",
+        )
+    else:
+        yield Problem(
+            "AD263",
+            "warning",
+            f"the scene is set through {INIT_CONFIG} when the NPU is initialised inside the block, and stays on until "
+            "the process ends",
+            "torch_npu 2.13 reads that variable; with one that does not, lite_exception stays on",
+            "scene",
+        )
+
+
+def _of_target(request: DumpRequest, target: Any) -> Iterator[Problem]:
+    if target is None or request.scene == "exception":
+        return
+    if is_compiled(target):
+        yield Problem(
+            "AD264",
+            "warning",
+            "the model is compiled: operators inside its graphs are no eager kernels, and graphs that are loaded "
+            "already are not dumped",
+            "capture the model before torch.compile, or with framework='torchair'",
+            "target",
+        )
+    parameters = list(target.parameters())
+    if parameters and not any(getattr(parameter, "is_npu", False) for parameter in parameters):
+        yield Problem(
+            "AD266",
+            "silent",
+            f"no parameter of the {type(target).__name__} is on an NPU, and only what runs there is dumped",
+            "move it with .npu() before the capture, or capture the host with framework='torch'",
+            "target",
+        )
+
+
+def _of_eager(request: DumpRequest) -> Iterator[Problem]:
+    if request.scene is None and selects_in_models(request) and "op_switch" not in request.options:
+        yield Problem(
+            "AD265",
+            "silent",
+            "layers=, models= and blacklists choose among operators of models; every eager kernel is dumped",
+            "select when reading (dump.select(op=...)), or capture a compiled model with framework='torchair'",
+            "layers",
+        )
+    if request.scene is None and request.level == "op":
+        yield Problem(
+            "AD268",
+            "silent",
+            "level='op' leaves out the kernels of aclnn, which is what torch_npu launches",
+            "leave level= out, or use 'kernel'",
+            "level",
+        )
+    if request.max_bytes is not None:
+        yield Problem(
+            "AD211",
+            "silent",
+            "max_bytes= changes nothing: CANN has no limit on the size of a dump",
+            "select fewer steps",
+            "max_bytes",
+        )
+    if not DumpInterface().checked:
+        yield Problem(
+            "AD267",
+            "warning",
+            "this torch_npu has only the dump interface that drops acl's return codes: a refusal would not be seen",
+            "look at the log of CANN in ~/ascend/log when nothing is written",
+            "torch_npu",
+        )
+
+
+def _of_configuration(request: DumpRequest, situation: Situation) -> list[Problem]:
+    planned = Path(os.path.abspath(request.path), current_rank().level, "20000101000000", "0")
+    try:
+        problems = problems_of_config(lambda path: build(request, path), planned, situation)
+    except AscendDumpError as error:
+        return [Problem(error.code, "error", error.message, error.hint)]
+    # That the switch dumps models too is worth knowing where there are any.
+    return [one for one in problems if one.where != _SWITCH or one.severity != "warning" or "torchair" in sys.modules]

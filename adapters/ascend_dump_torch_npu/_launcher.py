@@ -1,0 +1,73 @@
+"""The launcher road: every top-level module call of the process, without a change to its code."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Optional
+
+from ascend_dump._activation import at_exit
+from ascend_dump._adapter import Adapter
+from ascend_dump._errors import ConfigError
+from ascend_dump._paths import make_private_directory
+from ascend_dump._rank import current_rank
+from ascend_dump._request import DumpRequest
+from ascend_dump.pytorch.calls import keep_hooks_quiet
+from ascend_dump.pytorch.steps import ProcessSteps
+from ascend_dump_torch_npu._session import Session
+
+__all__ = ["activate"]
+
+log = logging.getLogger("ascend_dump")
+
+
+def activate(adapter: Adapter, request: DumpRequest) -> None:
+    """Arm the process. Raises ConfigError for what the adapter would refuse."""
+    for problem in adapter.check(request, None):
+        if problem.severity == "error":
+            raise ConfigError(problem.message, hint=problem.hint, code=problem.code)
+        log.warning("%s", problem)
+    keep_hooks_quiet()
+    launched = _Process(request)
+    at_exit(launched.stop)
+
+
+class _Process:
+    """Opens a session at the first step; an exception dump is set before, when the NPU is not initialised yet."""
+
+    def __init__(self, request: DumpRequest) -> None:
+        self._request = request
+        self._session: Optional[Session] = None
+        self._steps = ProcessSteps(self._called)
+        if request.scene == "exception":
+            self._open()
+
+    def _open(self) -> None:
+        rank = current_rank().rank
+        if rank not in self._request.ranks:
+            log.info("rank %d is not among ranks=%s: nothing is captured here", rank, self._request.ranks)
+            self._steps.end()
+            return
+        make_private_directory(self._request.path)
+        self._session = Session(self._request, None, launched=True)
+
+    def _called(self, root: Any, step: Optional[int]) -> None:
+        if step is None:
+            return
+        if self._session is None:
+            self._open()
+        if self._session is None:
+            return
+        self._session.step(step)
+        last = self._request.steps.last
+        if not self._session.armed or self._session.failure or (last is not None and step > last):
+            self._steps.end()
+
+    def stop(self) -> None:
+        """At exit: switch the dump off, and say so when nothing was dumped."""
+        self._steps.end()
+        if self._session is None:
+            return
+        self._session.stop()
+        if not self._session.dumped:
+            for reason in self._session.reasons() or []:
+                log.warning("the capture wrote nothing: %s", reason)

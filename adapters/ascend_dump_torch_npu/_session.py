@@ -1,0 +1,238 @@
+"""One capture of eager kernels: the clock that counts steps, and the dump that is on while a selected one runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import weakref
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+import torch
+
+from ascend_dump._errors import AscendDumpError, CaptureError
+from ascend_dump._paths import add_private_directory, make_run_directory
+from ascend_dump._rank import current_rank
+from ascend_dump._request import DumpRequest
+from ascend_dump.cann import interface
+from ascend_dump.cann.config.of_request import save_config
+from ascend_dump.pytorch.calls import Watch
+from ascend_dump_torch_npu._interface import DumpInterface
+from ascend_dump_torch_npu._settings import INIT_CONFIG, build, build_initial, own_initial_config
+
+__all__ = ["Session"]
+
+log = logging.getLogger("ascend_dump")
+
+
+class Session:
+    """Between selected steps only the target's hook is there.
+
+    root     one directory for each dumped step, which is CANN's dump_path
+    failure  what kept the capture from being complete
+    """
+
+    def __init__(self, request: DumpRequest, target: Optional[torch.nn.Module], *, launched: bool = False) -> None:
+        self.failure: Optional[AscendDumpError] = None
+        self.armed = True
+        self.launched = launched
+        self._request = request
+        self._target = target
+        self._interface = DumpInterface()
+        self._thread = threading.get_ident()
+        self._other_threads = 0
+        self._calls = 0
+        self._dumped = 0
+        self._on = False
+        self._superseded = False
+        self._watch: Optional[Watch] = None
+        self._restore: Callable[[], None] = lambda: None
+        self._end_launched()
+        interface.claim(self, "torch_npu")
+        try:
+            place = Path(os.path.abspath(request.path)) / current_rank().level
+            self.root = make_run_directory(place)
+            self._config = place / f"torch_npu-{self.root.name}.json"
+            if request.scene == "exception":
+                self._restore = self._set_scene()
+            elif target is not None:
+                self._watch = Watch(target, self._called)
+        except BaseException:
+            interface.release(self)
+            raise
+        _sessions.add(self)
+
+    def _end_launched(self) -> None:
+        for other in list(_sessions):
+            if other.launched and other.armed and not self.launched:
+                # What the script itself asks for is more precise than the launcher's settings.
+                log.warning("the capture of ASCEND_DUMP ends here: the script starts one of its own")
+                other.stop()
+                other._superseded = True
+
+    # The clock.
+
+    def _called(self, entered: bool) -> None:
+        if threading.get_ident() != self._thread:
+            self._other_threads += 1
+            return
+        self.guard(self.enter_step, self._calls)
+
+    def step(self, number: Optional[int]) -> None:
+        """`enter_step` for steps that the program draws."""
+        self.guard(self.enter_step, number)
+
+    def enter_step(self, number: Optional[int]) -> None:
+        """End the open step and begin `number`, if it is selected; None only ends. Raises AscendDumpError."""
+        if not self.armed or self._request.scene == "exception":
+            return
+        if number is not None:
+            self._calls = max(self._calls, number + 1)
+        selected = number is not None and number in self._request.steps and self.failure is None
+        if (self._on or selected) and self._interface.capturing:
+            raise CaptureError(
+                "a step began while a graph (NPUGraph) was being captured, where the dump cannot be switched",
+                hint="capture graphs before the block, or outside selected steps",
+                code="AD269",
+            )
+        self._switch_off()
+        if selected:
+            assert number is not None, "an unselected step is never dumped"
+            self._switch_on(number)
+        last = self._request.steps.last
+        if self.failure is not None or (number is not None and last is not None and number > last):
+            self._stop_watching()
+
+    def _switch_on(self, number: int) -> None:
+        path = self.root / str(number)
+        add_private_directory(path)
+        save_config(self._config, build(self._request, path))
+        self._interface.begin(os.fspath(self._config))
+        self._on = True
+        self._dumped += 1
+
+    def _switch_off(self) -> None:
+        if self._on:
+            self._on = False
+            self._interface.end()
+
+    def guard(self, function: Callable[..., Any], *args: Any) -> None:
+        """Call one of our functions; a failure ends the dump, never the user's run."""
+        try:
+            function(*args)
+        except Exception as error:
+            if isinstance(error, AscendDumpError):
+                self.failure = self.failure or error
+            else:
+                found = CaptureError(
+                    f"the dump could not be switched at step {self._calls}: {error!r}",
+                    hint="the run goes on without it; please report this with the traceback of ASCEND_DUMP_LOG=debug",
+                    code="AD305",
+                )
+                found.__cause__ = error
+                self.failure = self.failure or found
+            self._stop_watching()
+            if not self.failure.reported:
+                self.failure.reported = True
+                log.warning("%s", self.failure)
+                log.debug("switching failed", exc_info=True)
+
+    # Exception scenes.
+
+    def _set_scene(self) -> Callable[[], None]:
+        """Let torch_npu hand the scene to aclInit. Returns what takes the variable back."""
+        if self._interface.initialised:
+            return lambda: None  # it would change nothing, which the check has said
+        before = own_initial_config()
+        config = build_initial(self._request, self.root)
+        if before is not None:
+            config = {**_read(before), "dump": config["dump"]}
+        save_config(self._config, config)
+        os.environ[INIT_CONFIG] = os.fspath(self._config)
+
+        def restore() -> None:
+            if before is None:
+                os.environ.pop(INIT_CONFIG, None)
+            else:
+                os.environ[INIT_CONFIG] = before
+
+        return restore
+
+    # The end.
+
+    @property
+    def dumped(self) -> int:
+        """How many steps were dumped."""
+        return self._dumped
+
+    def flush(self) -> None:
+        if self._on and not self._interface.capturing:
+            self._interface.synchronize()
+
+    def stop(self) -> None:
+        """Switch the dump off and leave the target as it was. A second call does nothing."""
+        if not self.armed:
+            return
+        self.guard(self._switch_off)
+        self.armed = False
+        self._let_go()
+
+    def abandon(self) -> None:
+        """In a forked child, where the NPU cannot be used."""
+        self.armed = self._on = False
+        self._superseded = True
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._stop_watching()
+        restore, self._restore = self._restore, lambda: None
+        restore()
+        interface.release(self)
+
+    def _stop_watching(self) -> None:
+        if self._watch is not None:
+            self._watch.remove()
+
+    def reasons(self) -> Optional[list[str]]:
+        if self._superseded or self._request.scene == "exception" or (self._request.scene and self._dumped):
+            return None
+        found = []
+        if self._other_threads:
+            found.append(
+                f"the target was called {self._other_threads} times in threads other than the one that started it"
+            )
+        if self._target is not None and self._calls == 0:
+            found.append(f"the target, a {type(self._target).__name__}, was never called")
+        elif not self._dumped:
+            reached = f"{self._calls} steps ran" if self._calls else "no step began"
+            found.append(f"steps={self._request.steps} was not reached: {reached}")
+        else:
+            if not self._interface.initialised:
+                found.append("nothing used an NPU: tensors and modules are moved there with .npu()")
+            found.append("no kernel of aclnn was launched by a selected step; graphs and copies are none")
+            found.append("CANN wrote nothing: see its log in ~/ascend/log")
+        return found
+
+
+def _read(file: str) -> dict[str, Any]:
+    """The user's own file for aclInit, without which the rest of its settings would be lost."""
+    try:
+        found = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CaptureError(
+            f"{INIT_CONFIG}={file} cannot be read: {error}", hint="correct the file, or unset the variable"
+        ) from error
+    return found if isinstance(found, dict) else {}
+
+
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for session in list(_sessions):
+        session.abandon()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

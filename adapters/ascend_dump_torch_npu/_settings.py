@@ -1,0 +1,75 @@
+"""A request as CANN's dump JSON for eager kernels, and what is known about the process that will dump."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, Optional
+
+from ascend_dump._request import DumpRequest
+from ascend_dump._steps import Steps
+from ascend_dump.cann.config import Situation
+from ascend_dump.cann.config.build import acl_config
+
+__all__ = ["INIT_CONFIG", "build", "build_initial", "look_around", "selects_in_models", "torchair_dump"]
+
+#: Names the file that torch_npu hands to aclInit.
+INIT_CONFIG = "TORCH_ACL_INIT_CONFIG_PATH"
+_OF_MODELS = ("optype_blacklist", "opname_blacklist", "opname_range")
+_LAZY_DEVICE = "8.3.RC1"
+
+
+def build(request: DumpRequest, path: Path) -> dict[str, Any]:
+    """The dump JSON for one step. Raises ConfigError and NotSupported.
+
+    It holds no steps: what they count does not exist for single kernels, the capture switches instead. Models are
+    listed only where something asks for them.
+    """
+    wanted = request.replace(path=path, steps=Steps(None))
+    if request.scene is None and "op_switch" not in request.options:
+        if selects_in_models(request):
+            options = {name: value for name, value in request.options.items() if name not in _OF_MODELS}
+            wanted = wanted.replace(layers=(), models=(), options=options)
+        wanted = wanted.replace(options={**wanted.options, "op_switch": "only"})
+    return acl_config(wanted)
+
+
+def selects_in_models(request: DumpRequest) -> bool:
+    """Whether the request chooses among operators of models, which single kernels are none of."""
+    return bool(request.layers or request.models or any(name in request.options for name in _OF_MODELS))
+
+
+def build_initial(request: DumpRequest, path: Path) -> dict[str, Any]:
+    """The file for aclInit that holds a scene: with what torch_npu demands of it beside the dump."""
+    config = build(request, path)
+    torch_npu: Any = sys.modules["torch_npu"]
+    at_least = getattr(getattr(torch_npu.npu, "utils", None), "_is_gte_cann_version", None)
+    if at_least is None or at_least(_LAZY_DEVICE, "CANN"):
+        config["defaultDevice"] = {"default_device": "0"}
+    return config
+
+
+def look_around() -> Situation:
+    """This process. torch_npu hands `lite_exception` to aclInit, and CANN keeps the first exception dump."""
+    torch_npu: Any = sys.modules.get("torch_npu")
+    initialised = torch_npu is not None and bool(torch_npu.npu.is_initialized())
+    return Situation.here()._replace(exception_on=initialised)
+
+
+def torchair_dump() -> Optional[str]:
+    """Why torchair holds acl's dump interface in this process, None when it does not."""
+    backend: Any = sys.modules.get("torchair.core._backend")
+    recorded = getattr(backend, "_GLOBAL_COMPILE_OPTION", None) or {}
+    for name in ("ge_dump_with_acl_config", "ge.exec.enableDump"):
+        if recorded.get(name) not in (None, "", "0"):
+            return f"its first graph was built with {name}={recorded[name]}"
+    converter: Any = sys.modules.get("torchair._ge_concrete_graph.fx2ge_converter")
+    if getattr(converter, "g_cached_dump_root", None) is not None:
+        return "it has handed a dump configuration to acl"
+    return None
+
+
+def own_initial_config() -> Optional[str]:
+    """The file for aclInit that the user has chosen."""
+    return os.environ.get(INIT_CONFIG)
