@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump._errors import ConfigError, NotSupported
 from ascend_dump._patterns import text_matcher
+from ascend_dump.mindspore.dump_json import HOST_STATISTICS
 from ascend_dump.mindspore.runtime import RUNTIMES, Runtime
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
         "save_kernel_args": "True: save the arguments that operators were created with",
         "overflow_number": "for scene='overflow': stop after this many; 0 is no limit",
         "initial_iteration": "the number of the first iteration, since MindSpore 2.10",
+        "statistic_category": "statistics in MindSpore's own words, instead of stats=",
         "file_format": "npy or bin, for jit_level O2 up to MindSpore 2.5",
     }
 )
@@ -48,8 +50,6 @@ STATISTICS = {
     "posinf": "positive inf count",
     "neginf": "negative inf count",
     "zero": "zero count",
-    "poszero": "positive zero count",
-    "negzero": "negative zero count",
 }
 _ON_DEVICE = ("max", "min", "avg", "l2norm")
 _DEFAULT_STATISTICS = ("max", "min", "l2norm")
@@ -196,13 +196,33 @@ def _expression(pattern: str) -> str:
 
 
 def _statistics(request: DumpRequest, options: Mapping[str, Any]) -> list[str]:
+    if "statistic_category" in options:
+        given = options["statistic_category"]
+        found = [given] if isinstance(given, str) else list(given)
+        wrong = [name for name in found if name not in HOST_STATISTICS]
+        if wrong:
+            raise ConfigError(
+                f"options['statistic_category']: {wrong[0]!r} is none of MindSpore's",
+                hint=f"give some of {', '.join(HOST_STATISTICS)}",
+            )
+        return found
     if request.stats:
-        return [STATISTICS[name] for name in request.stats]
+        return [_statistic(name) for name in request.stats]
     if request.data == "tensor":
         return list(_DEFAULT_STATISTICS)
     if options.get("stat_calc_mode") == "device":
         return list(_ON_DEVICE)
-    return [*STATISTICS.values(), "count"]
+    return [*STATISTICS.values(), "count", "negative zero count", "positive zero count"]
+
+
+def _statistic(name: str) -> str:
+    if name in STATISTICS:
+        return STATISTICS[name]
+    raise NotSupported(
+        f"MindSpore does not count {name}: its 'negative zero count' and 'positive zero count' are those of elements "
+        "below and above zero",
+        hint="dump tensors and compute the statistic when reading, or use options['statistic_category']",
+    )
 
 
 def _devices(options: Mapping[str, Any]) -> list[int]:

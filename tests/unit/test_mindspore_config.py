@@ -328,7 +328,7 @@ def test_the_documented_file_of_each_mode_is_built_and_accepted(on):
         ({"layers": "conv"}, "kernels", ["conv"]),
         ({"layers": "*conv1*"}, "kernels", ["name-regex(.*conv1.*)"]),
         ({"layers": "re:op[0-9]$"}, "kernels", ["name-regex(.*(?:op[0-9]$).*)"]),
-        ({"stats": ["mean", "negzero"], "data": "stats"}, "statistic_category", ["avg", "negative zero count"]),
+        ({"stats": ["mean", "nan"], "data": "stats"}, "statistic_category", ["avg", "nan count"]),
         (
             {"data": "stats", "options": {"stat_calc_mode": "device"}},
             "statistic_category",
@@ -370,6 +370,7 @@ def test_each_option_of_the_block():
         ({"level": "kernel"}, "level"),
         ({"models": ["a", "b"]}, "net_name"),
         ({"layers": "re:a\\d"}, "backslash"),
+        ({"stats": ["negzero"]}, "below and above zero"),
         ({"layers": "a b"}, "blanks"),
         ({"options": {"set_dump": True, "on": "cpu"}}, "set_dump"),
         ({"options": {"file_format": "npy"}}, "file_format"),

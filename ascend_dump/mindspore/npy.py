@@ -1,0 +1,87 @@
+"""The header of an npy file, read without numpy's reader.
+
+MindSpore writes bfloat16 as two bytes with the type `<E2`, which numpy refuses; and a file is data from elsewhere,
+so neither its objects nor an absurd header may reach numpy.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import os
+import re
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from ascend_dump._errors import CorruptDump
+
+__all__ = ["NpyHeader", "read_npy_header"]
+
+_MAGIC = b"\x93NUMPY"
+#: numpy pads to 64 or 128 bytes; a shape of many dimensions still fits.
+_LONGEST = 16 * 1024
+_DTYPE = re.compile(r"([<>|=]?)(b1|[iu][1248]|f[248]|c8|c16)")
+_BFLOAT16 = ("<E2", "E2")
+_MOST = 2**63 - 1
+
+
+class NpyHeader(NamedTuple):
+    """dtype: a numpy type text, or "bfloat16". offset: where the elements begin. nbytes: how many they take."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    fortran: bool
+    offset: int
+    nbytes: int
+
+
+def read_npy_header(path: Path, *, bfloat16: bool = False) -> NpyHeader:
+    """Read and test the header against the size of the file. bfloat16: take raw two-byte elements for such.
+
+    Raises CorruptDump.
+    """
+    try:
+        # Opening a pipe would wait for its writer.
+        status = os.stat(path, follow_symlinks=False)
+        if not stat.S_ISREG(status.st_mode):
+            raise CorruptDump("not a regular file", path=path)
+        with open(path, "rb") as file:
+            start = file.read(12)
+            major = start[6] if len(start) > 6 else 0
+            if start[:6] != _MAGIC or major not in (1, 2, 3):
+                raise CorruptDump("it does not begin as an npy file", path=path, offset=0)
+            skip, length = (10, int.from_bytes(start[8:10], "little"))
+            if major > 1:
+                skip, length = (12, int.from_bytes(start[8:12], "little"))
+            if length > _LONGEST:
+                raise CorruptDump(f"its header claims {length} bytes", path=path, offset=8)
+            file.seek(skip)
+            text = file.read(length)
+    except OSError as error:
+        hint = "the files belong to the user who ran the program, and only that user may read them"
+        raise CorruptDump(f"cannot be read: {error.strerror}", path=path, hint=hint) from None
+    if len(text) < length:
+        raise CorruptDump("it ends within its header", path=path, offset=skip + len(text))
+    dtype, shape, fortran = _fields(text, path, bfloat16)
+    size = 2 if dtype == "bfloat16" else int(re.sub(r"\D", "", dtype))
+    nbytes = math.prod(shape) * size
+    if nbytes > status.st_size - skip - length:
+        there = status.st_size - skip - length
+        raise CorruptDump(f"its shape needs {nbytes} bytes, it holds {there}", path=path, offset=skip + length)
+    return NpyHeader(dtype, shape, fortran, skip + length, nbytes)
+
+
+def _fields(text: bytes, path: Path, bfloat16: bool) -> tuple[str, tuple[int, ...], bool]:
+    try:
+        found = ast.literal_eval(text.decode("utf-8").strip())
+        descr, shape, fortran = found["descr"], found["shape"], found["fortran_order"]
+    except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError):
+        raise CorruptDump("its header is not that of an npy file", path=path, offset=10) from None
+    if not isinstance(shape, tuple) or not all(type(size) is int and 0 <= size <= _MOST for size in shape):
+        raise CorruptDump("its shape is no shape", path=path, offset=10)
+    if descr in _BFLOAT16 or (bfloat16 and descr in ("|V2", "<V2")):
+        return "bfloat16", shape, bool(fortran)
+    if not isinstance(descr, str) or not _DTYPE.fullmatch(descr):
+        raise CorruptDump(f"its elements have the type {str(descr)[:40]!r}, which no dump has", path=path, offset=10)
+    return descr, shape, bool(fortran)
