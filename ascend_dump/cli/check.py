@@ -28,10 +28,10 @@ CHECKERS = {
     "acl": "ascend_dump.cann.config:check_acl_config",
     "ge": "ascend_dump.cann.config:check_ge_file",
     "mindspore": "ascend_dump.mindspore:check_mindspore_config",
+    "torchair": "ascend_dump_torchair._check_options:check_file",
 }
 #: Formats without a checker of their own, and what helps instead.
 _WITHOUT = {
-    "torchair": "the JSON torchair generates or takes by dump_config_path is an acl.json: use --against acl",
     "tensorflow": "TensorFlow's settings are no file; the options it hands to GE can be checked with --against ge",
 }
 _NAMES = (*CHECKERS, *_WITHOUT)
@@ -55,7 +55,8 @@ def graph_option(function: _Function) -> _Function:
 def check(file: str, against: Optional[str], graph: Optional[str], as_json: bool) -> Exit:
     """Tell what is refused in the configuration FILE, and what is accepted without being done.
 
-    FILE is an acl.json, or a JSON object of GE session options (ge.exec.*); - is standard input.
+    FILE is an acl.json, a JSON object of GE session options (ge.exec.*) or one of the options of torchair's
+    dump_config; - is standard input.
     The environment variables of this shell count, as they would in the application. Exits with
     2 when the file is refused, with 1 when something in it is silently ignored.
     """
@@ -123,6 +124,8 @@ def _guess(source: Source) -> str:
     if "dump" not in keys:
         if "common_dump_settings" in keys:
             return "mindspore"
+        if "enable_dump" in keys or "dump_config_path" in keys:
+            return "torchair"
         if any(key.startswith("ge.") for key in keys):
             return "ge"
     return "acl"

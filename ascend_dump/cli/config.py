@@ -29,6 +29,7 @@ BUILDERS = {
     "acl": "ascend_dump.cann.config.build:acl_config",
     "ge": "ascend_dump.cann.config.build:ge_options",
     "mindspore": "ascend_dump.mindspore.build:mindspore_config",
+    "torchair": "ascend_dump_torchair._settings:build_options",
 }
 
 
@@ -36,7 +37,7 @@ BUILDERS = {
     short_help="Write a dump configuration for a framework.",
     epilog="Example:  ascend-dump config --for acl --path dumps --layers conv1 -o acl.json",
 )
-@click.option("--for", "target", type=click.Choice([*BUILDERS, "torchair", "tensorflow"]), required=True)
+@click.option("--for", "target", type=click.Choice([*BUILDERS, "tensorflow"]), required=True)
 @request_options
 @click.option(
     "--config", metavar="FILE", type=click.Path(dir_okay=False), help="JSON or TOML with the same settings; options win"

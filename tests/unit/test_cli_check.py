@@ -128,7 +128,7 @@ def test_the_format_given_outranks_the_guess(tmp_path, capsys):
         assert main(["check", file, "--against", "ge"]) == Exit.USAGE
 
 
-@pytest.mark.parametrize("name", ["torchair", "tensorflow"])
+@pytest.mark.parametrize("name", ["tensorflow"])
 def test_a_format_without_checker_says_what_there_is(name, tmp_path, capsys):
     assert main(["check", _file(tmp_path), "--against", name]) == Exit.UNAVAILABLE
     error = capsys.readouterr().err
@@ -143,6 +143,25 @@ def test_a_mindspore_file_is_recognised(tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["against"] == "mindspore"
     assert document["problems"][0]["message"] == "Check dump json failed, dump_mode not found"
+
+
+def test_options_of_torchair_are_recognised(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "options.json"
+    file.write_text(json.dumps({"enable_dump": True, "dump_step": "5-2"}))
+    assert main(["check", str(file), "--json"]) == Exit.USAGE
+    document = json.loads(capsys.readouterr().out)
+    assert document["against"] == "torchair"
+    assert [problem["code"] for problem in document["problems"]] == ["AD244", "AD246"]
+
+
+def test_options_of_torchair_are_written(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["config", "--for", "torchair", "--path", "dumps", "--steps", "0|1", "-o", "options.json"]) == Exit.OK
+    written = json.loads(Path("options.json").read_text())
+    assert written["enable_dump"] is True
+    assert (written["dump_step"], written["dump_layer"]) == ("0-1", "")
+    assert main(["check", "options.json"]) == Exit.OK
 
 
 # --- config --------------------------------------------------------------------------------
@@ -246,7 +265,7 @@ def test_one_document_of_what_was_written(tmp_path, capsys):
         (["--for", "acl", "--layers", "conv*"], Exit.UNAVAILABLE, "exact names"),
         (["--for", "acl", "--data", "full"], Exit.UNAVAILABLE, "not both"),
         (["--for", "ge", "--models", "m"], Exit.UNAVAILABLE, "models"),
-        (["--for", "torchair"], Exit.UNAVAILABLE, "no builder for torchair"),
+        (["--for", "torchair", "--scene", "overflow"], Exit.UNAVAILABLE, "have no scene='overflow'"),
         (["--for", "acl", "--options", "typo=1"], Exit.USAGE, "typo"),
         (["--for", "acl", "--steps", "5-3"], Exit.USAGE, "backwards"),
         ([], Exit.USAGE, "--for"),

@@ -1,0 +1,101 @@
+"""Dumps of graphs that torchair compiles, by CANN's own dump service.
+
+torchair reads its options when the process builds its first graph and keeps them from then on, so a capture has to
+begin before that. GE counts the steps: one per execution of a graph, from 0.
+
+    with capture(model, framework="torchair", steps="0|1"):      a module: it is compiled in place for the block,
+        model(x)                                                 and is the eager one again behind it
+
+    config = torchair.CompilerConfig()                           a config: it is filled for the block, the program
+    with capture(config, steps="0|1"):                           builds its own backend of it
+        backend = torchair.get_npu_backend(compiler_config=config)
+        torch.compile(model, backend=backend)(x)
+
+    with capture(framework="torchair", steps="0|1"):             neither: every config that is given to
+        main()                                                   get_npu_backend in the block is filled
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from ascend_dump._adapter import Adapter
+from ascend_dump._errors import AscendDumpError
+from ascend_dump._problem import Problem
+from ascend_dump._request import DumpRequest
+
+if TYPE_CHECKING:
+    from ascend_dump_torchair._session import Session
+
+__all__ = ["TorchairAdapter", "check_options", "configure"]
+
+
+class TorchairAdapter(Adapter):
+    name = "torchair"
+    framework = "torchair"
+    # Below the host references: a module is compiled only where the program asks for it by name.
+    priority = -1
+    # Not torchair itself: torch_npu puts a proxy into sys.modules, which no import hook sees.
+    process_hooks = ("torchair.npu_fx_compiler",)
+
+    def accepts(self, target: Any) -> bool:
+        from ascend_dump_torchair._config import is_config
+
+        if target is None or is_config(target):
+            return True
+        torch = sys.modules.get("torch")
+        return torch is not None and isinstance(target, torch.nn.Module)
+
+    def check(self, request: DumpRequest, target: Any) -> list[Problem]:
+        from ascend_dump_torchair._check import check
+
+        return check(request, target)
+
+    def start(self, request: DumpRequest, target: Any) -> Session:
+        from ascend_dump_torchair._session import Session
+
+        return Session(request, target)
+
+    def stop(self, session: Session) -> None:
+        session.stop()
+
+    def root(self, session: Session) -> Path:
+        return session.root
+
+    def counts_steps(self, target: Any) -> bool:
+        return True
+
+    def reasons(self, session: Session) -> Optional[list[str]]:
+        return session.reasons()
+
+    def failure(self, session: Session) -> Optional[AscendDumpError]:
+        return session.failure
+
+    def activate(self, request: DumpRequest) -> None:
+        from ascend_dump_torchair._launcher import activate
+
+        activate(self, request)
+
+
+def configure(config: Any, request: DumpRequest) -> list[Problem]:
+    """Fill a torchair.CompilerConfig with what a request asks for; it stays filled.
+
+    The dump goes to `request.path`, which is created when missing. Call it before the first graph of the process is
+    built. Returns what torchair or GE will ignore. Raises ConfigError for what they refuse, NotSupported for what
+    torchair cannot do, WriteError when the path cannot be written.
+    """
+    from ascend_dump_torchair._configure import configure
+
+    return configure(config, request)
+
+
+def check_options(options: Any, *, mode: str = "max-autotune") -> list[Problem]:
+    """Find what torchair or GE would refuse in the options of `config.dump_config`, or accept without doing it.
+
+    options: a mapping of option names to values as they would be assigned. mode: of the CompilerConfig.
+    """
+    from ascend_dump_torchair._check_options import check_options
+
+    return check_options(options, mode=mode)

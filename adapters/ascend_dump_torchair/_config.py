@@ -1,0 +1,121 @@
+"""Reading, setting and restoring the options of a torchair.CompilerConfig, by what it has and not by its version."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Callable, Optional
+
+from ascend_dump._errors import ConfigError, NotSupported
+
+__all__ = ["Filled", "has", "is_config", "mode_of", "read", "torchair"]
+
+_ABSENT = object()
+
+
+def torchair() -> Any:
+    """The torchair that the program has imported or can import. Raises what that import raises."""
+    import importlib
+
+    return importlib.import_module("torchair")
+
+
+def is_config(target: Any) -> bool:
+    """Whether this is a CompilerConfig, of torchair or of the copy that a long import path makes."""
+    kind = type(target)
+    return kind.__name__ == "CompilerConfig" and hasattr(target, "dump_config") and hasattr(target, "mode")
+
+
+def is_foreign(target: Any) -> bool:
+    """Whether a config is of another class than `torchair.CompilerConfig`."""
+    loaded = sys.modules.get("torchair")
+    # A proxy of torch_npu raises AttributeError until it is initialised.
+    return type(target) is not getattr(loaded, "CompilerConfig", None)
+
+
+def has(config: Any, option: str) -> bool:
+    """Whether this torchair has an option, such as "dump_config.dump_data"."""
+    return _find(config, option) is not _ABSENT
+
+
+def read(config: Any, option: str) -> Any:
+    """What an option reads as: text, or None. None too where this torchair does not have it."""
+    found = _find(config, option)
+    return getattr(found, "value", None if found is _ABSENT else found)
+
+
+def mode_of(config: Any) -> str:
+    """The compilation mode; torchair's oldest versions have one only."""
+    return str(read(config, "mode") or "max-autotune")
+
+
+def _find(config: Any, option: str) -> Any:
+    here = config
+    for name in option.split("."):
+        here = getattr(here, name, _ABSENT)
+    return here
+
+
+class Filled:
+    """Options set on a config, which `restore` puts back as they were."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self._undo: list[Callable[[], None]] = []
+
+    def set(self, options: Mapping[str, Any]) -> None:
+        """Set options, such as {"dump_config.dump_step": "0|1"}; all of them, or none.
+
+        Raises ConfigError for what torchair refuses and NotSupported for what this torchair does not have.
+        """
+        try:
+            for option, value in options.items():
+                self._set(option, value)
+        except BaseException:
+            self.restore()
+            raise
+
+    def _set(self, option: str, value: Any) -> None:
+        path, _, name = option.rpartition(".")
+        section = _find(self.config, path) if path else self.config
+        if section is _ABSENT or getattr(section, name, _ABSENT) is _ABSENT:
+            raise NotSupported(
+                f"this torchair has no option config.{option}", hint="it came with a later torch_npu; see its release"
+            )
+        self._undo.append(_remember(section, name))
+        try:
+            setattr(section, name, value)
+        except (ValueError, TypeError, FileNotFoundError) as error:
+            raise refusal(option, value, error) from error
+
+    def restore(self) -> None:
+        """Put every option back; a second call does nothing."""
+        while self._undo:
+            self._undo.pop()()
+
+
+def refusal(option: str, value: object, error: Exception) -> ConfigError:
+    """torchair's refusal in one line: its messages carry a traceback."""
+    said = (str(error).splitlines() or [type(error).__name__])[0]
+    return ConfigError(
+        f"torchair refuses config.{option} = {value!r}: {said}",
+        hint="`ascend-dump check --against torchair` tells what each option takes",
+        code="AD243",
+    )
+
+
+def _remember(section: Any, name: str) -> Callable[[], None]:
+    """How to undo an assignment. An option keeps its raw value, as reading gives text and some refuse their default."""
+    held = vars(section).get(name, vars(section).get(f"_{name}", _ABSENT))
+    if hasattr(held, "_value"):
+        before = held._value
+        return lambda: setattr(held, "_value", before)
+    plain = vars(section).get(name, _ABSENT)
+    return lambda: object.__setattr__(section, name, None if plain is _ABSENT else plain)
+
+
+def engine_modules() -> tuple[Optional[Any], Optional[Any], Optional[Any]]:
+    """torchair's modules that keep what the process has once, as far as they are loaded."""
+    names = ("torchair.core._backend", "torchair._ge_concrete_graph.fx2ge_converter", "torchair.core._torchair")
+    backend, converter, native = (sys.modules.get(name) for name in names)
+    return backend, converter, native

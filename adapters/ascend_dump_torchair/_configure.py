@@ -1,0 +1,34 @@
+"""The plain function: a config is filled and stays filled."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ascend_dump._errors import ConfigError
+from ascend_dump._paths import make_private_directory
+from ascend_dump._problem import Problem
+from ascend_dump._request import DumpRequest
+from ascend_dump_torchair._check import check
+from ascend_dump_torchair._config import is_config
+from ascend_dump_torchair._session import fill
+
+__all__ = ["configure"]
+
+
+def configure(config: Any, request: DumpRequest) -> list[Problem]:
+    """See `ascend_dump_torchair.configure`."""
+    if not is_config(config):
+        raise ConfigError(
+            f"a {type(config).__name__} is no torchair.CompilerConfig", hint="give torchair.CompilerConfig()"
+        )
+    problems = check(request, config)
+    refused = [problem for problem in problems if problem.severity == "error"]
+    if refused:
+        text = "\n".join(str(problem) for problem in refused)
+        raise ConfigError(text, hint="nothing was set; see the hints above", code=refused[0].code)
+    root = Path(os.path.abspath(request.path))
+    make_private_directory(root)
+    fill(request, config, root, root / f"torchair-{os.getpid()}.json")
+    return problems

@@ -1,0 +1,71 @@
+"""The launcher road: every config of the process that is given to `get_npu_backend`, without a change to its code.
+
+The program's own settings of a config after that call win, as torchair reads a config when the first graph is built.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, Optional
+
+from ascend_dump._activation import at_exit
+from ascend_dump._adapter import Adapter
+from ascend_dump._errors import ConfigError
+from ascend_dump._paths import make_private_directory
+from ascend_dump._rank import current_rank
+from ascend_dump._request import DumpRequest
+from ascend_dump_torchair._hook import Hook
+
+__all__ = ["activate"]
+
+log = logging.getLogger("ascend_dump")
+
+
+def activate(adapter: Adapter, request: DumpRequest) -> None:
+    """Arm the process. What torchair would refuse is told when the first backend is made."""
+    launched = _Process(adapter, request)
+    at_exit(launched.stop)
+
+
+class _Process:
+    """Opens a session at the first backend, whose config tells the mode."""
+
+    def __init__(self, adapter: Adapter, request: DumpRequest) -> None:
+        self._adapter = adapter
+        self._request = request
+        self._session: Any = None
+        self._refused: Optional[str] = None
+        self._pid = os.getpid()
+        self._hook = Hook(self._fill)
+
+    def _fill(self, config: Any) -> None:
+        if self._refused is not None or os.getpid() != self._pid:
+            return
+        if self._session is not None:
+            self._session._fill(config)
+            return
+        rank = current_rank().rank
+        if rank not in self._request.ranks:
+            self._refused = f"rank {rank} is not among ranks={self._request.ranks}"
+            log.info("%s: nothing is captured here", self._refused)
+            return
+        problems = self._adapter.check(self._request, config)
+        for problem in problems:
+            if problem.severity == "error":
+                self._refused = str(problem)
+                raise ConfigError(problem.message, hint=problem.hint, code=problem.code)
+            log.warning("%s", problem)
+        make_private_directory(self._request.path)
+        self._session = self._adapter.start(self._request, config)
+
+    def stop(self) -> None:
+        """At exit: put the configs back, and say so when nothing was written."""
+        self._hook.remove()
+        if self._session is None or os.getpid() != self._pid:
+            return
+        root = self._adapter.root(self._session)
+        self._adapter.stop(self._session)
+        if not any(names for _, _, names in os.walk(root)):
+            for reason in self._adapter.reasons(self._session) or []:
+                log.warning("the capture wrote nothing: %s", reason)

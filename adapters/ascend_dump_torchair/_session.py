@@ -1,0 +1,200 @@
+"""One active capture: a config is filled for the block, and GE is closed behind it when it dumped for us."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, WriteError
+from ascend_dump._paths import make_run_directory, open_private
+from ascend_dump._rank import current_rank
+from ascend_dump._request import DumpRequest
+from ascend_dump.cann.config import check_acl_config
+from ascend_dump_torchair import _engine
+from ascend_dump_torchair._check import config_of
+from ascend_dump_torchair._config import Filled, is_config, torchair
+from ascend_dump_torchair._hook import Hook
+from ascend_dump_torchair._settings import Settings, build_settings
+from ascend_dump_torchair._target import InPlace, calls_of
+
+__all__ = ["Session", "fill", "why_failed"]
+
+log = logging.getLogger("ascend_dump")
+
+_TWICE = "Unsupport twice"
+
+
+class Session:
+    """One active capture.
+
+    root      where this capture's files are, new and empty; torchair and GE add levels of their own below it
+    failure   what kept the graphs from being compiled, if anything did
+
+    Raises at the start ConfigError and NotSupported for what torchair refuses or lacks, WriteError when the path
+    cannot be written.
+    """
+
+    def __init__(self, request: DumpRequest, target: Any) -> None:
+        self.failure: Optional[AscendDumpError] = None
+        self._request = request
+        self._target = target
+        self._stopped = False
+        self._errors: list[str] = []
+        self._compiled = False
+        self._built = False
+        place = Path(os.path.abspath(request.path)) / current_rank().level
+        self.root = make_run_directory(place)
+        self._file = place / f"torchair-{self.root.name}.json"
+        self._generated = Path.cwd() / "ge_dump_data_json"
+        if request.options.get("reset"):
+            _engine.close()
+        self._filled: list[Filled] = []
+        self._undo: list[Callable[[], None]] = []
+        try:
+            self.settings = self._fill(config_of(request, target))
+            if target is None:
+                self._undo.append(Hook(self._fill).remove)
+            elif not is_config(target):
+                self._undo.append(self._compile(target).remove)
+        except BaseException:
+            self._restore()
+            raise
+
+    def _fill(self, config: Any) -> Settings:
+        settings, filled = fill(self._request, config, self.root, self._file)
+        self._filled.append(filled)
+        return settings
+
+    def _compile(self, target: Any) -> InPlace:
+        import torch
+
+        options = self._request.options
+        backend = torchair().get_npu_backend(compiler_config=self._filled[0].config)
+        given = {name: options[name] for name in ("dynamic", "fullgraph") if name in options}
+        compiled = torch.compile(calls_of(target), backend=self._watch(backend), **given)
+        return InPlace(target, compiled, self._failed)
+
+    def _watch(self, backend: Callable[..., Any]) -> Callable[..., Any]:
+        def npu(module: Any, example_inputs: Any, **kwargs: Any) -> Any:
+            self._compiled = True
+            return backend(module, example_inputs, **kwargs)
+
+        return npu
+
+    def _failed(self, error: Exception) -> None:
+        self.failure = why_failed(error)
+        log.warning("the module runs eagerly from here on: %s", self.failure)
+        self.failure.reported = True
+
+    def stop(self) -> None:
+        """Put everything back. GE is closed when its dump is ours. A second call does nothing."""
+        if self._stopped:
+            return
+        self._stopped = True
+        ours = self._dumps_for_us()
+        self._built = ours or self._compiled
+        self._restore()
+        if ours:
+            self._look_at_generated()
+            _engine.close()
+            _engine.take_back(self.root.parent)
+        elif self.settings.road in ("eager", "aclgraph") or self._compiled:
+            _engine.forget_graphs()
+        self._remove_generated()
+        if self.failure is None and self._only_graphs():
+            listed = "".join(f"\n  - {reason}" for reason in self.reasons() or [])
+            hint = "see cap.problems, and `ascend-dump doctor`"
+            self.failure = CaptureError(f"the capture wrote graphs but no operator{listed}", hint=hint, code="AD303")
+
+    def _restore(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+        while self._filled:
+            self._filled.pop().restore()
+
+    def _dumps_for_us(self) -> bool:
+        """Whether GE was initialised with the settings of this capture."""
+        recorded = _engine.recorded() or {}
+        places = (os.fspath(self.root), os.fspath(self._file))
+        return any(str(value).startswith(places) for value in recorded.values())
+
+    def _files(self) -> Iterator[Path]:
+        """The dump JSON that torchair wrote into the working directory."""
+        yield from self._generated.glob(f"dump_options_*_pid{os.getpid()}.json")
+
+    def _look_at_generated(self) -> None:
+        """torchair drops what the device answers to its JSON, so that is looked up here."""
+        for file in self._files():
+            found = (problem for problem in check_acl_config(file) if problem.severity == "error")
+            self._errors += [f"the device refuses the settings that torchair generates: {each}" for each in found]
+
+    def _remove_generated(self) -> None:
+        for file in self._files():
+            file.unlink()
+        with contextlib.suppress(OSError):  # another process has its own in it, or there is none
+            self._generated.rmdir()
+
+    def _only_graphs(self) -> bool:
+        if "graph_dump" not in self._request.options:
+            return False
+        names = [name for _, _, found in os.walk(self.root) for name in found]
+        return bool(names) and all(name.startswith("dynamo_") for name in names)
+
+    def reasons(self) -> Optional[list[str]]:
+        """After the stop: why nothing was written, most likely first."""
+        request = self._request
+        if request.scene in ("overflow", "exception"):
+            return None
+        found = list(self._errors)
+        if not self._built and self.settings.road in ("options", "json"):
+            found.append(
+                "no graph was built from the captured config in the block: the model was not called, or its graph was "
+                "built before the block, or by a backend that has another config (such as backend='npu')"
+            )
+            return found
+        if not request.steps.all:
+            found.append(f"no graph was executed for a step in steps={request.steps}; each graph counts from 0")
+        if request.layers or request.models:
+            found.append(
+                "no operator or graph has a name that layers= and models= ask for; GE compares exact names, and "
+                "options={'graph_dump': 'py'} writes those of torchair"
+            )
+        if request.level == "kernel":
+            found.append("level='kernel' leaves graphs out")
+        return found
+
+
+def fill(request: DumpRequest, config: Any, root: Path, file: Path) -> tuple[Settings, Filled]:
+    """Set a request's options on a config. file: where the dump JSON goes if one is needed."""
+    settings = build_settings(request, config, root, file)
+    if settings.file is not None and not file.exists():
+        try:
+            with open(open_private(file, os.O_WRONLY | os.O_EXCL), "w", encoding="utf-8") as opened:
+                opened.write(json.dumps(settings.file, indent=2, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise WriteError(f"{file} cannot be written: {error.strerror}", hint="free some space") from error
+    filled = Filled(config)
+    filled.set(settings.options)
+    return settings, filled
+
+
+def why_failed(error: Exception) -> AscendDumpError:
+    """The error for what torch.compile raised; its text holds whole tables before the reason."""
+    inner = getattr(error, "inner_exception", None) or error.__cause__ or error
+    text = str(inner)
+    said = (text.splitlines() or [type(inner).__name__])[0]
+    if _TWICE in text:
+        return CaptureError(
+            "GE was initialised by another graph inside the block, with other options, so this one cannot dump",
+            hint="call the captured model first, or give it the other's config: options={'compiler_config': config}",
+            code="AD240",
+        )
+    return AdapterError(
+        f"torchair could not compile the model: {said[:500]}",
+        hint="compile it without a capture first; the mode and the log of torchair tell more",
+    )

@@ -1,0 +1,90 @@
+"""A module that is compiled in place for a block, and what can be told about a module from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Callable, Optional
+
+__all__ = ["InPlace", "calls_of", "find_compiled", "find_scopes", "is_compilable", "uses_cache"]
+
+_IMPL = "_compiled_call_impl"
+_CACHE_MODULE = "inference._cache_compiler"
+
+
+class InPlace:
+    """A module whose calls go to its compiled form until `remove`.
+
+    failed: called with what the compilation of a graph raised; the call goes on eagerly, as the later ones do.
+    """
+
+    def __init__(self, target: Any, compiled: Callable[..., Any], failed: Callable[[Exception], None]) -> None:
+        self._target = target
+        self._compiled: Optional[Callable[..., Any]] = compiled
+        self._failed = failed
+        self._put = self._call
+        target.__dict__[_IMPL] = self._put
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        from torch._dynamo.exc import BackendCompilerFailed
+
+        compiled = self._compiled
+        if compiled is None:
+            return self._target._call_impl(*args, **kwargs)
+        try:
+            return compiled(*args, **kwargs)
+        except BackendCompilerFailed as error:
+            # A graph is compiled before it runs, so nothing of it has happened yet.
+            self._compiled = None
+            self._failed(error)
+        return self._target._call_impl(*args, **kwargs)
+
+    def remove(self) -> None:
+        """Make it the eager module again; one that was compiled anew in the block stays as it is."""
+        self._compiled = None
+        if self._target.__dict__.get(_IMPL) is self._put:
+            del self._target.__dict__[_IMPL]
+
+
+def calls_of(target: Any) -> Callable[..., Any]:
+    """The module's calls as a function to compile.
+
+    PyTorch does not compile `_call_impl` itself for modules of its own, such as Sequential.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return target._call_impl(*args, **kwargs)
+
+    return call
+
+
+def is_compilable(target: Any) -> bool:
+    """Whether the module's calls look for a compiled form; script modules have none, nor does PyTorch before 2.1."""
+    import torch
+
+    return hasattr(torch.nn.Module, _IMPL) and not isinstance(target, torch.jit.ScriptModule)
+
+
+def find_compiled(target: Any) -> Optional[str]:
+    """Which part of the module was compiled before; None when it is eager."""
+    from torch._dynamo import OptimizedModule
+
+    for name, module in target.named_modules():
+        if isinstance(module, OptimizedModule) or getattr(module, _IMPL, None) is not None:
+            return f"its part {name!r}" if name else "the module"
+    return None
+
+
+def find_scopes(target: Any) -> Iterator[str]:
+    """The kinds of modules whose forward names `data_dump`, torchair's scope."""
+    seen = set()
+    for module in target.modules():
+        code = getattr(getattr(type(module), "forward", None), "__code__", None)
+        if code is not None and code not in seen and "data_dump" in code.co_names:
+            seen.add(code)
+            yield f"{type(module).__qualname__}.forward"
+
+
+def uses_cache(target: Any) -> bool:
+    """Whether a part of the module holds what torchair.inference.cache_compile returns."""
+    held = (value for module in target.modules() for value in vars(module).values())
+    return any(type(value).__module__.endswith(_CACHE_MODULE) for value in held)

@@ -1,0 +1,19 @@
+"""Models and a simulated torchair that several test files use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def make_mlp() -> Any:
+    """Two linear layers with an activation, always the same."""
+    import torch
+
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+
+
+def make_input() -> Any:
+    import torch
+
+    return torch.arange(40, dtype=torch.float32).reshape(5, 8) / 40
