@@ -36,6 +36,7 @@ __all__ = ["FAKES", "MARK", "install"]
 FAKES: Mapping[str, str] = MappingProxyType(
     {
         "acl": "ascend_dump.fakes.acl",
+        "mindspore": "ascend_dump.fakes.mindspore",
         "npu_bridge": "ascend_dump.fakes.npu_bridge",
         "torch_npu": "ascend_dump.fakes.torch_npu",
         "torchair": "ascend_dump.fakes.torchair",

@@ -346,6 +346,10 @@ class Npu:
         """Let every execution of an operator overflow; status as in the documents, acc_type AIC, AIV, AICPU, SDMA."""
         self._service.overflows[op_name] = (status, acc_type)
 
+    def overflows_in(self, op_name: str) -> bool:
+        """Whether `overflow` named this operator."""
+        return op_name in self._service.overflows
+
     def trample(self, layer_op: str, watched_op: str, *, offset: int, data: bytes) -> None:
         """Let one operator write bytes over output 0 of another that ran before it in the same model and step."""
         self._service.tramples.append(Trample(layer_op, watched_op, offset, bytes(data)))

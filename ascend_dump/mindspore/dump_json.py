@@ -187,7 +187,7 @@ class _Reader:
         self._found["e2e"] = _E2E in top
         if _E2E in top:
             self._e2e(top[_E2E] if isinstance(top[_E2E], dict) else {})
-        else:
+        elif not self._runtime.ge:
             self._warnings += [
                 f"[Dump Alert {turn}/3]: For 'Dump', in the scenario where 'backend' is 'ms_backend', please configure "
                 "'e2e_dump_setting', otherwise there will be no data."

@@ -1,0 +1,309 @@
+"""The operators of the fake MindSpore as functions: `mindspore.ops`, and what tensors' methods call.
+
+Each function gives the kernel the inputs that MindSpore's kernels have, constants included: MatMul's two flags,
+BiasAdd's and BatchNorm's data format, an axis. They show in a dump as inputs without a dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+import numpy as np
+
+from ascend_dump.fakes._mindspore_kernels import KERNELS, Changed
+from ascend_dump.fakes._mindspore_process import current
+from ascend_dump.fakes._mindspore_types import DTYPES, DType, Parameter, Tensor, array_of, dtype_of
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes._mindspore_graph import Value
+
+    _Array = np.ndarray[Any, Any]
+
+__all__ = ["call", "execute", "expanded"]
+
+_YES, _NO = np.asarray(True), np.asarray(False)
+#: The data format NCHW as kernels take it.
+_NCHW = np.asarray(0, np.int64)
+#: Two operands of these get one type.
+_BINARY = frozenset(
+    (
+        *("Add", "Sub", "Mul", "Div", "Pow", "Maximum", "Minimum"),
+        *("Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual"),
+    )
+)
+
+
+def execute(op_type: str, *inputs: Value, **attrs: Any) -> tuple[Tensor, ...]:
+    """Run one operator. inputs: tensors, and arrays for constants."""
+    process = current()
+    process.initialize_device()
+    before = [one.array if isinstance(one, Tensor) else one for one in inputs]
+    with np.errstate(all="ignore"):
+        found = KERNELS[op_type](*(array for array in before if array is not None), **attrs)
+    whole = found if isinstance(found, Changed) else Changed(found if isinstance(found, tuple) else (found,), {})
+    outputs = tuple(Tensor(np.asarray(one)) for one in whole.outputs)
+    for position, array in whole.inputs.items():
+        target = inputs[position]
+        if isinstance(target, Tensor):
+            target.array = array
+    if process.tape is not None:
+        node = process.tape.note(op_type, inputs, before, outputs, attrs)
+        node.marked = process.marked > 0
+    return outputs
+
+
+def call(op_type: str, *inputs: Any, **attrs: Any) -> Tensor:
+    """Run one operator on tensors and Python numbers, and return its first output."""
+    values = _same_type(inputs) if op_type in _BINARY else [_tensor(one) for one in inputs]
+    return execute(op_type, *values, **attrs)[0]
+
+
+def expanded(name: str) -> Any:
+    """The scope of operators that MindSpore's compiler puts in the place of another one."""
+    import contextlib
+
+    tape = current().tape
+    return contextlib.nullcontext() if tape is None else tape.within(f"Expand/_{name}")
+
+
+def _tensor(value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else Tensor(value)
+
+
+def _same_type(values: Sequence[Any]) -> list[Tensor]:
+    tensors = [one for one in values if isinstance(one, Tensor)]
+    if not tensors:
+        return [_tensor(one) for one in values]
+    kind = np.result_type(*(one.array.dtype for one in tensors))
+    if {one.array.dtype for one in tensors} == {np.dtype(np.float32), np.dtype(np.int64)}:
+        kind = np.dtype(np.float32)
+    if kind.kind in "iub" and any(isinstance(one, float) for one in values):
+        kind = np.dtype(np.float32)
+    made = []
+    for one in values:
+        if not isinstance(one, Tensor):
+            made.append(Tensor(array_of(one).astype(kind)))
+        elif one.array.dtype != kind:
+            made.append(cast(one, dtype_of(np.empty(0, kind))))
+        else:
+            made.append(one)
+    return made
+
+
+def add(x: Any, y: Any) -> Tensor:
+    return call("Add", x, y)
+
+
+def sub(x: Any, y: Any) -> Tensor:
+    return call("Sub", x, y)
+
+
+def mul(x: Any, y: Any) -> Tensor:
+    if isinstance(x, Tensor) and isinstance(y, Tensor):
+        return call("Mul", x, y)
+    with expanded("Muls"):
+        return call("Mul", *((x, y) if isinstance(x, Tensor) else (y, x)))
+
+
+def div(x: Any, y: Any) -> Tensor:
+    return call("Div", x, y)
+
+
+def power(x: Any, y: Any) -> Tensor:
+    return call("Pow", x, y)
+
+
+def exp(x: Any) -> Tensor:
+    return call("Exp", x)
+
+
+def log(x: Any) -> Tensor:
+    return call("Log", x)
+
+
+def sqrt(x: Any) -> Tensor:
+    return call("Sqrt", x)
+
+
+def square(x: Any) -> Tensor:
+    return call("Square", x)
+
+
+def neg(x: Any) -> Tensor:
+    return call("Neg", x)
+
+
+def absolute(x: Any) -> Tensor:
+    return call("Abs", x)
+
+
+def tanh(x: Any) -> Tensor:
+    return call("Tanh", x)
+
+
+def sigmoid(x: Any) -> Tensor:
+    return call("Sigmoid", x)
+
+
+def relu(x: Any) -> Tensor:
+    return call("ReLU", x)
+
+
+def gelu(x: Any) -> Tensor:
+    return call("GeLU", x)
+
+
+def maximum(x: Any, y: Any) -> Tensor:
+    return call("Maximum", x, y)
+
+
+def minimum(x: Any, y: Any) -> Tensor:
+    return call("Minimum", x, y)
+
+
+def equal(x: Any, y: Any) -> Tensor:
+    return call("Equal", x, y)
+
+
+def softmax(x: Any, axis: int = -1) -> Tensor:
+    return execute("Softmax", _tensor(x), np.asarray(axis, np.int64))[0]
+
+
+def log_softmax(x: Any, axis: int = -1) -> Tensor:
+    return execute("LogSoftmax", _tensor(x), np.asarray(axis, np.int64))[0]
+
+
+def matmul_kernel(x: Value, y: Value, transpose_x: bool = False, transpose_y: bool = False) -> Tensor:
+    """The kernel MatMul, with its two flags."""
+    return execute("MatMul", x, y, _YES if transpose_x else _NO, _YES if transpose_y else _NO)[0]
+
+
+def matmul(x: Any, y: Any) -> Tensor:
+    """`ops.matmul`, which the compiler expands into the kernel."""
+    left, right = _same_type((x, y))
+    with expanded("MatMulExt"):
+        if left.ndim == 2 and right.ndim == 2:
+            return matmul_kernel(left, right)
+        return execute("BatchMatMul", left, right, _NO, _NO)[0]
+
+
+def bias_add(x: Any, bias: Any) -> Tensor:
+    return execute("BiasAdd", _tensor(x), _tensor(bias), _NCHW)[0]
+
+
+def reshape(x: Any, shape: Sequence[int]) -> Tensor:
+    value = _tensor(x)
+    return execute("Reshape", value, shape=tuple(np.empty(value.shape, np.bool_).reshape(tuple(shape)).shape))[0]
+
+
+def flatten(x: Any, order: str = "C", *, start_dim: int = 1, end_dim: int = -1) -> Tensor:
+    if order != "C" or start_dim != 1 or end_dim != -1:
+        raise NotImplementedError("the fake MindSpore flattens everything but the first dimension, in C order")
+    return execute("Flatten", _tensor(x))[0]
+
+
+def transpose(x: Any, input_perm: Sequence[int]) -> Tensor:
+    return execute("Transpose", _tensor(x), perm=tuple(input_perm))[0]
+
+
+def cast(x: Any, dtype: Any) -> Tensor:
+    kind = dtype if isinstance(dtype, DType) else Tensor(np.empty(0), dtype).dtype
+    return execute("Cast", _tensor(x), dtype=kind.numpy)[0]
+
+
+def getitem(x: Tensor, key: Any) -> Tensor:
+    plain = key.asnumpy() if isinstance(key, Tensor) else key
+    return execute("StridedSlice", x, key=plain)[0]
+
+
+def concat(tensors: Sequence[Any], axis: int = 0) -> Tensor:
+    return execute("Concat", *(_tensor(one) for one in tensors), axis=axis)[0]
+
+
+cat = concat
+
+
+def _reduce(op_type: str, x: Any, axis: Any, keep_dims: bool) -> Tensor:
+    value = _tensor(x)
+    axes = tuple(range(value.ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    given = None if axis is None else np.asarray(axes, np.int64)
+    constants = (given, np.asarray(keep_dims), *((_NO,) if op_type == "ReduceSum" else ()))
+    return execute(op_type, value, *constants, axis=axes, keep_dims=keep_dims)[0]
+
+
+def total(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    with expanded("SumExt"):
+        return _reduce("ReduceSum", x, axis, keepdims)
+
+
+def reduce_sum(x: Any, axis: Any = None, keep_dims: bool = False) -> Tensor:
+    return _reduce("ReduceSum", x, axis, keep_dims)
+
+
+def mean(x: Any, axis: Any = None, keep_dims: bool = False) -> Tensor:
+    return _reduce("ReduceMean", x, axis, keep_dims)
+
+
+def amax(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    return _reduce("ReduceMax", x, axis, keepdims)
+
+
+def amin(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    return _reduce("ReduceMin", x, axis, keepdims)
+
+
+def argmax(x: Any, dim: Optional[int] = None, keepdim: bool = False) -> Tensor:
+    if keepdim:
+        raise NotImplementedError("the fake MindSpore has no keepdim for argmax")
+    return execute("ArgMaxExt", _tensor(x), axis=dim)[0]
+
+
+def assign(variable: Parameter, value: Any) -> Tensor:
+    return execute("Assign", variable, _tensor(value))[0]
+
+
+def assign_add(variable: Parameter, value: Any) -> Tensor:
+    return execute("AssignAdd", variable, _tensor(value))[0]
+
+
+def depend(value: Any, expr: Any) -> Any:
+    """`ops.depend`: an order of operators, which here is that of the program."""
+    return value
+
+
+def stop_gradient(value: Tensor) -> Tensor:
+    return Tensor(value.array)
+
+
+def zeros(size: Union[int, Sequence[int]], dtype: Any = None) -> Tensor:
+    return Tensor(np.zeros(size, np.float32), dtype or DTYPES["float32"])
+
+
+def ones(shape: Union[int, Sequence[int]], dtype: Any = None) -> Tensor:
+    return Tensor(np.ones(shape, np.float32), dtype or DTYPES["float32"])
+
+
+def zeros_like(input: Any) -> Tensor:
+    return Tensor(np.zeros_like(array_of(input)))
+
+
+def ones_like(input: Any) -> Tensor:
+    return Tensor(np.ones_like(array_of(input)))
+
+
+def arange(*arguments: Any, dtype: Any = None) -> Tensor:
+    return Tensor(np.arange(*arguments), dtype)
+
+
+def cross_entropy(input: Any, target: Any) -> Tensor:
+    """`ops.cross_entropy` of class indices with the reduction mean."""
+    return execute("SparseSoftmaxCrossEntropyWithLogits", _tensor(input), _tensor(target), is_grad=False)[0]
+
+
+def shape(x: Tensor) -> tuple[int, ...]:
+    return x.shape
+
+
+def size(x: Tensor) -> int:
+    return x.size

@@ -1,0 +1,302 @@
+"""A stand-in for the module `mindspore`, as far as training scripts in the shape of MindSpore's Dump document need it.
+
+    with ascend_dump.fakes.install("mindspore") as npu:
+        import mindspore as ms
+        from mindspore import nn
+
+Networks compute with numpy. MINDSPORE_DUMP_CONFIG is read at the moments, and refused with the words, of MindSpore
+2.10.0, and the trees it writes are those of MindSpore 2.10.0 on a CPU, up to timestamps. `set_device("Ascend")` and
+`set_context(jit_level=…)` choose the simulated device: O0 and O1 write the tree of the document's first chapter, O2
+writes nothing since MindSpore 2.6. The environment variable ASCEND_DUMP_FAKE_MINDSPORE_VERSION, read when the fake is
+installed, makes it an older one: below 2.6, O2 writes the layout of the document's chapter "Dump in Ascend O2 Mode".
+
+Known differences from MindSpore:
+
+- `construct` is executed, not compiled: prints in it happen at every step, branches and loops are those of Python and
+  make no subgraphs, and the order of operators is that of the program (the real one puts optimizer steps between
+  backward operators).
+- The scope of a backward operator is that of its own forward operator. Where a graph has the same operator several
+  times, MindSpore gives all its backward operators the scope of one of them, and numbers them in its own order.
+- The gradient of a function under `jit` in PyNative mode writes the forward graph only.
+- In `.ir` and execution order of a training graph, backward operators are counted without those that MindSpore
+  removes later. The `.pb` has operators, inputs and full names, no attributes and types.
+- CrossEntropyLoss, slices, and operators beside those that the modules name have fewer kernels and constant inputs.
+- No communication: `init` gives rank and size from RANK_ID and RANK_SIZE, and there are no collective operators.
+- The alerts about a missing `e2e_dump_settings` do not wait a second each.
+- On Ascend, task and stream are 0; a sampled tensor is its first elements in one dimension; data formats are not
+  transformed, so `trans_flag`, `stat_calc_mode` and `device_stat_precision_mode` change nothing.
+- A tensor's timestamps follow from the simulated device's clock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Callable
+
+from ascend_dump.fakes import _mindspore_cell as cell
+from ascend_dump.fakes import _mindspore_dataset as dataset
+from ascend_dump.fakes import _mindspore_functions as functions
+from ascend_dump.fakes import _mindspore_model as model
+from ascend_dump.fakes import _mindspore_optimizers as optimizers
+from ascend_dump.fakes import _mindspore_types as types
+from ascend_dump.fakes._mindspore_layers import LAYERS
+from ascend_dump.fakes._mindspore_process import GRAPH_MODE, PYNATIVE_MODE, start_process
+from ascend_dump.mindspore.runtime import parse_version
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes._mindspore_process import Process
+    from ascend_dump.fakes.npu import Npu
+
+__all__ = ["modules"]
+
+_DEVICES = ("CPU", "GPU", "Ascend")
+_CONTEXT = (
+    *("mode", "device_target", "device_id", "jit_level", "reserve_class_name_in_scope", "save_graphs"),
+    *("save_graphs_path", "max_device_memory", "pynative_synchronize", "deterministic", "ascend_config"),
+)
+#: Names of functions that `mindspore.ops` has.
+_OPS = (
+    *("add", "sub", "mul", "div", "exp", "log", "sqrt", "square", "neg", "tanh", "sigmoid", "relu"),
+    *("gelu", "maximum", "minimum", "equal", "softmax", "log_softmax", "matmul", "bias_add", "reshape", "flatten"),
+    *("transpose", "cast", "concat", "cat", "mean", "amax", "amin", "argmax", "assign", "assign_add", "depend"),
+    *("stop_gradient", "zeros", "ones", "zeros_like", "ones_like", "arange", "cross_entropy", "shape", "size"),
+)
+#: Primitives without arguments: name -> function.
+_PRIMITIVES = {
+    **{name: name for name in ("Add", "Sub", "Mul", "Div", "Pow", "Exp", "Log", "Sqrt", "Square", "Neg", "Abs")},
+    **{name: name for name in ("ReLU", "Sigmoid", "Tanh", "GeLU", "Equal", "Maximum", "Minimum", "Flatten")},
+}
+_NO_LAUNCHER = (
+    "Maybe you are trying to call 'mindspore.communication.init()' without using 'mpirun', which will make MindSpore "
+    "load several environment variables and check their validation. Please use 'mpirun' to launch this process to fix "
+    "this issue, or refer to this link if you want to run distributed training without using 'mpirun': "
+    "https://www.mindspore.cn/tutorials/experts/zh-CN/master/parallel/dynamic_cluster.html."
+)
+
+
+def modules(npu: Npu) -> Mapping[str, ModuleType]:
+    """The modules of one process with MindSpore, bound to `npu`."""
+    process = start_process(npu)
+    made = {name: ModuleType(name, f"{name}, simulated") for name in _NAMES}
+    fill: dict[str, Mapping[str, Any]] = {
+        "mindspore": _top(process),
+        "mindspore.context": _context(process),
+        "mindspore.common": {"Parameter": types.Parameter, "Tensor": types.Tensor, "set_seed": types.set_seed},
+        "mindspore.common.initializer": _initializers(),
+        "mindspore.common.dtype": types.DTYPES,
+        "mindspore.nn": {
+            "Cell": cell.Cell,
+            "SequentialCell": cell.SequentialCell,
+            "CellList": cell.CellList,
+            **LAYERS,
+            **optimizers.OPTIMIZERS,
+            **optimizers.CELLS,
+            "Accuracy": model.Accuracy,
+        },
+        "mindspore.ops": _ops(),
+        "mindspore.train": {"Model": model.Model, "Accuracy": model.Accuracy, **model.CALLBACKS},
+        "mindspore.train.callback": model.CALLBACKS,
+        "mindspore.dataset": {
+            "GeneratorDataset": dataset.GeneratorDataset,
+            "NumpySlicesDataset": dataset.NumpySlicesDataset,
+        },
+        "mindspore.communication": _communication(process),
+        "mindspore.communication.management": _communication(process),
+        "mindspore.mint.distributed": _distributed(process),
+        "mindspore.hal.device": {"is_initialized": _is_initialized(process)},
+        "mindspore.tools": {"set_dump": cell.set_dump},
+        "mindspore._c_expression": _runtime_controls(process),
+        # It moved in MindSpore 2.10.
+        _API[(parse_version(process.version) or _MOVED) < _MOVED]: {one.__name__: one for one in process.executors},
+    }
+    for name, module in made.items():
+        vars(module).update(fill.get(name, {}))
+        if any(other.startswith(f"{name}.") for other in _NAMES):
+            module.__path__ = []
+    # `mindspore.context` is a module, `mindspore.nn` too: they are attributes of what they are in.
+    for name, module in made.items():
+        parent, _, last = name.rpartition(".")
+        if parent:
+            setattr(made[parent], last, module)
+    return made
+
+
+_MOVED = (2, 10)
+_API = ("mindspore.graph.api", "mindspore.common.api")
+_NAMES = (
+    *("mindspore", "mindspore.context", "mindspore.common", "mindspore.common.initializer", "mindspore.common.dtype"),
+    *("mindspore.nn", "mindspore.ops", "mindspore.train", "mindspore.train.callback", "mindspore.dataset"),
+    *("mindspore.communication", "mindspore.communication.management", "mindspore.mint"),
+    *("mindspore.mint.distributed", "mindspore.hal", "mindspore.hal.device", "mindspore.tools"),
+    *("mindspore._c_expression", "mindspore.graph", *_API),
+)
+
+
+def _top(process: Process) -> dict[str, Any]:
+    return {
+        "__version__": process.version,
+        "GRAPH_MODE": GRAPH_MODE,
+        "PYNATIVE_MODE": PYNATIVE_MODE,
+        **types.DTYPES,
+        "Tensor": types.Tensor,
+        "Parameter": types.Parameter,
+        "ParameterTuple": types.ParameterTuple,
+        "tensor": types.Tensor,
+        "set_seed": types.set_seed,
+        "Model": model.Model,
+        "jit": cell.jit,
+        "grad": cell.grad,
+        "value_and_grad": cell.value_and_grad,
+        "set_dump": cell.set_dump,
+        "from_numpy": types.Tensor.from_numpy,
+        **_context(process),
+        "set_device": _set_device(process),
+    }
+
+
+def _context(process: Process) -> dict[str, Any]:
+    def set_context(**settings: Any) -> None:
+        jit_config = settings.pop("jit_config", None) or {}
+        for name, value in {**settings, **jit_config}.items():
+            if name not in _CONTEXT:
+                raise ValueError(f"For 'context.set_context', the keyword argument {name} is not recognized!")
+            if name == "device_target" and value not in _DEVICES:
+                raise ValueError(f"For 'context.set_context', the argument 'device_target' must be in {_DEVICES}.")
+            process.context[name] = value
+
+    def get_context(attr_key: str) -> Any:
+        if attr_key not in _CONTEXT:
+            raise ValueError(f"For 'context.get_context', the argument {attr_key} is not recognized!")
+        return process.context.get(attr_key)
+
+    return {
+        "set_context": set_context,
+        "get_context": get_context,
+        "GRAPH_MODE": GRAPH_MODE,
+        "PYNATIVE_MODE": PYNATIVE_MODE,
+    }
+
+
+def _set_device(process: Process) -> Callable[..., None]:
+    def set_device(device_target: str, device_id: Any = None) -> None:
+        if device_target not in _DEVICES:
+            raise ValueError(f"The argument 'device_target' must be one of {list(_DEVICES)}, but got {device_target}.")
+        if process.initialized - {device_target}:
+            raise RuntimeError("The 'mindspore.set_device' can not be modified after the runtime is initialized.")
+        process.context["device_target"] = device_target
+        if device_id is not None:
+            process.context["device_id"] = device_id
+
+    return set_device
+
+
+def _is_initialized(process: Process) -> Callable[[str], bool]:
+    def is_initialized(device_target: str) -> bool:
+        if device_target not in _DEVICES:
+            raise ValueError(f"For 'hal.is_initialized', the argument 'device_target' must be one of {_DEVICES}.")
+        return device_target in process.initialized
+
+    return is_initialized
+
+
+def _communication(process: Process) -> dict[str, Any]:
+    def init(backend_name: Any = None) -> None:
+        """Take rank and size from the launcher, and initialise the device, which reads the dump JSON."""
+        rank, size = os.environ.get("RANK_ID"), os.environ.get("RANK_SIZE") or os.environ.get("MS_WORKER_NUM")
+        if rank is None and process.target == "CPU":
+            raise RuntimeError(_NO_LAUNCHER)
+        process.rank, process.size = int(rank or 0), int(size or 1)
+        try:
+            process.initialize_device()
+        except RuntimeError:
+            process.rank, process.size = None, 1
+            raise
+
+    def needed() -> None:
+        if process.rank is None:
+            raise RuntimeError("Distributed Communication has not been inited, call mindspore.communication.init()")
+
+    def get_rank(group: str = "") -> int:
+        needed()
+        return process.rank_id
+
+    def get_group_size(group: str = "") -> int:
+        needed()
+        return process.size
+
+    def release() -> None:
+        process.rank = None
+
+    return {"init": init, "get_rank": get_rank, "get_group_size": get_group_size, "release": release}
+
+
+def _distributed(process: Process) -> dict[str, Any]:
+    found = _communication(process)
+    init = found["init"]
+
+    def init_process_group(backend: Any = None, *arguments: Any, **settings: Any) -> None:
+        init()
+
+    return {
+        "init_process_group": init_process_group,
+        "get_rank": found["get_rank"],
+        "get_world_size": found["get_group_size"],
+    }
+
+
+def _runtime_controls(process: Process) -> dict[str, Any]:
+    def without_effect(*_: Any) -> None:
+        """Only the device's own road looks at it."""
+
+    return {
+        "_set_init_iter": process.set_init_iter,
+        "_dump_step": process.dump_step,
+        "_dump_set_dynamic": without_effect,
+        "_dump_start": without_effect,
+        "_dump_stop": without_effect,
+    }
+
+
+def _initializers() -> dict[str, Any]:
+    return {
+        "initializer": types.initializer,
+        "Zero": lambda: "zeros",
+        "One": lambda: "ones",
+        "Constant": lambda value: value,
+        "Normal": lambda sigma=0.01, mean=0.0: types.draw("normal", sigma, mean),
+        "TruncatedNormal": lambda sigma=0.01, mean=0.0, a=-2.0, b=2.0: types.draw("truncated", sigma, mean, a, b),
+        "Uniform": lambda scale=0.07: types.draw("uniform", scale),
+        "HeUniform": lambda *_, **__: "he_uniform",
+        "XavierUniform": lambda *_: "xavier_uniform",
+    }
+
+
+def _ops() -> dict[str, Any]:
+    def plain(op_type: str) -> Callable[[], cell.Primitive]:
+        return lambda: cell.Primitive(op_type, lambda *inputs: functions.call(op_type, *inputs))
+
+    def with_axis(op_type: str, function: Callable[..., Any]) -> Callable[..., cell.Primitive]:
+        return lambda axis=-1: cell.Primitive(op_type, lambda x: function(x, axis))
+
+    def matmul(transpose_a: bool = False, transpose_b: bool = False) -> cell.Primitive:
+        return cell.Primitive("MatMul", lambda x, y: functions.matmul_kernel(x, y, transpose_a, transpose_b))
+
+    return {
+        **{name: getattr(functions, name) for name in _OPS},
+        "pow": functions.power,
+        "abs": functions.absolute,
+        "sum": functions.total,
+        **{name: plain(op_type) for name, op_type in _PRIMITIVES.items()},
+        "MatMul": matmul,
+        "BiasAdd": lambda: cell.Primitive("BiasAdd", functions.bias_add),
+        "Cast": lambda: cell.Primitive("Cast", functions.cast),
+        "Reshape": lambda: cell.Primitive("Reshape", functions.reshape),
+        "Transpose": lambda: cell.Primitive("Transpose", functions.transpose),
+        "Softmax": with_axis("Softmax", functions.softmax),
+        "LogSoftmax": with_axis("LogSoftmax", functions.log_softmax),
+        "Primitive": cell.Primitive,
+        "grad": cell.grad,
+        "value_and_grad": cell.value_and_grad,
+    }

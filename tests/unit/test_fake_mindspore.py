@@ -1,0 +1,600 @@
+"""The fake MindSpore: when it reads the configuration, with which words it refuses it, and which trees it writes.
+
+The moments and counts are those measured with MindSpore 2.10.0 on a CPU.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mindspore_programs import (
+    conv_net,
+    dense_net,
+    environment,
+    images,
+    in_graph_mode,
+    names,
+    rows,
+    settings,
+    train,
+    write_settings,
+)
+
+from ascend_dump import fakes
+from ascend_dump.fakes.npu import Npu
+
+VARIABLE = "MINDSPORE_DUMP_CONFIG"
+DATA = Path(__file__).parents[1] / "data" / "mindspore"
+VECTORS = [json.loads(line) for line in (DATA / "config_vectors.jsonl").read_text().splitlines()]
+#: What a JSON parser says of bad syntax is its own.
+PARSER = "Parse dump json failed, error:[json.exception.parse_error.101]"
+OUT = "out"
+
+
+@pytest.fixture
+def npu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Npu]:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with fakes.install("mindspore") as device:
+        yield device
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Any:
+    """Writes a dump JSON and points the environment at it; the dump goes to `tmp_path/out`."""
+
+    def make(**common: Any) -> None:
+        os.environ[VARIABLE] = write_settings(tmp_path / "dump.json", settings(tmp_path / OUT, **common))
+
+    with environment(**{VARIABLE: ""}):
+        yield make
+
+
+def tensors(tmp_path: Path) -> list[str]:
+    return sorted(name for name in names(tmp_path / OUT) if name.endswith(".npy"))
+
+
+def load(path: Path) -> Any:
+    return np.load(path, allow_pickle=False)
+
+
+# When the configuration is read.
+
+
+def test_without_the_variable_nothing_is_written(npu, tmp_path):
+    in_graph_mode()
+    dense_net()(rows())
+    assert not (tmp_path / OUT).exists()
+
+
+@pytest.mark.parametrize("moment", ["import", "context", "cell", "tensor"])
+def test_before_the_first_operator_it_is_read(npu, config, tmp_path, moment):
+    ms = None
+    for step in ("import", "context", "cell", "tensor"):
+        if step == "import":
+            import mindspore as ms
+        elif step == "context":
+            in_graph_mode()
+        elif step == "cell":
+            net = dense_net()
+        else:
+            x = rows()
+        if step == moment:
+            config()
+    assert not ms.hal.device.is_initialized("CPU")
+    net(x)
+    assert ms.hal.device.is_initialized("CPU")
+    assert len(tensors(tmp_path)) == 14
+    assert len(names(tmp_path / OUT)) == 14 + 4 + 2
+
+
+def test_after_an_operator_only_the_metadata_is_missing(npu, config, tmp_path):
+    ms = in_graph_mode()
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    _ = rows() + 1
+    assert ms.hal.device.is_initialized("CPU")
+    config()
+    ms.set_context(mode=ms.GRAPH_MODE)
+    dense_net()(rows())
+    assert len(tensors(tmp_path)) == 14
+    assert not (tmp_path / OUT / "rank_0" / ".dump_metadata").exists()
+
+
+def test_after_compiling_it_is_silent(npu, config, tmp_path):
+    in_graph_mode()
+    net = dense_net()
+    net.compile(rows())
+    config()
+    net(rows())
+    assert not (tmp_path / OUT).exists()
+
+
+def test_after_a_run_another_cell_leaves_its_graph_only(npu, config, tmp_path):
+    in_graph_mode()
+    net = dense_net()
+    net(rows())
+    config()
+    net(rows())
+    assert not (tmp_path / OUT).exists()
+    dense_net()(rows())
+    graph = "ms_output_trace_code_graph_1"
+    assert sorted(names(tmp_path / OUT)) == [
+        "rank_0/execution_order/ms_execution_order_graph_1.csv",
+        f"rank_0/graphs/{graph}.ir",
+        f"rank_0/graphs/{graph}.pb",
+    ]
+
+
+def test_the_first_file_is_final(npu, config, tmp_path):
+    in_graph_mode()
+    config(iteration="0|1")
+    net = dense_net()
+    net.compile(rows())
+    os.environ[VARIABLE] = ""
+    net(rows())
+    os.environ[VARIABLE] = str(tmp_path / "no such file.json")
+    net(rows())
+    net(rows())
+    assert len(tensors(tmp_path)) == 28
+
+
+def test_a_refused_file_is_read_again(npu, config, tmp_path):
+    ms = in_graph_mode()
+    config(dump_mode=3)
+    net = dense_net()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="dump_mode should be 0, 1 or 2, but got 3"):
+            net(rows())
+        assert not ms.hal.device.is_initialized("CPU")
+    config()
+    net(rows())
+    assert len(tensors(tmp_path)) == 14
+
+
+@pytest.mark.parametrize("entry", ["communication.init", "mint.distributed.init_process_group"])
+def test_communication_reads_it(npu, config, tmp_path, entry, monkeypatch):
+    ms = in_graph_mode()
+    place, _, function = entry.rpartition(".")
+    module = ms
+    for name in place.split("."):
+        module = getattr(module, name)
+    with pytest.raises(RuntimeError, match="without using 'mpirun'"):
+        getattr(module, function)()
+    monkeypatch.setenv("RANK_ID", "1")
+    monkeypatch.setenv("RANK_SIZE", "2")
+    config(net_name="a/b")
+    with pytest.raises(RuntimeError, match="net_name only supports"):
+        getattr(module, function)()
+    assert not ms.hal.device.is_initialized("CPU")
+    config()
+    getattr(module, function)()
+    assert ms.hal.device.is_initialized("CPU")
+    assert [ms.communication.get_rank(), ms.communication.get_group_size()] == [1, 2]
+    dense_net()(rows())
+    # Only the first rank has metadata and a history.
+    assert {name.partition("/")[0] for name in names(tmp_path / OUT)} == {"rank_1"}
+    assert len(names(tmp_path / OUT)) == 14 + 3
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+def test_every_configuration_has_the_recorded_verdict(vector, tmp_path, monkeypatch):
+    """The message, and how many tensors three steps of the network write into which iterations."""
+    (tmp_path / "file").touch()
+
+    def put(text: str) -> str:
+        return text.replace("@OUT@", str(tmp_path / OUT)).replace("@FILE@", str(tmp_path / "file"))
+
+    file = tmp_path / "dump.json"
+    file.write_bytes(put(vector["config"]).encode("latin-1" if "\0" in vector["config"] else "utf-8"))
+    for name, value in {VARIABLE: str(file), **vector["env"]}.items():
+        monkeypatch.setenv(name, put(value))
+    said = ""
+    with fakes.install("mindspore"):
+        in_graph_mode()
+        net = dense_net()
+        try:
+            for _ in range(3):
+                net(rows())
+        except RuntimeError as error:
+            said = str(error)
+    expected = put(vector["message"] or "")
+    if expected.startswith(PARSER):
+        said, expected = said[: len(PARSER)], PARSER
+    assert said.strip() == expected.strip()
+    written = [Path(name) for name in names(tmp_path / OUT) if name.endswith(".npy")]
+    if vector["files"] is not None:
+        assert len(written) == vector["files"]
+    if vector["iterations"] or vector["files"] == 0:
+        assert sorted({int(path.parent.name) for path in written}) == vector["iterations"]
+
+
+# Steps.
+
+
+def test_the_iteration_is_the_count_of_the_graph_that_ran_before(npu, config, tmp_path):
+    in_graph_mode()
+    config(input_output=2, dump_mode=1, kernels=["relu"])
+    first, second, third = dense_net(), dense_net(), dense_net()
+    for net in (first, first, first, second, third):
+        net(rows())
+    found = {tuple(name.split("/")[2:4]) for name in tensors(tmp_path)}
+    assert found == {("0", "0"), ("0", "1"), ("0", "2"), ("1", "3"), ("2", "1")}
+
+
+def test_names_go_on_over_the_graphs_and_the_graph_texts_do_not(npu, config, tmp_path):
+    in_graph_mode()
+    config(dump_mode=1, kernels=["Default/relu-ReLU/ReLU-op1"])
+    dense_net()(rows())
+    dense_net()(rows())
+    assert {name.split(".")[1] for name in tensors(tmp_path)} == {"Default_relu-ReLU_ReLU-op1"}
+    text = (tmp_path / OUT / "rank_0/graphs/ms_output_trace_code_graph_1.ir").read_text()
+    assert "# Fullname with scope: (Default/relu-ReLU/ReLU-op0)" in text
+    assert f"# In file {Path(__file__).with_name('mindspore_programs.py')}:" in text
+    assert "return self.relu(self.fc(x))" in text
+
+
+def test_a_new_shape_is_a_new_graph(npu, config, tmp_path):
+    in_graph_mode()
+    config()
+    net = dense_net()
+    for count in (2, 2, 3):
+        net(rows(count))
+    graphs = {name.split("/")[2] for name in tensors(tmp_path)}
+    assert graphs == {"0", "1"}
+
+
+def test_the_program_can_count_steps_itself(npu, config, tmp_path):
+    ms = in_graph_mode()
+    config(iteration="0-9", dump_mode=1, kernels=["relu"], input_output=2)
+    net = dense_net()
+    native = ms._c_expression
+    native._dump_step(1)
+    assert "Costomized step function" in npu.log[-1]
+    native._set_init_iter(5)
+    for _ in range(2):
+        net(rows())
+    native._dump_step(2)
+    net(rows())
+    native._set_init_iter(10**6)
+    net(rows())
+    native._set_init_iter(0)
+    net(rows())
+    assert {name.split("/")[3] for name in tensors(tmp_path)} == {"0", "5", "7"}
+
+
+def test_the_initial_iteration_shifts_the_numbers(npu, config, tmp_path):
+    in_graph_mode()
+    config(initial_iteration=5, iteration="5|6")
+    net = dense_net()
+    for _ in range(3):
+        net(rows())
+    assert {name.split("/")[3] for name in tensors(tmp_path)} == {"5", "6"}
+
+
+# What is written.
+
+
+def test_files_are_private_and_hold_the_values(npu, config, tmp_path):
+    in_graph_mode()
+    config()
+    net = dense_net()
+    result = net(rows())
+    root = tmp_path / OUT / "rank_0"
+    for path in root.rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o400), path
+    [output] = root.glob("Net/0/0/ReLU.*.output.0.DefaultFormat.Float32.npy")
+    assert np.array_equal(load(output), result.asnumpy())
+    assert output.read_bytes()[:10] == b"\x93NUMPY\x01\x00\x76\x00"
+    assert b"'shape': (2,3,), }" in output.read_bytes()[:128]
+    [flag] = root.glob("Net/0/0/MatMul.*.input.3.DefaultFormat.Bool.npy")
+    assert load(flag).item() is True
+    assert json.loads((root / ".dump_metadata/config.json").read_text()) == {
+        "device_target": "CPU",
+        "ms_version": "2.10.0",
+    }
+
+
+def test_inputs_are_seen_after_the_kernel_ran(npu, config, tmp_path):
+    config(iteration="0", dump_mode=1, kernels=["AssignAdd"])
+    train()
+    [before] = (tmp_path / OUT).rglob("AssignAdd.*.input.0.*")
+    assert load(before).tolist() == [1]
+
+
+def test_training_is_what_the_mathematics_says(npu):
+    """Three steps of Momentum on a network of one layer, against formulas."""
+    ms = in_graph_mode()
+    from mindspore import nn
+
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Dense(4, 3, weight_init="ones", bias_init="zeros")
+
+        def construct(self, x):
+            return self.fc(x)
+
+    net, x, labels = Net(), np.arange(8, dtype=np.float32).reshape(2, 4) / 8, np.array([0, 2], np.int32)
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    step = nn.TrainOneStepCell(nn.WithLossCell(net, loss), nn.Momentum(net.trainable_params(), 0.1, 0.9))
+    weight, bias = np.ones((3, 4)), np.zeros(3)
+    speed_w, speed_b = np.zeros((3, 4)), np.zeros(3)
+    for _ in range(3):
+        logits = x @ weight.T + bias
+        chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        expected = -np.log(chances[[0, 1], labels]).mean()
+        assert float(step(ms.Tensor(x), ms.Tensor(labels))) == pytest.approx(expected, rel=1e-5)
+        delta = chances.copy()
+        delta[[0, 1], labels] -= 1
+        speed_w, speed_b = 0.9 * speed_w + delta.T @ x / 2, 0.9 * speed_b + delta.sum(axis=0) / 2
+        weight, bias = weight - 0.1 * speed_w, bias - 0.1 * speed_b
+    assert np.allclose(net.fc.weight.asnumpy(), weight, atol=1e-5)
+    assert np.allclose(net.fc.bias.asnumpy(), bias, atol=1e-5)
+
+
+def test_gradients_of_the_layers_are_those_of_differences(npu):
+    """The gradient of every weight of a network of convolution, normalisation, pooling and dense layer."""
+    import mindspore as ms
+
+    net = conv_net()
+    net.set_train()
+    target = ms.Tensor(np.array([0, 2], np.int32))
+
+    def loss():
+        return ms.ops.cross_entropy(net(images()), target)
+
+    weights = [one for one in net.trainable_params() if one.name != "conv1.weight"]
+    rng = np.random.RandomState(3)
+    for one in weights:
+        one.set_data(ms.Tensor((one.asnumpy() + 0.1 * rng.randn(*one.shape)).astype(np.float32)))
+    _, grads = ms.value_and_grad(loss, None, weights)()
+    for one, grad in zip(weights, grads):
+        before, place = one.asnumpy(), tuple(0 for _ in one.shape)
+        sides = []
+        for delta in (1e-2, -1e-2):
+            moved = before.copy()
+            moved[place] += delta
+            one.set_data(ms.Tensor(moved))
+            sides.append(float(loss()))
+        one.set_data(ms.Tensor(before))
+        assert float(grad.asnumpy()[place]) == pytest.approx((sides[0] - sides[1]) / 2e-2, abs=2e-2), one.name
+
+
+def test_bfloat16_is_written_as_it_is(npu, config, tmp_path):
+    ms = in_graph_mode()
+    config()
+
+    class Net(ms.nn.Cell):
+        def construct(self, x):
+            return ms.ops.cast(x, ms.float32)
+
+    Net()(ms.Tensor(np.array([1.5, -2.25], np.float32), ms.bfloat16))
+    [path] = (tmp_path / OUT).rglob("Cast.*.input.0.DefaultFormat.BFloat16.npy")
+    assert b"'descr': '<E2'" in path.read_bytes()
+    assert path.read_bytes()[128:] == bytes.fromhex("c03f10c0")
+
+
+def test_empty_tensors_leave_no_file_and_complex_ones_stop_the_compilation(npu, config, tmp_path):
+    ms = in_graph_mode()
+    config()
+
+    class Net(ms.nn.Cell):
+        def construct(self, x):
+            return x + x
+
+    Net()(ms.Tensor(np.zeros((0, 3), np.float32)))
+    assert tensors(tmp_path) == []
+    with pytest.raises(RuntimeError, match="Unexpected type Complex"):
+        Net()(ms.Tensor(np.ones(2, np.complex64)))
+
+
+def test_pynative_mode_dumps_what_jit_compiles(npu, config, tmp_path):
+    import mindspore as ms
+
+    config()
+
+    @ms.jit
+    def compiled(a, b):
+        return ms.ops.tanh(a * b)
+
+    plain = ms.ops.exp(compiled(rows(), rows())) + 1
+    assert plain.shape == (2, 4)
+    assert {name.split("/")[-1].split(".")[0] for name in tensors(tmp_path)} == {"Mul", "Tanh", "Parameter"}
+    assert {name.split(".")[1] for name in tensors(tmp_path) if "Parameter" in name} == {"a", "b"}
+
+
+def test_a_second_run_into_the_same_directory_adds_files(config, tmp_path):
+    for _ in range(2):
+        config(iteration="0")
+        with fakes.install("mindspore") as npu:
+            in_graph_mode()
+            dense_net()(rows())
+    assert sum(names(tmp_path / OUT).values()) == 28 + 4 + 2
+    assert any("is already exist, skip copy it." in line for line in npu.log)
+    history = tmp_path / OUT / "rank_0/execution_order/ms_global_execution_order_graph_0.csv"
+    assert history.read_text() == "0\n0\n"
+
+
+def test_a_path_that_cannot_be_made_is_logged_and_the_run_goes_on(npu, config, tmp_path):
+    in_graph_mode()
+    (tmp_path / OUT).write_text("a file")
+    config()
+    assert dense_net()(rows()).shape == (2, 3)
+    assert any("Create the dir(" in line for line in npu.log)
+
+
+# The older and the other devices.
+
+
+def on_ascend(**context: Any) -> Any:
+    return in_graph_mode("Ascend", **context)
+
+
+def test_ascend_writes_no_parameters_orders_and_metadata(npu, config, tmp_path):
+    on_ascend(jit_config={"jit_level": "O1"})
+    config()
+    dense_net()(rows())
+    found = names(tmp_path / OUT)
+    assert {name.split("/")[1] for name in found} == {"Net", "graphs"}
+    assert all(".DefaultFormat.float32." in name or ".bool." in name or ".int64." in name for name in tensors(tmp_path))
+    assert not any("Parameter" in name for name in found)
+    assert [one.op_type for one in npu.executed] == ["MatMul", "BiasAdd", "ReLU"]
+
+
+def test_ascend_writes_statistics_and_arguments(npu, tmp_path):
+    on_ascend()
+    content = settings(tmp_path / OUT, saved_data="full", statistic_category=["max", "count", "nan count", "md5"])
+    content["e2e_dump_settings"]["save_kernel_args"] = True
+    with environment(**{VARIABLE: write_settings(tmp_path / "dump.json", content)}):
+        dense_net()(rows())
+    place = tmp_path / OUT / "rank_0/Net/0/0"
+    with open(place / "statistic.csv", newline="") as file:
+        [relu] = [row for row in csv.DictReader(file) if row["Op Type"] == "ReLU" and row["IO"] == "output"]
+    assert (relu["Max Value"], relu["Count"], relu["Nan Count"], relu["Shape"]) == ("22", "6", "0", "(2,3)")
+    assert len(relu["MD5"]) == 32
+    arguments = json.loads((place / "MatMul.Default_fc-Dense_MatMul-op0.json").read_text())
+    assert arguments == {"transpose_a": "False", "transpose_b": "True"}
+
+
+def test_ascend_dumps_operators_that_overflow(npu, config, tmp_path):
+    on_ascend()
+    npu.overflow("Default/relu-ReLU/ReLU-op0")
+    config(op_debug_mode=3, overflow_number=1)
+    net = dense_net()
+    for _ in range(3):
+        net(rows())
+    assert {(name.split("/")[3], name.split("/")[4].split(".")[0]) for name in tensors(tmp_path)} == {("0", "ReLU")}
+
+
+def test_ascend_finds_overflow_in_values(npu, config, tmp_path):
+    ms = on_ascend()
+    config(op_debug_mode=3)
+
+    class Net(ms.nn.Cell):
+        def construct(self, x):
+            return x * x + 1
+
+    Net()(ms.Tensor(np.array([60000, 1], np.float16)))
+    assert {name.split("/")[4].split(".")[0] for name in tensors(tmp_path)} == {"Mul"}
+
+
+def test_ascend_dumps_the_inputs_of_an_operator_that_fails(npu, config, tmp_path):
+    on_ascend()
+    npu.fail("Default/fc-Dense/BiasAdd-op0")
+    config(op_debug_mode=4)
+    with pytest.raises(RuntimeError, match="Launch kernel failed"):
+        dense_net()(rows())
+    assert [name.split("/")[4].split(".")[0] for name in tensors(tmp_path)] == ["BiasAdd"] * 3
+    assert all(".input." in name for name in tensors(tmp_path))
+
+
+def test_set_dump_chooses_cells_on_ascend_only(npu, config, tmp_path):
+    ms = in_graph_mode()
+    net = dense_net()
+    with pytest.warns(UserWarning, match="not supported by set_dump"):
+        ms.set_dump(net.relu)
+    with pytest.raises(ValueError, match="must be an instance of Cell or Primitive"):
+        ms.tools.set_dump(1)
+    ms.set_device("Ascend")
+    net = dense_net()
+    ms.tools.set_dump(net.relu)
+    config(dump_mode=2)
+    net(rows())
+    assert {name.split("/")[4].split(".")[0] for name in tensors(tmp_path)} == {"ReLU"}
+
+
+def test_a_device_that_is_not_named_dumps_nothing(npu, config, tmp_path):
+    on_ascend()
+    config(support_device=[3])
+    dense_net()(rows())
+    assert tensors(tmp_path) == []
+    assert any("device_id:0 not support" in line for line in npu.log)
+
+
+def test_gpu_writes_constants_and_statistics(npu, config, tmp_path):
+    ms = in_graph_mode("GPU")
+    held = ms.Tensor(np.ones((4, 2), np.float32))
+    config(saved_data="full")
+
+    class Net(ms.nn.Cell):
+        def construct(self, x):
+            return ms.ops.matmul(x, held)
+
+    net = Net()
+    net(rows())
+    net(rows())
+    constants = [name for name in names(tmp_path / OUT) if "/constants/" in name]
+    assert constants == ["rank_0/Net/0/constants/Parameter.data-1.0.0.T.output.0.DefaultFormat.npy"]
+    assert (tmp_path / OUT / "rank_0/Net/0/0/statistic.csv").exists()
+
+
+def test_o2_has_no_dump_since_2_6(npu, config, tmp_path):
+    on_ascend(jit_level="O2")
+    config()
+    dense_net()(rows())
+    assert not (tmp_path / OUT).exists()
+    assert sum("[Dump Deprecated Alert" in line for line in npu.log) == 3
+
+
+@pytest.fixture
+def older(monkeypatch: pytest.MonkeyPatch) -> Iterator[Npu]:
+    monkeypatch.setenv("ASCEND_DUMP_FAKE_MINDSPORE_VERSION", "2.4.0")
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with fakes.install("mindspore", environ={}) as device:
+        assert sys.modules["mindspore"].__version__ == "2.4.0"
+        yield device
+
+
+def o2_settings(tmp_path: Path, **common: Any) -> str:
+    content = settings(tmp_path / OUT, **common)
+    del content["e2e_dump_settings"]
+    return write_settings(tmp_path / "dump.json", content)
+
+
+def test_older_o2_lets_the_device_write(older, tmp_path):
+    on_ascend(jit_level="O2")
+    with environment(**{VARIABLE: o2_settings(tmp_path, iteration="0|2")}):
+        net = dense_net()
+        for _ in range(3):
+            net(rows())
+    out = tmp_path / OUT
+    dump = json.loads((out / "acl_dump_0.json").read_text())["dump"]
+    assert dump == {"dump_path": str(out / "2"), "dump_mode": "all", "dump_list": [], "dump_op_switch": "on"}
+    import ascend_dump
+
+    records = list(ascend_dump.open(out))
+    assert {record.op_type for record in records} == {"MatMul", "BiasAdd", "ReLU"}
+    levels = {path.relative_to(out).parts[0] for path in out.rglob("*") if path.is_file() and path.suffix != ".json"}
+    assert levels == {"0", "2"}
+    [relu] = [one for one in records if one.op_type == "ReLU" and one.io == "output" and out / "2" in one.path.parents]
+    assert np.array_equal(relu.numpy(), net(rows()).asnumpy())
+
+
+def test_older_o2_writes_arrays_and_statistics(older, tmp_path):
+    on_ascend(jit_level="O2")
+    with environment(**{VARIABLE: o2_settings(tmp_path, file_format="npy", saved_data="full", iteration="0")}):
+        result = dense_net()(rows())
+    [relu] = (tmp_path / OUT / "0").rglob("ReLU.*.output.0.ND.float32.npy")
+    assert np.array_equal(load(relu), result.asnumpy())
+    assert "ReLU,Default_relu-ReLU_ReLU-op0" in (relu.parent / "statistic.csv").read_text()
+    assert relu.relative_to(tmp_path / OUT).parts[2:5] == ("0", "kernel_graph0", "1")
+
+
+def test_older_o2_reports_overflow(older, tmp_path):
+    on_ascend(jit_level="O2")
+    older.overflow("Default/fc-Dense/MatMul-op0")
+    with environment(**{VARIABLE: o2_settings(tmp_path, file_format="npy", op_debug_mode=3, overflow_number=1)}):
+        net = dense_net()
+        net(rows())
+        net(rows())
+    [report] = (tmp_path / OUT).rglob("Opdebug.Node_OpDebug.*.output.0.json")
+    assert json.loads(report.read_text())
+    assert {path.name.split(".")[0] for path in (tmp_path / OUT).rglob("*.npy")} == {"MatMul"}
