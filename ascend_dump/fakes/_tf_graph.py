@@ -1,0 +1,363 @@
+"""Graphs, operations and tensors of the stand-in for TensorFlow, as far as building and running them needs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    _Array = np.ndarray[Any, Any]
+
+__all__ = ["TYPES", "DType", "Graph", "Operation", "Tensor", "TensorShape", "as_dtype", "current", "graph_of"]
+
+TYPES = ("float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool", "string", "resource")
+
+
+class DType(NamedTuple):
+    """name: as in tf, such as "float32" or "float32_ref"."""
+
+    name: str
+
+    @property
+    def base_dtype(self) -> DType:
+        return DType(self.name[:-4]) if self.name.endswith("_ref") else self
+
+    @property
+    def as_numpy_dtype(self) -> Any:
+        import numpy as np
+
+        base = self.base_dtype.name
+        return np.object_ if base in ("string", "resource") else np.dtype(base).type
+
+    @property
+    def is_floating(self) -> bool:
+        return self.base_dtype.name.startswith("float")
+
+    @property
+    def _is_ref_dtype(self) -> bool:
+        return self.name.endswith("_ref")
+
+    def __repr__(self) -> str:
+        return f"tf.{self.name}"
+
+
+def as_dtype(value: Any) -> DType:
+    """Raises TypeError for what names no type."""
+    import numpy as np
+
+    if isinstance(value, DType):
+        return value
+    if isinstance(value, str) and value in TYPES:
+        return DType(value)
+    kind = np.dtype(value)
+    name = "string" if kind.kind in "OSU" else kind.name
+    if name not in TYPES:
+        raise TypeError(f"Cannot convert value {value!r} to a TensorFlow DType.")
+    return DType(name)
+
+
+class TensorShape:
+    """A static shape: dims is None for an unknown rank, and None in it is an unknown size."""
+
+    def __init__(self, dims: Optional[Iterable[Optional[int]]]) -> None:
+        self._dims = None if dims is None else tuple(None if dim is None else int(dim) for dim in dims)
+
+    @property
+    def ndims(self) -> Optional[int]:
+        return None if self._dims is None else len(self._dims)
+
+    rank = ndims
+
+    def as_list(self) -> list[Optional[int]]:
+        if self._dims is None:
+            raise ValueError("as_list() is not defined on an unknown TensorShape.")
+        return list(self._dims)
+
+    def is_fully_defined(self) -> bool:
+        return self._dims is not None and None not in self._dims
+
+    def __getitem__(self, at: int) -> Optional[int]:
+        return self.as_list()[at]
+
+    def __len__(self) -> int:
+        return len(self.as_list())
+
+    def __iter__(self) -> Iterator[Optional[int]]:
+        return iter(self.as_list())
+
+    def __eq__(self, other: object) -> bool:
+        dims = other._dims if isinstance(other, TensorShape) else other
+        return self._dims == (tuple(dims) if isinstance(dims, (list, tuple)) else dims)
+
+    def __hash__(self) -> int:
+        return hash(self._dims)
+
+    def __repr__(self) -> str:
+        return f"TensorShape({None if self._dims is None else list(self._dims)})"
+
+
+class Tensor:
+    """One output of an operation."""
+
+    def __init__(self, op: Operation, index: int, dtype: DType, shape: TensorShape) -> None:
+        self.op = op
+        self.value_index = index
+        self.dtype = dtype
+        self._shape = shape
+        self._consumers: list[Operation] = []
+
+    @property
+    def name(self) -> str:
+        return f"{self.op.name}:{self.value_index}"
+
+    @property
+    def graph(self) -> Graph:
+        return self.op.graph
+
+    @property
+    def shape(self) -> TensorShape:
+        return self._shape
+
+    def get_shape(self) -> TensorShape:
+        return self._shape
+
+    def set_shape(self, shape: Any) -> None:
+        self._shape = shape if isinstance(shape, TensorShape) else TensorShape(shape)
+
+    def consumers(self) -> list[Operation]:
+        return list(self._consumers)
+
+    def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
+        return _session_or_default(session).run(self, feed_dict)
+
+    def __bool__(self) -> bool:
+        raise TypeError("Using a `tf.Tensor` as a Python `bool` is not allowed. Use `tf.cond`.")
+
+    def __iter__(self) -> Iterator[Tensor]:
+        raise TypeError("Tensor objects are only iterable when eager execution is enabled.")
+
+    def __repr__(self) -> str:
+        return f"<tf.Tensor {self.name!r} shape={self._shape} dtype={self.dtype.name}>"
+
+
+class Operation:
+    """A node. `attrs` are what its kernel needs."""
+
+    def __init__(
+        self, graph: Graph, op_type: str, name: str, inputs: Sequence[Tensor], attrs: dict[str, Any], controls: set[Any]
+    ) -> None:
+        self.graph = graph
+        self.type = op_type
+        self.name = name
+        self.attrs = attrs
+        self.inputs: tuple[Tensor, ...] = tuple(inputs)
+        self.control_inputs: list[Operation] = sorted(controls, key=lambda op: op._id)
+        self.outputs: list[Tensor] = []
+        self._id = graph._next_id()
+
+    def get_attr(self, name: str) -> Any:
+        if name not in self.attrs:
+            raise ValueError(f"Operation {self.name!r} has no attr named {name!r}.")
+        return self.attrs[name]
+
+    def run(self, feed_dict: Any = None, session: Any = None) -> None:
+        _session_or_default(session).run(self, feed_dict)
+
+    def __repr__(self) -> str:
+        return f"<tf.Operation {self.name!r} type={self.type}>"
+
+
+class Graph:
+    """Operations in the order in which they were made. outer: the graph a function's body is built in."""
+
+    def __init__(self, outer: Optional[Graph] = None) -> None:
+        self.outer = outer
+        self.seed: Optional[int] = None
+        self.finalized = False
+        #: For a body: outer tensor -> the placeholder that stands for it inside.
+        self.captures: dict[Tensor, Tensor] = {}
+        self._ops: dict[str, Operation] = {}
+        self._ids = 0
+        self._used: dict[str, int] = {}
+        self._scope = ""
+        self._controls: list[set[Operation]] = []
+        self._collections: dict[str, list[Any]] = {}
+
+    # Building.
+
+    def create_op(
+        self,
+        op_type: str,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[tuple[DType, TensorShape]],
+        name: Optional[str] = None,
+        attrs: Optional[dict[str, Any]] = None,
+    ) -> Operation:
+        """Raises RuntimeError in a finalised graph."""
+        if self.finalized:
+            raise RuntimeError("Graph is finalized and cannot be modified.")
+        taken = [self.capture(tensor) for tensor in inputs]
+        controls = set().union(*self._controls) if self._controls else set()
+        # A name that ends with a slash is that of a scope, which is unique already.
+        used = name[:-1] if name and name.endswith("/") else self.unique_name(name or op_type)
+        op = Operation(self, op_type, used, taken, dict(attrs or {}), controls)
+        op.outputs = [Tensor(op, index, dtype, shape) for index, (dtype, shape) in enumerate(outputs)]
+        for tensor in taken:
+            tensor._consumers.append(op)
+        self._ops[op.name] = op
+        return op
+
+    def capture(self, tensor: Tensor) -> Tensor:
+        """The tensor as it is seen in this graph. Raises ValueError for one of a graph beside it."""
+        if tensor.graph is self:
+            return tensor
+        if self.outer is None:
+            raise ValueError(f"{tensor!r} must be from the same graph as the operation that takes it.")
+        if tensor not in self.captures:
+            inside = self.create_op("Placeholder", (), [(tensor.dtype.base_dtype, tensor.shape)], "captured").outputs[0]
+            self.captures[tensor] = inside
+        return self.captures[tensor]
+
+    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
+        full = f"{self._scope}{name}"
+        number = self._used.get(full, 0)
+        found = full if number == 0 else f"{full}_{number}"
+        while number and found in self._used:
+            number += 1
+            found = f"{full}_{number}"
+        if mark_as_used:
+            self._used[full] = number + 1
+            self._used.setdefault(found, 1)
+        return found
+
+    @contextlib.contextmanager
+    def name_scope(self, name: Optional[str]) -> Iterator[str]:
+        before = self._scope
+        if not name:
+            self._scope = ""
+        else:
+            self._scope = name if name.endswith("/") else self.unique_name(name) + "/"
+        try:
+            yield self._scope
+        finally:
+            self._scope = before
+
+    @contextlib.contextmanager
+    def control_dependencies(self, needed: Optional[Iterable[Any]]) -> Iterator[None]:
+        before = self._controls
+        ops = set() if needed is None else {getattr(each, "op", each) for each in needed}
+        self._controls = [] if needed is None else [*before, ops]
+        try:
+            yield
+        finally:
+            self._controls = before
+
+    @contextlib.contextmanager
+    def as_default(self) -> Iterator[Graph]:
+        _stack.append(self)
+        try:
+            yield self
+        finally:
+            _stack.remove(self)
+
+    def finalize(self) -> None:
+        self.finalized = True
+
+    # Looking things up.
+
+    def get_operations(self) -> list[Operation]:
+        return list(self._ops.values())
+
+    def get_operation_by_name(self, name: str) -> Operation:
+        return self.as_graph_element(name, allow_tensor=False)  # type: ignore[no-any-return]  # what is asked for
+
+    def get_tensor_by_name(self, name: str) -> Tensor:
+        return self.as_graph_element(name, allow_operation=False)  # type: ignore[no-any-return]  # what is asked for
+
+    def as_graph_element(self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True) -> Any:
+        """Raises KeyError for a name that is not there, ValueError for a foreign graph's, TypeError for others."""
+        found = getattr(obj, "_as_graph_element", lambda: obj)()
+        if isinstance(found, str):
+            name, colon, index = found.partition(":")
+            op = self._ops.get(name)
+            if op is None or (colon and (not index.isdigit() or int(index) >= len(op.outputs))):
+                raise KeyError(f"The name {found!r} refers to nothing that is in the graph.")
+            found = op.outputs[int(index)] if colon else op
+        if not (allow_tensor and isinstance(found, Tensor)) and not (allow_operation and isinstance(found, Operation)):
+            raise TypeError(f"Can not convert a {type(obj).__name__} into a Tensor or Operation.")
+        if found.graph is not self:
+            raise ValueError(f"{obj!r} is not an element of this graph.")
+        return found
+
+    def is_fetchable(self, tensor: Any) -> bool:
+        return True
+
+    is_feedable = is_fetchable
+
+    def get_collection_ref(self, name: str) -> list[Any]:
+        return self._collections.setdefault(name, [])
+
+    def get_collection(self, name: str, scope: Optional[str] = None) -> list[Any]:
+        return [each for each in self._collections.get(name, ()) if scope is None or each.name.startswith(scope)]
+
+    def add_to_collection(self, name: str, value: Any) -> None:
+        self.get_collection_ref(name).append(value)
+
+    def _next_id(self) -> int:
+        self._ids += 1
+        return self._ids
+
+
+#: Graphs and sessions that are the default ones, the innermost last.
+_stack: list[Graph] = [Graph()]
+_sessions: list[Any] = []
+
+
+class current:  # noqa: N801  (a namespace of what is the default now)
+    """The default graph and session of the process."""
+
+    @staticmethod
+    def graph() -> Graph:
+        return _stack[-1]
+
+    @staticmethod
+    def session() -> Any:
+        return _sessions[-1] if _sessions else None
+
+    @staticmethod
+    def enter(session: Any) -> None:
+        _sessions.append(session)
+
+    @staticmethod
+    def leave(session: Any) -> None:
+        _sessions.remove(session)
+
+    @staticmethod
+    def begin() -> None:
+        """As in a new process."""
+        _stack[:] = [Graph()]
+        _sessions.clear()
+
+    @staticmethod
+    def reset() -> None:
+        """Begin with an empty graph. Raises AssertionError within `as_default`."""
+        assert len(_stack) == 1, "Do not use tf.reset_default_graph() to clear nested graphs."
+        _stack[0] = Graph()
+
+
+def graph_of(*tensors: Any) -> Graph:
+    """The graph in which an operation on these belongs: the body that is being built, else that of the tensors."""
+    graph = current.graph()
+    if graph.outer is not None:
+        return graph
+    return next((each.graph for each in tensors if isinstance(each, Tensor)), graph)
+
+
+def _session_or_default(session: Any) -> Any:
+    found = session or current.session()
+    if found is None:
+        raise ValueError("Cannot evaluate without a session: pass session=, or use `with sess.as_default()`.")
+    return found

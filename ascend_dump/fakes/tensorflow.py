@@ -1,0 +1,244 @@
+"""A stand-in for TensorFlow 1.15 in pure Python, as far as sessions, Estimator and tf.keras need it to be dumped.
+
+    with ascend_dump.fakes.install("tensorflow", "npu_bridge") as npu:
+        import tensorflow as tf
+        from npu_bridge.npu_init import *
+
+Graphs are built and run with numpy; ConfigProto is a real protobuf message (`_tf_proto`). With `npu_bridge` beside it
+sessions run on the simulated NPU.
+
+Known differences from TensorFlow:
+
+- Of the operations there are those of a small network (`_tf_kernels`), of the gradients those in `_tf_gradients`, of
+  optimizers GradientDescentOptimizer, of layers Dense. What is missing raises NotSupported, an AttributeError too.
+- Nothing is optimized before a run, all of it is one thread, and there are no devices.
+- Variables are those with ref semantics, those of keras too. Shapes need a known rank.
+- Random numbers come from numpy and are the same in every run of a program, with or without a seed.
+- tf.cond is a functional If; there are no loops. tf.data has no map. Checkpoints are .npz files.
+- Names of gradients and of what keras adds differ in detail.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ascend_dump._errors import NotSupported
+from ascend_dump.fakes import _tf_data, _tf_estimator, _tf_gradients, _tf_graph, _tf_ops, _tf_session, _tf_variables
+from ascend_dump.fakes._tf_keras import Backend, Dense, Sequential
+from ascend_dump.fakes._tf_proto import messages
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes.npu import Npu
+
+__all__ = ["modules"]
+
+VERSION = "1.15.0"
+
+
+class Missing(NotSupported, AttributeError):
+    """The stand-in has no such name. hasattr and getattr with a default work as usual."""
+
+
+def modules(npu: Npu) -> Mapping[str, ModuleType]:
+    """The modules of one process; the default graph begins empty."""
+    _tf_graph.current.begin()
+    proto = messages()
+    graph = _tf_graph.current
+    keras = _keras()
+    parts: dict[str, dict[str, Any]] = {
+        "tensorflow.errors": dict(_tf_session.ERRORS),
+        "tensorflow.nn": dict(_tf_ops.NN),
+        "tensorflow.train": _train(),
+        "tensorflow.data": {"Dataset": _tf_data.Dataset},
+        "tensorflow.estimator": {
+            name: getattr(_tf_estimator, name) for name in ("Estimator", "EstimatorSpec", "ModeKeys", "RunConfig")
+        },
+        "tensorflow.app": {"run": _run_app},
+        "tensorflow.logging": _logging(),
+        "tensorflow.losses": {
+            "mean_squared_error": _mean_squared_error,
+            "sparse_softmax_cross_entropy": _cross_entropy,
+        },
+        "tensorflow.metrics": {"mean": _metric_mean, "accuracy": _metric_accuracy},
+        "tensorflow.layers": {"dense": _dense},
+        **keras,
+    }
+    top = {
+        **_tf_ops.FUNCTIONS,
+        **_tf_variables.FUNCTIONS,
+        **_tf_variables.INITIALIZERS,
+        **{name: proto[name] for name in ("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions")},
+        **{name: proto[name] for name in ("RunMetadata", "RunOptions")},
+        **{name: _tf_graph.DType(name) for name in _tf_graph.TYPES},
+        **{name: getattr(_tf_graph, name) for name in ("DType", "Graph", "Operation", "Tensor", "TensorShape")},
+        "Session": _tf_session.Session,
+        "InteractiveSession": _tf_session.InteractiveSession,
+        "cond": _tf_session.cond,
+        "gradients": _tf_gradients.gradients,
+        "GraphKeys": _GraphKeys,
+        "as_dtype": _tf_graph.as_dtype,
+        "get_default_graph": graph.graph,
+        "get_default_session": graph.session,
+        "reset_default_graph": graph.reset,
+        "name_scope": lambda name, *values: graph.graph().name_scope(name),
+        "control_dependencies": lambda inputs: graph.graph().control_dependencies(inputs),
+        "set_random_seed": lambda seed: setattr(graph.graph(), "seed", seed),
+        "disable_v2_behavior": lambda: None,
+        "disable_eager_execution": lambda: None,
+        "executing_eagerly": lambda: False,
+    }
+    python: dict[str, dict[str, Any]] = {
+        "tensorflow.core": {},
+        "tensorflow.core.protobuf": {},
+        "tensorflow.core.protobuf.config_pb2": {
+            **{name: proto[name] for name in ("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions")},
+            **{name: proto[name] for name in ("RunMetadata", "RunOptions")},
+        },
+        "tensorflow.core.protobuf.rewriter_config_pb2": {"RewriterConfig": proto["RewriterConfig"]},
+        "tensorflow.python": {},
+        "tensorflow.python.client": {},
+        "tensorflow.python.client.session": {
+            **{name: getattr(_tf_session, name) for name in ("BaseSession", "InteractiveSession", "Session")},
+            "_FetchHandler": _tf_session.FetchHandler,
+        },
+        "tensorflow.python.framework": {},
+        "tensorflow.python.framework.errors": dict(_tf_session.ERRORS),
+        "tensorflow.python.framework.ops": {
+            name: getattr(_tf_graph, name) for name in ("Graph", "Operation", "Tensor")
+        },
+        "tensorflow.python.framework.dtypes": {"DType": _tf_graph.DType, "as_dtype": _tf_graph.as_dtype},
+        **{f"tensorflow.python.{name.partition('.')[2]}": content for name, content in keras.items()},
+    }
+    compat = {"as_bytes": _as_bytes, "as_str": _as_text, "as_text": _as_text}
+    names = {"__version__": VERSION, **top}
+    made = {name: _module(name, content) for name, content in {**parts, **python}.items()}
+    made["tensorflow"] = _module("tensorflow", names)
+    made["tensorflow.compat"] = _module("tensorflow.compat", compat)
+    made["tensorflow.compat.v1"] = _module("tensorflow.compat.v1", {**names, "compat": made["tensorflow.compat"]})
+    for name in parts:
+        _, _, last = name.partition(".")
+        if "." not in last:
+            setattr(made["tensorflow.compat.v1"], last, made[name])
+    return dict(sorted(made.items()))
+
+
+def _module(name: str, content: Mapping[str, Any]) -> ModuleType:
+    module = ModuleType(name)
+    module.__path__ = []
+    vars(module).update(content)
+
+    def missing(attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        raise Missing(
+            f"the stand-in for {name} has no {attribute!r}", hint="install a real tensorflow for what it lacks"
+        )
+
+    module.__getattr__ = missing  # type: ignore[method-assign]  # PEP 562
+    return module
+
+
+def _keras() -> dict[str, dict[str, Any]]:
+    backend = Backend()
+    sequential = functools.partial(Sequential, backend=backend)
+    names = ("set_session", "get_session", "clear_session")
+    return {
+        "tensorflow.keras": {"Sequential": sequential},
+        "tensorflow.keras.backend": {name: getattr(backend, name) for name in names},
+        "tensorflow.keras.layers": {"Dense": Dense},
+        "tensorflow.keras.models": {"Sequential": sequential},
+    }
+
+
+def _train() -> dict[str, Any]:
+    return {
+        "GradientDescentOptimizer": _tf_gradients.GradientDescentOptimizer,
+        "get_global_step": _tf_gradients.get_global_step,
+        "get_or_create_global_step": _tf_gradients.get_or_create_global_step,
+        "SessionRunHook": _tf_estimator.SessionRunHook,
+        "SessionRunArgs": _tf_estimator.SessionRunArgs,
+    }
+
+
+class _GraphKeys:
+    GLOBAL_VARIABLES = _tf_variables.GLOBAL
+    LOCAL_VARIABLES = _tf_variables.LOCAL
+    TRAINABLE_VARIABLES = _tf_variables.TRAINABLE
+    GLOBAL_STEP = _tf_variables.STEP
+
+
+def _run_app(main: Any = None, argv: Any = None) -> None:
+    """Ends the process with what main returns, as tf.app.run does."""
+    function = main or sys.modules["__main__"].main
+    sys.exit(function(argv or sys.argv))
+
+
+def _logging() -> dict[str, Any]:
+    log = logging.getLogger("tensorflow")
+    levels = {name: getattr(logging, name) for name in ("DEBUG", "INFO", "WARN", "ERROR", "FATAL")}
+    functions = {name: getattr(log, name) for name in ("debug", "info", "warning", "error")}
+    return {**levels, **functions, "set_verbosity": log.setLevel, "get_verbosity": log.getEffectiveLevel}
+
+
+def _as_bytes(value: Any, encoding: str = "utf-8") -> bytes:
+    if isinstance(value, str):
+        return value.encode(encoding)
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    raise TypeError(f"Expected binary or unicode string, got {value!r}")
+
+
+def _as_text(value: Any, encoding: str = "utf-8") -> str:
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).decode(encoding)
+    if isinstance(value, str):
+        return value
+    raise TypeError(f"Expected binary or unicode string, got {value!r}")
+
+
+def _mean_squared_error(labels: Any, predictions: Any) -> Any:
+    ops = _tf_ops.FUNCTIONS
+    return ops["reduce_mean"](ops["square"](ops["subtract"](predictions, labels)))
+
+
+def _cross_entropy(labels: Any, logits: Any) -> Any:
+    loss = _tf_ops.NN["sparse_softmax_cross_entropy_with_logits"](labels=labels, logits=logits)
+    return _tf_ops.FUNCTIONS["reduce_mean"](loss)
+
+
+def _metric_mean(values: Any, name: str = "mean") -> tuple[Any, Any]:
+    """The value so far, and the operation that takes another batch in."""
+    ops, scope = _tf_ops.FUNCTIONS, name
+    with _tf_graph.current.graph().name_scope(scope):
+        total, count = (_tf_variables.Variable(0.0, False, [_tf_variables.LOCAL], each) for each in ("total", "count"))
+        batch = ops["cast"](values, "float32")
+        added = total.assign_add(ops["reduce_sum"](batch))
+        counted = count.assign_add(ops["reduce_sum"](ops["add"](ops["multiply"](batch, 0.0), 1.0)))
+        with _tf_graph.current.graph().control_dependencies([added, counted]):
+            update = ops["divide"](total.read_value(), count.read_value(), name="update_op")
+        return ops["divide"](total, count, name="value"), update
+
+
+def _metric_accuracy(labels: Any, predictions: Any, name: str = "accuracy") -> tuple[Any, Any]:
+    ops = _tf_ops.FUNCTIONS
+    same = ops["equal"](ops["cast"](predictions, "int64"), ops["cast"](labels, "int64"))
+    return _metric_mean(same, name)
+
+
+def _dense(
+    inputs: Any, units: int, activation: Any = None, use_bias: bool = True, name: str = "dense", **ignored: Any
+) -> Any:
+    """`tf.layers.dense`: activation is a function."""
+    with _tf_variables.variable_scope(name):
+        kernel = _tf_variables.get_variable("kernel", [inputs.shape[-1], units])
+        found = _tf_ops.FUNCTIONS["matmul"](inputs, kernel, name="MatMul")
+        if use_bias:
+            zeros = _tf_variables.INITIALIZERS["zeros_initializer"]()
+            bias = _tf_variables.get_variable("bias", [units], initializer=zeros)
+            found = _tf_ops.NN["bias_add"](found, bias, name="BiasAdd")
+        return found if activation is None else activation(found)
