@@ -38,6 +38,7 @@ FAKES: Mapping[str, str] = MappingProxyType(
         "acl": "ascend_dump.fakes.acl",
         "mindspore": "ascend_dump.fakes.mindspore",
         "npu_bridge": "ascend_dump.fakes.npu_bridge",
+        "npu_device": "ascend_dump.fakes.npu_device",
         "tensorflow": "ascend_dump.fakes.tensorflow",
         "torch_npu": "ascend_dump.fakes.torch_npu",
         "torchair": "ascend_dump.fakes.torchair",

@@ -7,6 +7,7 @@ Source: hicann/tensorflow tf_adapter/python/npu_bridge/estimator/npu/npu_estimat
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -20,9 +21,9 @@ _OPTIMIZERS = ("pruning", "function", "constfold", "shape", "arithmetic", "loop"
 def fill(module: ModuleType) -> None:
     """NPUEstimator and NPUEstimatorSpec; without them where TensorFlow has no Estimator any more."""
     import tensorflow as tf
-    from npu_bridge.estimator.npu.npu_config import NPURunConfig
     from tensorflow.core.protobuf import config_pb2
 
+    config_kind = import_module(f"{module.__name__.rpartition('.')[0]}.npu_config").NPURunConfig
     estimator = getattr(tf.compat.v1, "estimator", None)
     if estimator is None:
         return
@@ -39,7 +40,7 @@ def fill(module: ModuleType) -> None:
             job_start_file: str = "",
             warm_start_from: Any = None,
         ) -> None:
-            if config is None or not isinstance(config, NPURunConfig):
+            if config is None or not isinstance(config, config_kind):
                 raise ValueError("`config` must be provided with type `NPUConfigs`")
             if config.session_config is None:
                 config = config.replace(session_config=config_pb2.ConfigProto())

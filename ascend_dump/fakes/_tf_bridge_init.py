@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Mapping
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ascend_dump.fakes._importing import Fill
 from ascend_dump.fakes._tf_bridge_config import set_npu_defaults
 from ascend_dump.fakes._tf_sessions import watch_sessions
 
 if TYPE_CHECKING:
     from ascend_dump.fakes._tf_process import Process
 
-__all__ = ["fill_hccl_manage", "fill_hccl_split", "fill_npu_init", "fill_npu_ops", "fill_util"]
+__all__ = ["fill_npu_init", "fill_npu_ops", "fill_util", "hccl_modules"]
 
 _RANK = "npu_rank_id"
 
@@ -26,11 +29,15 @@ def fill_npu_init(process: Process, module: ModuleType) -> None:
     import tensorflow as tf
     from hccl.manage import api
     from hccl.split import api as split
-    from npu_bridge.estimator import npu_ops
-    from npu_bridge.estimator.npu import npu_config, npu_estimator, util
     from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
     from tensorflow.python.client import session
 
+    # npu_device.compat.v1 is the same package under another name.
+    package = module.__name__.rpartition(".")[0]
+    npu_ops = import_module(f"{package}.estimator.npu_ops")
+    npu_config, npu_estimator, util = (
+        import_module(f"{package}.estimator.npu.{name}") for name in ("npu_config", "npu_estimator", "util")
+    )
     watch_sessions(process)
     backends = _backends(tf)
 
@@ -131,7 +138,21 @@ def fill_util(module: ModuleType) -> None:
     vars(module).update(set_value=values.__setitem__, get_value=get_value, global_dict_init=values.clear)
 
 
-def fill_hccl_manage(process: Process, module: ModuleType) -> None:
+def hccl_modules(process: Process) -> Mapping[str, Fill]:
+    return {
+        "hccl": _nothing,
+        "hccl.manage": _nothing,
+        "hccl.manage.api": functools.partial(_fill_hccl_manage, process),
+        "hccl.split": _nothing,
+        "hccl.split.api": _fill_hccl_split,
+    }
+
+
+def _nothing(module: ModuleType) -> None:
+    """A package without a content of its own."""
+
+
+def _fill_hccl_manage(process: Process, module: ModuleType) -> None:
     """Ranks as the environment numbers them; there is no communication."""
 
     def number(name: str, default: int) -> int:
@@ -153,7 +174,7 @@ def fill_hccl_manage(process: Process, module: ModuleType) -> None:
     vars(module).update({function.__name__: function for function in functions})
 
 
-def fill_hccl_split(module: ModuleType) -> None:
+def _fill_hccl_split(module: ModuleType) -> None:
     def set_split_strategy_by_idx(idx_list: Any, group: str = "hccl_world_group") -> None:
         """Nothing is split here."""
 

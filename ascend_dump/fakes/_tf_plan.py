@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Optional
 
 from ascend_dump.cann.graph import Node, why_no_dump
 
-__all__ = ["Plan", "Planned", "Spec", "make_plan"]
+__all__ = ["GE_TYPES", "Plan", "Planned", "Spec", "make_plan"]
 
 #: TensorFlow's type -> GE's, where CANN's TensorFlow plugins register another one. Other types keep their name.
-_GE_TYPES = {
+GE_TYPES = {
     "MatMul": "MatMulV2",
     "Mean": "ReduceMean",
     "Sum": "ReduceSum",
@@ -93,7 +93,7 @@ def make_plan(graph: Any, roots: Iterable[Any], fed: frozenset[str]) -> Plan:
         if not all(graph.is_fetchable(tensor) for tensor in tensors):
             continue  # inside a frame of old control flow
         inputs, outputs = tuple(map(_spec, op.inputs)), tuple(map(_spec, op.outputs))
-        ops.append(Planned(op.name, _GE_TYPES.get(op.type, op.type), op.type, inputs, outputs))
+        ops.append(Planned(op.name, GE_TYPES.get(op.type, op.type), op.type, inputs, outputs))
         for tensor in tensors:
             source = _before(graph, tensor)
             if source is not None:

@@ -12,12 +12,16 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
+from ascend_dump.cann.config import keys
 from ascend_dump.fakes._tf_ge_text import write_graph
-from ascend_dump.fakes._tf_options import Attributes, Refused, read_attributes, read_init_options
+from ascend_dump.fakes._tf_options import Attributes, Refused, read_attributes
 
 if TYPE_CHECKING:
     from ascend_dump.fakes._tf_plan import Planned
     from ascend_dump.fakes.npu import Npu
+
+#: What GEInitialize takes and no session can change.
+_OF_INIT = (keys.DUMP_DATA, keys.ENABLE_EXCEPTION)
 
 __all__ = ["GeSession", "Process", "process_of"]
 
@@ -55,10 +59,10 @@ class Process:
         """The settings in a ConfigProto. Raises Refused and ProcessAborted."""
         return None if config is None else read_attributes(config, cwd=self.npu.working_directory)
 
-    def open_session(self, options: Mapping[str, str], config: Any = None) -> GeSession:
-        """A GE session with these options. Raises Refused where GE refuses them."""
-        init = self.initialise({} if config is None else read_init_options(config))
-        return GeSession(self, next(self._sessions), {**init, **options})
+    def open_session(self, options: Mapping[str, str], *, init: Mapping[str, str]) -> GeSession:
+        """A GE session with these options. init: those of GEInitialize. Raises Refused where GE refuses them."""
+        init = self.initialise({name: value for name, value in init.items() if name in _OF_INIT})
+        return GeSession(self, next(self._sessions), {**options, **init})
 
     def next_graph(self) -> int:
         return next(self._graphs)
@@ -86,7 +90,7 @@ class GeSession:
         stamp = time.strftime("%Y%m%d%H%M%S", time.localtime(npu.now))
         graph = self.process.next_graph()
         name = f"ge_default_{stamp}_{graph}"
-        write_graph(npu, name, graph, ops, dump_path=self.options.get("ge.exec.dumpPath", ""))
+        write_graph(npu, name, graph, ops, dump_path=self.options.get(keys.DUMP_PATH, ""))
         model = npu.load_model(name, ops=[op.node() for op in ops], session=self._number)
         self._models.append(model)
         return model

@@ -194,7 +194,7 @@ class _Watch:
     def _load(self, state: _State, plan: Plan) -> int:
         assert state.attributes is not None, "only sessions whose graphs go to the device load models"
         if state.ge is None:
-            state.ge = self._process.open_session(state.attributes.options, state.config)
+            state.ge = self._process.open_session(state.attributes.options, init=read_init_options(state.config))
         return state.ge.load(plan.ops)
 
     def _variables(self, session: Any, state: _State, plan: Plan) -> dict[str, Any]:

@@ -59,11 +59,7 @@ def modules(npu: Npu) -> Mapping[str, Fill]:
         "npu_bridge.estimator.npu.npu_config": _tf_bridge_config.fill,
         "npu_bridge.estimator.npu.npu_estimator": _tf_bridge_estimator.fill,
         "npu_bridge.estimator.npu.util": _tf_bridge_init.fill_util,
-        "hccl": _nothing,
-        "hccl.manage": _nothing,
-        "hccl.manage.api": functools.partial(_tf_bridge_init.fill_hccl_manage, process),
-        "hccl.split": _nothing,
-        "hccl.split.api": _tf_bridge_init.fill_hccl_split,
+        **_tf_bridge_init.hccl_modules(process),
     }
 
 
