@@ -105,7 +105,7 @@ def _refused(options: Mapping[str, Any], cwd: str) -> Iterator[Problem]:
                 choices = ", ".join(map(repr, _VALUES[name]))
                 yield _refusal(name, f"{value!r} is not one of {choices}", "give one of them")
         elif name == "dump_path":
-            if not isinstance(value, str) or not os.path.isdir(os.path.join(cwd, value)):
+            if not isinstance(value, str) or not value or not os.path.isdir(os.path.join(cwd, value)):
                 hint = "create it first, torchair does not; the default is './'"
                 yield _refusal(name, f"{value!r} is no existing directory", hint)
         elif name == "dump_config_path":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump.fakes._torchair_lowering import Constant, GeOp, Inner, Namer, lower
 from ascend_dump.fakes._torchair_scope import reads_scope
+from ascend_dump.fakes._torchair_text import write_graph
 from ascend_dump.fakes.npu import NodeInfo
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class ConcreteGraph(GraphRunner):
         self.plans, self._wanted = _plan(self.nodes)
         self._constants: dict[str, Any] = {}
         engine.initialize(config.as_dict()[1])
+        write_graph(config, self.name, self.nodes, {node: plan.ops for node, plan in self.plans.items()})
 
     def __call__(self, *args: Any) -> Any:
         if self._model is None:
