@@ -33,7 +33,7 @@ def write_graph(config: CompilerConfig, name: str, nodes: Sequence[Any], plans: 
         raise NotSupported(f"the fake torchair writes no graph as {wanted.type.value}", hint="use the type py")
     text = "\n".join([_HEAD, *_lines(nodes, plans)]) + "\n"
     for kind in ("original", "optimized"):
-        with open(wanted.full_path(f"dynamo_{kind}_{name}"), "w", encoding="utf-8") as file:
+        with open(str(wanted.full_path(f"dynamo_{kind}_{name}")), "w", encoding="utf-8") as file:
             file.write(text)
 
 
