@@ -78,6 +78,8 @@ class Dumper:
         self._config = Path(config)
         self._last_stamp = 0
         self._overflows = 0
+        #: The iteration that the last line of a history named.
+        self._told: Optional[int] = None
 
     @property
     def _root(self) -> Path:
@@ -126,10 +128,12 @@ class Dumper:
     # Every step.
 
     def write_step(self, graph: Graph, tape: Tape, iteration: int) -> None:
-        if self.process.target != "Ascend" and self.process.rank_id == 0:
+        taken = self.selection.takes_step(iteration)
+        # A graph that runs in the iteration of the one before leaves no line.
+        if taken and self.process.target != "Ascend" and self.process.rank_id == 0 and iteration != self._told:
             name = f"ms_global_execution_order_graph_{graph.number}.csv"
             self.folder("execution_order").append(name, f"{iteration}\n".encode())
-        taken = self.selection.takes_step(iteration)
+            self._told = iteration
         folder = self.folder(self.settings.net_name, str(graph.number), str(iteration))
         for node, name in graph.names_of(tape):
             self._write_node(folder, node, name, taken)

@@ -167,7 +167,7 @@ def equal(x: Any, y: Any) -> Tensor:
 
 
 def softmax(x: Any, axis: int = -1) -> Tensor:
-    return execute("Softmax", _tensor(x), np.asarray(axis, np.int64))[0]
+    return execute("Softmax", _tensor(x), np.asarray([axis], np.int64))[0]
 
 
 def log_softmax(x: Any, axis: int = -1) -> Tensor:

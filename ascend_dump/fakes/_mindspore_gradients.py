@@ -134,7 +134,7 @@ def _softmax(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
     with expanded("SoftmaxBackward"):
         product = call("Mul", dy, y)
         keep, skip = np.asarray(True), np.asarray(False)
-        total = execute("ReduceSum", product, axis, keep, skip, axis=(int(axis),), keep_dims=True)[0]
+        total = execute("ReduceSum", product, axis, keep, skip, axis=(int(axis[0]),), keep_dims=True)[0]
         return (call("Mul", y, call("Sub", dy, total)),)
 
 

@@ -267,7 +267,7 @@ KERNELS: Mapping[str, Callable[..., Any]] = {
     "AvgPoolGrad": _avgpool_grad,
     "BatchNorm": _batchnorm,
     "BatchNormGrad": _batchnorm_grad,
-    "Softmax": lambda x, axis: softmax(x, int(axis)),
+    "Softmax": lambda x, axis: softmax(x, int(axis[0])),
     "LogSoftmax": lambda x, axis: np.log(softmax(x, int(axis))),
     "SparseSoftmaxCrossEntropyWithLogits": _sparse_cross_entropy,
     "SoftmaxCrossEntropyWithLogits": _cross_entropy,

@@ -53,7 +53,11 @@ class Optimizer(Cell):
 
     def construct(self, gradients: Sequence[Tensor]) -> Any:
         if self.weight_decay:
-            gradients = tuple(self._decay(one, grad) for one, grad in zip(self._parameters, gradients))
+            gradients = tuple(
+                # Normalisation's parameters do not decay.
+                grad if "beta" in one.name or "gamma" in one.name else self._decay(one, grad)
+                for one, grad in zip(self._parameters, gradients)
+            )
         execute("AssignAdd", self.global_step, Tensor(np.ones(1, np.int32)))
         self.prepare()
         for at in reversed(range(len(self._parameters))):

@@ -18,8 +18,11 @@ Known differences from MindSpore:
 - The scope of a backward operator is that of its own forward operator. Where a graph has the same operator several
   times, MindSpore gives all its backward operators the scope of one of them, and numbers them in its own order.
 - The gradient of a function under `jit` in PyNative mode writes the forward graph only.
-- In `.ir` and execution order of a training graph, backward operators are counted without those that MindSpore
-  removes later. The `.pb` has operators, inputs and full names, no attributes and types.
+- Behind Flatten and Reshape, which copy nothing, MindSpore may write a tensor with the shape it had before them.
+- In `.ir` and execution order, operators are counted without those that MindSpore removes later (Cast begins with 1
+  there, backward operators may have gaps). Optimizers number their operators by parameter, MindSpore as it runs them.
+- Outputs of BatchNorm that the CPU's kernel leaves unset are computed here.
+- The `.pb` has operators, inputs and full names, no attributes and types.
 - CrossEntropyLoss, slices, and operators beside those that the modules name have fewer kernels and constant inputs.
 - No communication: `init` gives rank and size from RANK_ID and RANK_SIZE, and there are no collective operators.
 - The alerts about a missing `e2e_dump_settings` do not wait a second each.

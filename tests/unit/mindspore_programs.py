@@ -117,13 +117,12 @@ def in_graph_mode(device: str = "CPU", **context: Any) -> Any:
     return ms
 
 
-def train(callbacks: Any = None) -> list[float]:
-    """Three steps of `Model.train` with Momentum; the losses."""
-    import mindspore as ms
+def train(optimizer: str = "momentum") -> list[float]:
+    """Three steps of `Model.train`; the losses."""
+    ms = in_graph_mode()
     import mindspore.dataset as ds
     from mindspore import nn
 
-    in_graph_mode()
     losses: list[float] = []
 
     class Note(ms.train.Callback):
@@ -138,6 +137,143 @@ def train(callbacks: Any = None) -> list[float]:
     data = ds.GeneratorDataset(examples, ["x", "y"], shuffle=False).batch(2)
     net = conv_net()
     loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
-    model = ms.train.Model(net, loss, nn.Momentum(net.trainable_params(), 0.01, 0.9))
-    model.train(1, data, callbacks=[Note(), *(callbacks or ())], dataset_sink_mode=False)
+    made = {
+        "plain": lambda weights: nn.Momentum(weights, 0.01, 0.9),
+        "momentum": lambda weights: nn.Momentum(weights, 0.01, 0.9, weight_decay=0.1),
+        "sgd": lambda weights: nn.SGD(weights, 0.01, momentum=0.9),
+        "adam": lambda weights: nn.Adam(weights, 0.01),
+    }[optimizer](net.trainable_params())
+    model = ms.train.Model(net, loss, made)
+    model.train(1, data, callbacks=[Note()], dataset_sink_mode=False)
     return losses
+
+
+def infer() -> None:
+    """Three forward runs of the convolution network."""
+    in_graph_mode()
+    net = conv_net()
+    net.set_train(False)
+    for seed in range(3):
+        net(images(seed)).asnumpy()
+
+
+def run_several_graphs() -> None:
+    """A constant, bfloat16, other layers, and the same cell twice."""
+    ms = in_graph_mode()
+    from mindspore import nn, ops
+
+    held = ms.Tensor(np.arange(8, dtype=np.float32).reshape(4, 2))
+
+    class Constant(nn.Cell):
+        def construct(self, x):
+            return ops.matmul(x, held) + 2.5
+
+    class Narrow(nn.Cell):
+        def construct(self, x):
+            return ops.cast(x, ms.bfloat16)
+
+    class Layers(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.SequentialCell(nn.Dense(4, 4, "ones", "zeros", activation="tanh"), nn.Sigmoid())
+            self.soft = nn.Softmax()
+            self.loss = nn.MSELoss()
+
+        def construct(self, x, *others):
+            y = self.soft(self.parts(x) - others[0])
+            return self.loss(y, x) + y.sum()
+
+    for net, inputs in ((Constant(), [rows()]), (Narrow(), [rows()]), (Layers(), [rows(), rows()])):
+        for _ in range(2):
+            net(*inputs).asnumpy()
+    Constant()(rows(3)).asnumpy()
+
+
+def run_long_names() -> None:
+    """An operator whose file name has more than 255 characters."""
+    ms = in_graph_mode()
+    from mindspore import nn
+
+    name = "attribute_with_a_long_name_" * 4
+
+    class Inner(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.relu = nn.ReLU()
+            self.weight = ms.Parameter(ms.Tensor(np.ones((2, 4), np.float32)), name="another")
+
+        def construct(self, x):
+            return self.relu(x) + self.weight
+
+    class Outer(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            setattr(self, name, Inner())
+
+        def construct(self, x):
+            return getattr(self, name)(x)
+
+    class Outermost(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            setattr(self, name, Outer())
+
+        def construct(self, x):
+            return getattr(self, name)(x)
+
+    Outermost()(rows()).asnumpy()
+
+
+def run_pynative() -> None:
+    """Compiled functions and methods between operators that are not."""
+    import mindspore as ms
+    from mindspore import nn, ops
+
+    ms.set_device("CPU")
+
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Dense(4, 3, weight_init="ones", bias_init="zeros")
+            self.relu = nn.ReLU()
+
+        @ms.jit
+        def inner(self, x):
+            return self.relu(self.fc(x))
+
+        def construct(self, x):
+            return ops.exp(self.inner(x)) + 1
+
+    @ms.jit
+    def product(a, b):
+        return ops.tanh(a * b)
+
+    net = Net()
+    for _ in range(3):
+        net(rows()).asnumpy()
+        product(rows(), rows()).asnumpy()
+
+
+def train_by_hand() -> None:
+    """A step of one's own: `value_and_grad` and an optimizer, in PyNative mode under `jit`."""
+    import mindspore as ms
+    from mindspore import nn
+
+    ms.set_device("CPU")
+    net = dense_net()
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+
+    def forward(data, label):
+        return loss(net(data), label)
+
+    derive = ms.value_and_grad(forward, None, optimizer.parameters)
+
+    @ms.jit
+    def step(x, y):
+        value, grads = derive(x, y)
+        optimizer(grads)
+        return value
+
+    for _ in range(2):
+        step(rows(), ms.Tensor(np.array([0, 2], np.int32))).asnumpy()

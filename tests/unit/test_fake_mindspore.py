@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from mindspore_programs import (
     environment,
     images,
     in_graph_mode,
+    infer,
     names,
     rows,
     settings,
@@ -29,6 +31,7 @@ from mindspore_programs import (
     write_settings,
 )
 
+import ascend_dump
 from ascend_dump import fakes
 from ascend_dump.fakes.npu import Npu
 
@@ -279,7 +282,48 @@ def test_the_initial_iteration_shifts_the_numbers(npu, config, tmp_path):
     assert {name.split("/")[3] for name in tensors(tmp_path)} == {"5", "6"}
 
 
+def test_a_history_names_an_iteration_once(npu, config, tmp_path):
+    """As measured: what runs in the iteration of the one before leaves no line."""
+    in_graph_mode()
+    config()
+    for net in (dense_net(), dense_net(), dense_net()):
+        net(rows())
+    orders = tmp_path / OUT / "rank_0/execution_order"
+    assert {path.name: path.read_text() for path in orders.glob("ms_global_*")} == {
+        "ms_global_execution_order_graph_0.csv": "0\n",
+        "ms_global_execution_order_graph_1.csv": "1\n",
+    }
+
+
 # What is written.
+
+
+@pytest.mark.parametrize(
+    ("program", "recorded"), [(infer, "conv_iter_0_2"), (lambda: train("plain"), "model_train")], ids=["infer", "train"]
+)
+def test_the_tree_has_the_names_of_a_recorded_one(npu, config, tmp_path, program, recorded):
+    config(iteration="0|2")
+    program()
+    real, fake = names(DATA / recorded), names(tmp_path / OUT)
+    # The copy has no .pb, and of the training one step.
+    steps = {str(Path(name).parent) for name in real}
+    assert {name for name in fake if str(Path(name).parent) in steps and not name.endswith(".pb")} == set(real)
+    for file in (DATA / recorded / "rank_0/execution_order").iterdir():
+        there = tmp_path / OUT / "rank_0/execution_order" / file.name
+        strip = [re.sub(r"\d+$", "", line) if "/" in line else line for line in file.read_text().splitlines()]
+        assert sorted(strip) == sorted(
+            re.sub(r"\d+$", "", line) if "/" in line else line for line in there.read_text().splitlines()
+        )
+
+
+def test_the_dump_reads_back(npu, config, tmp_path):
+    config(iteration="1")
+    train("sgd")
+    dump = ascend_dump.open(tmp_path / OUT)
+    assert dump.errors() == []
+    assert {record.step for record in dump} == {1}
+    [record] = dump.select(op="*conv1*", op_type="Conv2D", io="output")
+    assert record.numpy().shape == (2, 2, 6, 6)
 
 
 def test_files_are_private_and_hold_the_values(npu, config, tmp_path):
@@ -568,8 +612,6 @@ def test_older_o2_lets_the_device_write(older, tmp_path):
     out = tmp_path / OUT
     dump = json.loads((out / "acl_dump_0.json").read_text())["dump"]
     assert dump == {"dump_path": str(out / "2"), "dump_mode": "all", "dump_list": [], "dump_op_switch": "on"}
-    import ascend_dump
-
     records = list(ascend_dump.open(out))
     assert {record.op_type for record in records} == {"MatMul", "BiasAdd", "ReLU"}
     levels = {path.relative_to(out).parts[0] for path in out.rglob("*") if path.is_file() and path.suffix != ".json"}
