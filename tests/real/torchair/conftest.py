@@ -1,0 +1,81 @@
+"""The real torchair of three versions of torch_npu, taken out of their wheels, on the simulated NPU.
+
+The wheels are kept below the environment of the suite, so they are downloaded once. Each program runs in a process of
+its own: torchair can be imported once, and freezes its options with the first graph.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+CACHE = Path(sys.prefix) / "torchair"
+VERSIONS = ("2.9.0", "2.13.0", "2.14.0")
+PACKAGE = "torch_npu/dynamo/torchair/"
+PROGRAMS = Path(__file__).parent / "programs"
+
+os.environ["OMP_NUM_THREADS"] = "2"
+for name in ("ASCEND_DUMP", "ASCEND_DUMP_STRICT", "ASCEND_DEVICE_ID", "RANK", "WORLD_SIZE"):
+    os.environ.pop(name, None)
+
+
+def unpack(version: str) -> Path:
+    """The directory with the package torchair of this version of torch_npu."""
+    place = CACHE / version
+    if not place.exists():
+        wheels = CACHE / "wheels"
+        wanted = f"torch-npu=={version}"
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels), wanted]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.fail(f"{wanted} cannot be downloaded: {done.stderr}")
+        [wheel] = wheels.glob(f"torch_npu-{version}-*.whl")
+        unfinished = CACHE / f"{version}.unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        with zipfile.ZipFile(wheel) as archive:
+            # Its libraries need CANN; nothing may be loaded of them by mistake.
+            names = [name for name in archive.namelist() if name.startswith(PACKAGE) and not name.endswith(".so")]
+            archive.extractall(unfinished, names)
+        unfinished.rename(place)
+        wheel.unlink()
+    return place / "torch_npu" / "dynamo"
+
+
+@pytest.fixture(scope="session", params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(scope="session")
+def run_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Run a program with torchair of a version, or the fake one for "fake"; gives the directory it ran in."""
+
+    def run(program: str, version: str, *arguments: str) -> Path:
+        place = tmp_path_factory.mktemp(f"{program}_{version}".replace(".", "_"))
+        paths = [str(PROGRAMS)] if version == "fake" else [str(PROGRAMS), str(unpack(version))]
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", str(PROGRAMS / f"{program}.py"), version, *arguments],
+            cwd=place,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+        return place
+
+    return run
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
