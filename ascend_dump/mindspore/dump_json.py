@@ -210,18 +210,19 @@ class _Reader:
                 else:
                     # It names `enable` whichever of the three it is.
                     self._refuse("Dump Json Parse Failed. 'enable' should be boolean type", f"{_E2E}.{key}")
-        self._sample(block)
         for key, words in (("stat_calc_mode", ("host", "device")), ("device_stat_precision_mode", ("high", "low"))):
             given = block.get(key, words[0])
-            if given in words:
+            if not isinstance(given, str):
+                self._refuse(_no_text(key), f"{_E2E}.{key}")
+            elif given in words:
                 self._found[key] = given
             else:
-                shown = given if isinstance(given, str) else json.dumps(given)
                 self._refuse(
-                    f"Dump Json parse failed, '{key}' only supports '{words[0]}' or '{words[1]}', but got: {shown}. "
+                    f"Dump Json parse failed, '{key}' only supports '{words[0]}' or '{words[1]}', but got: {given}. "
                     f"Please set 'stat_cal_mode' to '{words[0]}' or '{words[1]}'",
                     f"{_E2E}.{key}",
                 )
+        self._sample(block)
 
     def _sample(self, block: dict[str, Any]) -> None:
         where = f"{_E2E}.sample_mode"
@@ -288,7 +289,7 @@ class _Reader:
     def _path(self, common: dict[str, Any], where: str) -> None:
         path = common.get("path", "")
         if not isinstance(path, str):
-            self._refuse("Dump config parse failed, path should be string type", where)
+            self._refuse(_no_text("path"), where)
             return
         if not path:
             base = self._env.get(PATH_VARIABLE, "")
@@ -309,7 +310,7 @@ class _Reader:
     def _net_name(self, common: dict[str, Any], where: str) -> None:
         name = common["net_name"]
         if not isinstance(name, str):
-            self._refuse("Dump config parse failed, net_name should be string type", where)
+            self._refuse(_no_text("net_name"), where)
         elif not _NET_NAME.fullmatch(name):
             self._refuse(f"net_name only supports alphabetic, digit, or {{'-', '_'}}, but got: {name}", where)
         else:
@@ -318,7 +319,7 @@ class _Reader:
     def _iteration(self, common: dict[str, Any], where: str) -> None:
         text = common["iteration"]
         if not isinstance(text, str):
-            self._refuse("Dump config parse failed, iteration should be string type", where)
+            self._refuse(_no_text("iteration"), where)
         elif not _ITERATION.fullmatch(text):
             self._refuse(f"iteration only supports digits, {{'-', '|'}}, or just \"all\" but got: {text}", where)
         else:
@@ -410,10 +411,12 @@ class _Reader:
 
     def _saved_data(self, common: dict[str, Any], where: str) -> None:
         data = common.get("saved_data", "tensor")
+        if not isinstance(data, str):
+            self._refuse(_no_text("saved_data"), where)
+            return
         if data not in ("statistic", "tensor", "full"):
-            shown = data if isinstance(data, str) else json.dumps(data)
             self._refuse(
-                f"Dump Json parse failed, saved_data only supports statistic, tensor, or full, but got: {shown}. "
+                f"Dump Json parse failed, saved_data only supports statistic, tensor, or full, but got: {data}. "
                 "Please set saved_data to either statistic, tensor, or full",
                 where,
             )
@@ -436,8 +439,6 @@ class _Reader:
             )
             return
         self._found["saved_data"] = data
-        if data != "statistic" and data != "full":
-            return
         if self._found.get("stat_calc_mode") == "device" and data == "full":
             self._warnings.append("The 'stat_calc_mode' is 'host' for saved_data 'full'.")
             self._found["stat_calc_mode"] = "host"
@@ -487,3 +488,7 @@ def _is_unsigned(value: Any) -> bool:
 
 def _no_unsigned(key: str) -> str:
     return f"Dump config parse failed, {key} should be unsigned int type"
+
+
+def _no_text(key: str) -> str:
+    return f"Dump config parse failed, {key} should be string type"

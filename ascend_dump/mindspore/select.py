@@ -17,6 +17,8 @@ __all__ = ["KernelSelector", "iteration_ranges", "kernel_text", "regex_refusal",
 _REGEX = re.compile(r"name-regex\((.*)\)", re.DOTALL)
 #: C++ reads numbers as unsigned 64-bit ones; a larger one is out of range and selects nothing.
 _LARGEST = 2**64 - 1
+_OPEN_BRACE = re.compile(r"(?<!\\)\{(?!\d+(?:,\d*)?\})")
+_SET = re.compile(r"\[\^?\]?[^\]]*\]")
 #: Groups that Python's expressions have and ECMAScript's have not.
 _FOREIGN_GROUP = re.compile(r"(?<!\\)\(\?(?![:=!])")
 
@@ -55,12 +57,23 @@ def regex_refusal(entry: str) -> str:
     if found is None:
         return ""
     if _FOREIGN_GROUP.search(found[1]):
-        return "Invalid '(?...)' zero-width assertion in regular expression"
+        return "Invalid special open parenthesis."
+    if _OPEN_BRACE.search(_SET.sub("", found[1])):
+        return "Unexpected end of brace expression."
     try:
-        re.compile(found[1])
-    except (re.error, OverflowError, RecursionError):
+        re.compile(_in_python(found[1]))
+    except re.error as error:
+        if "character set" in str(error) or "character range" in str(error):
+            return "Unexpected character in bracket expression."
         return "Mismatched '(' and ')' in regular expression"
+    except (OverflowError, RecursionError):
+        return "Number of NFA states exceeds limit. Please use shorter regex string, or use smaller brace expression."
     return ""
+
+
+def _in_python(expression: str) -> str:
+    """ECMAScript takes a repeated repetition, Python does not."""
+    return re.sub(r"(?<!\\)\*{2,}", "*", expression)
 
 
 class KernelSelector:
@@ -78,7 +91,7 @@ class KernelSelector:
         for entry in entries:
             found = _REGEX.fullmatch(entry)
             if found is not None and not regex_refusal(entry):
-                self._regexes.append(re.compile(found[1]))
+                self._regexes.append(re.compile(_in_python(found[1])))
 
     def matches(self, full_name: str) -> bool:
         """full_name: with its scope, such as `Default/fc-Dense/MatMul-op0`."""
