@@ -13,6 +13,7 @@ sitecustomize that `ascend-dump run` puts on PYTHONPATH. Both may run in one int
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import sys
@@ -125,7 +126,7 @@ def _arm() -> None:
             for module in adapter.process_hooks:
                 register_post_import_hook(_Hook(adapter, request), module)
     except Exception as error:
-        _complain(f"{VARIABLE}={os.environ[VARIABLE]!r} is ignored", error, during_start=True)
+        _complain(f"{VARIABLE}={os.environ[VARIABLE]!r} is ignored", error)
 
 
 def _launchable_adapters() -> list[Adapter]:
@@ -137,7 +138,7 @@ def _launchable_adapters() -> list[Adapter]:
             adapter = load(name)
         except AscendDumpError as error:
             # One broken package must not keep the others from dumping.
-            _complain(f"the adapter {name!r} is left out", error, during_start=True)
+            _complain(f"the adapter {name!r} is left out", error)
             continue
         if adapter.process_hooks:
             found.append(adapter)
@@ -166,7 +167,7 @@ class _Hook:
             _active.add(name)
         except Exception as error:
             log.debug("activating %r failed", name, exc_info=True)
-            _complain(f"nothing is dumped by the adapter {name!r}", error, during_start=_site_is_starting())
+            _complain(f"nothing is dumped by the adapter {name!r}", error)
 
 
 class _AfterSite:
@@ -199,15 +200,17 @@ def _site_is_starting() -> bool:
     return False
 
 
-def _complain(what: str, error: Exception, *, during_start: bool) -> None:
+def _complain(what: str, error: Exception) -> None:
     """Say it in one line; under ASCEND_DUMP_STRICT end the process with exit code 2."""
     _print(f"{what}: {_one_line(error)}")
     if not _is_on(os.environ.get(STRICT, "")):
         return
-    if during_start:
-        # A SystemExit inside site is a fatal error of the interpreter, with exit code 1.
-        os._exit(2)
-    raise SystemExit(2)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # it is closed, or there is none
+            stream.flush()
+    # A SystemExit inside site is a fatal error of the interpreter, with exit code 1; inside the import of a
+    # framework it leaves half a module, over which the framework's own exit handlers may abort the process.
+    os._exit(2)
 
 
 def _one_line(error: Exception) -> str:

@@ -287,6 +287,9 @@ class TestWrong:
         assert one_line(done.stderr).startswith("ascend-dump: nothing is dumped by the adapter 'toy': ")
         strict = interpreter.run(str(program), "main", ASCEND_DUMP=setting, ASCEND_DUMP_STRICT="1")
         assert (strict.returncode, strict.stdout) == (2, "")
+        talking = "print('before')\nimport toyframe\nprint('after')"
+        strict = interpreter.run("-c", talking, ASCEND_DUMP=setting, ASCEND_DUMP_STRICT="1")
+        assert (strict.returncode, strict.stdout) == (2, "before\n")
 
     def test_a_broken_package_does_not_keep_the_others_from_dumping(
         self, interpreter: Interpreter, program: Path, tmp_path: Path

@@ -18,6 +18,8 @@ def environment(**values: Any) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
     # MindSpore's warnings, which say what it ignores; one thread, because the networks are tiny.
     kept.update(GLOG_v="2", OMP_NUM_THREADS="1")
+    # msrun starts its workers with the `python` that it finds.
+    kept["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', os.defpath)}"
     return {**kept, **{name: str(value) for name, value in values.items()}}
 
 
