@@ -9,7 +9,7 @@ import functools
 import sys
 from typing import Any, Callable, Optional, Protocol
 
-__all__ = ["Watcher", "session_class", "unwatch", "watch"]
+__all__ = ["Watcher", "retire", "session_class", "unwatch", "watch"]
 
 
 class Watcher(Protocol):
@@ -51,16 +51,33 @@ def unwatch(watcher: Watcher) -> None:
         _wrapped = None
 
 
+def retire(strip: Callable[[Any], Any]) -> None:
+    """From now on hand every new session's configuration to `strip`: copies of one that was captured may live on."""
+    watch(_Retired(strip))
+
+
+class _Retired:
+    def __init__(self, strip: Callable[[Any], Any]) -> None:
+        self._strip = strip
+
+    def configure(self, config: Any) -> Any:
+        return config if config is None else self._strip(config)
+
+    def created(self, session: Any) -> None:
+        return
+
+
 def _install() -> None:
     global _wrapped
     where = session_class()
-    if _wrapped is not None and _wrapped[0] is where:
+    if _wrapped is not None and _wrapped[0] is where and _leads_to(where.__init__, _wrapped[2]):
         return
     before = where.__init__
 
     @functools.wraps(before)
     def wrapper(self: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
-        for watcher in tuple(_watchers):
+        # The list itself: the launcher's watcher may add one that is for this very session.
+        for watcher in _watchers:
             config = watcher.configure(config)
         before(self, target, graph, config)
         for watcher in tuple(_watchers):
@@ -68,3 +85,10 @@ def _install() -> None:
 
     where.__init__ = wrapper
     _wrapped = (where, before, wrapper)
+
+
+def _leads_to(function: Any, wrapper: Any) -> bool:
+    """Whether the wrapper is still among what a call of this function goes through."""
+    while function is not None and function is not wrapper:
+        function = getattr(function, "__wrapped__", None)
+    return function is not None

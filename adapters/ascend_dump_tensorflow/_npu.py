@@ -20,7 +20,17 @@ from ascend_dump_tensorflow import _hook
 from ascend_dump_tensorflow._bridge import bridge, device, device_is_open, kind_of, make_dump_config
 from ascend_dump_tensorflow._graphs import marks_of, models_of, settle_environment
 from ascend_dump_tensorflow._options import OPTIONS, exact_names, operators_of
-from ascend_dump_tensorflow._proto import Armed, config_class, conflict, copy_of, effective, entries, put
+from ascend_dump_tensorflow._proto import (
+    Armed,
+    config_class,
+    conflict,
+    copy_of,
+    effective,
+    entries,
+    has_root,
+    put,
+    strip,
+)
 
 __all__ = ["NpuSession"]
 
@@ -140,6 +150,10 @@ class NpuSession:
         if kind != "process" or bridge() is not None or "tensorflow" in sys.modules:
             _hook.watch(self)
             self._undo.append(lambda: _hook.unwatch(self))
+        if kind in ("config", "run_config", "npu_run_config"):
+            # Estimators copy their configuration, and would go on with the copy after the block.
+            root = str(self.root)
+            self._undo.append(lambda: _hook.retire(lambda config: strip(config, root)))
         if kind == "process" and device() is not None and not device_is_open():
             self._arm_device()
 
@@ -206,10 +220,7 @@ class NpuSession:
         """A configuration that has our settings, but not in the entry that counts: NPUEstimator appended another."""
         if config is None:
             return config
-        ours = any(
-            "dump_path" in entry.parameter_map and entry.parameter_map["dump_path"].s == os.fsencode(self.root)
-            for entry in entries(config)
-        )
+        ours = any(has_root(entry, str(self.root)) for entry in entries(config))
         settings = effective(config)
         if not ours or (all(settings.get(name) == value for name, value in self.values.items())):
             return config

@@ -14,7 +14,7 @@ from typing import Any, Union
 from ascend_dump._errors import ConfigError, FrameworkMissing
 from ascend_dump.cann.config.tensorflow import DUMP_KEYS, KEYS
 
-__all__ = ["Armed", "config_class", "conflict", "copy_of", "effective", "entries", "put"]
+__all__ = ["Armed", "config_class", "conflict", "copy_of", "effective", "entries", "has_root", "put", "strip"]
 
 OPTIMIZER = "NpuOptimizer"
 #: RewriterConfig.OFF, also what the documents write into memory_optimization.
@@ -91,7 +91,8 @@ def put(config: Any, values: Mapping[str, Value]) -> Any:
             hint=f"take {other} out, or capture in two runs",
             code="AD291",
         )
-    own = [name for name in DUMP_KEYS if name not in _SWITCHES and (name != "quant_dumpable" or name in values)]
+    # The bridge checks each entry with what the ones before have set, so none may keep a part.
+    own = [name for name in DUMP_KEYS if name != "quant_dumpable" or name in values]
     found = entries(config)
     for entry in found:
         for name in own:
@@ -113,6 +114,23 @@ def _add(config: Any) -> Any:
     rewriting.remapping = _OFF
     rewriting.memory_optimization = _OFF
     return entry
+
+
+def strip(config: Any, root: str) -> Any:
+    """The configuration, or a copy without the dump into `root` where it asks for that."""
+    if not any(has_root(entry, root) for entry in entries(config)):
+        return config
+    made = copy_of(config)
+    for entry in entries(made):
+        if has_root(entry, root):
+            for name in DUMP_KEYS:
+                if name in entry.parameter_map:
+                    del entry.parameter_map[name]
+    return made
+
+
+def has_root(entry: Any, root: str) -> bool:
+    return "dump_path" in entry.parameter_map and entry.parameter_map["dump_path"].s == os.fsencode(root)
 
 
 class Armed:

@@ -7,7 +7,6 @@ process), GE `dump_properties` (the exclusion of `enable_dump` and `enable_dump_
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
@@ -175,10 +174,6 @@ def _of_ge(values: Mapping[str, Value], here: Situation) -> Iterator[Problem]:
             settled[name] = values[name]
     if settled.get("dump_data") not in (None, "tensor", "stats"):
         del settled["dump_data"]
-    path = settled.get("dump_path")
-    if isinstance(path, str) and path and os.path.exists(path):
-        # The bridge hands on the real path, so GE never sees a link.
-        settled["dump_path"] = os.path.realpath(os.path.join(here.cwd, path))
     options = {KEYS[name].ge: _text(value) for name, value in settled.items() if KEYS[name].ge}
     for problem in check_ge_options(options, situation=here):
         where = names.get(problem.where, problem.where)
