@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar
 
 import click
 
-from ascend_dump._errors import NotSupported
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import json_option
 
@@ -28,13 +27,11 @@ CHECKERS = {
     "acl": "ascend_dump.cann.config:check_acl_config",
     "ge": "ascend_dump.cann.config:check_ge_file",
     "mindspore": "ascend_dump.mindspore:check_mindspore_config",
+    "tensorflow": "ascend_dump.cann.config.tensorflow:check_parameters",
     "torchair": "ascend_dump_torchair._check_options:check_file",
 }
-#: Formats without a checker of their own, and what helps instead.
-_WITHOUT = {
-    "tensorflow": "TensorFlow's settings are no file; the options it hands to GE can be checked with --against ge",
-}
-_NAMES = (*CHECKERS, *_WITHOUT)
+#: What only TensorFlow's bridge knows; the other keys are torchair's too.
+_BRIDGE_KEYS = ("enable_dump_debug", "dump_debug_mode", "use_off_line", "enable_exception_dump")
 
 
 class Checker(Protocol):
@@ -49,20 +46,22 @@ def graph_option(function: _Function) -> _Function:
 
 @click.command(short_help="Check a dump configuration before the run.")
 @click.argument("file", type=click.Path())
-@click.option("--against", type=click.Choice(_NAMES), help="The format; guessed from the content when left out.")
+@click.option(
+    "--against", type=click.Choice(list(CHECKERS)), help="The format; guessed from the content when left out."
+)
 @graph_option
 @json_option
 def check(file: str, against: Optional[str], graph: Optional[str], as_json: bool) -> Exit:
     """Tell what is refused in the configuration FILE, and what is accepted without being done.
 
-    FILE is an acl.json, a JSON object of GE session options (ge.exec.*) or one of the options of torchair's
-    dump_config; - is standard input.
+    FILE is an acl.json, a JSON object of GE session options (ge.exec.*), of the options of torchair's
+    dump_config or of the keys of TensorFlow's NpuOptimizer; - is standard input.
     The environment variables of this shell count, as they would in the application. Exits with
     2 when the file is refused, with 1 when something in it is silently ignored.
     """
     source = sys.stdin.buffer.read() if file == "-" else Path(file)
     name = against or _guess(source)
-    checker: Checker = resolve(CHECKERS, name, "checker")
+    checker: Checker = resolve(CHECKERS, name)
     problems = checker(source, all=True, situation=situation_of(graph))
     if as_json:
         from ascend_dump.report.documents import write_document
@@ -74,10 +73,8 @@ def check(file: str, against: Optional[str], graph: Optional[str], as_json: bool
     return exit_of(problems)
 
 
-def resolve(registry: dict[str, str], name: str, what: str) -> Any:
-    """Load what a registry names. Raises NotSupported, telling what helps instead."""
-    if name not in registry:
-        raise NotSupported(f"there is no {what} for {name}; there is for {', '.join(registry)}", hint=_WITHOUT[name])
+def resolve(registry: dict[str, str], name: str) -> Any:
+    """Load what a registry names."""
     module, _, function = registry[name].partition(":")
     return getattr(import_module(module), function)
 
@@ -124,6 +121,8 @@ def _guess(source: Source) -> str:
     if "dump" not in keys:
         if "common_dump_settings" in keys:
             return "mindspore"
+        if any(key in keys for key in _BRIDGE_KEYS):
+            return "tensorflow"
         if "enable_dump" in keys or "dump_config_path" in keys:
             return "torchair"
         if any(key.startswith("ge.") for key in keys):

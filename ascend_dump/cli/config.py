@@ -29,6 +29,7 @@ BUILDERS = {
     "acl": "ascend_dump.cann.config.build:acl_config",
     "ge": "ascend_dump.cann.config.build:ge_options",
     "mindspore": "ascend_dump.mindspore.build:mindspore_config",
+    "tensorflow": "ascend_dump.cann.config.tensorflow:parameters",
     "torchair": "ascend_dump_torchair._settings:build_options",
 }
 
@@ -37,7 +38,7 @@ BUILDERS = {
     short_help="Write a dump configuration for a framework.",
     epilog="Example:  ascend-dump config --for acl --path dumps --layers conv1 -o acl.json",
 )
-@click.option("--for", "target", type=click.Choice([*BUILDERS, "tensorflow"]), required=True)
+@click.option("--for", "target", type=click.Choice(list(BUILDERS)), required=True)
 @request_options
 @click.option(
     "--config", metavar="FILE", type=click.Path(dir_okay=False), help="JSON or TOML with the same settings; options win"
@@ -55,14 +56,14 @@ def config(
     already, everything beside the dump is kept. With --graph patterns in --layers and --watch
     become the names they match. Exits as `check` does.
     """
-    build = resolve(BUILDERS, target, "builder")
+    build = resolve(BUILDERS, target)
     request = read_request(config, given)
     _refuse_what_no_file_says(request)
     situation = situation_of(graph)
     operators = situation.operators
     built = build(request, names=None if operators is None else [node.name for node in operators])
     make_private_directory(Path(request.path))
-    problems = resolve(CHECKERS, target, "checker")(json.dumps(built).encode(), all=True, situation=situation)
+    problems = resolve(CHECKERS, target)(json.dumps(built).encode(), all=True, situation=situation)
     code = exit_of(problems)
     written = None if output is None or code == Exit.USAGE else Path(output)
     if written is not None:

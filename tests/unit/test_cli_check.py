@@ -128,12 +128,28 @@ def test_the_format_given_outranks_the_guess(tmp_path, capsys):
         assert main(["check", file, "--against", "ge"]) == Exit.USAGE
 
 
-@pytest.mark.parametrize("name", ["tensorflow"])
-def test_a_format_without_checker_says_what_there_is(name, tmp_path, capsys):
-    assert main(["check", _file(tmp_path), "--against", name]) == Exit.UNAVAILABLE
-    error = capsys.readouterr().err
-    assert "there is for acl, ge" in error
-    assert "AD203" in error
+def test_keys_of_tensorflow_are_recognised(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps({"enable_dump": True, "enable_dump_debug": True, "dump_path": "."}))
+    assert main(["check", str(file), "--json"]) == Exit.USAGE
+    document = json.loads(capsys.readouterr().out)
+    assert document["against"] == "tensorflow"
+    assert [problem["code"] for problem in document["problems"]] == ["AD291"]
+
+
+def test_keys_of_tensorflow_are_written(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = ["--path", "dumps", "--steps", "0|5", "--layers", "a;b", "--data", "stats"]
+    assert main(["config", "--for", "tensorflow", *given]) == Exit.OK
+    assert json.loads(capsys.readouterr().out) == {
+        "enable_dump": True,
+        "dump_path": str(tmp_path / "dumps"),
+        "dump_step": "0|5",
+        "dump_mode": "all",
+        "dump_data": "stats",
+        "dump_layer": "a b",
+    }
 
 
 def test_a_mindspore_file_is_recognised(tmp_path, capsys):
