@@ -108,7 +108,7 @@ class _Device:
         if kind not in ("Merge", "RefMerge"):
             return None
         payload = next((self._value(node, slot).payloads[place] for slot, place in written if slot == 1), None)
-        return None if payload is None else int(payload.owner)
+        return None if payload is None else int(payload.owner.reshape(()))
 
     def _executions(self, node: str) -> list[tuple[int, list[tuple[int, int]]]]:
         """When the operator ran, and which outputs it wrote then: (slot, the how manieth value of that slot)."""

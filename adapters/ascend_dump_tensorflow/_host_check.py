@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,6 +44,16 @@ def check(request: DumpRequest, target: Any) -> Iterator[Problem]:
             "AD211", "silent", "stats= changes nothing with data='tensor'", "use data='stats' or data='full'", "stats"
         )
     yield from _of_optimizers(request, target)
+    tensorflow = sys.modules.get("tensorflow")
+    if target is None and tensorflow is not None and tensorflow.executing_eagerly():
+        yield Problem(
+            "AD297",
+            "warning",
+            "functions of tf.function run eagerly in recorded steps: last bits may differ, and operators that draw "
+            "random numbers by tf.random.set_seed draw others",
+            "compare results with the run outside the block if the difference matters",
+            "target",
+        )
 
 
 def _of_optimizers(request: DumpRequest, target: Any) -> Iterator[Problem]:

@@ -94,7 +94,15 @@ class _Process:
         """At exit: finish the files, and say so when there are none."""
         _hook.unwatch(self)
         session, self._session = self._session, None
-        if session is None or os.getpid() != self._process:
+        if os.getpid() != self._process:
+            return
+        # PyTorch's writer for TensorBoard imports tensorflow and runs nothing with it.
+        if session is None and not self._over and "torch" not in sys.modules:
+            log.warning(
+                "ASCEND_DUMP is set, but TensorFlow made no session here, so nothing was captured; eager operators "
+                "need `with ascend_dump.capture(framework='tensorflow')` in the script"
+            )
+        if session is None:
             return
         session.stop()
         if not any(names for _, _, names in os.walk(session.root) if names != ["manifest.json"]):
