@@ -8,14 +8,7 @@ A fake is a module of this package with the function `modules(npu) -> Mapping[st
 put into `sys.modules`, made anew for each installation and bound to that device. `FAKES` names them. What it changes
 elsewhere, such as attributes of a real framework, it does in a second function that it may have,
 `patches(npu, modules) -> ContextManager`: entered when the modules are in place, left before they go.
-    from ascend_dump.fakes._importing import Importer
-
-    loaded = sys.modules.get(root)
-    if loaded is not None:
-        return not getattr(loaded, MARK, False)
-    # None in sys.modules blocks the import. The part of a package cannot be looked for without importing the package.
-    spec = None if root in sys.modules or "." in root else find_spec(root)
-    return spec is not None and not isinstance(spec.loader, Importer)
+In place of a module it may give a function `fill(module)`, which is called when the program imports that module.
 """
 
 from __future__ import annotations
@@ -101,6 +94,7 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
             for maker in makers:
                 if hasattr(maker, "patches"):
                     patched.enter_context(maker.patches(used, made))
+            _tell_import_hooks(made)
             yield used
     finally:
         importer.remove()
@@ -147,6 +141,14 @@ def _place(name: str, module: ModuleType) -> None:
     parent, _, last = name.rpartition(".")
     if parent in sys.modules:
         setattr(sys.modules[parent], last, module)
+
+
+def _tell_import_hooks(made: Mapping[str, object]) -> None:
+    """Let hooks that wait for an import run: no finder finds what is put into `sys.modules`."""
+    wrapt: Any = sys.modules.get("wrapt")
+    for module in made.values():
+        if wrapt is not None and isinstance(module, ModuleType):
+            wrapt.notify_module_loaded(module)
 
 
 def _forget(roots: set[str]) -> None:

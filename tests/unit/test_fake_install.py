@@ -83,6 +83,15 @@ def test_what_a_fake_changes_elsewhere_is_taken_back_while_it_is_still_there(reg
     assert "nopu" not in sys.modules
 
 
+def test_hooks_that_wait_for_the_import_run(registered):
+    from wrapt import register_post_import_hook
+
+    seen = []
+    register_post_import_hook(lambda module: seen.append((module, module.device)), "nopu")
+    with fakes.install("nopu", npu=NPU):
+        assert seen == [(sys.modules["nopu"], NPU)]
+
+
 def test_a_loaded_real_module_is_hidden_only_by_force(registered, monkeypatch):
     real = ModuleType("nopu")
     monkeypatch.setitem(sys.modules, "nopu", real)
