@@ -36,10 +36,11 @@ class NpyHeader(NamedTuple):
     nbytes: int
 
 
-def read_npy_header(path: Path, *, bfloat16: bool = False) -> NpyHeader:
+def read_npy_header(path: Path, *, bfloat16: bool = False, others: bool = False) -> NpyHeader:
     """Read and test the header against the size of the file. bfloat16: take raw two-byte elements for such.
 
-    Raises CorruptDump.
+    others: do not refuse elements that are no tensor's (text, objects); dtype is what the file calls them, nbytes what
+    it holds. Raises CorruptDump.
     """
     try:
         # Opening a pipe would wait for its writer.
@@ -63,7 +64,9 @@ def read_npy_header(path: Path, *, bfloat16: bool = False) -> NpyHeader:
         raise CorruptDump(f"cannot be read: {error.strerror}", path=path, hint=hint) from None
     if len(text) < length:
         raise CorruptDump("it ends within its header", path=path, offset=skip + len(text))
-    dtype, shape, fortran = _fields(text, path, bfloat16)
+    dtype, shape, fortran = _fields(text, path, bfloat16, others)
+    if others and not _is_number(dtype):
+        return NpyHeader(dtype, shape, fortran, skip + length, status.st_size - skip - length)
     size = 2 if dtype == "bfloat16" else int(re.sub(r"\D", "", dtype))
     nbytes = math.prod(shape) * size
     if nbytes > status.st_size - skip - length:
@@ -72,7 +75,11 @@ def read_npy_header(path: Path, *, bfloat16: bool = False) -> NpyHeader:
     return NpyHeader(dtype, shape, fortran, skip + length, nbytes)
 
 
-def _fields(text: bytes, path: Path, bfloat16: bool) -> tuple[str, tuple[int, ...], bool]:
+def _is_number(dtype: str) -> bool:
+    return dtype == "bfloat16" or _DTYPE.fullmatch(dtype) is not None
+
+
+def _fields(text: bytes, path: Path, bfloat16: bool, others: bool) -> tuple[str, tuple[int, ...], bool]:
     try:
         found = ast.literal_eval(text.decode("utf-8").strip())
         descr, shape, fortran = found["descr"], found["shape"], found["fortran_order"]
@@ -82,6 +89,6 @@ def _fields(text: bytes, path: Path, bfloat16: bool) -> tuple[str, tuple[int, ..
         raise CorruptDump("its shape is no shape", path=path, offset=10)
     if descr in _BFLOAT16 or (bfloat16 and descr in ("|V2", "<V2")):
         return "bfloat16", shape, bool(fortran)
-    if not isinstance(descr, str) or not _DTYPE.fullmatch(descr):
+    if not isinstance(descr, str) or not (others or _DTYPE.fullmatch(descr)):
         raise CorruptDump(f"its elements have the type {str(descr)[:40]!r}, which no dump has", path=path, offset=10)
     return descr, shape, bool(fortran)

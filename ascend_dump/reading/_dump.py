@@ -234,9 +234,9 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
 
 
 def _dialects() -> list[Dialect]:
-    from ascend_dump.reading import cann, host, mindspore
+    from ascend_dump.reading import aclgraph_pt, cann, host, mindspore, torchair_npy
 
-    return [host.DIALECT, mindspore.DIALECT, cann.DIALECT]
+    return [host.DIALECT, torchair_npy.DIALECT, aclgraph_pt.DIALECT, mindspore.DIALECT, cann.DIALECT]
 
 
 def _walk(root: Path) -> Iterator[Union[Directory, _Lost]]:

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from ascend_dump._errors import CorruptDump, NotSupported
+from ascend_dump.reading._npy import dtype_of, read_array
 from ascend_dump.reading._record import Record
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["npy_record", "overflow_record", "statistics_record"]
 
-#: Smaller files are read at once: a mapping costs more.
-_MAP_FROM = 1 << 20
 #: Column of statistic.csv -> field of Statistics. MindSpore's negative and positive zeros are other counts.
 _COLUMNS = {
     "max value": "max",
@@ -39,25 +38,13 @@ class _NpyKey(NamedTuple):
 
 class _NpyLoader:
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
-        import numpy as np
 
         if format not in (None, "ND", record.format):
             raise NotSupported(
                 f"{record} is laid out as {record.format}, there is nothing to convert", hint="leave format away"
             )
         header: NpyHeader = record._key.header
-        dtype = _dtype(header.dtype)
-        order: Any = "F" if header.fortran else "C"
-        try:
-            if header.nbytes >= _MAP_FROM:
-                found: np.ndarray = np.memmap(record.path, dtype, "r", header.offset, header.shape, order)
-                return found
-            with open(record.path, "rb") as file:
-                file.seek(header.offset)
-                data = file.read(header.nbytes)
-            return np.frombuffer(data, dtype).reshape(header.shape, order=order)
-        except (OSError, ValueError) as error:
-            raise CorruptDump(f"cannot be read: {error}", path=record.path, offset=header.offset) from None
+        return read_array(record.path, header)
 
     def statistics(self, record: Record) -> Optional[Statistics]:
         row = record._key.row()
@@ -82,7 +69,7 @@ def npy_record(
         _NPY,
         key=_NpyKey(header, row),
         attrs=attrs,
-        dtype=_dtype(header.dtype).name,
+        dtype=dtype_of(header.dtype).name,
         shape=header.shape,
         nbytes=header.nbytes,
         **common,
@@ -136,16 +123,6 @@ def _statistics(row: StatisticsRow, record: Record) -> Statistics:
         if isinstance(values.get(column), (int, float)) and values[column] == values[column]
     }
     return Statistics(count=count, **fields)  # type: ignore[arg-type]  # the columns are numbers
-
-
-def _dtype(name: str) -> np.dtype[Any]:
-    import numpy as np
-
-    if name == "bfloat16":
-        from ml_dtypes import bfloat16
-
-        return np.dtype(bfloat16)  # type: ignore[no-any-return, unused-ignore]  # ml_dtypes may be untyped
-    return np.dtype(name)
 
 
 def _named(label: Optional[str]) -> Optional[str]:

@@ -1,0 +1,44 @@
+"""The elements of npy files, behind a header that was tested."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ascend_dump._errors import CorruptDump
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ascend_dump.mindspore.npy import NpyHeader
+
+__all__ = ["dtype_of", "read_array"]
+
+#: Smaller files are read at once: a mapping costs more.
+_MAP_FROM = 1 << 20
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The type of a header: a numpy type text, or a name that numpy or ml_dtypes has, such as "bfloat16"."""
+    import ml_dtypes
+    import numpy as np
+
+    return np.dtype(getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name)
+
+
+def read_array(path: Path, header: NpyHeader) -> np.ndarray:
+    """The array of a file, mapped where it is large. Raises CorruptDump."""
+    import numpy as np
+
+    dtype = dtype_of(header.dtype)
+    order: Any = "F" if header.fortran else "C"
+    try:
+        if header.nbytes >= _MAP_FROM:
+            found: np.ndarray = np.memmap(path, dtype, "r", header.offset, header.shape, order)
+            return found
+        with open(path, "rb") as file:
+            file.seek(header.offset)
+            data = file.read(header.nbytes)
+        return np.frombuffer(data, dtype).reshape(header.shape, order=order)
+    except (OSError, ValueError) as error:
+        raise CorruptDump(f"cannot be read: {error}", path=path, offset=header.offset) from None
