@@ -85,6 +85,7 @@ def make_plan(graph: Any, roots: Iterable[Any], fed: frozenset[str]) -> Plan:
     order = [op for op in graph.get_operations() if op in reached]
     maybe_dead = _dead(order)
     ops, wanted, before = [], {}, {}
+    data: dict[str, Planned] = {}
     for op in order:
         tensors = [*op.inputs, *op.outputs]
         texts = any(_dtype(each) in ("string", "variant") for each in tensors)
@@ -93,6 +94,9 @@ def make_plan(graph: Any, roots: Iterable[Any], fed: frozenset[str]) -> Plan:
         if not all(graph.is_fetchable(tensor) for tensor in tensors):
             continue  # inside a frame of old control flow
         inputs, outputs = tuple(map(_spec, op.inputs)), tuple(map(_spec, op.outputs))
+        for tensor in op.inputs:
+            if tensor.name in fed:
+                data[tensor.name] = Planned(tensor.op.name, "Data", tensor.op.type, (), (_spec(tensor),))
         ops.append(Planned(op.name, GE_TYPES.get(op.type, op.type), op.type, inputs, outputs))
         for tensor in tensors:
             source = _before(graph, tensor)
@@ -102,7 +106,7 @@ def make_plan(graph: Any, roots: Iterable[Any], fed: frozenset[str]) -> Plan:
                 wanted[tensor.name] = tensor
     if all(why_no_dump(op.node()) is not None for op in ops):
         return Plan((), (), {})
-    return Plan(tuple(ops), tuple(wanted.values()), before)
+    return Plan((*data.values(), *ops), tuple(wanted.values()), before)
 
 
 def _reach(roots: Iterable[Any], fed: frozenset[str]) -> set[Any]:

@@ -54,7 +54,10 @@ def modules(npu: Npu) -> Mapping[str, ModuleType]:
         "tensorflow.errors": dict(_tf_session.ERRORS),
         "tensorflow.nn": dict(_tf_ops.NN),
         "tensorflow.train": _train(),
-        "tensorflow.data": {"Dataset": _tf_data.Dataset},
+        "tensorflow.data": {
+            name: getattr(_tf_data, name)
+            for name in ("Dataset", "make_one_shot_iterator", "make_initializable_iterator")
+        },
         "tensorflow.estimator": {
             name: getattr(_tf_estimator, name) for name in ("Estimator", "EstimatorSpec", "ModeKeys", "RunConfig")
         },
