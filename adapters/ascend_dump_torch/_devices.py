@@ -1,12 +1,20 @@
-"""What CUDA does behind an operator that has returned, and what must not be done meanwhile."""
+"""What operators run on: the CPUs of this process, and CUDA, which works on after an operator has returned."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 import torch
 
-__all__ = ["is_recording_graph", "wait_for_copies"]
+__all__ = ["cpu_count", "is_recording_graph", "wait_for_copies"]
+
+
+def cpu_count() -> int:
+    """CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def is_recording_graph() -> bool:

@@ -42,6 +42,8 @@ class _Schema(NamedTuple):
     outs: frozenset[str]
     #: Its outputs are memory that nobody has filled.
     unset: bool
+    #: It overwrites its first argument without reading it, or gives a view of it.
+    ignores_first: bool
     #: It is made of other operators, which are recorded instead of it.
     composite: bool
     #: It reads its arguments; otherwise it looks at them in another way, or lets others read them.
@@ -75,7 +77,10 @@ def _read_schema(func: Any) -> _Schema:
     waits = functional and base == "wait_tensor"
     views = any(value.alias_info is not None and not value.alias_info.is_write for value in schema.returns)
     reads = not (asynchronous or functional or views or base in ("_unsafe_view", "record_stream"))
-    return _Schema(name, base, writes, outs, unset, composite, reads, asynchronous, functional and not waits, waits)
+    ignores_first = views or (namespace == "aten" and base in _FILLS)
+    return _Schema(
+        name, base, writes, outs, unset, ignores_first, composite, reads, asynchronous, functional and not waits, waits
+    )
 
 
 #: Arguments that operators write to without saying so in their schema: batch norms of every
@@ -86,7 +91,10 @@ _WRITTEN_BACKWARD = ("workspace", "reserve")
 #: Floating-point types without Inf and NaN.
 _FINITE_ONLY = {getattr(torch, name) for name in ("float4_e2m1fn_x2",) if hasattr(torch, name)}
 
+#: These keep what fits of the content.
+_RESIZES = ("resize_", "resize_as_")
 _UNSET = {
+    *_RESIZES,
     "empty",
     "empty_like",
     "empty_strided",
@@ -96,9 +104,21 @@ _UNSET = {
     "_empty_per_channel_affine_quantized",
     "new_empty",
     "new_empty_strided",
-    "resize_",
-    "resize_as_",
     "_efficientzerotensor",
+}
+
+_FILLS = {
+    "bernoulli_",
+    "cauchy_",
+    "copy_",
+    "exponential_",
+    "fill_",
+    "geometric_",
+    "log_normal_",
+    "normal_",
+    "random_",
+    "uniform_",
+    "zero_",
 }
 
 
@@ -199,8 +219,12 @@ class RecordMode(TorchDispatchMode):
         overflow = session.overflow_only
         if schema.reads:
             tensors.settle(inputs)
+        pending.first_unset = schema.ignores_first and bool(inputs) and tensors.is_unset(inputs[0])
         if pending.selected and session.records_inputs and not overflow:
-            pending.items = [tensors.item(op, tensor, "input", i) for i, tensor in enumerate(inputs)]
+            pending.items = [
+                tensors.item(op, tensor, "input", i, unset=pending.first_unset and i == 0)
+                for i, tensor in enumerate(inputs)
+            ]
         if schema.writes:
             written: list[torch.Tensor] = []
             for position, argument in schema.writes:
@@ -226,22 +250,27 @@ class RecordMode(TorchDispatchMode):
         if schema.functional or schema.waits:
             for tensor in outputs:
                 tensors.set_in_flight(tensor, schema.functional)
+        if schema.unset and schema.base not in _RESIZES:
+            for tensor in outputs:
+                tensors.mark_unset(tensor)
         if not pending.selected:
             return
         wait_for_copies(pending.inputs, outputs)
         op = pending.op
         items = pending.items
         origin = False
+        unset = schema.unset or (pending.first_unset and not schema.writes)
         if session.overflow_only:
             settled = [tensor for tensor in outputs if not tensors.is_in_flight(tensor)]
-            if schema.unset or schema.asynchronous or not any(nonfinite(tensor) for tensor in settled):
+            if unset or schema.asynchronous or not any(nonfinite(tensor) for tensor in settled):
                 return
             copies = [pending.copies.get(i) for i in range(len(pending.inputs))]
             before = [tensor if copy is None else copy for tensor, copy in zip(pending.inputs, copies)]
-            origin = not pending.constants and not any(nonfinite(tensor) for tensor in before)
+            read = before[1:] if pending.first_unset else before
+            origin = not pending.constants and not any(nonfinite(tensor) for tensor in read)
             if session.records_inputs:
                 items = [
-                    tensors.item(op, tensor, "input", i, copy=copy)
+                    tensors.item(op, tensor, "input", i, copy=copy, unset=pending.first_unset and i == 0)
                     for i, (tensor, copy) in enumerate(zip(pending.inputs, copies))
                 ]
         if session.records_outputs:
@@ -249,7 +278,7 @@ class RecordMode(TorchDispatchMode):
                 session.note_skipped(f"outputs of {schema.op_type}: still being written when it returns")
             else:
                 for i, tensor in enumerate(outputs):
-                    item = tensors.item(op, tensor, "output", i, unset=schema.unset)
+                    item = tensors.item(op, tensor, "output", i, unset=unset)
                     if origin:
                         item.line.origin = nonfinite(tensor)
                     items.append(item)
@@ -260,7 +289,7 @@ class RecordMode(TorchDispatchMode):
 class _Pending:
     """One operator between before and after."""
 
-    __slots__ = ("constants", "copies", "inputs", "items", "op", "selected", "written")
+    __slots__ = ("constants", "copies", "first_unset", "inputs", "items", "op", "selected", "written")
 
     def __init__(self, op: Operator, inputs: list[torch.Tensor], selected: bool) -> None:
         self.op = op
@@ -271,6 +300,8 @@ class _Pending:
         #: Inputs that the operator writes to, as they were, by position.
         self.copies: dict[int, torch.Tensor] = {}
         self.constants = False
+        #: What the first argument held was nobody's.
+        self.first_unset = False
 
 
 def _collect(values: Any, found: list[torch.Tensor]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 
-from ascend_dump.writing import HostWriter, Item, Line, Payload, copy_memory
+from ascend_dump.writing import Item, Line, Payload, Writer, copy_memory
 from ascend_dump_torch._names import Place
 
 __all__ = ["Operator", "Tensors", "is_plain", "storages_of"]
@@ -38,13 +38,15 @@ class Operator(NamedTuple):
 class _Known:
     """A storage seen in this step: the parts of it that are stored, as of one version."""
 
-    __slots__ = ("handle", "in_flight", "number", "pending", "ranges", "unseen_writes", "version")
+    __slots__ = ("handle", "in_flight", "number", "pending", "ranges", "unseen_writes", "unset", "version")
 
     def __init__(self, storage: Any, number: int) -> None:
         # A weak reference: PyTorch reuses the handle's address only after it is given back.
         self.handle: int = storage._weak_ref()
         self.number = number
         self.unseen_writes = False
+        #: Nobody has written to it since it was allocated, as far as is known.
+        self.unset = False
         #: A collective writes it right now, as far as is known.
         self.in_flight = False
         self.version = -1
@@ -56,7 +58,7 @@ class _Known:
 class Tensors:
     """Slots of tensors for one capture; identities last from step to step while all writes are seen."""
 
-    def __init__(self, writer: HostWriter, *, whole: bool, rehash: bool) -> None:
+    def __init__(self, writer: Writer, *, whole: bool, rehash: bool) -> None:
         self._writer = writer
         #: Statistics belong to a view, so a part of a known tensor is not known by itself.
         self._whole = whole
@@ -95,6 +97,7 @@ class Tensors:
         if known is not None:
             self._secure(known)
             known.ranges.clear()
+            known.unset = False
 
     def distrust(self, tensor: torch.Tensor) -> None:
         """From now on read this memory anew each time: something writes to it unseen."""
@@ -106,6 +109,16 @@ class Tensors:
         self._secure(known)
         known.ranges.clear()
         known.unseen_writes = True
+        known.unset = False
+
+    def mark_unset(self, tensor: torch.Tensor) -> None:
+        """Say that this memory was allocated and not filled."""
+        for storage in storages_of(tensor):
+            self._find(storage).unset = True
+
+    def is_unset(self, tensor: torch.Tensor) -> bool:
+        known = (self._known.get(storage._cdata) for storage in storages_of(tensor))
+        return any(one is not None and one.unset for one in known)
 
     def set_in_flight(self, tensor: torch.Tensor, in_flight: bool) -> None:
         """Say that a collective begins to write this memory, or that somebody has waited for it."""
@@ -139,7 +152,7 @@ class Tensors:
     ) -> Item:
         """The record of one tensor; its bytes are queued with it unless they are known.
 
-        unset: the operator did not fill the memory (`empty`), so there is nothing to store.
+        unset: nobody has filled the memory (`empty`), so there is nothing to store.
         copy: holds the values that the tensor had, when it does not hold them any more.
         """
         dtype = _NAMES.get(tensor.dtype)

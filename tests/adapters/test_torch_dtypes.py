@@ -216,6 +216,44 @@ def test_what_cannot_be_stored_is_listed(name: str, data: str, dumps: Path) -> N
     assert any(record.attrs.get("skipped") == reason for record in dump)
 
 
+def inputs_of_fillers(dump: Any) -> list[tuple[str, str]]:
+    """(operator, reason why its first input is not stored) of what overwrites memory."""
+    fillers = ("aten::bernoulli_", "aten::fill_", "aten::zero_", "aten::copy_", "aten::uniform_")
+    found = [record for record in dump if record.op_type in fillers and record.io == "input" and record.index == 0]
+    return [(record.op_type[6:], record.attrs.get("skipped", "")) for record in found]
+
+
+def test_memory_nobody_has_filled_is_no_input(dumps: Path) -> None:
+    def run() -> None:
+        torch.manual_seed(0)
+        torch.nn.functional.dropout(torch.ones(100), 0.5, training=True)
+        torch.empty(3).fill_(1).zero_()
+        torch.empty(6)[:3].copy_(torch.ones(3))
+
+    dump, skipped = dump_of(dumps, run)
+    unset = "uninitialised memory"
+    assert inputs_of_fillers(dump) == [("bernoulli_", unset), ("fill_", unset), ("zero_", ""), ("copy_", unset)]
+    assert skipped[unset] == 8  # of `empty`, of what fills it, and both sides of the view
+    again, _ = dump_of(dumps / "again", run)
+    assert [record.attrs.get("hash") for record in again] == [record.attrs.get("hash") for record in dump]
+
+
+def test_memory_filled_behind_our_back_is_an_input(dumps: Path) -> None:
+    def run() -> None:
+        empty = torch.empty(3)
+        empty.numpy()[:] = 7
+        empty.zero_()
+        torch.ones(3).resize_(2).fill_(4)
+        empty = torch.empty(3)
+        # Whatever a kernel outside the dispatcher wrote here is read, so it counts.
+        empty.add_(1)
+
+    dump, _ = dump_of(dumps, run)
+    assert inputs_of_fillers(dump) == [("zero_", ""), ("fill_", "")]
+    (added,) = [record for record in dump if record.op_type == "aten::add_" and record.io == "input"]
+    assert "skipped" not in added.attrs
+
+
 def test_writes_to_sparse_tensors_are_seen(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch_helpers import slow_down
 

@@ -1,0 +1,91 @@
+"""The writer that works in the thread of the program, for where no CPU is left for another thread.
+
+Operators that use every CPU wait for the slowest of their threads, so a second thread of ours
+costs them more than its own time. Here a tensor is read right after the operator, while it is in
+the CPU's cache, and no memory is kept for later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Any, Callable
+
+from ascend_dump.writing.base import Writer
+from ascend_dump.writing.layout import Line
+from ascend_dump.writing.payload import DONE, Item, Payload, copy_memory
+
+__all__ = ["DirectWriter"]
+
+
+class DirectWriter(Writer):
+    """`put` returns when the records are with the files of the step."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        super().__init__(directory, **settings)
+        # Reentrant: a finalizer that runs an operator may come in between, and waits in `_todo`.
+        self._lock = threading.RLock()
+        self._busy = False
+        self._todo: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._closed = False
+        # Compiling takes long, and the first operators are not there yet. Without it they wait.
+        with contextlib.suppress(RuntimeError):
+            threading.Thread(target=self._attempt, args=(self._store.prepare,), daemon=True).start()
+
+    def begin_step(self, number: int) -> None:
+        self._do(self._store.begin, number)
+
+    def end_step(self) -> None:
+        self._do(self._store.begin, None)
+
+    def put(self, items: list[Item], new_bytes: int) -> None:
+        self._do(self._write, items)
+
+    def protect(self, payload: Payload) -> None:
+        if payload.state != DONE and not isinstance(payload.owner, bytes):
+            payload.owner = copy_memory(payload.address, payload.nbytes)
+
+    def flush(self) -> None:
+        self._do(self._store.flush)
+
+    def close(self) -> None:
+        self._do(self._store.close)
+        self._closed = True
+
+    def abandon(self) -> None:
+        self._closed = True
+        # The parent's threads may have held the lock as it forked.
+        self._lock = threading.RLock()
+        self._todo.clear()
+
+    def _do(self, function: Callable[..., None], *args: Any) -> None:
+        if self._closed:
+            return
+        with self._lock:
+            self._todo.append((function, args))
+            if self._busy:
+                return
+            self._busy = True
+            try:
+                while self._todo:
+                    task, given = self._todo.popleft()
+                    self._attempt(task, *given)
+            finally:
+                self._busy = False
+
+    def _write(self, items: list[Item]) -> None:
+        try:
+            if self.failure is None and self._store.step is not None:
+                self._write_records(items)
+        finally:
+            for _, payload in items:
+                if payload is not None:
+                    payload.owner = None
+                    payload.state = DONE
+
+    def _write_payload(self, payload: Payload, line: Line) -> None:
+        self._store.store(payload, line)
+        payload.owner = None
+        payload.state = DONE

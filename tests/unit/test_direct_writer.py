@@ -1,0 +1,137 @@
+"""The writer that works in the program's own thread: the same files as the one with a thread."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host_dumps import in_memory, item, line, lines_of, model_directory, noise, put, read, write_step
+
+from ascend_dump.writing import DirectWriter, HostWriter, Item, Payload
+from ascend_dump.writing.store import Store
+
+STATS = ("max", "min", "mean", "l2norm", "nan")
+
+
+@pytest.mark.parametrize("settings", [{}, {"tensors": False, "stats": STATS}, {"stats": STATS}])
+def test_it_leaves_the_files_of_the_other_writer(tmp_path: Path, settings: dict[str, Any]) -> None:
+    roots = []
+    for kind in (DirectWriter, HostWriter):
+        root = tmp_path / kind.__name__
+        writer = kind(model_directory(root), metadata={"producer": "test"}, **settings)
+        shared = item("a", noise(0, 5000))
+        write_step(writer, 0, shared, Item(line("again", noise(0, 5000)), shared.payload), item("b", noise(1, 3)))
+        write_step(
+            writer, 1, item("a", noise(2, 5000)), item("empty", noise(0, 0)), Item(line("none", noise(0, 2)), None)
+        )
+        writer.flush()
+        writer.begin_step(3)
+        put(writer, item("unfinished", noise(3, 10)))
+        writer.close()
+        writer.close()
+        assert (writer.failure, writer.records) == (None, 7)
+        roots.append((root, writer.bytes_written, writer.logical_bytes, dict(writer.skipped)))
+    (ours, *counted), (theirs, *expected) = roots
+    assert counted == expected
+    files = {path.relative_to(theirs): path.read_bytes() for path in theirs.rglob("*") if path.is_file()}
+    assert files
+    assert {path.relative_to(ours): path.read_bytes() for path in ours.rglob("*") if path.is_file()} == files
+
+
+def test_a_tensor_is_read_when_it_is_put(tmp_path: Path) -> None:
+    writer = DirectWriter(model_directory(tmp_path), metadata={})
+    writer.begin_step(0)
+    array, before = noise(0, 50_000), noise(0, 50_000).tobytes()
+    one = in_memory("a", array)
+    put(writer, one)
+    array.fill(7)
+    assert one.payload is not None
+    assert one.payload.owner is None, "no memory is kept"
+    writer.close()
+    assert read(tmp_path) == {(0, "a", "output", 0): before}
+
+
+def test_protected_memory_may_change_before_it_is_put(tmp_path: Path) -> None:
+    writer = DirectWriter(model_directory(tmp_path), metadata={})
+    writer.begin_step(0)
+    array, before = noise(0, 50_000), noise(0, 50_000).tobytes()
+    one = in_memory("a", array)
+    assert one.payload is not None
+    writer.protect(one.payload)
+    array.fill(7)
+    put(writer, one)
+    writer.close()
+    assert read(tmp_path) == {(0, "a", "output", 0): before}
+
+
+def test_a_full_disk_ends_the_capture_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = DirectWriter(model_directory(tmp_path), metadata={})
+    write_step(writer, 0, item("kept", noise(0, 500_000)))
+
+    def full(fd: int, data: Any, position: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING, "ascend_dump"):
+        patched.setattr(os, "pwrite", full)
+        write_step(writer, 1, item("lost", noise(1, 500_000)), item("lost too", noise(2, 500_000)))
+    late = in_memory("late", noise(3, 10))
+    write_step(writer, 2, late)
+    writer.close()
+    assert writer.failure is not None
+    assert writer.failure.code == "AD502"
+    assert late.payload is not None
+    assert late.payload.owner is None, "nothing is kept that nobody writes"
+    assert [one.getMessage() for one in caplog.records] == [str(writer.failure)]
+    assert read(tmp_path) == {(0, "kept", "output", 0): noise(0, 500_000).tobytes()}
+
+
+def test_what_ends_a_program_is_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = DirectWriter(model_directory(tmp_path), metadata={})
+    writer.begin_step(0)
+    put(writer, item("kept", noise(0, 10)))
+
+    def interrupted(self: Store, payload: Payload, line: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "store", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        put(writer, item("cut off", noise(1, 10)))
+    writer.close()
+    assert writer.failure is not None, "the dump must not be called complete"
+    assert list(read(tmp_path)) == [(0, "kept", "output", 0)]
+
+
+def test_an_operator_that_runs_meanwhile_is_written_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finalizer may run while a tensor is stored, and run operators of its own."""
+    writer = DirectWriter(model_directory(tmp_path), metadata={})
+    writer.begin_step(0)
+    store, nested = Store.store, [item("inner", noise(1, 10))]
+
+    def disturbed(self: Store, payload: Payload, line: Any) -> None:
+        if nested:
+            put(writer, nested.pop())
+            writer.flush()
+        store(self, payload, line)
+
+    monkeypatch.setattr(Store, "store", disturbed)
+    put(writer, item("outer", noise(0, 10)), item("outer too", noise(2, 10)))
+    writer.close()
+    assert [one["op_name"] for one in lines_of(tmp_path)] == ["outer", "outer too", "inner"]
+    assert len(read(tmp_path)) == 3
+
+
+def test_nothing_is_written_in_a_forked_child(tmp_path: Path) -> None:
+    writer = DirectWriter(model_directory(tmp_path), metadata={})
+    writer.begin_step(0)
+    put(writer, item("parent", noise(0, 10)))
+    writer.abandon()
+    put(writer, item("child", noise(1, 10)))
+    writer.flush()
+    writer.close()
+    assert lines_of(tmp_path) == []
