@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar
 
 import click
 
+from ascend_dump._errors import ConfigError
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import json_option
+from ascend_dump.mindspore.runtime import RUNTIMES, Runtime
 
 if TYPE_CHECKING:
     from ascend_dump._problem import Problem
     from ascend_dump.cann.config import Situation
     from ascend_dump.cann.config.check import Source
 
-__all__ = ["CHECKERS", "check", "exit_of", "graph_option", "print_problems", "resolve", "situation_of"]
+__all__ = ["CHECKERS", "check", "exit_of", "graph_option", "print_problems", "resolve", "runtime_of", "situation_of"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -35,12 +37,12 @@ _BRIDGE_KEYS = ("enable_dump_debug", "dump_debug_mode", "use_off_line", "enable_
 
 
 class Checker(Protocol):
-    def __call__(self, source: Source, *, all: bool, situation: Situation) -> list[Problem]: ...
+    def __call__(self, source: Source, *, all: bool, situation: Situation, **runtime: Runtime) -> list[Problem]: ...
 
 
 def graph_option(function: _Function) -> _Function:
     """Add `--graph`: the operators that names are held against."""
-    text = "GE's graph as text (ge_proto_*_Build.txt): names are held against its operators."
+    text = "GE's graph as text (ge_proto_*_Build.txt), or MindSpore's .ir: names are held against its operators."
     return click.option("--graph", metavar="FILE", type=click.Path(dir_okay=False), help=text)(function)
 
 
@@ -49,20 +51,21 @@ def graph_option(function: _Function) -> _Function:
 @click.option(
     "--against", type=click.Choice(list(CHECKERS)), help="The format; guessed from the content when left out."
 )
+@click.option("--on", type=click.Choice(list(RUNTIMES)), help="Where MindSpore runs; O0 or O1 when it cannot be told.")
 @graph_option
 @json_option
-def check(file: str, against: Optional[str], graph: Optional[str], as_json: bool) -> Exit:
+def check(file: str, against: Optional[str], on: Optional[str], graph: Optional[str], as_json: bool) -> Exit:
     """Tell what is refused in the configuration FILE, and what is accepted without being done.
 
     FILE is an acl.json, a JSON object of GE session options (ge.exec.*), of the options of torchair's
-    dump_config or of the keys of TensorFlow's NpuOptimizer; - is standard input.
+    dump_config or of the keys of TensorFlow's NpuOptimizer, or MindSpore's dump JSON; - is standard input.
     The environment variables of this shell count, as they would in the application. Exits with
     2 when the file is refused, with 1 when something in it is silently ignored.
     """
     source = sys.stdin.buffer.read() if file == "-" else Path(file)
     name = against or _guess(source)
     checker: Checker = resolve(CHECKERS, name)
-    problems = checker(source, all=True, situation=situation_of(graph))
+    problems = checker(source, all=True, situation=situation_of(graph), **runtime_of(name, on))
     if as_json:
         from ascend_dump.report.documents import write_document
 
@@ -104,12 +107,29 @@ def exit_of(problems: Sequence[Problem]) -> Exit:
     return Exit.USAGE if "error" in found else Exit.DIFFERENT if "silent" in found else Exit.OK
 
 
+def runtime_of(name: str, on: Optional[str]) -> dict[str, Runtime]:
+    """What only the checker of MindSpore takes. Raises ConfigError when it is given to another."""
+    if on is None:
+        return {}
+    if name != "mindspore":
+        raise ConfigError(f"--on {on} is for MindSpore, this is checked against {name}", hint="leave --on out")
+    return {"runtime": Runtime.named(on)}
+
+
 def situation_of(graph: Optional[str]) -> Situation:
     """This process, and the operators of a graph. Raises ReadError."""
     from ascend_dump.cann.config import Situation
-    from ascend_dump.cann.graph import read_graph
+    from ascend_dump.cann.graph import Node, read_graph
 
-    return Situation.here()._replace(operators=None if graph is None else list(read_graph(graph)))
+    if graph is None:
+        return Situation.here()
+    if graph.endswith(".ir"):
+        from ascend_dump.mindspore.graph import read_ir
+
+        nodes = [Node(name, name.rpartition("/")[2].partition("-op")[0], (), graph) for name in read_ir(Path(graph))]
+    else:
+        nodes = list(read_graph(graph))
+    return Situation.here()._replace(operators=nodes)
 
 
 def _guess(source: Source) -> str:

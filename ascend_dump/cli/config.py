@@ -17,7 +17,7 @@ from ascend_dump._paths import PRIVATE_FILE, make_private_directory
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import json_option
 from ascend_dump.cli._settings import read_request, request_options
-from ascend_dump.cli.check import CHECKERS, exit_of, graph_option, print_problems, resolve, situation_of
+from ascend_dump.cli.check import CHECKERS, exit_of, graph_option, print_problems, resolve, runtime_of, situation_of
 
 if TYPE_CHECKING:
     from ascend_dump._request import DumpRequest
@@ -63,7 +63,9 @@ def config(
     operators = situation.operators
     built = build(request, names=None if operators is None else [node.name for node in operators])
     make_private_directory(Path(request.path))
-    problems = resolve(CHECKERS, target)(json.dumps(built).encode(), all=True, situation=situation)
+    on = runtime_of(target, str(request.options["on"]) if target == "mindspore" and "on" in request.options else None)
+    checker = resolve(CHECKERS, target)
+    problems = checker(json.dumps(built).encode(), all=True, situation=situation, **on)
     code = exit_of(problems)
     written = None if output is None or code == Exit.USAGE else Path(output)
     if written is not None:

@@ -20,9 +20,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+from ascend_dump._errors import ReadError
 from ascend_dump.mindspore.names import written
 
-__all__ = ["Graph", "Operator", "module_of", "parse_ir", "parse_order", "phase_of", "read_graph"]
+__all__ = ["Graph", "Operator", "module_of", "parse_ir", "parse_order", "phase_of", "read_graph", "read_ir"]
 
 _NAME = re.compile(r"(?:Fullname with scope|full_name_with_scope): \((.*)\)\s*$")
 _SOURCE = re.compile(r"# In file (.+?)(?::(\d+)(?:~\d+)?,|\((\d+)\))")
@@ -96,6 +97,19 @@ def read_graph(rank_directory: Path, graph: int) -> Graph:
     ir = rank_directory / "graphs" / f"ms_output_trace_code_graph_{graph}.ir"
     order = rank_directory / "execution_order" / f"ms_execution_order_graph_{graph}.csv"
     return _read(ir, _stamp(ir), order, _stamp(order))
+
+
+def read_ir(path: Path) -> list[str]:
+    """The full names in one `.ir` text. Raises ReadError when it cannot be read or holds none."""
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise ReadError(f"cannot be read: {error.strerror}", path=path) from None
+    names = [operator.name for operator in parse_ir(_lines(path))[0]]
+    if not names:
+        raise ReadError("it names no operator", path=path, hint="give an .ir text of MindSpore")
+    return names
 
 
 @lru_cache(maxsize=32)

@@ -322,3 +322,54 @@ def test_patterns_become_names_of_a_graph(graph, tmp_path, capsys):
 def test_a_graph_that_cannot_be_read(tmp_path, capsys):
     assert main(["check", _file(tmp_path), "--graph", "missing.txt"]) == Exit.UNREADABLE
     assert "missing.txt" in capsys.readouterr().err
+
+
+# --- MindSpore -----------------------------------------------------------------------------
+
+MINDSPORE_GRAPH = (
+    Path(__file__).parents[1] / "data/mindspore/conv_iter_0_2/rank_0/graphs/ms_output_trace_code_graph_0.ir"
+)
+
+
+@pytest.mark.parametrize("on", ["ascend", "ascend-o2", "gpu", "cpu"])
+def test_the_file_written_for_mindspore_is_one_without_findings(on, tmp_path, capsys):
+    file = tmp_path / "dump.json"
+    asked = ["config", "--for", "mindspore", "--path", "/tmp/dumps", "--steps", "0|5-8", "--options", f"on={on}"]
+    assert main([*asked, "-o", str(file)]) == Exit.OK
+    assert main(["check", str(file), "--on", on, "--json"]) == Exit.OK
+    document = json.loads(capsys.readouterr().out)
+    assert (document["against"], document["problems"]) == ("mindspore", [])
+
+
+def test_what_the_device_has_not_is_refused_before_a_file_is_written(tmp_path, capsys):
+    file = tmp_path / "dump.json"
+    asked = ["config", "--for", "mindspore", "--path", "/tmp/dumps", "--data", "stats", "-o", str(file)]
+    assert main([*asked, "--options", "on=cpu"]) == Exit.USAGE
+    assert not file.exists()
+    assert main([*asked, "--options", "on=gpu"]) == Exit.OK
+    assert main(["check", str(file), "--on", "cpu"]) == Exit.USAGE
+    assert "only supported on GPU and Ascend" in capsys.readouterr().out
+
+
+def test_jit_level_o2_dumps_nothing_since_2_6(tmp_path, capsys):
+    asked = ["config", "--for", "mindspore", "--path", "/tmp/dumps", "--options", "on=ascend-ge", "--json"]
+    assert main(asked) == Exit.DIFFERENT
+    assert json.loads(capsys.readouterr().out)["problems"][0]["code"] == "AD274"
+
+
+def test_names_are_held_against_a_graph_of_mindspore(tmp_path, capsys):
+    file = tmp_path / "dump.json"
+    asked = ["config", "--for", "mindspore", "--path", "/tmp/dumps", "-o", str(file)]
+    for number, code in (("op0", Exit.OK), ("op9", Exit.DIFFERENT)):
+        assert main([*asked, "--layers", f"Default/fc-Dense/MatMul-{number}"]) == Exit.OK
+        assert main(["check", str(file), "--graph", str(MINDSPORE_GRAPH)]) == code
+    assert "matches none of the" in capsys.readouterr().out
+    empty = tmp_path / "empty.ir"
+    for wrong in (empty, tmp_path / "missing.ir"):
+        empty.touch()
+        assert main(["check", str(file), "--graph", str(wrong)]) == Exit.UNREADABLE
+
+
+def test_where_mindspore_runs_is_for_mindspore_only(tmp_path, capsys):
+    assert main(["check", _file(tmp_path), "--on", "cpu"]) == Exit.USAGE
+    assert "--on cpu is for MindSpore" in capsys.readouterr().err
