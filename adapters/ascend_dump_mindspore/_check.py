@@ -125,7 +125,7 @@ def _of_capture(request: DumpRequest, target: Any, mindspore: ModuleType) -> Ite
         )
     if request.options.get("set_dump") and (target is None or set_dump(mindspore) is None):
         yield Problem(
-            "AD275", "error", "options['set_dump'] marks a target, and there is none", "give the Cell to dump as target"
+            "AD274", "error", "options['set_dump'] marks a target, and there is none", "give the Cell to dump as target"
         )
     if current_rank().world > 1 and runtime.device == "Ascend" and "HCCL_EXEC_TIMEOUT" not in os.environ:
         yield Problem(

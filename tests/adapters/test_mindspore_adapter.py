@@ -1,0 +1,426 @@
+"""The adapter `mindspore` on the fake MindSpore: what it hands over, when, and what it says about it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ascend_dump
+from ascend_dump import fakes
+from ascend_dump._adapter import load
+from ascend_dump.mindspore.dump_json import CONFIG_VARIABLE
+
+
+@pytest.fixture(autouse=True)
+def ms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A process in graph mode whose device is not up yet."""
+    for name in (CONFIG_VARIABLE, "RANK", "RANK_ID", "RANK_SIZE", "MS_WORKER_NUM", "DEVICE_ID", "HCCL_EXEC_TIMEOUT"):
+        monkeypatch.delenv(name, raising=False)
+    with fakes.install("mindspore"):
+        import mindspore
+
+        mindspore.set_context(mode=mindspore.GRAPH_MODE)
+        mindspore.set_device("CPU")
+        yield mindspore
+
+
+@pytest.fixture
+def net(ms: Any) -> Any:
+    return ms.nn.SequentialCell(ms.nn.Dense(4, 3, weight_init="ones"), ms.nn.ReLU())
+
+
+def step(ms: Any, net: Any, value: float = 1.0) -> None:
+    net(ms.Tensor(np.full((2, 4), value, "f4")))
+
+
+def config_in(env: Any = os.environ) -> dict[str, Any]:
+    return json.loads(Path(env[CONFIG_VARIABLE]).read_text())
+
+
+def problems(target: Any = None, **settings: Any) -> list[tuple[str, str]]:
+    found = load("mindspore").check(ascend_dump.DumpRequest(**settings), target)
+    return [(problem.code, problem.severity) for problem in found]
+
+
+def codes(target: Any = None, **settings: Any) -> list[str]:
+    return [code for code, _ in problems(target, **settings)]
+
+
+# --- what is handed over -------------------------------------------------------------------
+
+
+def test_the_environment_names_the_file_for_as_long_as_the_block_lasts(ms, net, tmp_path, monkeypatch):
+    monkeypatch.setenv("UNRELATED", "1")
+    before = dict(os.environ)
+    with ascend_dump.capture(net, path=tmp_path, steps="0|2", models="ResNet50", mode="output", strict=True) as cap:
+        common = config_in()["common_dump_settings"]
+        assert (common["net_name"], common["iteration"], common["input_output"]) == ("ResNet50", "0|2", 2)
+        assert os.path.samefile(common["path"], cap.path)
+        assert config_in()["e2e_dump_settings"] == {"enable": True, "trans_flag": True}
+        assert stat.S_IMODE(os.stat(os.environ[CONFIG_VARIABLE]).st_mode) == 0o600
+        assert stat.S_IMODE(cap.path.stat().st_mode) == 0o700
+        step(ms, net)
+    assert dict(os.environ) == before
+    assert {record.model for record in cap.dump()} == {"ResNet50"}
+
+
+@pytest.mark.parametrize("name", ["run.1", "my dumps", "д", "a+b~c"])
+def test_a_path_that_mindspore_refuses_is_reached_through_a_link(name, ms, net, tmp_path):
+    with ascend_dump.capture(net, path=tmp_path / name, strict=True) as cap:
+        link = config_in()["common_dump_settings"]["path"]
+        assert set(link) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_/")
+        assert name not in link
+        step(ms, net)
+    assert tmp_path / name in cap.path.parents
+    assert len(cap.dump()) > 0
+
+
+def test_links_of_a_temporary_directory_with_other_characters_are_elsewhere(ms, net, tmp_path, monkeypatch):
+    odd = tmp_path / "with.dot"
+    odd.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(odd))
+    with ascend_dump.capture(net, path=odd / "dumps", strict=True):
+        assert not config_in()["common_dump_settings"]["path"].startswith(str(odd))
+        step(ms, net)
+
+
+def test_a_relative_path_is_made_absolute(ms, net, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with ascend_dump.capture(net, path="dumps", strict=True) as cap:
+        step(ms, net)
+        monkeypatch.chdir("/")
+        step(ms, net)
+    assert {record.step for record in cap.dump()} == {0, 1}
+
+
+def test_all_steps_leave_one_to_park_at(ms, net, tmp_path):
+    with ascend_dump.capture(net, path=tmp_path, strict=True) as cap:
+        assert config_in()["common_dump_settings"]["iteration"] == "0-999999999"
+        for value in range(3):
+            step(ms, net, value)
+    assert {record.step for record in cap.dump()} == {0, 1, 2}
+
+
+def test_targets(ms, net):
+    adapter = load("mindspore")
+    assert adapter.accepts(net)
+    assert adapter.accepts(None)
+    assert adapter.accepts(ms.train.Model(net))
+    assert not adapter.accepts(ms.Tensor(np.ones(1)))
+
+
+# --- too late, or taken --------------------------------------------------------------------
+
+
+def test_after_the_first_operator_it_is_too_late(ms, net, tmp_path):
+    ms.Tensor(np.ones(2, "f4")) + 1
+    assert problems(net) == [("AD271", "error")]
+    with pytest.raises(ascend_dump.ConfigError, match="initialised") as caught:
+        ascend_dump.capture(net, path=tmp_path / "dumps").start()
+    assert caught.value.code == "AD271"
+    assert not (tmp_path / "dumps").exists()
+    assert CONFIG_VARIABLE not in os.environ
+    # Whoever skips the check is told too.
+    with pytest.raises(ascend_dump.CaptureError, match="initialised"):
+        load("mindspore").start(ascend_dump.DumpRequest(path=tmp_path), net)
+
+
+def test_what_may_come_before(ms, net, tmp_path):
+    ms.Parameter(ms.Tensor(np.ones(2)), name="p")
+    assert problems(net) == []
+
+
+def test_a_configuration_of_the_user_is_kept(ms, net, tmp_path, monkeypatch):
+    monkeypatch.setenv(CONFIG_VARIABLE, "/home/user/dump.json")
+    assert problems(net) == [("AD276", "error")]
+    with pytest.raises(ascend_dump.ConfigError):
+        ascend_dump.capture(net, path=tmp_path).start()
+    assert os.environ[CONFIG_VARIABLE] == "/home/user/dump.json"
+
+
+def test_an_unset_configuration_is_none(ms, net, monkeypatch):
+    monkeypatch.setenv(CONFIG_VARIABLE, "")
+    assert problems(net) == []
+
+
+def test_two_at_once_are_refused(ms, net, tmp_path):
+    with ascend_dump.capture(net, path=tmp_path) as cap:
+        assert problems(net) == [("AD302", "error")]
+        step(ms, net)
+        with pytest.raises(ascend_dump.CaptureError, match="another capture"):
+            load("mindspore").start(ascend_dump.DumpRequest(path=tmp_path), net)
+    assert len(cap.dump()) > 0
+
+
+# --- a second capture ----------------------------------------------------------------------
+
+
+def test_a_second_capture_has_its_own_directory_steps_and_graphs(ms, net, tmp_path):
+    found = []
+    for number in range(3):
+        # The path is the capture's own; every other setting stays.
+        with ascend_dump.capture(net, path=tmp_path / str(number), steps="1", strict=True) as cap:
+            for value in range(3):
+                step(ms, net, 10 * number + value)
+        found.append(cap)
+        step(ms, net, 99)
+    for number, cap in enumerate(found):
+        dump = cap.dump()
+        assert {record.step for record in dump} == {1}
+        assert {record.run for record in dump} == {cap.path.name}
+        [x] = [record for record in dump if record.op_type == "Parameter" and record.shape == (2, 4)]
+        assert x.numpy()[0, 0] == 10 * number + 1
+        [output] = dump.select(op_type="MatMul", io="output")
+        assert output.op_name.startswith("Default/")
+        assert output.attrs["execution_index"] == 0
+
+
+def test_other_settings_are_refused_by_name(ms, net, tmp_path):
+    with ascend_dump.capture(net, path=tmp_path, steps="1", strict=True):
+        step(ms, net)
+        step(ms, net)
+    for settings, key in (({"steps": "2"}, "iteration"), ({"steps": "1", "mode": "input"}, "input_output")):
+        [problem] = load("mindspore").check(ascend_dump.DumpRequest(**settings), net)
+        assert (problem.code, problem.severity) == ("AD277", "error")
+        assert problem.where.endswith(key)
+        assert key in problem.message
+
+
+def test_when_nothing_ran_the_settings_are_free_again(ms, net, tmp_path):
+    cap = ascend_dump.capture(net, path=tmp_path, steps="1", strict=True).start()
+    with pytest.raises(ascend_dump.CaptureError, match="no graph was compiled"):
+        cap.stop()
+    assert [path for path in tmp_path.rglob("*") if path.is_symlink()] == []
+    with ascend_dump.capture(net, path=tmp_path, steps="0", mode="input", strict=True) as cap:
+        step(ms, net)
+    assert {record.io for record in cap.dump()} == {"input"}
+
+
+def test_graphs_compiled_between_captures_are_in_neither_and_known_later(ms, net, tmp_path):
+    with ascend_dump.capture(net, path=tmp_path, strict=True) as first:
+        step(ms, net)
+    other = ms.nn.Dense(4, 2)
+    before = sorted(first.path.rglob("*"))
+    step(ms, other)
+    assert sorted(first.path.rglob("*")) == before
+    with ascend_dump.capture(other, path=tmp_path, strict=True) as second:
+        step(ms, other)
+    assert {record.model_id for record in second.dump()} == {1}
+    assert all("/" in record.op_name for record in second.dump() if record.op_type != "Parameter")
+
+
+def test_without_the_controls_it_goes_on_and_says_so(ms, net, tmp_path, monkeypatch, caplog):
+    controls = sys.modules["mindspore._c_expression"]
+    monkeypatch.delattr(controls, "_set_init_iter")
+    caplog.set_level(logging.WARNING, "ascend_dump")
+    with ascend_dump.capture(net, path=tmp_path, strict=True) as cap:
+        assert config_in()["common_dump_settings"]["iteration"] == "all"
+        step(ms, net)
+    assert "AD280" in caplog.text
+    step(ms, net)
+    assert {record.step for record in cap.dump()} == {0, 1}
+    assert problems(net) == [("AD277", "error"), ("AD280", "warning")]
+
+
+# --- an empty dump -------------------------------------------------------------------------
+
+
+def test_an_empty_dump_says_why_although_graphs_were_written(ms, net, tmp_path, caplog):
+    with ascend_dump.capture(net, path=tmp_path, layers="Default/none-Dense/MatMul-op0") as cap:
+        step(ms, net)
+    assert list(cap.path.rglob("*.ir"))
+    assert len(cap.dump()) == 0
+    assert "wrote nothing" in caplog.text
+    assert "layers=" in caplog.text
+
+
+def test_no_overflow_is_a_good_result(ms, net, tmp_path, caplog):
+    ms.set_device("Ascend")
+    with ascend_dump.capture(net, path=tmp_path, scene="overflow", strict=True) as cap:
+        assert config_in()["common_dump_settings"]["op_debug_mode"] == 3
+        step(ms, net)
+    assert len(cap.dump()) == 0
+    assert "wrote nothing" not in caplog.text
+
+
+# --- devices and modes ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"data": "stats"}, ("AD270", "error")),
+        ({"data": "full"}, ("AD270", "error")),
+        ({"scene": "overflow"}, ("AD274", "silent")),
+        ({"scene": "watch", "watch": ["a"]}, ("AD203", "error")),
+        ({"quant": True}, ("AD203", "error")),
+        ({"options": {"set_dump": True}}, ("AD203", "error")),
+        ({"options": {"sample_num": 4}}, ("AD274", "silent")),
+        ({"options": {"save_kernel_args": True}}, ("AD274", "silent")),
+        ({"options": {"typo": 1}}, ("AD101", "error")),
+        ({"layers": "re:op\\d"}, ("AD203", "error")),
+        ({"layers": "MatMul-op0"}, ("AD273", "silent")),
+        ({"max_bytes": "1GB"}, ("AD211", "silent")),
+    ],
+)
+def test_what_a_cpu_does_not_do_is_told(settings, expected, ms, net):
+    assert expected in problems(net, **settings)
+
+
+def test_ascend_has_more(ms, net, tmp_path):
+    ms.set_device("Ascend")
+    for settings in ({"data": "stats"}, {"data": "full"}, {"scene": "overflow"}, {"options": {"sample_num": 4}}):
+        assert problems(net, **settings) == []
+    with ascend_dump.capture(net, path=tmp_path, data="stats", stats=["max", "l2norm"], strict=True) as cap:
+        assert config_in()["common_dump_settings"]["statistic_category"] == ["max", "l2norm"]
+        step(ms, net)
+    [record] = cap.dump().select(op_type="ReLU", io="output")
+    assert record.statistics().max is not None
+    assert record.statistics().min is None
+
+
+def test_jit_level_o2_is_told(ms, net):
+    ms.set_device("Ascend")
+    ms.set_context(jit_level="O2")
+    assert ("AD274", "silent") in problems(net)
+
+
+def test_jit_level_o2_of_an_older_mindspore_is_configured(monkeypatch, tmp_path):
+    from ascend_dump.fakes._mindspore_process import VERSION_VARIABLE
+
+    monkeypatch.setenv(VERSION_VARIABLE, "2.5.0")
+    with fakes.install("mindspore", force=True):
+        import mindspore
+
+        mindspore.set_context(mode=mindspore.GRAPH_MODE, jit_level="O2")
+        mindspore.set_device("Ascend")
+        net = mindspore.nn.Dense(4, 3)
+        with ascend_dump.capture(net, path=tmp_path, strict=True) as cap:
+            assert config_in()["common_dump_settings"]["file_format"] == "npy"
+            assert "e2e_dump_settings" not in config_in()
+            step(mindspore, net)
+        found = list(cap.dump())
+    assert {record.op_type for record in found} >= {"MatMul"}
+    assert {record.step for record in found} == {0}
+    assert None not in {record.model for record in found}
+
+
+def test_set_dump_marks_the_target_for_as_long_as_the_block_lasts(ms, net, monkeypatch, tmp_path):
+    ms.set_device("Ascend")
+    assert ("AD274", "error") in problems(None, options={"set_dump": True})
+    marked = []
+    original = ms.set_dump
+    monkeypatch.setattr(
+        ms, "set_dump", lambda target, enabled=True: (marked.append((target, enabled)), original(target, enabled))
+    )
+    if hasattr(ms, "tools"):
+        monkeypatch.setattr(ms.tools, "set_dump", ms.set_dump)
+    with ascend_dump.capture(net, path=tmp_path, options={"set_dump": True}, strict=True):
+        assert config_in()["common_dump_settings"]["dump_mode"] == 2
+        step(ms, net)
+    assert marked == [(net, True), (net, False)]
+
+
+def test_a_device_beyond_the_default_list_is_added(ms, net, monkeypatch, tmp_path):
+    ms.set_device("Ascend")
+    monkeypatch.setenv("DEVICE_ID", "11")
+    assert problems(net) == []
+    assert ("AD274", "silent") in problems(net, options={"devices": [0]})
+
+
+def test_several_devices_are_told_about_the_timeout(ms, net, monkeypatch):
+    monkeypatch.setenv("RANK_ID", "1")
+    monkeypatch.setenv("MS_WORKER_NUM", "2")
+    assert codes(net) == []
+    ms.set_device("Ascend")
+    assert problems(net) == [("AD281", "warning")]
+    monkeypatch.setenv("HCCL_EXEC_TIMEOUT", "3600")
+    assert codes(net) == []
+
+
+def test_pynative_mode_is_told(ms, net):
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    assert problems(net) == [("AD279", "warning")]
+
+
+def test_complex_parameters_are_refused(ms):
+    class Complex(ms.nn.Cell):  # type: ignore[misc, name-defined]
+        def get_parameters(self, expand: bool = True) -> Any:
+            yield type("Parameter", (), {"dtype": "Complex64"})()
+
+    assert ("AD279", "error") in problems(Complex())
+
+
+# --- the launcher --------------------------------------------------------------------------
+
+PROGRAM = """
+import sys
+import numpy as np
+from ascend_dump import DumpRequest, fakes
+from ascend_dump._adapter import load
+
+with fakes.install("mindspore"):
+    import mindspore as ms
+    ms.set_context(mode=ms.GRAPH_MODE)
+    ms.set_device("CPU")
+    load("mindspore").activate(DumpRequest.from_text(sys.argv[1]))
+    if sys.argv[2] == "run":
+        net = ms.nn.Dense(4, 3)
+        for _ in range(3):
+            net(ms.Tensor(np.ones((2, 4), "f4")))
+    # The fake ends with the block, so the program ends in it.
+    sys.exit()
+"""
+
+
+def launch(tmp_path: Path, settings: str, does: str = "run", **values: str) -> tuple[str, list[Path]]:
+    dumps = tmp_path / "dumps"
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("ASCEND_DUMP", "RANK", "MS_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, f"path={dumps}{settings}", does],
+        env={**env, **values},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr, sorted(path.relative_to(dumps) for path in dumps.rglob("*") if path.is_file())
+
+
+def test_a_whole_process_is_dumped(tmp_path):
+    said, _ = launch(tmp_path, ",steps=0|2")
+    assert "wrote nothing" not in said
+    dump = ascend_dump.open(tmp_path / "dumps")
+    assert {record.step for record in dump} == {0, 2}
+    assert [path for path in (tmp_path / "dumps").rglob("*") if path.is_symlink()] == []
+
+
+def test_a_rank_of_msrun_has_its_directory(tmp_path):
+    launch(tmp_path, "", RANK_ID="1", MS_WORKER_NUM="2")
+    assert [path.name for path in (tmp_path / "dumps").iterdir()] == ["worldsize2_global_rank1"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "values"),
+    [("", {"MS_ROLE": "MS_SCHED"}), (",ranks=0", {"RANK_ID": "1", "MS_WORKER_NUM": "2"})],
+    ids=["scheduler", "other rank"],
+)
+def test_who_does_not_dump_leaves_nothing(settings, values, tmp_path):
+    said, files = launch(tmp_path, settings, **values)
+    assert files == []
+    assert "wrote nothing" not in said
+
+
+def test_a_process_that_ran_nothing_says_so(tmp_path):
+    said, _ = launch(tmp_path, "", does="nothing")
+    assert "wrote nothing" in said
