@@ -27,17 +27,24 @@ _Test = Callable[["Node"], bool]
 @click.option("--dumped/--not-dumped", default=None, help="Only those that can be dumped, or only the others.")
 @json_option
 def ops(graph: str, op_type: Optional[str], name: Optional[str], dumped: Optional[bool], as_json: bool) -> Exit:
-    """List the operators of GRAPH, a ge_proto_*.txt file, as layers= takes them.
+    """List the operators of GRAPH, a ge_proto_*.txt or dynamo_*_graph_*.py file, as layers= takes them.
 
     With a directory the computational graph among its ge_proto_*_Build.txt is taken: the one with the data
     pipeline (Iterator), or, if that is not one, the one whose text holds --name. The column `not dumped because`
     names those that produce no dump; operators in a branch that is not taken produce none either.
+
+    Of a dynamo_*_graph_*.py, torchair's graph as Python text, the PyTorch node of each operator is listed too, and
+    its line in the program where the text tells it; --name takes nodes of PyTorch as well.
 
     The dump of the graph is in the directory named `model` in the heading.
     """
     from ascend_dump.cann.graph import graph_name
     from ascend_dump.cann.names import sanitize
 
+    if graph.endswith(".py"):
+        from ascend_dump.cli._ops_torchair import list_operators
+
+        return list_operators(Path(graph), op_type, name, dumped, as_json)
     path = _choose(Path(graph), name)
     model = sanitize(graph_name(path))
     tests = _tests(op_type, name)

@@ -14,6 +14,7 @@ from ascend_dump._steps import Steps, StepsLike
 from ascend_dump.cann.names import loosen_glob
 from ascend_dump.reading._dialect import Dialect, Directory, Entry, rank_of
 from ascend_dump.reading._record import FIELDS, Record
+from ascend_dump.reading._sources import Sources, graphs_beside, is_graph_file
 
 if TYPE_CHECKING:
     import polars
@@ -74,11 +75,13 @@ class Dump:
         entries: list[Entry],
         queries: tuple[_Query, ...] = (),
         marks: Optional[Mapping[str, Mapping[str, Any]]] = None,
+        sources: Optional[Sources] = None,
     ) -> None:
         self.root = root
         self._entries = entries
         self._queries = queries
         self._marks = marks or {}
+        self._sources = sources
 
     def __iter__(self) -> Iterator[Record]:
         for entry in self._entries:
@@ -86,11 +89,13 @@ class Dump:
                 if all(query.matches(record) for query in self._queries):
                     if self._marks:
                         record.attrs.update(self._marks.get(record.model or "", {}))
+                    if self._sources is not None and record.source is None:
+                        record.source = self._sources.find(record)
                     yield record
 
     def marked(self, marks: Mapping[str, Mapping[str, Any]]) -> Dump:
         """The same records, with more `attrs` for those of the models named."""
-        return Dump(self.root, self._entries, self._queries, marks) if marks else self
+        return Dump(self.root, self._entries, self._queries, marks, self._sources) if marks else self
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -126,7 +131,7 @@ class Dump:
             None if op is None or op.startswith("re:") else text_matcher(loosen_glob(op)),
         )
         kept = [entry for entry in self._entries if query.may_match(entry)]
-        return Dump(self.root, kept, (*self._queries, query), self._marks)
+        return Dump(self.root, kept, (*self._queries, query), self._marks, self._sources)
 
     def known_values(self, field: str) -> set[Any]:
         """The values of a field as far as names of files and directories tell them; opens no file.
@@ -205,12 +210,14 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
     entries: list[Entry] = []
     files = 0
     recognised = False
+    graphs: list[Path] = []
     for found in _walk(root):
         if isinstance(found, Entry):
             entries.append(found)
             continue
         directory = found
         files += len(directory.names)
+        graphs += [directory.path / name for name in directory.names if is_graph_file(name)]
         for dialect in dialects:
             if not directory.names:
                 break
@@ -230,7 +237,8 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
             hint=f"known dialects: {', '.join(dialect.name for dialect in dialects)}",
         )
     entries.sort(key=_order)
-    return Dump(root, entries)
+    sources = Sources([*graphs_beside(root), *graphs])
+    return Dump(root, entries, sources=sources if sources else None)
 
 
 def _dialects() -> list[Dialect]:

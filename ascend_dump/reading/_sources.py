@@ -1,0 +1,84 @@
+"""Where operators stand in the program, as far as graphs beside a dump tell it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Optional
+
+from ascend_dump._errors import ReadError
+from ascend_dump.reading.torchair_graph import parse_graph_file, read_torchair_graph
+
+if TYPE_CHECKING:
+    from ascend_dump.reading._record import Record
+
+__all__ = ["Sources", "graphs_beside", "is_graph_file"]
+
+log = logging.getLogger("ascend_dump")
+
+_MODEL = re.compile(r"graph_(\d{1,9})", re.ASCII)
+
+
+class Sources:
+    """torchair's graphs, each read when a record first asks for it."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        named = [(parsed, path) for path in files for parsed in (parse_graph_file(path.name),) if parsed is not None]
+        # The last one wins: the graph after the passes, of the last run.
+        named.sort(key=lambda pair: (pair[0].kind == "optimized", pair[0].time))
+        self._files = {(parsed.id, parsed.rank): path for parsed, path in named}
+        self._known: dict[Path, dict[str, str]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._files)
+
+    def find(self, record: Record) -> Optional[str]:
+        """`file:line` of the program for the record's operator, by its name in GE or in PyTorch's graph."""
+        path = self._graph_of(record)
+        if path is None:
+            return None
+        if path not in self._known:
+            self._known[path] = _read(path)
+        return self._known[path].get(record.op_name)
+
+    def _graph_of(self, record: Record) -> Optional[Path]:
+        rank = record.rank or 0
+        model = _MODEL.fullmatch(record.model or "")
+        if model is not None:
+            return self._files.get((int(model[1]), rank))
+        if record.model is not None:
+            return None
+        # Without a model in the dump one graph is no guess.
+        found = [path for (_, of_rank), path in self._files.items() if of_rank == rank]
+        return found[0] if len(found) == 1 else None
+
+
+def _read(path: Path) -> dict[str, str]:
+    found: dict[str, str] = {}
+    try:
+        for one in read_torchair_graph(path):
+            if one.source:
+                found.setdefault(one.node.name, one.source)
+                found.setdefault(one.fx, one.source)
+    except ReadError as error:
+        log.debug("%s", error)
+    return found
+
+
+def is_graph_file(name: str) -> bool:
+    """Whether this is the name of a graph of torchair; asked of every file of a dump."""
+    return name.startswith("dynamo_") and parse_graph_file(name) is not None
+
+
+def graphs_beside(root: Path) -> list[Path]:
+    """The graphs in the directory that holds `root`: torchair writes them to the working directory by default."""
+    try:
+        with os.scandir(root.absolute().parent) as found:
+            return [
+                Path(item.path) for item in found if is_graph_file(item.name) and item.is_file(follow_symlinks=False)
+            ]
+    except OSError:
+        return []
