@@ -33,6 +33,7 @@ Known differences from MindSpore:
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping
 from types import ModuleType
@@ -49,6 +50,7 @@ from ascend_dump.fakes._mindspore_process import GRAPH_MODE, PYNATIVE_MODE, star
 from ascend_dump.mindspore.runtime import parse_version
 
 if TYPE_CHECKING:
+    from ascend_dump.fakes._importing import Fill
     from ascend_dump.fakes._mindspore_process import Process
     from ascend_dump.fakes.npu import Npu
 
@@ -79,11 +81,23 @@ _NO_LAUNCHER = (
 )
 
 
-def modules(npu: Npu) -> Mapping[str, ModuleType]:
-    """The modules of one process with MindSpore, bound to `npu`."""
+def modules(npu: Npu) -> Mapping[str, Fill]:
+    """The modules of one process with MindSpore, bound to `npu`; `import mindspore` imports and fills them all."""
     process = start_process(npu)
-    made = {name: ModuleType(name, f"{name}, simulated") for name in _NAMES}
-    fill: dict[str, Mapping[str, Any]] = {
+    content = _content(process)
+
+    def fill(module: ModuleType) -> None:
+        vars(module).update(content.get(module.__name__, {}))
+        for name in _NAMES:
+            if name.rpartition(".")[0] == module.__name__:
+                importlib.import_module(name)
+
+    return dict.fromkeys(_NAMES, fill)
+
+
+def _content(process: Process) -> dict[str, Mapping[str, Any]]:
+    """Module -> what is in it beside other modules."""
+    return {
         "mindspore": _top(process),
         "mindspore.context": _context(process),
         "mindspore.common": {"Parameter": types.Parameter, "Tensor": types.Tensor, "set_seed": types.set_seed},
@@ -114,16 +128,6 @@ def modules(npu: Npu) -> Mapping[str, ModuleType]:
         # It moved in MindSpore 2.10.
         _API[(parse_version(process.version) or _MOVED) < _MOVED]: {one.__name__: one for one in process.executors},
     }
-    for name, module in made.items():
-        vars(module).update(fill.get(name, {}))
-        if any(other.startswith(f"{name}.") for other in _NAMES):
-            module.__path__ = []
-    # `mindspore.context` is a module, `mindspore.nn` too: they are attributes of what they are in.
-    for name, module in made.items():
-        parent, _, last = name.rpartition(".")
-        if parent:
-            setattr(made[parent], last, module)
-    return made
 
 
 _MOVED = (2, 10)
