@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 from interpreters import REPOSITORY
 
@@ -20,12 +20,15 @@ class Walked(NamedTuple):
     printed: str
 
 
-def walk_through(example: str, where: Path) -> Walked:
-    """Run every ```bash block of an example's README, in order, in a copy; the first failure ends it."""
+def walk_through(example: str, where: Path, change: Callable[[str], str] = str) -> Walked:
+    """Run every ```bash block of an example's README, in order, in a copy; the first failure ends it.
+
+    change: what to do to the text of the README before.
+    """
     source = REPOSITORY / "examples" / example
     place = where / example
     shutil.copytree(source, place, ignore=shutil.ignore_patterns("__pycache__"))
-    blocks = re.findall(r"^```bash\n(.*?)^```", (source / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```bash\n(.*?)^```", change((source / "README.md").read_text()), re.DOTALL | re.MULTILINE)
     assert blocks, f"the README of {example} has no commands"
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", "\n".join(blocks)],
