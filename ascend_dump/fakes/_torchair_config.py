@@ -180,7 +180,7 @@ class _DebugConfig(NpuBaseConfig):
 
     def as_dict(self, mode: str = _MAX_AUTOTUNE) -> _Dicts:
         switches = {"run_eagerly": self.run_eagerly.value, "deadlock_check": self.deadlock_check.value}
-        return {**self.aclgraph.local(), **switches}, {}
+        return {**self.aclgraph.as_dict(mode), **switches}, {}
 
 
 class _AoeConfig(NpuBaseConfig):
@@ -383,7 +383,8 @@ def _leaves(holder: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, held in vars(holder).items():
         if isinstance(held, OptionValue):
             yield prefix + name, held.value
-        elif hasattr(held, "__dict__") and not callable(held):
+        elif getattr(held, "__dict__", None) and not callable(held):
             yield from _leaves(held, f"{prefix}{name}.")
-        elif held is not None:
+        else:
+            # A section without attributes is a leaf too, and equals only itself: no two CompilerConfigs are equal.
             yield prefix + name, held
