@@ -151,8 +151,6 @@ def _of_settings(request: DumpRequest, settings: Settings) -> Iterator[Problem]:
         if "dump_path" in dump:
             dump["dump_path"] = os.fspath(there)
         yield from check_acl_config(json.dumps({"dump": dump}).encode(), situation=here)
-        if not _engine.can_take_back() and _engine.recorded() is None:
-            yield from _stays(request)
     elif settings.road == "options":
         names = {"dump_step": "dumpStep", "dump_mode": "dumpMode", "dump_layer": "dumpLayer", "dump_data": "dumpData"}
         asked = {f"ge.exec.{ge}": settings.options.get(f"dump_config.{name}", "") for name, ge in names.items()}
@@ -165,11 +163,6 @@ def _of_settings(request: DumpRequest, settings: Settings) -> Iterator[Problem]:
         yield from _ignored(request, "AD249", "the aclgraph modes ignore it: every execution saves all tensors", True)
     else:
         yield from _ignored(request, "AD251", "the eager dumper ignores it: every execution saves all tensors", False)
-
-
-def _stays(request: DumpRequest) -> Iterator[Problem]:
-    message = "this torchair cannot end a dump that a JSON file began: graphs built after the block are dumped too"
-    yield Problem("AD254", "warning", message, "end the process after the capture", "options")
 
 
 def _ignored(request: DumpRequest, code: str, why: str, captured: bool) -> Iterator[Problem]:

@@ -43,7 +43,7 @@ class _Process:
         if self._refused is not None or os.getpid() != self._pid:
             return
         if self._session is not None:
-            self._session._fill(config)
+            self._session.add(config)
             return
         rank = current_rank().rank
         if rank not in self._request.ranks:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -54,21 +55,23 @@ class Session:
         if request.options.get("reset"):
             _engine.close()
         self._filled: list[Filled] = []
+        self._roads: set[str] = set()
         self._undo: list[Callable[[], None]] = []
         try:
-            self.settings = self._fill(config_of(request, target))
+            self.add(config_of(request, target))
             if target is None:
-                self._undo.append(Hook(self._fill).remove)
+                self._undo.append(Hook(self.add).remove)
             elif not is_config(target):
                 self._undo.append(self._compile(target).remove)
         except BaseException:
             self._restore()
             raise
 
-    def _fill(self, config: Any) -> Settings:
+    def add(self, config: Any) -> None:
+        """Fill one more config, until the stop. Raises as the start does."""
         settings, filled = fill(self._request, config, self.root, self._file)
         self._filled.append(filled)
-        return settings
+        self._roads.add(settings.road)
 
     def _compile(self, target: Any) -> InPlace:
         import torch
@@ -101,15 +104,25 @@ class Session:
         self._restore()
         if ours:
             self._look_at_generated()
-            _engine.close()
-            _engine.take_back(self.root.parent)
-        elif self.settings.road in ("eager", "aclgraph") or self._compiled:
+            self._close()
+        elif self._compiled or self._roads & {"eager", "aclgraph"}:
             _engine.forget_graphs()
         self._remove_generated()
         if self.failure is None and self._only_graphs():
             listed = "".join(f"\n  - {reason}" for reason in self.reasons() or [])
             hint = "see cap.problems, and `ascend-dump doctor`"
             self.failure = CaptureError(f"the capture wrote graphs but no operator{listed}", hint=hint, code="AD303")
+
+    def _close(self) -> None:
+        try:
+            _engine.close()
+        except RuntimeError as error:
+            first = (str(error).splitlines() or [""])[0]
+            self.failure = self.failure or CaptureError(
+                f"torchair could not end the dump: {first}",
+                hint="leave torch_npu.npu.init_dump and finalize_dump alone while torchair dumps",
+                code="AD254",
+            )
 
     def _restore(self) -> None:
         while self._undo:
@@ -151,7 +164,7 @@ class Session:
         if request.scene in ("overflow", "exception"):
             return None
         found = list(self._errors)
-        if not self._built and self.settings.road in ("options", "json"):
+        if not self._built and not self._roads & {"eager", "aclgraph"}:
             found.append(
                 "no graph was built from the captured config in the block: the model was not called, or its graph was "
                 "built before the block, or by a backend that has another config (such as backend='npu')"
@@ -166,6 +179,8 @@ class Session:
             )
         if request.level == "kernel":
             found.append("level='kernel' leaves graphs out")
+        if "torch_npu" in sys.modules:
+            found.append("torch_npu.npu.init_dump was called before: torchair's own settings are dropped then")
         return found
 
 
@@ -193,6 +208,12 @@ def why_failed(error: Exception) -> AscendDumpError:
             "GE was initialised by another graph inside the block, with other options, so this one cannot dump",
             hint="call the captured model first, or give it the other's config: options={'compiler_config': config}",
             code="AD240",
+        )
+    if "acl init dump" in text:
+        return CaptureError(
+            f"another user of acl's dump interface is active, so torchair's own cannot begin: {said[:200]}",
+            hint="end the capture with framework='torch_npu', or call torch_npu.npu.finalize_dump, before",
+            code="AD254",
         )
     return AdapterError(
         f"torchair could not compile the model: {said[:500]}",

@@ -1,7 +1,8 @@
 """torchair's process-wide state: GE is initialised once, by the first graph, and everything later has to fit it.
 
-Sources: torchair 2.13, core/_backend.py (the recorded options, their subset rule), _ge_concrete_graph/
-fx2ge_converter.py (the generated dump JSON) and concrete_graph/session.cpp (what a finalised session forgets).
+Sources: torchair 2.13, core/_backend.py (the recorded options, their subset rule) and _ge_concrete_graph/
+fx2ge_converter.py (the generated dump JSON). A torchair that generates none is had by deleting
+`fx2ge_converter._set_dump_options_json`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Optional
 
+from ascend_dump.fakes._torchair_native_session import Session
 from ascend_dump.fakes._torchair_options import with_tail
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class Engine:
 
     def __init__(self, npu: Npu) -> None:
         self.npu = npu
+        self._session = Session(npu)
         self.backend = ModuleType("torchair.core._backend")
         self.converter = ModuleType("torchair._ge_concrete_graph.fx2ge_converter")
         self.native = ModuleType("torchair.core._torchair")
@@ -55,17 +58,15 @@ class Engine:
             (
                 self.native,
                 {
-                    "InitializeGraphEngine": self._native_initialize,
-                    "AclmdlSetDump": self._native_set_dump,
-                    "FinalizeGraphEngine": self._native_finalize,
+                    "InitializeGraphEngine": self._session.initialize,
+                    "AclmdlSetDump": self._session.set_dump,
+                    "FinalizeGraphEngine": self._session.finalize,
                 },
             ),
         ):
             for name, function in functions.items():
                 setattr(module, name, function)
-        self._initialized = False
         self._graphs = 0
-        self._models: list[int] = []
         self._saved: dict[str, int] = {}
 
     def next_graph(self) -> str:
@@ -138,37 +139,6 @@ class Engine:
         getattr(self.native, "AclmdlSetDump")(str(file))  # noqa: B009  (as above)
 
     def load(self, name: str, ops: Sequence[Any]) -> int:
-        """Load a graph on the device, under the settings of this moment."""
-        model = self.npu.load_model(name, ops=ops)
-        self._models.append(model)
-        return model
-
-    def _native_initialize(self, options: Mapping[str, str]) -> None:
-        if self._initialized:
-            return
-        options = dict(options)
-        config = options.pop("ge_dump_with_acl_config", None)
-        if config is not None:
-            code = self.npu.arm_acl(config)
-            if code:
-                raise RuntimeError(f"Fail in acl set dump, return {code}{self._reasons()}")
-        options.pop("ge_run_with_torch_npu", None)
-        if self.npu.arm_ge(options):
-            raise RuntimeError(f"Failed to initialize GE{self._reasons()}")
-        self._initialized = True
-
-    def _reasons(self) -> str:
-        return "".join(f"\n{error.code}: {error.message} {error.where}" for error in self.npu.errors)
-
-    def _native_set_dump(self, path: str) -> None:
-        # What the device answers is dropped.
-        self.npu.arm_acl(path)
-
-    def _native_finalize(self) -> None:
-        if not self._initialized:
-            return
-        for model in self._models:
-            self.npu.unload_model(model)
-        self._models.clear()
-        self.npu.disarm_ge()
-        self._initialized = False
+        """Load a graph on the device, under the settings of this moment, until the session ends."""
+        self._session.ensure()
+        return self._session.load(self.npu.load_model(name, ops=ops))

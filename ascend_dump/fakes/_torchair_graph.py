@@ -114,7 +114,9 @@ class ConcreteGraph(GraphRunner):
         shared = dict(self._config.as_dict()[1])
         asked = {key: shared.pop(key) for key in DUMP_KEYS if key in shared}
         self._engine.initialize(shared)
-        self._engine.write_dump_json(asked, self.name, self.ops)
+        generate = getattr(self._engine.converter, "_set_dump_options_json", None)
+        if generate is not None:
+            generate(asked, self.name, self.ops)
         self._model = self._engine.load(self.name, self._infos())
 
     def _infos(self) -> list[NodeInfo]:

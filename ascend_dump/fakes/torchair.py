@@ -24,8 +24,9 @@ Known differences from torchair:
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
@@ -37,7 +38,7 @@ from ascend_dump.fakes._torchair_scope import make_scope, register
 if TYPE_CHECKING:
     from ascend_dump.fakes.npu import Npu
 
-__all__ = ["modules"]
+__all__ = ["modules", "patches"]
 
 _ACLGRAPH = ("reduce-overhead", "npugraph_ex")
 
@@ -58,6 +59,15 @@ def modules(npu: Npu) -> Mapping[str, ModuleType]:
         module.get_npu_backend = backend  # type: ignore[attr-defined]  # as above
     made = [top, *packages, configs, compiler, engine.backend, engine.native, engine.converter, make_scope()]
     return {module.__name__: module for module in made}
+
+
+@contextlib.contextmanager
+def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
+    """End the session of GE with the installation."""
+    try:
+        yield
+    finally:
+        modules["torchair.core._torchair"].FinalizeGraphEngine()
 
 
 def get_npu_backend(

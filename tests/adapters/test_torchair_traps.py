@@ -22,6 +22,7 @@ from torchair_helpers import make_input, make_mlp
 import ascend_dump
 from ascend_dump import fakes
 from ascend_dump._adapter import load
+from ascend_dump.fakes._acl_process import process_of
 from ascend_dump.fakes._torchair_config import CompilerConfig
 from ascend_dump.fakes.npu import Npu
 
@@ -374,11 +375,6 @@ class TestModels:
         problem = find(check(model), "AD247")
         assert "the path among them" in problem.message
 
-    def test_a_json_that_cannot_be_taken_back_is_told(self, npu: Npu) -> None:
-        assert "AD254" not in codes(check(make_mlp(), options={"json": True}))
-        del sys.modules["torchair.core._torchair"].AclmdlSetDump
-        assert find(check(make_mlp(), options={"json": True}), "AD254").severity == "warning"
-
     def test_the_eager_dumper_has_no_steps(self, npu: Npu) -> None:
         problem = find(check(make_mlp(), options={"eager": True}), "AD251")
         assert (problem.severity, problem.where) == ("silent", "steps")
@@ -394,6 +390,46 @@ class TestModels:
             assert find(check(make_mlp(), path=str(place / "here")), "AD246").severity == "error"
         finally:
             place.chmod(0o700)
+
+
+class TestTheDumpInterfaceOfAcl:
+    """It can be begun once in a process; torch_npu has functions for it, too."""
+
+    def test_one_that_is_begun_already_keeps_torchair_from_it(self, npu: Npu, caplog: pytest.LogCaptureFixture) -> None:
+        process = process_of(npu)
+        process.initialised = True
+        assert process.init_dump() == 0
+        model = make_mlp()
+        cap = ascend_dump.capture(
+            model, framework="torchair", path="dumps", steps="0", options={"json": True}, strict=True
+        ).start()
+        assert torch.equal(model(make_input()), make_mlp()(make_input()))
+        with pytest.raises(ascend_dump.CaptureError, match="another user of acl's dump interface is active") as caught:
+            cap.stop()
+        assert caught.value.code == "AD254"
+        assert process.finalize_dump() == 0
+
+    def test_one_that_is_ended_under_torchair_is_told(self, npu: Npu) -> None:
+        model = make_mlp()
+        cap = ascend_dump.capture(model, framework="torchair", path="dumps", steps="0", strict=True).start()
+        model(make_input())
+        assert process_of(npu).finalize_dump() == 0
+        with pytest.raises(ascend_dump.CaptureError, match="could not end the dump") as caught:
+            cap.stop()
+        assert caught.value.code == "AD254"
+        # Everything is as before all the same.
+        with ascend_dump.capture(model, framework="torchair", path="dumps", steps="0") as again:
+            model(make_input())
+        assert len(again.dump()) > 0
+
+    def test_it_is_free_behind_the_block(self, npu: Npu) -> None:
+        for options in ({}, {"json": True}):
+            model = make_mlp()
+            settings = {"path": "dumps", "steps": "0", "options": options}
+            with ascend_dump.capture(model, framework="torchair", **settings):
+                model(make_input())
+            assert process_of(npu).init_dump() == 0
+            assert process_of(npu).finalize_dump() == 0
 
 
 class TestEmptyDumps:
