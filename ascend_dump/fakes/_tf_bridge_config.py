@@ -158,7 +158,7 @@ def fill(module: ModuleType) -> None:
                 eval_distribute=eval_distribute,
             )
 
-    NPURunConfig.__module__ = module.__name__
+    NPURunConfig.__module__, NPURunConfig.__qualname__ = module.__name__, "NPURunConfig"
     vars(module).update(
         NPURunConfig=NPURunConfig,
         DumpConfig=type("DumpConfig", (DumpConfig,), {"__module__": module.__name__}),

@@ -55,7 +55,7 @@ def fill(module: ModuleType) -> None:
                 warm_start_from=warm_start_from,
             )
 
-    NPUEstimator.__module__ = module.__name__
+    NPUEstimator.__module__, NPUEstimator.__qualname__ = module.__name__, "NPUEstimator"
     vars(module).update(NPUEstimator=NPUEstimator, NPUEstimatorSpec=estimator.EstimatorSpec)
 
 
