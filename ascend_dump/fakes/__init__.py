@@ -71,7 +71,8 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
     made: dict[str, Union[ModuleType, Fill]] = {}
     for maker in makers:
         more = maker.modules(used)
-        twice = made.keys() & more.keys()
+        # Fakes may share a module.
+        twice = {name for name in made.keys() & more.keys() if made[name] is not more[name]}
         if twice:
             raise ConfigError(f"two of {', '.join(names)} stand in for {min(twice)}", hint="install one of them")
         made.update(more)

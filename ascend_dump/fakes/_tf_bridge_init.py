@@ -139,13 +139,16 @@ def fill_util(module: ModuleType) -> None:
 
 
 def hccl_modules(process: Process) -> Mapping[str, Fill]:
-    return {
-        "hccl": _nothing,
-        "hccl.manage": _nothing,
-        "hccl.manage.api": functools.partial(_fill_hccl_manage, process),
-        "hccl.split": _nothing,
-        "hccl.split.api": _fill_hccl_split,
-    }
+    """The very same for npu_bridge and npu_device."""
+    if not process.shared:
+        process.shared = {
+            "hccl": _nothing,
+            "hccl.manage": _nothing,
+            "hccl.manage.api": functools.partial(_fill_hccl_manage, process),
+            "hccl.split": _nothing,
+            "hccl.split.api": _fill_hccl_split,
+        }
+    return process.shared
 
 
 def _nothing(module: ModuleType) -> None:

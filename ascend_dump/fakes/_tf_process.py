@@ -17,6 +17,7 @@ from ascend_dump.fakes._tf_ge_text import write_graph
 from ascend_dump.fakes._tf_options import Attributes, Refused, read_attributes
 
 if TYPE_CHECKING:
+    from ascend_dump.fakes._importing import Fill
     from ascend_dump.fakes._tf_plan import Planned
     from ascend_dump.fakes.npu import Npu
 
@@ -36,6 +37,8 @@ class Process:
         #: The operations that initialise and shut down the device.
         self.init_ops: weakref.WeakSet[Any] = weakref.WeakSet()
         self.shutdown_ops: weakref.WeakSet[Any] = weakref.WeakSet()
+        #: Modules that npu_bridge and npu_device share, by name.
+        self.shared: dict[str, Fill] = {}
         self._init: Optional[dict[str, str]] = None
         self._sessions = itertools.count(1)
         self._graphs = itertools.count(1)

@@ -37,7 +37,7 @@ def of(file: Path, keyword: str) -> list[str]:
 
 
 def test_the_images_are_there() -> None:
-    assert {file.parent.name for file in FILES} >= {"ascend", "cpu", "mindspore", "torchair"}
+    assert {file.parent.name for file in FILES} >= {"ascend", "cpu", "mindspore", "tensorflow", "torchair"}
 
 
 def test_only_known_instructions_begin_with_the_base(file: Path) -> None:

@@ -1,0 +1,30 @@
+"""The cases of the fake npu_bridge on a real TensorFlow, which computes the values that the simulated device dumps."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from ascend_dump import fakes
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "unit"))
+pytest.register_assert_rewrite("tf_bridge_cases")
+
+from tf_bridge_cases import *  # noqa: E402, F403  (the cases, after their asserts are rewritten)
+from tf_bridge_cases import On  # noqa: E402
+
+
+@pytest.fixture
+def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[On]:
+    import tensorflow as tf
+
+    tf.compat.v1.disable_v2_behavior()
+    for name in ("DUMP_GRAPH_PATH", "DUMP_GE_GRAPH", "DUMP_GRAPH_LEVEL", "RANK_ID", "NPU_COLLECT_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    with fakes.install("npu_bridge", cwd=tmp_path) as npu:
+        import_module("npu_bridge.npu_init")
+        yield On(tf.compat.v1, npu, tmp_path)
