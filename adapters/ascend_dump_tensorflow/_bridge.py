@@ -9,7 +9,7 @@ from typing import Any, Optional, Union
 
 from ascend_dump._errors import FrameworkMissing, NotSupported
 
-__all__ = ["bridge", "device", "device_is_open", "is_on_npu", "kind_of", "known_keys", "make_dump_config"]
+__all__ = ["bridge", "device", "device_is_open", "holder_of", "is_on_npu", "kind_of", "known_keys", "make_dump_config"]
 
 _CONFIG_MODULE = "npu_bridge.estimator.npu.npu_config"
 #: Names of classes that are a target, the most derived that is recognised first.
@@ -36,6 +36,13 @@ def kind_of(target: Any) -> str:
         if kind and top in ("tensorflow", "tensorflow_estimator", "npu_bridge", "npu_device", "ascend_dump"):
             return kind
     return ""
+
+
+def holder_of(target: Any) -> Any:
+    """The object whose `_session_config` the sessions of a RunConfig or an Estimator are made with."""
+    if kind_of(target) == "estimator" and "_session_config" not in vars(target):
+        return target.config
+    return target
 
 
 def bridge() -> Optional[Any]:

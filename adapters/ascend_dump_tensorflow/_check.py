@@ -13,7 +13,7 @@ from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
 from ascend_dump.cann.config import Situation
 from ascend_dump.cann.config.tensorflow import check_parameters, parameters
-from ascend_dump_tensorflow._bridge import device, device_is_open, is_on_npu, kind_of, unknown_keys
+from ascend_dump_tensorflow._bridge import device, device_is_open, holder_of, is_on_npu, kind_of, unknown_keys
 from ascend_dump_tensorflow._options import OPTIONS, operators_of
 from ascend_dump_tensorflow._proto import conflict, effective
 
@@ -109,7 +109,7 @@ def _of_target(request: DumpRequest, target: Any) -> Iterator[Problem]:
     if kind in ("run_config", "npu_run_config"):
         config = target.session_config
     elif kind == "estimator":
-        config = getattr(target, "_session_config", None)
+        config = holder_of(target)._session_config
     elif kind != "config":
         return
     if config is None:

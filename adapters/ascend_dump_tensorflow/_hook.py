@@ -9,7 +9,7 @@ import functools
 import sys
 from typing import Any, Callable, Optional, Protocol
 
-__all__ = ["Watcher", "retire", "session_class", "unwatch", "watch"]
+__all__ = ["Watcher", "session_class", "unwatch", "watch"]
 
 
 class Watcher(Protocol):
@@ -34,7 +34,9 @@ def session_class() -> Any:
 
 
 def watch(watcher: Watcher) -> None:
-    _watchers.append(watcher)
+    """Begin to ask this watcher. A second call only makes sure that it is asked."""
+    if watcher not in _watchers:
+        _watchers.append(watcher)
     _install()
 
 
@@ -49,22 +51,6 @@ def unwatch(watcher: Watcher) -> None:
     if where.__dict__.get("__init__") is wrapper:
         where.__init__ = before
         _wrapped = None
-
-
-def retire(strip: Callable[[Any], Any]) -> None:
-    """From now on hand every new session's configuration to `strip`: copies of one that was captured may live on."""
-    watch(_Retired(strip))
-
-
-class _Retired:
-    def __init__(self, strip: Callable[[Any], Any]) -> None:
-        self._strip = strip
-
-    def configure(self, config: Any) -> Any:
-        return config if config is None else self._strip(config)
-
-    def created(self, session: Any) -> None:
-        return
 
 
 def _install() -> None:

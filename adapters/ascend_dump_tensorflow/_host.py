@@ -46,6 +46,7 @@ class HostSession:
         self._request = request
         self._target = target
         self._armed = True
+        self._process = os.getpid()
         self._lock = threading.RLock()
         self._undo: list[Callable[[], None]] = []
         self._writers: dict[Any, HostWriter] = {}
@@ -77,6 +78,11 @@ class HostSession:
         if not self._armed:
             return
         self._armed = False
+        if os.getpid() != self._process:
+            # The threads and the files belong to the parent.
+            for writer in self._writers.values():
+                writer.abandon()
+            return
         undo, self._undo = self._undo, []
         for back in reversed(undo):
             back()
@@ -139,7 +145,8 @@ class HostSession:
             self._sessions.add(session)
 
     def claims(self, session: Any) -> bool:
-        return self._armed and session in self._sessions and not getattr(self._local, "inside", False)
+        mine = self._armed and os.getpid() == self._process
+        return mine and session in self._sessions and not getattr(self._local, "inside", False)
 
     def step(self, number: Optional[int]) -> None:
         """End the open step of eager operators and begin another. Raises CaptureError from another thread."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Optional
 
-from ascend_dump_tensorflow._bridge import kind_of
+from ascend_dump_tensorflow._bridge import holder_of, kind_of
 from ascend_dump_tensorflow._proto import config_class, copy_of
 
 __all__ = ["Marked", "claims", "quiet"]
@@ -27,14 +27,15 @@ class Marked:
     def __init__(self, target: Any, root: str, *, quiet_too: bool) -> None:
         self._holder: Optional[Any] = None
         kind = kind_of(target)
-        if kind != "config":
-            config = getattr(target, "_session_config", None)
-            if config is None:
-                self._holder = target
-                config = _default_of(target)
-                target.__dict__["_session_config"] = config
-        else:
+        if kind == "config":
             config = target
+        else:
+            holder = holder_of(target)
+            config = holder._session_config
+            if config is None:
+                self._holder = holder
+                config = _default_of(holder)
+                holder.__dict__["_session_config"] = config
         self._config = config
         self._root = root
         self._before = copy_of(config)

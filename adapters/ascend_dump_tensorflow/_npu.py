@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import sys
@@ -17,7 +18,7 @@ from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
 from ascend_dump.cann.config.tensorflow import parameters
 from ascend_dump_tensorflow import _hook
-from ascend_dump_tensorflow._bridge import bridge, device, device_is_open, kind_of, make_dump_config
+from ascend_dump_tensorflow._bridge import bridge, device, device_is_open, holder_of, kind_of, make_dump_config
 from ascend_dump_tensorflow._graphs import marks_of, models_of, settle_environment
 from ascend_dump_tensorflow._options import OPTIONS, exact_names, operators_of
 from ascend_dump_tensorflow._proto import (
@@ -136,24 +137,18 @@ class NpuSession:
             self._replace(target, "_dump_config", make_dump_config(self.values))
             if "quant_dumpable" in self.values:
                 self._replace(target, "_quant_dumpable", self.values["quant_dumpable"])
-        elif kind == "run_config":
-            if target.session_config is None:
-                self._replace(target, "_session_config", put_into_new(self.values))
+        elif kind in ("run_config", "estimator"):
+            holder = holder_of(target)
+            if holder._session_config is None:
+                self._replace(holder, "_session_config", put_into_new(self.values))
             else:
-                self._arm_config(target.session_config)
-        elif kind == "estimator":
-            config = getattr(target, "_session_config", None)
-            if config is None:
-                self._replace(target, "_session_config", put_into_new(self.values))
-            else:
-                self._arm_config(config)
+                self._arm_config(holder._session_config)
         if kind != "process" or bridge() is not None or "tensorflow" in sys.modules:
             _hook.watch(self)
             self._undo.append(lambda: _hook.unwatch(self))
         if kind in ("config", "run_config", "npu_run_config"):
             # Estimators copy their configuration, and would go on with the copy after the block.
-            root = str(self.root)
-            self._undo.append(lambda: _hook.retire(lambda config: strip(config, root)))
+            self._undo.append(lambda: _retire(str(self.root)))
         if kind == "process" and device() is not None and not device_is_open():
             self._arm_device()
 
@@ -182,11 +177,11 @@ class NpuSession:
             self._set_option(holder, name, value)
 
     def _set_option(self, holder: Any, name: str, value: Any) -> None:
-        before = getattr(holder, name).value
-        # `value` reads back as text, also what was a truth value.
-        old = {"1": True, "0": False}.get(before, before) if isinstance(value, bool) else before
+        # None cannot be set again where only some values may be, so the option itself is put aside.
+        before = vars(holder)[name]
+        vars(holder)[name] = copy.copy(before)
+        self._undo.append(lambda: vars(holder).__setitem__(name, before))
         setattr(holder, name, value)
-        self._undo.append(lambda: setattr(holder, name, old))
 
     # What new sessions get: see _hook.Watcher.
 
@@ -220,7 +215,7 @@ class NpuSession:
         """A configuration that has our settings, but not in the entry that counts: NPUEstimator appended another."""
         if config is None:
             return config
-        ours = any(has_root(entry, str(self.root)) for entry in entries(config))
+        ours = any(has_root(entry, {str(self.root)}) for entry in entries(config))
         settings = effective(config)
         if not ours or (all(settings.get(name) == value for name, value in self.values.items())):
             return config
@@ -231,6 +226,28 @@ class NpuSession:
         made = copy_of(config)
         put(made, self.values)
         return made
+
+
+class _Retired:
+    """Takes the dump out of configurations that were copied from one that was captured once."""
+
+    def __init__(self) -> None:
+        #: Where captures that have ended wrote: nothing may be added there.
+        self.roots: set[str] = set()
+
+    def configure(self, config: Any) -> Any:
+        return config if config is None else strip(config, self.roots)
+
+    def created(self, session: Any) -> None:
+        return
+
+
+_retired = _Retired()
+
+
+def _retire(root: str) -> None:
+    _retired.roots.add(root)
+    _hook.watch(_retired)
 
 
 def put_into_new(values: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Union
 
 from ascend_dump._errors import ConfigError, FrameworkMissing
@@ -116,21 +116,22 @@ def _add(config: Any) -> Any:
     return entry
 
 
-def strip(config: Any, root: str) -> Any:
-    """The configuration, or a copy without the dump into `root` where it asks for that."""
-    if not any(has_root(entry, root) for entry in entries(config)):
+def strip(config: Any, roots: Collection[str]) -> Any:
+    """The configuration, or a copy without the dump into one of `roots` where it asks for that."""
+    if not any(has_root(entry, roots) for entry in entries(config)):
         return config
     made = copy_of(config)
     for entry in entries(made):
-        if has_root(entry, root):
+        if has_root(entry, roots):
             for name in DUMP_KEYS:
                 if name in entry.parameter_map:
                     del entry.parameter_map[name]
     return made
 
 
-def has_root(entry: Any, root: str) -> bool:
-    return "dump_path" in entry.parameter_map and entry.parameter_map["dump_path"].s == os.fsencode(root)
+def has_root(entry: Any, roots: Collection[str]) -> bool:
+    """Whether an entry dumps into one of these directories."""
+    return "dump_path" in entry.parameter_map and os.fsdecode(entry.parameter_map["dump_path"].s) in roots
 
 
 class Armed:

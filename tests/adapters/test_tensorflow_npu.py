@@ -1,0 +1,310 @@
+"""The TensorFlow adapter on the simulated device, with stand-ins for TensorFlow and its bridges."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Callable
+
+import numpy as np
+import pytest
+from ascend_dump_tensorflow import _hook, apply, check_config, dump_config
+
+import ascend_dump
+import ascend_dump.fakes
+
+X = np.arange(8, dtype="f").reshape(2, 4)
+
+
+@pytest.fixture
+def npu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("JOB_ID", "10087")
+    with ascend_dump.fakes.install("tensorflow", "npu_bridge", force=True) as device:
+        import npu_bridge.npu_init  # noqa: F401  (sessions are watched from its import on)
+
+        yield device
+
+
+@pytest.fixture
+def tf(npu: Any) -> Any:
+    import tensorflow
+
+    return tensorflow
+
+
+@pytest.fixture
+def capture(npu: Any, tmp_path: Path) -> Callable[..., ascend_dump.Capture]:
+    def make(target: Any = None, **settings: Any) -> ascend_dump.Capture:
+        common = {"path": tmp_path / "dumps", "framework": "tensorflow", "steps": "0|2"}
+        return ascend_dump.capture(target, **{**common, **settings})
+
+    return make
+
+
+def run_network(tf: Any, config: Any, times: int = 4) -> Any:
+    with tf.Graph().as_default():
+        x = tf.placeholder(tf.float32, [2, 4], name="x")
+        weight = tf.get_variable("w", [4, 3], initializer=tf.ones_initializer())
+        act = tf.nn.relu(tf.matmul(x, weight, name="mm"), name="act")
+        with tf.Session(config=config) as session:
+            session.run(tf.global_variables_initializer())
+            return [session.run(act, {x: X}) for _ in range(times)][-1]
+
+
+def model_function(features: Any, labels: Any, mode: Any, params: Any = None) -> Any:
+    import tensorflow as tf
+
+    weight = tf.get_variable("w", [4, 1])
+    loss = tf.reduce_mean(tf.square(tf.matmul(features, weight, name="mm") - labels))
+    train = tf.train.GradientDescentOptimizer(0.01).minimize(loss, tf.train.get_or_create_global_step())
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train)
+
+
+def input_function() -> Any:
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensors((X, np.ones((2, 1), "f"))).repeat()
+
+
+def multiplied(cap: Any) -> set[tuple[int, str]]:
+    return {(one.step, one.io) for one in cap.dump().select(op="mm")}
+
+
+def entries(config: Any) -> list[Any]:
+    return list(config.graph_options.rewrite_options.custom_optimizers)
+
+
+def test_a_configuration(tf: Any, capture: Any) -> None:
+    config = tf.ConfigProto()
+    with capture(config, layers="act") as cap:
+        expected = run_network(tf, config)
+    assert {(one.op_name, one.step) for one in cap.dump()} == {("act", 0), ("act", 2)}
+    [output] = cap.dump().select(step=2, io="output")
+    assert output.numpy().tobytes() == expected.tobytes()
+    assert b"dump" not in config.SerializeToString()
+
+
+def test_every_session_without_a_target(tf: Any, capture: Any) -> None:
+    with capture() as cap:
+        run_network(tf, None)
+        run_network(tf, tf.ConfigProto())
+    assert len(list(cap.dump().select(op="mm", io="output", step=2))) == 2
+    files = sorted(cap.path.rglob("*"))
+    run_network(tf, None)
+    assert sorted(cap.path.rglob("*")) == files
+
+
+@pytest.mark.parametrize("way", ["npu_run_config", "npu_estimator", "config", "run_config"])
+def test_estimators(tf: Any, capture: Any, way: str, tmp_path: Path) -> None:
+    from npu_bridge.npu_init import NPUEstimator, NPURunConfig, npu_run_config_init
+
+    model = str(tmp_path / "model")
+    config = tf.ConfigProto()
+    npu_config = NPURunConfig(session_config=config)
+    run_config = tf.estimator.RunConfig(session_config=config)
+    estimator = NPUEstimator(model_function, model_dir=model, config=npu_config) if way == "npu_estimator" else None
+    target = {"npu_run_config": npu_config, "npu_estimator": estimator, "run_config": run_config, "config": config}[way]
+    with capture(target) as cap:
+        if way == "run_config":
+            estimator = tf.estimator.Estimator(model_function, model_dir=model, config=npu_run_config_init(run_config))
+        elif estimator is None:
+            estimator = NPUEstimator(model_function, model_dir=model, config=npu_config)
+        estimator.train(input_function, steps=6)
+    assert {step for step, _ in multiplied(cap)} == {0, 2}
+    files = sorted(cap.path.rglob("*"))
+    estimator.train(input_function, steps=3)
+    assert sorted(cap.path.rglob("*")) == files
+
+
+def test_an_entry_that_is_appended_later_does_not_silence_the_dump(tf: Any, capture: Any, caplog: Any) -> None:
+    config = tf.ConfigProto()
+    with caplog.at_level(logging.WARNING, "ascend_dump"), capture(config) as cap:
+        late = config.graph_options.rewrite_options.custom_optimizers.add()
+        late.name = "NpuOptimizer"
+        late.parameter_map["enable_dump"].b = False
+        run_network(tf, config)
+    assert {step for step, _ in multiplied(cap)} == {0, 2}
+    assert "appended later switched the dump off" in caplog.text
+    assert b"dump_path" not in config.SerializeToString()
+
+
+def test_settings_are_bytes_and_bools_in_the_fields_that_are_read(tf: Any, tmp_path: Path) -> None:
+    config = tf.ConfigProto()
+    request = ascend_dump.DumpRequest(path=tmp_path, steps="0|5", mode="output", layers=["a", "b"])
+    assert apply(config, request) is config
+    [entry] = entries(config)
+    fields = {name: value.WhichOneof("value") for name, value in entry.parameter_map.items()}
+    assert fields == {
+        "use_off_line": "b",
+        "enable_dump": "b",
+        "dump_path": "s",
+        "dump_step": "s",
+        "dump_mode": "s",
+        "dump_layer": "s",
+    }
+    assert entry.parameter_map["dump_layer"].s == b"a b"
+    # A second time with less takes out what it no longer asks for.
+    apply(config, ascend_dump.DumpRequest(path=tmp_path))
+    assert len(entries(config)) == 1
+    assert not {"dump_step", "dump_layer"} & set(entries(config)[0].parameter_map)
+
+
+def test_dump_config_is_what_npu_run_config_takes(npu: Any, tmp_path: Path) -> None:
+    made = dump_config(ascend_dump.DumpRequest(path=tmp_path, steps="0|5", mode="all", layers="mm"))
+    assert (made._enable_dump, made._enable_dump_debug) == (True, False)
+    assert (made._dump_path, made._dump_step, made._dump_mode) == (str(tmp_path), "0|5", "all")
+    assert (made.dump_data, made.dump_layer) == ("tensor", "mm")
+    debugging = dump_config(ascend_dump.DumpRequest(path=tmp_path, scene="overflow"))
+    assert (debugging._enable_dump, debugging._enable_dump_debug, debugging._dump_debug_mode) == (False, True, "all")
+
+
+def test_without_npu_bridge_there_is_no_dump_config(tmp_path: Path) -> None:
+    with pytest.raises(ascend_dump.FrameworkMissing, match="npu_bridge"):
+        dump_config(ascend_dump.DumpRequest(path=tmp_path))
+
+
+def test_the_switches_exclude_each_other(tf: Any, capture: Any, tmp_path: Path) -> None:
+    config = apply(tf.ConfigProto(), ascend_dump.DumpRequest(path=tmp_path, scene="overflow"))
+    before = config.SerializeToString(deterministic=True)
+    with pytest.raises(ascend_dump.ConfigError) as caught:
+        capture(config).start()
+    assert caught.value.code == "AD291"
+    with pytest.raises(ascend_dump.ConfigError, match="exclude each other"):
+        apply(config, ascend_dump.DumpRequest(path=tmp_path))
+    assert config.SerializeToString(deterministic=True) == before
+    with capture(scene=None) as cap:
+        run_network(tf, config)
+    assert len(cap.dump()) == 0
+
+
+def test_what_is_wrong_in_a_written_configuration(tf: Any) -> None:
+    config = tf.ConfigProto()
+    entry = config.graph_options.rewrite_options.custom_optimizers.add()
+    entry.name = "NpuOptimizer"
+    entry.parameter_map["enable_dump"].i = 1
+    entry.parameter_map["dump_path"].s = b"/no/such"
+    before = config.SerializeToString(deterministic=True)
+    assert {(one.code, one.where) for one in check_config(config)} == {("AD295", "enable_dump"), ("AD113", "dump_path")}
+    assert config.SerializeToString(deterministic=True) == before
+
+
+def test_ranks(tf: Any, capture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank, expected in (("6", 0), ("7", 1)):
+        monkeypatch.setenv("RANK_ID", rank)
+        monkeypatch.setenv("RANK_SIZE", "8")
+        with capture(ranks=7, steps=0, layers="act", mode="output") as cap:
+            run_network(tf, None)
+        assert len(cap.dump()) == expected
+
+
+def test_the_computational_graph_is_marked_and_the_environment_restored(tf: Any, capture: Any, tmp_path: Path) -> None:
+    from npu_bridge.npu_init import NPUEstimator, NPURunConfig
+
+    names = ("DUMP_GE_GRAPH", "DUMP_GRAPH_LEVEL", "DUMP_GRAPH_PATH")
+    before = {name: os.environ.get(name) for name in names}
+    config = NPURunConfig()
+    with capture(config) as cap:
+        assert os.environ["DUMP_GE_GRAPH"] == "2"
+        NPUEstimator(model_function, model_dir=str(tmp_path / "m"), config=config).train(input_function, steps=4)
+    assert {name: os.environ.get(name) for name in names} == before
+    marks = {one.model: one.attrs["graph"] for one in cap.dump()}
+    assert sorted(set(marks.values())) == ["computational", "other"]
+    assert {name for name, mark in marks.items() if mark == "computational"} == {
+        one.model for one in cap.dump().select(op="mm")
+    }
+    narrowed = cap.dump().select(op="mm", step=0)
+    assert {one.attrs["graph"] for one in narrowed} == {"computational"}
+
+
+def test_no_graph_is_marked_where_none_is_recognised(tf: Any, capture: Any) -> None:
+    with capture() as cap:
+        run_network(tf, None)
+    assert [one for one in cap.dump() if "graph" in one.attrs] == []
+
+
+def test_a_broken_graph_file_does_not_keep_the_dump_from_being_read(tf: Any, capture: Any) -> None:
+    with capture(layers="act") as cap:
+        run_network(tf, None)
+        graphs = Path(os.environ["DUMP_GRAPH_PATH"])
+        (graphs / "ge_proto_00000001_graph_9_Build.txt").write_bytes(b"\0\xff not a graph {{{")
+        (graphs / "ge_proto_00000002_graph_9_Build.txt").write_bytes(b"")
+    assert {one.attrs["graph"] for one in cap.dump()} == {"computational"}
+
+
+def test_reasons_when_nothing_was_written(tf: Any, capture: Any) -> None:
+    cap = capture(tf.ConfigProto(), strict=True).start()
+    run_network(tf, tf.ConfigProto())
+    with pytest.raises(ascend_dump.CaptureError, match="no session was made with these settings") as caught:
+        cap.stop()
+    assert "1 session(s) in the block were made with another configuration" in str(caught.value)
+
+
+def test_sessions_are_as_before(tf: Any, capture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Captures of configurations leave a watcher behind, see the test of Estimators.
+    monkeypatch.setattr(_hook, "_watchers", [])
+    where = _hook.session_class()
+    before = where.__init__
+    with capture():
+        assert where.__init__ is not before
+    assert where.__init__ is before
+
+
+# TensorFlow 2.
+
+
+@pytest.fixture
+def device() -> Iterator[Any]:
+    with ascend_dump.fakes.install("tensorflow", "npu_device", force=True):
+        import npu_device
+
+        yield npu_device
+
+
+def test_options_of_npu_device_are_set_and_taken_back(device: Any, tmp_path: Path) -> None:
+    import tensorflow  # noqa: F401  (the bridge stands on it)
+
+    options = device.global_options()
+    before = options.as_dict()
+    options.dump_config.dump_mode = "input"
+    cap = ascend_dump.capture(path=tmp_path, framework="tensorflow", steps="0|2", layers="mm", quant=True)
+    with cap:
+        found = options.as_dict()
+        assert {name: found[name] for name in ("enable_dump", "dump_path", "dump_step", "dump_mode", "dump_layer")} == {
+            "enable_dump": "1",
+            "dump_path": str(cap.path),
+            "dump_step": "0|2",
+            "dump_mode": "all",
+            "dump_layer": "mm",
+        }
+        assert found["quant_dumpable"] == "1"
+    options.dump_config.dump_mode = "output" if options.dump_config.dump_mode.value == "input" else "wrong"
+    assert options.as_dict() == before
+
+
+def test_an_open_device_is_too_late(device: Any, tmp_path: Path) -> None:
+    import tensorflow  # noqa: F401  (as above)
+
+    device.open()
+    with pytest.raises(ascend_dump.ConfigError) as caught:
+        ascend_dump.capture(path=tmp_path, framework="tensorflow").start()
+    assert caught.value.code == "AD290"
+
+
+def test_the_launcher_comes_before_the_device_is_opened(
+    device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tensorflow  # noqa: F401  (as above)
+    from ascend_dump_tensorflow import TensorflowAdapter, _launcher
+
+    ends: list[Any] = []
+    monkeypatch.setattr(_launcher, "at_exit", ends.append)
+    TensorflowAdapter().activate(ascend_dump.DumpRequest(path=tmp_path / "dumps", steps="1"))
+    assert device.global_options().dump_config.enable_dump.value == "0"
+    device.open()
+    assert device.global_options().dump_config.enable_dump.value == "1"
+    assert device.global_options().dump_config.dump_step.value == "1"
+    for end in ends:
+        end()
+    assert device.global_options().dump_config.enable_dump.value == "0"
