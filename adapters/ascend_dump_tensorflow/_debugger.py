@@ -25,19 +25,41 @@ class _Values(NamedTuple):
     payloads: list[Optional[Payload]]
 
 
-def watch(options: Any, graph: Any, directory: Path) -> None:
-    """Ask in RunOptions for every tensor of the graph, and for the graph as it is executed."""
+#: Their bodies are operators of the run under names that the graph does not tell before.
+_FUNCTIONAL = frozenset(
+    (
+        *("While", "StatelessWhile", "For", "If", "StatelessIf", "Case", "StatelessCase"),
+        *("PartitionedCall", "StatefulPartitionedCall"),
+    )
+)
+
+
+def watch(options: Any, graph: Any, directory: Path, wanted: Optional[Callable[[str], bool]], inputs: bool) -> None:
+    """Ask in RunOptions for the tensors of the wanted operators, and for the graph as it is executed.
+
+    wanted: None for all. inputs: what these operators take in is asked for too.
+    """
     from tensorflow.python.debug.lib import debug_utils
 
     options.output_partition_graphs = True
-    debug_utils.watch_graph(
-        options,
-        graph,
-        debug_urls=f"file://{directory}",
-        # Tensors of some types cannot be watched; the others still are.
-        tolerate_debug_op_creation_failures=True,
-        reset_disk_byte_usage=True,
-    )
+    options.debug_options.reset_disk_byte_usage = True
+    url = f"file://{directory}"
+    operators = graph.get_operations()
+    if wanted is None or any(op.type in _FUNCTIONAL for op in operators):
+        debug_utils.watch_graph(options, graph, debug_urls=url, tolerate_debug_op_creation_failures=True)
+        return
+    chosen = [op for op in operators if wanted(op.name)]
+    tensors = [tensor for op in chosen for tensor in (*op.outputs, *(op.inputs if inputs else ()))]
+    for name in dict.fromkeys(tensor.name for tensor in tensors):
+        node, slot = _tensor(name)
+        debug_utils.add_debug_tensor_watch(
+            options,
+            node,
+            output_slot=slot,
+            debug_urls=url,
+            # Tensors of some types cannot be watched; the others still are.
+            tolerate_debug_op_creation_failures=True,
+        )
 
 
 def read(
@@ -46,13 +68,13 @@ def read(
     """What the wanted operators had, in the order they ran, and the names of all operators that ran."""
     from tensorflow.python.debug.lib import debug_data
 
-    dump = debug_data.DebugDumpDir(str(directory), partition_graphs=metadata.partition_graphs, validate=False)
+    # What TensorFlow adds to carry feeds, fetches and transfers is no operator of the program, nor is the debugger's.
+    names = {node.name for part in metadata.partition_graphs for node in part.node if not node.name.startswith("_")}
     found: list[Seen] = []
-    names: set[str] = set()
-    for device in dump.devices():
-        some, ran = _Device(dump, device).read(wanted, inputs, outputs)
-        found += some
-        names |= ran
+    if any(directory.iterdir()):
+        dump = debug_data.DebugDumpDir(str(directory), partition_graphs=metadata.partition_graphs, validate=False)
+        for device in dump.devices():
+            found += _Device(dump, device).read(lambda name: name in names and wanted(name), inputs, outputs)
     # Stable, so that the tensors of one operator stay together.
     found.sort(key=lambda seen: seen.time)
     return found, names
@@ -76,17 +98,10 @@ class _Device:
         for node, slot in sorted(self._files):
             self._slots.setdefault(node, []).append(slot)
 
-    def read(self, wanted: Callable[[str], bool], inputs: bool, outputs: bool) -> tuple[list[Seen], set[str]]:
-        found: list[Seen] = []
-        names = set()
+    def read(self, wanted: Callable[[str], bool], inputs: bool, outputs: bool) -> Iterator[Seen]:
         for node in self._dump.nodes(device_name=self._name):
-            # What TensorFlow adds to carry feeds, fetches and transfers is no operator of the program.
-            if node.startswith("_"):
-                continue
-            names.add(node)
             if wanted(node):
-                found += self._of_node(node, inputs, outputs)
-        return found, names
+                yield from self._of_node(node, inputs, outputs)
 
     def _of_node(self, node: str, inputs: bool, outputs: bool) -> Iterator[Seen]:
         kind = self._dump.node_op_type(node, device_name=self._name)

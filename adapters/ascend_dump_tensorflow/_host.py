@@ -212,7 +212,7 @@ class HostSession:
         ours = config_pb2.RunOptions()
         if options is not None:
             ours.CopyFrom(options)
-        _debugger.watch(ours, graph, directory)
+        _debugger.watch(ours, graph, directory, self._wanted if self._request.layers else None, self._inputs)
         return ours, config_pb2.RunMetadata()
 
     def _write(self, key: Any, name: str, number: int, found: list[Seen]) -> None:

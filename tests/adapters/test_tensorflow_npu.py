@@ -19,7 +19,9 @@ X = np.arange(8, dtype="f").reshape(2, 4)
 
 
 @pytest.fixture
-def npu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def npu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    # GE writes graphs into the working directory where no other place is set.
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JOB_ID", "10087")
     with ascend_dump.fakes.install("tensorflow", "npu_bridge", force=True) as device:
         import npu_bridge.npu_init  # noqa: F401  (sessions are watched from its import on)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -30,8 +31,11 @@ def v1_api() -> None:
 
 
 @pytest.fixture(autouse=True)
-def fresh_graph(v1_api: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def fresh_graph(v1_api: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import tensorflow as tf
+
+    # GE writes the graphs of a dump into the working directory where no other place is set.
+    monkeypatch.chdir(tmp_path)
 
     # What NPUEstimator asks for where a job starts.
     monkeypatch.setenv("JOB_ID", "10087")
