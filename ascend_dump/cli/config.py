@@ -57,6 +57,8 @@ def config(
     become the names they match. Exits as `check` does.
     """
     build = resolve(BUILDERS, target)
+    if target == "mindspore" and output is not None and not output.endswith(".json"):
+        raise ConfigError(f"-o {output}: MindSpore takes only a file that ends in .json", hint="name it dump.json")
     request = read_request(config, given)
     _refuse_what_no_file_says(request)
     situation = situation_of(graph)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -23,7 +23,17 @@ from typing import NamedTuple, Optional
 from ascend_dump._errors import ReadError
 from ascend_dump.mindspore.names import written
 
-__all__ = ["Graph", "Operator", "module_of", "parse_ir", "parse_order", "phase_of", "read_graph", "read_ir"]
+__all__ = [
+    "Graph",
+    "Operator",
+    "module_of",
+    "numbers_of",
+    "parse_ir",
+    "parse_order",
+    "phase_of",
+    "read_graph",
+    "read_ir",
+]
 
 _NAME = re.compile(r"(?:Fullname with scope|full_name_with_scope): \((.*)\)\s*$")
 _SOURCE = re.compile(r"# In file (.+?)(?::(\d+)(?:~\d+)?,|\((\d+)\))")
@@ -69,10 +79,11 @@ class Graph:
         """The name of a parameter as the program has it, the given one where it is not known."""
         return self._parameters.get(name) or name
 
-    def find(self, name: str, siblings: Sequence[str]) -> Optional[tuple[str, Operator]]:
+    def find(self, name: str, siblings: Mapping[str, Sequence[int]]) -> Optional[tuple[str, Operator]]:
         """The full name, with the number it has in the file name, and the operator of the graph.
 
-        siblings: all op names of the directory. None where it cannot be told which operator it is.
+        siblings: all op names of the directory, as `numbers_of` gives them. None where it cannot be told which
+        operator it is.
         """
         stem, number = _split(name)
         candidates = self._by_stem.get(stem)
@@ -80,7 +91,7 @@ class Graph:
             return None
         [(full, numbers)] = candidates.items()
         numbers = sorted(numbers)
-        there = sorted({other for text in siblings for other_stem, other in (_split(text),) if other_stem == stem})
+        there = siblings.get(stem, (number,))
         if set(there) <= set(numbers):
             chosen = number
         elif len(there) == len(numbers):
@@ -90,6 +101,15 @@ class Graph:
         else:
             return None
         return _join(full, number), self.operators[_join(full, chosen)]
+
+
+def numbers_of(names: Iterable[str]) -> dict[str, list[int]]:
+    """What stands before the numbers -> the numbers, rising."""
+    found: dict[str, set[int]] = {}
+    for name in names:
+        stem, number = _split(name)
+        found.setdefault(stem, set()).add(number)
+    return {stem: sorted(numbers) for stem, numbers in found.items()}
 
 
 def read_graph(rank_directory: Path, graph: int) -> Graph:

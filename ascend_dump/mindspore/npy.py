@@ -11,6 +11,7 @@ import math
 import os
 import re
 import stat
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,14 +76,20 @@ def read_npy_header(path: Path, *, bfloat16: bool = False, others: bool = False)
     return NpyHeader(dtype, shape, fortran, skip + length, nbytes)
 
 
+@lru_cache(maxsize=1024)
+def _literal(text: bytes) -> tuple[object, object, object]:
+    """What the header says. Most headers of a dump are equal, and reading one takes longer than opening its file."""
+    found = ast.literal_eval(text.decode("utf-8").strip())
+    return found["descr"], found["shape"], found["fortran_order"]
+
+
 def _is_number(dtype: str) -> bool:
     return dtype == "bfloat16" or _DTYPE.fullmatch(dtype) is not None
 
 
 def _fields(text: bytes, path: Path, bfloat16: bool, others: bool) -> tuple[str, tuple[int, ...], bool]:
     try:
-        found = ast.literal_eval(text.decode("utf-8").strip())
-        descr, shape, fortran = found["descr"], found["shape"], found["fortran_order"]
+        descr, shape, fortran = _literal(text)
     except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError):
         raise CorruptDump("its header is not that of an npy file", path=path, offset=10) from None
     if not isinstance(shape, tuple) or not all(type(size) is int and 0 <= size <= _MOST for size in shape):

@@ -20,14 +20,14 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump._errors import CorruptDump, ReadError
 from ascend_dump.cann.mapping import MAPPING, read_mapping
 from ascend_dump.cann.names import parse_place as parse_cann_place
-from ascend_dump.mindspore.graph import Graph, module_of, phase_of, read_graph
+from ascend_dump.mindspore.graph import Graph, module_of, numbers_of, phase_of, read_graph
 from ascend_dump.mindspore.names import (
     AUXILIARY,
     METADATA_DIRECTORY,
@@ -98,9 +98,10 @@ class _Here:
         self.kernel_args: list[str] = []
         place = parse_place(directory.parts)
         self._graph: Optional[Graph] = None
-        self._siblings: Optional[tuple[list[str], dict[NpyName, int]]] = None
+        self._siblings: Optional[tuple[dict[str, list[int]], dict[NpyName, int]]] = None
         self._rows: Optional[dict[tuple[Any, ...], StatisticsRow]] = None
         self._args: Optional[dict[str, Any]] = None
+        self._described: dict[tuple[str, str], Described] = {}
         self.constants = place.constants
         self.graph_id = place.graph
         self.depth = place.depth
@@ -138,8 +139,8 @@ class _Here:
                 self._graph = read_graph(above[self.depth - 2], self.graph_id)
         return self._graph
 
-    def siblings(self) -> tuple[list[str], dict[NpyName, int]]:
-        """The op names of the directory, and of each file how often its tensor had been written before."""
+    def siblings(self) -> tuple[dict[str, list[int]], dict[NpyName, int]]:
+        """The numbers of the op names here, and of each file how often its tensor had been written before."""
         if self._siblings is None:
             names = sorted((file.name for file in self.files), key=lambda name: name.timestamp)
             before: dict[NpyName, int] = {}
@@ -148,8 +149,15 @@ class _Here:
                 same = name._replace(timestamp=0)
                 before[name] = count.get(same, 0)
                 count[same] = before[name] + 1
-            self._siblings = (list({name.op_name for name in names}), before)
+            self._siblings = (numbers_of(name.op_name for name in names), before)
         return self._siblings
+
+    def described(self, op_type: str, op_name: str) -> Described:
+        """What the graph says about an operator, once for all its tensors."""
+        known = self._described.get((op_type, op_name))
+        if known is None:
+            known = self._described[op_type, op_name] = describe(self, op_type, op_name, self.siblings()[0])
+        return known
 
     def rows(self) -> dict[tuple[Any, ...], StatisticsRow]:
         """The lines of `statistic.csv` by the tensor they are about."""
@@ -186,7 +194,7 @@ class Described(NamedTuple):
     attrs: dict[str, Any]
 
 
-def describe(here: _Here, op_type: str, op_name: str, siblings: list[str]) -> Described:
+def describe(here: _Here, op_type: str, op_name: str, siblings: Mapping[str, Sequence[int]]) -> Described:
     if op_type == PARAMETER:
         return Described(here.graph.parameter(op_name), {"phase": "other"}, {})
     found = here.graph.find(op_name, siblings)
@@ -248,8 +256,8 @@ class _File(_Plain):
 
     def records(self) -> Iterable[Record]:
         here, name = self._here, self.name
-        siblings, before = here.siblings()
-        told = describe(here, name.op_type, name.op_name, siblings)
+        _, before = here.siblings()
+        told = here.described(name.op_type, name.op_name)
         common = {
             **self.known(),
             "op_type": name.op_type,
@@ -293,7 +301,7 @@ class _Statistics(_Plain):
         except ReadError as error:
             yield Record(None, error=error, **self.known())
             return
-        names = siblings or [written(row.op_name) for row in rows]
+        names = siblings or numbers_of(written(row.op_name) for row in rows)
         for row in rows:
             if row.problem:
                 broken = CorruptDump(

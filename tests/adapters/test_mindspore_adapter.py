@@ -18,12 +18,15 @@ import pytest
 import ascend_dump
 from ascend_dump import fakes
 from ascend_dump._adapter import load
+from ascend_dump.fakes._mindspore_process import VERSION_VARIABLE
 from ascend_dump.mindspore.dump_json import CONFIG_VARIABLE
 
 
 @pytest.fixture(autouse=True)
-def ms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A process in graph mode whose device is not up yet."""
+def ms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A process in graph mode whose device is not up yet; a parameter is MindSpore's version."""
+    if hasattr(request, "param"):
+        monkeypatch.setenv(VERSION_VARIABLE, request.param)
     for name in (CONFIG_VARIABLE, "RANK", "RANK_ID", "RANK_SIZE", "MS_WORKER_NUM", "DEVICE_ID", "HCCL_EXEC_TIMEOUT"):
         monkeypatch.delenv(name, raising=False)
     with fakes.install("mindspore"):
@@ -295,21 +298,15 @@ def test_jit_level_o2_is_told(ms, net):
     assert ("AD274", "silent") in problems(net)
 
 
-def test_jit_level_o2_of_an_older_mindspore_is_configured(monkeypatch, tmp_path):
-    from ascend_dump.fakes._mindspore_process import VERSION_VARIABLE
-
-    monkeypatch.setenv(VERSION_VARIABLE, "2.5.0")
-    with fakes.install("mindspore", force=True):
-        import mindspore
-
-        mindspore.set_context(mode=mindspore.GRAPH_MODE, jit_level="O2")
-        mindspore.set_device("Ascend")
-        net = mindspore.nn.Dense(4, 3)
-        with ascend_dump.capture(net, path=tmp_path, strict=True) as cap:
-            assert config_in()["common_dump_settings"]["file_format"] == "npy"
-            assert "e2e_dump_settings" not in config_in()
-            step(mindspore, net)
-        found = list(cap.dump())
+@pytest.mark.parametrize("ms", ["2.5.0"], indirect=True)
+def test_jit_level_o2_of_an_older_mindspore_is_configured(ms, net, tmp_path):
+    ms.set_device("Ascend")
+    ms.set_context(jit_level="O2")
+    with ascend_dump.capture(net, path=tmp_path, strict=True) as cap:
+        assert config_in()["common_dump_settings"]["file_format"] == "npy"
+        assert "e2e_dump_settings" not in config_in()
+        step(ms, net)
+    found = list(cap.dump())
     assert {record.op_type for record in found} >= {"MatMul"}
     assert {record.step for record in found} == {0}
     assert None not in {record.model for record in found}

@@ -351,6 +351,12 @@ def test_what_the_device_has_not_is_refused_before_a_file_is_written(tmp_path, c
     assert "only supported on GPU and Ascend" in capsys.readouterr().out
 
 
+def test_mindspore_takes_no_other_suffix(tmp_path, capsys):
+    assert main(["config", "--for", "mindspore", "-o", str(tmp_path / "dump.cfg")]) == Exit.USAGE
+    assert ".json" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_jit_level_o2_dumps_nothing_since_2_6(tmp_path, capsys):
     asked = ["config", "--for", "mindspore", "--path", "/tmp/dumps", "--options", "on=ascend-ge", "--json"]
     assert main(asked) == Exit.DIFFERENT
