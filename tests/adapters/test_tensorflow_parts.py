@@ -59,7 +59,9 @@ def test_older_graphs_are_left_out(graphs: Path, tmp_path: Path) -> None:
 
 def test_the_environment_is_set_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DUMP_GE_GRAPH", "DUMP_GRAPH_LEVEL", "DUMP_GRAPH_PATH", "NPU_COLLECT_PATH", "ASCEND_WORK_PATH"):
-        monkeypatch.delenv(name, raising=False)
+        # Set first, so that it is gone again after the test, whatever the code below puts there.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     assert graph_directory() == tmp_path
     before, place = settle_environment(tmp_path / "graphs")
@@ -70,8 +72,6 @@ def test_the_environment_is_set_and_told(tmp_path: Path, monkeypatch: pytest.Mon
     assert (again, place) == ({}, tmp_path / "graphs")
     monkeypatch.setenv("NPU_COLLECT_PATH", str(tmp_path / "collected"))
     assert graph_directory() == tmp_path / "collected" / "extra-info" / "graph"
-    for name in before:
-        monkeypatch.delenv(name)
 
 
 def test_the_adapter_knows_its_targets_without_tensorflow() -> None:
