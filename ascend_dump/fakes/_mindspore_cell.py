@@ -126,7 +126,7 @@ class Cell:
     # Running.
 
     def construct(self, *args: Any, **kwargs: Any) -> Any:
-        raise AttributeError(f"For 'Cell', the method 'construct' of {type(self).__name__} is not defined.")
+        raise AttributeError("For 'Cell', the method 'construct' is not defined.")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         process = current()
@@ -276,7 +276,7 @@ def value_and_grad(
     if return_ids:
         raise NotImplementedError("the fake MindSpore has no return_ids")
     if grad_position is None and weights is None:
-        raise ValueError("`grad_position` and `weights` can not be None at the same time.")
+        raise ValueError("`grad_position` and `weight` can not be None at the same time.")
 
     def compute(*args: Any) -> Any:
         process = current()

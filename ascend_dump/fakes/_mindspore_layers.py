@@ -216,7 +216,9 @@ class _Loss(Cell):
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
         if reduction not in ("mean", "sum", "none"):
-            raise ValueError(f"For {self.cls_name!r}, the 'reduction' must be in ['none', 'mean', 'sum'].")
+            raise ValueError(
+                f"For {self.cls_name!r}, the 'reduction' must be in ['mean', 'sum', 'none'], but got {reduction}."
+            )
         self.reduction = reduction
 
     def get_loss(self, x: Tensor) -> Tensor:

@@ -202,7 +202,10 @@ class Model:
 
     def eval(self, valid_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False) -> dict[str, Any]:
         if self._eval_network is None or not self._metrics:
-            raise ValueError("For Model.eval, the model argument 'metrics' can not be None or empty.")
+            raise ValueError(
+                "For Model.eval, the model argument 'metrics' can not be None or empty, "
+                "you should set the argument 'metrics' for model."
+            )
         self._eval_network.set_train(False)
         for metric in self._metrics.values():
             metric.clear()

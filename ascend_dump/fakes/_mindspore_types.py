@@ -307,13 +307,7 @@ class Parameter(Tensor):
         self.requires_grad = requires_grad
 
     def set_data(self, data: Any) -> Parameter:
-        new = array_of(data)
-        if new.shape != self.array.shape:
-            raise ValueError(
-                f"Can not change the shape of Parameter which has been initialized. Current shape is {self.shape}, "
-                f"and incoming is {tuple(new.shape)}."
-            )
-        self.array = new.astype(self.array.dtype)
+        self.array = array_of(data).astype(self.array.dtype)
         return self
 
     def value(self) -> Tensor:

@@ -73,11 +73,11 @@ _PRIMITIVES = {
     **{name: name for name in ("Add", "Sub", "Mul", "Div", "Pow", "Exp", "Log", "Sqrt", "Square", "Neg", "Abs")},
     **{name: name for name in ("ReLU", "Sigmoid", "Tanh", "GeLU", "Equal", "Maximum", "Minimum", "Flatten")},
 }
+_USAGE = " For detailed usage of 'set_context', please refer to the Mindspore official website."
 _NO_LAUNCHER = (
     "Maybe you are trying to call 'mindspore.communication.init()' without using 'mpirun', which will make MindSpore "
     "load several environment variables and check their validation. Please use 'mpirun' to launch this process to fix "
-    "this issue, or refer to this link if you want to run distributed training without using 'mpirun': "
-    "https://www.mindspore.cn/tutorials/experts/zh-CN/master/parallel/dynamic_cluster.html."
+    "this issue, or refer to this link if you want to run distributed training using 'msrun'"
 )
 
 
@@ -168,14 +168,20 @@ def _context(process: Process) -> dict[str, Any]:
         jit_config = settings.pop("jit_config", None) or {}
         for name, value in {**settings, **jit_config}.items():
             if name not in _CONTEXT:
-                raise ValueError(f"For 'context.set_context', the keyword argument {name} is not recognized!")
+                raise ValueError(f"For 'context.set_context', the keyword argument {name} is not recognized!{_USAGE}")
             if name == "device_target" and value not in _DEVICES:
-                raise ValueError(f"For 'context.set_context', the argument 'device_target' must be in {_DEVICES}.")
+                known = [*_DEVICES, "Davinci"]
+                raise ValueError(
+                    f"For 'context.set_context', the argument 'device_target' must be one of {known}, but got {value}."
+                )
             process.context[name] = value
 
     def get_context(attr_key: str) -> Any:
         if attr_key not in _CONTEXT:
-            raise ValueError(f"For 'context.get_context', the argument {attr_key} is not recognized!")
+            raise ValueError(
+                f"For 'context.get_context', the argument {attr_key} is not recognized!"
+                + _USAGE.replace("set_context", "get_context")
+            )
         return process.context.get(attr_key)
 
     return {
@@ -202,7 +208,10 @@ def _set_device(process: Process) -> Callable[..., None]:
 def _is_initialized(process: Process) -> Callable[[str], bool]:
     def is_initialized(device_target: str) -> bool:
         if device_target not in _DEVICES:
-            raise ValueError(f"For 'hal.is_initialized', the argument 'device_target' must be one of {_DEVICES}.")
+            raise ValueError(
+                f"For 'hal.is_initialized', the argument 'device_target' must be one of {list(_DEVICES)}, "
+                f"but got {device_target}."
+            )
         return device_target in process.initialized
 
     return is_initialized
@@ -221,20 +230,15 @@ def _communication(process: Process) -> dict[str, Any]:
             process.rank, process.size = None, 1
             raise
 
-    def needed() -> None:
-        if process.rank is None:
-            raise RuntimeError("Distributed Communication has not been inited, call mindspore.communication.init()")
-
+    # Without `init`, and so without a group, a process is the only one.
     def get_rank(group: str = "") -> int:
-        needed()
         return process.rank_id
 
     def get_group_size(group: str = "") -> int:
-        needed()
         return process.size
 
     def release() -> None:
-        process.rank = None
+        process.rank, process.size = None, 1
 
     return {"init": init, "get_rank": get_rank, "get_group_size": get_group_size, "release": release}
 

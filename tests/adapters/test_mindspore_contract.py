@@ -15,6 +15,7 @@ from ascend_dump.fakes.contract import AdapterContract
 
 class TestMindSpore(AdapterContract):
     name = "mindspore"
+    device = "CPU"
     # Statistics are refused on a CPU.
     bad_request = MappingProxyType({"data": "stats"})
 
@@ -25,7 +26,7 @@ class TestMindSpore(AdapterContract):
             import mindspore as ms
 
             ms.set_context(mode=ms.GRAPH_MODE)
-            ms.set_device("CPU")
+            ms.set_device(self.device)
             yield
 
     @pytest.fixture
@@ -60,3 +61,10 @@ class TestMindSpore(AdapterContract):
         after = self.parts(target)
         assert before.keys() == after.keys()
         assert [name for name in before if before[name] is not after[name]] == []
+
+
+class TestMindSporeOnAscend(TestMindSpore):
+    """Kernel by kernel (jit_level O0) on the simulated device."""
+
+    device = "Ascend"
+    bad_request = MappingProxyType({"scene": "watch"})

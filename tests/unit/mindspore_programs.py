@@ -254,11 +254,12 @@ def run_pynative() -> None:
         product(rows(), rows()).asnumpy()
 
 
-def train_by_hand() -> None:
-    """A step of one's own: `value_and_grad` and an optimizer, in PyNative mode under `jit`."""
+def _own_step(mode: str) -> Any:
+    """`value_and_grad` and an optimizer; also the loss function and the network, which must be kept."""
     import mindspore as ms
     from mindspore import nn
 
+    ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
     ms.set_device("CPU")
     net = dense_net()
     loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
@@ -269,11 +270,18 @@ def train_by_hand() -> None:
 
     derive = ms.value_and_grad(forward, None, optimizer.parameters)
 
-    @ms.jit
     def step(x, y):
         value, grads = derive(x, y)
         optimizer(grads)
         return value
 
+    return ms.jit(step) if mode == "jit" else step
+
+
+def train_by_hand(mode: str) -> None:
+    """Two steps of one's own. mode: "jit" (all of it is one graph), "graph", or "pynative" (only the optimizer is)."""
+    import mindspore as ms
+
+    step = _own_step(mode)
     for _ in range(2):
         step(rows(), ms.Tensor(np.array([0, 2], np.int32))).asnumpy()

@@ -6,16 +6,22 @@ The moments and counts are those measured with MindSpore 2.10.0 on a CPU.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import re
+import signal
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
 from mindspore_programs import (
     conv_net,
     dense_net,
@@ -32,6 +38,7 @@ from mindspore_programs import (
 
 import ascend_dump
 from ascend_dump import fakes
+from ascend_dump.fakes._mindspore_disk import npy_bytes
 from ascend_dump.fakes.npu import Npu
 
 VARIABLE = "MINDSPORE_DUMP_CONFIG"
@@ -464,6 +471,141 @@ def test_a_second_run_into_the_same_directory_adds_files(config, tmp_path):
     assert any("is already exist, skip copy it." in line for line in npu.log)
     history = tmp_path / OUT / "rank_0/execution_order/ms_global_execution_order_graph_0.csv"
     assert history.read_text() == "0\n0\n"
+
+
+@given(
+    arrays(
+        st.sampled_from(["?", "i1", "u2", "<i4", "<i8", "<f2", "<f4", "<f8"]),
+        array_shapes(min_dims=0, max_dims=4, max_side=5),
+    )
+)
+def test_the_npy_header_is_one_that_numpy_reads(array):
+    data = npy_bytes(array)
+    assert len(data) == 128 + array.nbytes
+    read = np.load(io.BytesIO(data), allow_pickle=False)
+    assert (read.dtype, read.shape) == (array.dtype, array.shape)
+    assert read.tobytes() == array.tobytes()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files")
+def test_a_file_that_cannot_be_written_ends_the_run(npu, config):
+    import resource
+
+    in_graph_mode()
+    config()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    net = dense_net()
+    net.compile(rows())
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(RuntimeError, match="This error may be caused by insufficient disk space"):
+            net(rows())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+
+
+def fields(data: bytes) -> list[tuple[int, Any]]:
+    """The fields of a protobuf message: numbers and, for what has a length, bytes."""
+    found, at = [], 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(data):
+        key = varint()
+        value: Any = varint()
+        if key & 7 == 2:
+            value, at = data[at : at + value], at + value
+        found.append((key >> 3, value))
+    return found
+
+
+def test_the_protobuf_of_the_graph_names_operators_and_inputs(npu, config, tmp_path):
+    in_graph_mode()
+    config()
+    dense_net()(rows())
+    model = dict(fields((tmp_path / OUT / "rank_0/graphs/ms_output_trace_code_graph_0.pb").read_bytes()))
+    operators = [fields(body) for _, body in fields(model[4])]
+    assert [dict(one)[8].decode() for one in operators] == [
+        "Default/fc-Dense/MatMul-op0",
+        "Default/fc-Dense/BiasAdd-op0",
+        "Default/relu-ReLU/ReLU-op0",
+    ]
+    inputs = [[dict(fields(body))[1].decode() for number, body in one if number == 1] for one in operators]
+    assert inputs[0] == ["x", "fc.weight", "Bool(False)", "Bool(True)"]
+    assert inputs[2] == ["2"]
+
+
+def test_the_network_of_the_document_trains(npu, config, tmp_path):
+    """AlexNet as the document writes it, narrower: its names are those that the document prints."""
+    ms = in_graph_mode()
+    from mindspore import nn
+    from mindspore.common.initializer import TruncatedNormal
+
+    def weight_variable():
+        return TruncatedNormal(0.02)
+
+    def conv(in_channels, out_channels, kernel_size, stride=1, padding=0, pad_mode="valid"):
+        weight = weight_variable()
+        return nn.Conv2d(
+            in_channels,
+            out_channels,
+            kernel_size=kernel_size,
+            stride=stride,
+            padding=padding,
+            weight_init=weight,
+            has_bias=False,
+            pad_mode=pad_mode,
+        )
+
+    def fc_with_initialize(input_channels, out_channels):
+        weight = weight_variable()
+        bias = weight_variable()
+        return nn.Dense(input_channels, out_channels, weight, bias)
+
+    class AlexNet(nn.Cell):
+        def __init__(self, num_classes=10, channel=3):
+            super().__init__()
+            self.conv1 = conv(channel, 6, 11, stride=4)
+            self.conv2 = conv(6, 8, 5, pad_mode="same")
+            self.conv3 = conv(8, 8, 3, pad_mode="same")
+            self.relu = nn.ReLU()
+            self.max_pool2d = nn.MaxPool2d(kernel_size=3, stride=2)
+            self.flatten = nn.Flatten()
+            self.fc1 = fc_with_initialize(6 * 6 * 8, 16)
+            self.fc2 = fc_with_initialize(16, num_classes)
+
+        def construct(self, x):
+            x = self.max_pool2d(self.relu(self.conv1(x)))
+            x = self.max_pool2d(self.relu(self.conv2(x)))
+            x = self.max_pool2d(self.relu(self.conv3(x)))
+            return self.fc2(self.relu(self.fc1(self.flatten(x))))
+
+    config(dump_mode=1, kernels=["conv", "name-regex(Default/.+Flatten-op0)"], iteration="1", input_output=2)
+    net = AlexNet()
+    data = ms.dataset.NumpySlicesDataset(
+        (np.random.RandomState(0).rand(4, 3, 227, 227).astype(np.float32), np.arange(4, dtype=np.int32)),
+        ["image", "label"],
+        shuffle=False,
+    ).batch(2)
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    model = ms.Model(net, loss, nn.SGD(net.trainable_params(), 0.1))
+    model.train(1, data, callbacks=ms.train.TimeMonitor(), dataset_sink_mode=False)
+    outputs = {name.split(".")[1] for name in tensors(tmp_path) if "Parameter" not in name}
+    assert "Default_network-WithLossCell__backbone-AlexNet_conv3-Conv2d_Conv2D-op0" in outputs
+    assert sum("Flatten-op0" in name for name in outputs) == 1
+    assert sum("Conv2DBackpropInput" in name for name in outputs) == 2
+    assert sum("Conv2DBackpropFilter" in name for name in outputs) == 3
 
 
 def test_a_path_that_cannot_be_made_is_logged_and_the_run_goes_on(npu, config, tmp_path):

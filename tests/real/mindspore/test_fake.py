@@ -25,7 +25,11 @@ sys.path.insert(0, str(PROGRAMS))
 from mindspore_programs import names, settings, write_settings  # noqa: E402  (the unit tests' programs)
 
 PLAIN = ["infer()", "run_pynative()", "run_long_names()"]
-OTHERS = ["run_several_graphs()", "train('momentum')", "train('sgd')", "train('adam')", "train_by_hand()"]
+OTHERS = [
+    "run_several_graphs()",
+    *(f"train('{optimizer}')" for optimizer in ("momentum", "sgd", "adam")),
+    *(f"train_by_hand('{mode}')" for mode in ("jit", "graph", "pynative")),
+]
 #: What the kernel on a CPU does not compute: such a file holds what the memory held.
 UNSET = re.compile(r"BatchNorm\..*\.output\.[124]\.|BatchNormGrad\..*\.input\.5\.")
 _FAKE = "from ascend_dump import fakes; installed = fakes.install('mindspore', force=True); installed.__enter__(); "
@@ -36,21 +40,22 @@ class Trees(NamedTuple):
     fake: Path
 
 
-def run(call: str, where: Path, *, fake: bool, iteration: str) -> Path:
+def begin(call: str, where: Path, *, fake: bool) -> subprocess.Popen[str]:
     where.mkdir()
-    config = write_settings(where / "dump.json", settings(where / "out", iteration=iteration))
+    config = write_settings(where / "dump.json", settings(where / "out", iteration="0|2"))
     code = f"{_FAKE if fake else ''}from mindspore_programs import *; {call}"
     environment = {**os.environ, "PYTHONPATH": str(PROGRAMS), "MINDSPORE_DUMP_CONFIG": config, "GLOG_v": "3"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=170)
-    assert done.returncode == 0, done.stderr
-    return where / "out"
+    return subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(scope="module", params=[*PLAIN, *OTHERS])
 def trees(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Trees]:
     place = tmp_path_factory.mktemp("both")
-    real = run(request.param, place / "real", fake=False, iteration="0|2")
-    return request.param, Trees(real, run(request.param, place / "fake", fake=True, iteration="0|2"))
+    processes = [begin(request.param, place / name, fake=name == "fake") for name in ("real", "fake")]
+    for process in processes:
+        _, errors = process.communicate(timeout=170)
+        assert process.returncode == 0, errors
+    return request.param, Trees(place / "real" / "out", place / "fake" / "out")
 
 
 def loosened(name: str) -> str:
