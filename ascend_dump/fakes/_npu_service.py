@@ -44,7 +44,7 @@ class DumpService:
         self.disk = disk
         self.overflows: dict[str, tuple[int, str]] = {}
         self.tramples: list[Trample] = []
-        self._device_id = device_id
+        self.device_id = device_id
         self._soc = soc
         self._clock = clock
         self._addresses = Addresses()
@@ -155,7 +155,7 @@ class DumpService:
         """Write what an exception dump saves of a failed operator."""
         if exception is None:
             return
-        exception_file(self.disk, exception.path, self._device_id, exception.kind, call, self._addresses, self._clock())
+        exception_file(self.disk, exception.path, self.device_id, exception.kind, call, self._addresses, self._clock())
 
     def _write(self, call: Call, folder: str, tensors: Sequence[Any], arming: Arming, *, name: str = "") -> None:
         written = name or call.node.name
@@ -177,7 +177,7 @@ class DumpService:
 
     def _base(self, arming: Arming) -> str:
         # The device joins a text that ends in a slash: the doubled one counts in the hash of a long name.
-        return f"{arming.root}/{self._device_id}/"
+        return f"{arming.root}/{self.device_id}/"
 
     def _now(self) -> int:
         return int(self._clock() * 1e6)

@@ -10,12 +10,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.cann.config import keys
 
-__all__ = ["OPTIMIZER", "Attributes", "ProcessAborted", "Refused", "read_attributes", "read_init_options"]
+__all__ = [
+    "OPTIMIZER",
+    "Attributes",
+    "Invalid",
+    "ProcessAborted",
+    "Refused",
+    "read_attributes",
+    "read_device",
+    "read_init_options",
+]
 
 OPTIMIZER = "NpuOptimizer"
 
@@ -28,6 +37,10 @@ _REVERSED = "in range steps, the first step is >= second step, correct example:'
 
 class Refused(Exception):
     """A status of the kind Internal: `Session.run` raises it as `tf.errors.InternalError`."""
+
+
+class Invalid(Refused):
+    """As Refused, of the kind InvalidArgument."""
 
 
 class ProcessAborted(BaseException):
@@ -68,7 +81,7 @@ def read_attributes(config: Any, *, cwd: str) -> Optional[Attributes]:
 
     Raises Refused and ProcessAborted.
     """
-    entries = list(_entries(config))
+    entries = _entries(config)
     if not entries:
         return None
     values = _Values()
@@ -92,12 +105,31 @@ def read_init_options(config: Any) -> dict[str, str]:
     return {keys.DUMP_DATA: data, keys.ENABLE_EXCEPTION: str(exception)}
 
 
-def _entries(config: Any) -> Iterable[Any]:
-    return (
-        entry.parameter_map
-        for entry in config.graph_options.rewrite_options.custom_optimizers
-        if entry.name == OPTIMIZER
-    )
+def read_device(config: Any, environ: Mapping[str, str]) -> Optional[int]:
+    """The device that settings and environment name, in the order of GetDeviceID; None where nothing does.
+
+    DEVICE_ID is a physical number, which is taken for the logical one here. Raises Invalid.
+    """
+    named = [keys["session_device_id"].i for keys in _entries(config) if "session_device_id" in keys]
+    if named and named[-1] >= 0:
+        return int(named[-1])
+    for name in ("ASCEND_DEVICE_ID", "DEVICE_ID"):
+        text = environ.get(name, "")
+        if text:
+            if not re.fullmatch(r"\s*[+-]?[0-9]+\s*", text):
+                raise Invalid(f"{name} is invalid, should be int, such as 0, 1, 2.")
+            if int(text) < 0:
+                raise Invalid(f"{name} should be >= 0.")
+            return int(text)
+    return None
+
+
+def _entries(config: Any) -> list[Any]:
+    """The maps of the entries, in order; None is no configuration."""
+    if config is None:
+        return []
+    found = config.graph_options.rewrite_options.custom_optimizers
+    return [entry.parameter_map for entry in found if entry.name == OPTIMIZER]
 
 
 def _read_entry(values: _Values, parameters: Any, cwd: str) -> None:

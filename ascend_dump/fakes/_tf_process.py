@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ascend_dump.cann.config import keys
 from ascend_dump.fakes._tf_ge_text import write_graph
-from ascend_dump.fakes._tf_options import Attributes, Refused, read_attributes
+from ascend_dump.fakes._tf_options import Attributes, Refused, read_attributes, read_device
 
 if TYPE_CHECKING:
     from ascend_dump.fakes._importing import Fill
@@ -43,9 +43,12 @@ class Process:
         self._sessions = itertools.count(1)
         self._graphs = itertools.count(1)
 
-    def initialise(self, options: Mapping[str, str]) -> dict[str, str]:
-        """GEInitialize: what the first call in the process set is what holds."""
+    def initialise(self, options: Mapping[str, str], config: Any = None) -> dict[str, str]:
+        """GEInitialize: what the first call in the process set is what holds, the device included. Raises Invalid."""
         if self._init is None:
+            device = read_device(config, self.npu.environ)
+            if device is not None:
+                self.npu.use_device(device)
             self._init = dict(options)
         for name, value in options.items():
             if self._init.get(name) != value:
@@ -62,9 +65,9 @@ class Process:
         """The settings in a ConfigProto. Raises Refused and ProcessAborted."""
         return None if config is None else read_attributes(config, cwd=self.npu.working_directory)
 
-    def open_session(self, options: Mapping[str, str], *, init: Mapping[str, str]) -> GeSession:
+    def open_session(self, options: Mapping[str, str], *, init: Mapping[str, str], config: Any = None) -> GeSession:
         """A GE session with these options. init: those of GEInitialize. Raises Refused where GE refuses them."""
-        init = self.initialise({name: value for name, value in init.items() if name in _OF_INIT})
+        init = self.initialise({name: value for name, value in init.items() if name in _OF_INIT}, config)
         return GeSession(self, next(self._sessions), {**options, **init})
 
     def next_graph(self) -> int:

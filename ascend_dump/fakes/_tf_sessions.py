@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from ascend_dump.fakes._tf_options import Attributes, Refused, read_init_options
+from ascend_dump.fakes._tf_options import Attributes, Invalid, Refused, read_init_options
 from ascend_dump.fakes._tf_plan import Plan, Spec, make_plan
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class _Watch:
         targets, fetched = list(handler.targets()), list(handler.fetches())
         roots = [*(tensor.op for tensor in fetched), *targets]
         if any(op in self._process.init_ops for op in roots):
-            self._process.initialise(self._ask(read_init_options, state.config))
+            self._ask(self._process.initialise, self._ask(read_init_options, state.config), state.config)
         if any(op in self._process.shutdown_ops for op in roots):
             self._process.finalise()
         model = self._model(state, graph, roots, fetched, frozenset(fed))
@@ -194,7 +194,8 @@ class _Watch:
     def _load(self, state: _State, plan: Plan) -> int:
         assert state.attributes is not None, "only sessions whose graphs go to the device load models"
         if state.ge is None:
-            state.ge = self._process.open_session(state.attributes.options, init=read_init_options(state.config))
+            init = read_init_options(state.config)
+            state.ge = self._process.open_session(state.attributes.options, init=init, config=state.config)
         return state.ge.load(plan.ops)
 
     def _variables(self, session: Any, state: _State, plan: Plan) -> dict[str, Any]:
@@ -232,7 +233,7 @@ class _Watch:
                     outputs = [_value(values, spec) for spec in op.outputs]
                     npu.run_op(op.type, op.name, inputs, outputs, model_id=model.number)
             except OperatorFailed as error:
-                raise self._internal(str(error)) from error
+                raise self._failure(str(error)) from error
             finally:
                 npu.end_step(model.number)
 
@@ -240,12 +241,13 @@ class _Watch:
         try:
             return function(*args)
         except Refused as refusal:
-            raise self._internal(str(refusal)) from None
+            raise self._failure(str(refusal), invalid=isinstance(refusal, Invalid)) from None
 
-    def _internal(self, message: str) -> Exception:
+    def _failure(self, message: str, *, invalid: bool = False) -> Exception:
         from tensorflow.python.framework import errors
 
-        error: Exception = errors.InternalError(None, None, message)
+        kind = errors.InvalidArgumentError if invalid else errors.InternalError
+        error: Exception = kind(None, None, message)
         return error
 
 

@@ -150,6 +150,10 @@ class Npu:
         """The variables of the process that dumps."""
         return self._env()
 
+    def use_device(self, device_id: int) -> None:
+        """Be the device of this number from here on; the dump's directories follow."""
+        self.device_id = self._service.device_id = device_id
+
     @property
     def working_directory(self) -> str:
         return self._directory()

@@ -16,7 +16,6 @@ Known differences from a device, beside those of `npu_bridge`:
 - Functions are instrumented while they are traced, so those traced before `as_default()` stay on the host.
 - Operators inside loops and branches of a function are told as they run; on a device they belong to subgraphs.
 - A function's Identity operators are not told.
-- Only one device is there, whatever number is given to `open`.
 - What an option means is checked as far as Python checks it; most options without a part in a dump are missing.
 """
 
@@ -121,6 +120,7 @@ class _Device:
             raise ValueError("RANK_SIZE and CM_WORK_SIZE cannot be configured at the same time")
         options = _tf_device_options.ge_options(self._options.as_dict())
         try:
+            self._process.npu.use_device(number)
             session = self._process.open_session(options, init=options)
         except Refused as refusal:
             raise RuntimeError(f"Failed open npu device {number} : {refusal}") from None

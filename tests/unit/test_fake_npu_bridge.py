@@ -13,12 +13,12 @@ from ascend_dump import fakes
 pytest.register_assert_rewrite("tf_bridge_cases")
 
 from tf_bridge_cases import *  # noqa: E402, F403  (the cases, after their asserts are rewritten)
-from tf_bridge_cases import On  # noqa: E402
+from tf_bridge_cases import VARIABLES, On  # noqa: E402
 
 
 @pytest.fixture
 def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[On]:
-    for name in ("DUMP_GRAPH_PATH", "DUMP_GE_GRAPH", "DUMP_GRAPH_LEVEL", "RANK_ID", "NPU_COLLECT_PATH"):
+    for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     with fakes.install("tensorflow", "npu_bridge", cwd=tmp_path) as npu:
         import tensorflow

@@ -16,6 +16,11 @@ import ascend_dump
 from ascend_dump.cann.graph import build_graphs, find_computational, find_model_folders, graph_name, read_graph
 from ascend_dump.fakes.npu_bridge import ProcessAborted
 
+#: What the environment must not hold.
+VARIABLES = (
+    *("DUMP_GRAPH_PATH", "DUMP_GE_GRAPH", "DUMP_GRAPH_LEVEL", "DUMP_GRAPH_FORMAT", "NPU_COLLECT_PATH"),
+    *("ASCEND_WORK_PATH", "ASCEND_DEVICE_ID", "DEVICE_ID", "RANK_ID", "RANK_SIZE"),
+)
 ONES = np.ones((2, 4), np.float32)
 
 
@@ -419,6 +424,35 @@ def test_ranks_come_from_the_environment(on: On, monkeypatch: pytest.MonkeyPatch
     assert (init.get_npu_rank_id(), init.get_rank_size()) == (7, 8)
 
 
+@pytest.mark.parametrize(
+    ("env", "keys", "device"),
+    [
+        ({}, {}, "0"),
+        ({"DEVICE_ID": "5"}, {}, "5"),
+        ({"DEVICE_ID": "5", "ASCEND_DEVICE_ID": "6"}, {}, "6"),
+        ({"ASCEND_DEVICE_ID": "6"}, {"session_device_id": 7}, "7"),
+        ({"ASCEND_DEVICE_ID": "6"}, {"session_device_id": -1}, "6"),
+    ],
+)
+def test_the_directory_has_the_number_of_the_device(
+    on: On, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], keys: dict[str, int], device: str
+) -> None:
+    # The rank is no device: rank 15 of two machines with eight devices each runs on device 7.
+    for name, value in {"RANK_ID": "15", "RANK_SIZE": "16", **env}.items():
+        monkeypatch.setenv(name, value)
+    on.train(on.dumping(**keys))
+    assert {path.relative_to(on.path).parts[1] for path in on.npu.files} == {device}
+
+
+@pytest.mark.parametrize(("value", "message"), [("a", "should be int, such as 0, 1, 2"), ("-1", "should be >= 0")])
+def test_a_device_that_is_no_number_is_an_invalid_argument(
+    on: On, monkeypatch: pytest.MonkeyPatch, value: str, message: str
+) -> None:
+    monkeypatch.setenv("ASCEND_DEVICE_ID", value)
+    with pytest.raises(on.tf.errors.InvalidArgumentError, match=f"ASCEND_DEVICE_ID .*{message}"):
+        on.train(on.dumping())
+
+
 def test_dump_config_checks_nothing_and_keeps_two_names_without_underscore(on: On) -> None:
     from npu_bridge.estimator.npu.npu_config import DumpConfig
 
@@ -500,6 +534,17 @@ def test_graphs_are_written_for_a_dump_or_where_the_environment_asks(
     assert bool(build_graphs(on.root)) is written
     on.train(on.dumping())
     assert build_graphs(on.root)
+
+
+def test_collected_graphs_have_a_place_of_their_own_and_no_dump_beside_them(
+    on: On, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NPU_COLLECT_PATH", str(on.root / "collected"))
+    monkeypatch.setenv("DUMP_GRAPH_PATH", str(on.root / "graphs"))
+    monkeypatch.setenv("DUMP_GE_GRAPH", "2")
+    on.train(on.config())
+    assert build_graphs(on.root / "collected" / "extra-info" / "graph" / f"{os.getpid()}_0")
+    assert not (on.root / "graphs").exists()
 
 
 # The end.

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "unit"))
 pytest.register_assert_rewrite("tf_bridge_cases")
 
 from tf_bridge_cases import *  # noqa: E402, F403  (the cases, after their asserts are rewritten)
-from tf_bridge_cases import On  # noqa: E402
+from tf_bridge_cases import VARIABLES, On  # noqa: E402
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[On]:
     import tensorflow as tf
 
     tf.compat.v1.disable_v2_behavior()
-    for name in ("DUMP_GRAPH_PATH", "DUMP_GE_GRAPH", "DUMP_GRAPH_LEVEL", "RANK_ID", "NPU_COLLECT_PATH"):
+    for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     with fakes.install("npu_bridge", cwd=tmp_path) as npu:
         import_module("npu_bridge.npu_init")
