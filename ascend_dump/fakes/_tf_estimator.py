@@ -168,8 +168,9 @@ class Estimator:
         return dict(self._params)
 
     def latest_checkpoint(self) -> Optional[str]:
+        """The path without its suffix, as TensorFlow's checkpoints of several files are named."""
         found = [path for path in Path(self._model_dir).glob("*.npz") if _CHECKPOINT.fullmatch(path.name)]
-        return str(max(found, key=_number)) if found else None
+        return str(max(found, key=_number).with_suffix("")) if found else None
 
     def train(
         self,
@@ -318,7 +319,7 @@ def _restore(session: Any, graph: Graph, path: str) -> None:
     """Values go in by feeding each variable's Assign, because the graph is finalised."""
     import numpy as np
 
-    with np.load(path, allow_pickle=False) as stored:
+    with np.load(f"{path}.npz", allow_pickle=False) as stored:
         known = {name: stored[name] for name in stored.files}
     for each in graph.get_collection("variables"):
         if each.op.name in known:

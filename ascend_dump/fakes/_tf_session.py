@@ -262,7 +262,7 @@ class BaseSession:
         iterator = inputs[0].op
         if iterator not in self._iterators:
             if iterator.type != "OneShotIterator":
-                raise FailedPreconditionError(None, op, f"GetNext() failed because {iterator.name} is not initialized.")
+                raise FailedPreconditionError(None, op, _NOT_INITIALISED)
             self._iterators[iterator] = iter(iterator.attrs["dataset"])
         try:
             found: Sequence[Any] = next(self._iterators[iterator])
@@ -279,6 +279,8 @@ class BaseSession:
         found = self._execute(body, [tensor.op for tensor in outputs], known)
         return [self._plain(found[tensor]) for tensor in outputs]
 
+
+_NOT_INITIALISED = "GetNext() failed because the iterator has not been initialized."
 
 _SPECIAL: dict[str, Callable[[BaseSession, Operation, Sequence[Any]], Sequence[Any]]] = {
     **dict.fromkeys(("Assign", "AssignAdd", "AssignSub"), BaseSession._assign),

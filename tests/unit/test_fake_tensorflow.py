@@ -178,15 +178,18 @@ def test_data_sets_end_and_begin_again(tf: Any) -> None:
     features, labels = iterator.get_next()
     assert (features["a"].shape.as_list(), labels.dtype) == ([None], tf.float64)
     with tf.Session() as session:
-        with pytest.raises(tf.errors.FailedPreconditionError, match="not initialized"):
+        with pytest.raises(tf.errors.FailedPreconditionError, match="has not been initialized"):
             session.run(labels)
         for _ in range(2):
             session.run(iterator.initializer)
             assert [session.run(labels).tolist() for _ in range(3)] == [[0, 1], [2, 3], [4]]
             with pytest.raises(tf.errors.OutOfRangeError):
                 session.run(labels)
+
+
+def test_a_data_set_cannot_be_mapped(tf: Any) -> None:
     with pytest.raises(NotSupported, match=r"no Dataset\.map"):
-        data.map(lambda row: row)
+        tf.data.Dataset.from_tensors(1.0).map(lambda row: row)
 
 
 def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
@@ -226,7 +229,7 @@ def test_an_estimator_trains_saves_and_goes_on(tf: Any, tmp_path: Path) -> None:
     estimator = tf.estimator.Estimator(model_fn, model_dir=str(tmp_path), params={"rate": 0.5})
     estimator.train(input_fn, hooks=[Hook()], steps=3)
     assert calls == ["begin", "step 1", "step 2", "step 3", "end"]
-    assert Path(str(estimator.latest_checkpoint())).name == "model.ckpt-3.npz"
+    assert Path(str(estimator.latest_checkpoint())).name == "model.ckpt-3"
     before = estimator.evaluate(input_fn, steps=1)
     again = tf.estimator.Estimator(model_fn, model_dir=str(tmp_path), params={"rate": 0.5})
     again.train(input_fn, steps=100)  # ends with the data
@@ -256,6 +259,10 @@ def test_keras_trains_in_the_session_it_is_given(tf: Any) -> None:
         assert np.allclose(model.predict(x), expected, atol=1e-6)
         assert model.evaluate(x, y, batch_size=8) == pytest.approx(float(np.mean(expected**2)))
     assert [weight.name for weight in model.weights][:2] == ["d0/kernel:0", "d0/bias:0"]
+
+
+def test_what_keras_lacks_is_told(tf: Any) -> None:
+    model = tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=(4,))])
     for wrong in ({"loss": "hinge"}, {"optimizer": "adam", "loss": "mse"}):
         with pytest.raises(NotSupported):
             model.compile(**wrong)
