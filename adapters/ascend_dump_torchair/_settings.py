@@ -34,7 +34,8 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
         "filter": "with eager: a function of an FX node that returns the node, or None to leave it out",
         "data_dump_stage": "of the aclgraph modes: original or optimized",
         "graph_dump": "py, txt or pbtxt: also write the graph with the names of its operators into the dump",
-        "graph": "GE's graph as text (ge_proto_*_Build.txt): patterns in layers and watch are expanded with it",
+        "graph": "a graph of graph_dump=py (dynamo_optimized_*.py), or of GE (ge_proto_*_Build.txt): patterns in "
+        "layers and watch are expanded with it",
         "reset": "True: close GE first, when a graph has initialised it already; every graph is compiled anew",
     }
 )
@@ -94,7 +95,10 @@ def names_of(request: DumpRequest) -> Optional[list[str]]:
     if graph is None:
         return None
     from ascend_dump.cann.graph import read_graph
+    from ascend_dump.reading.torchair_graph import parse_graph_file, read_torchair_graph
 
+    if parse_graph_file(Path(graph).name) is not None:
+        return [one.node.name for one in read_torchair_graph(graph) if one.node.type]
     return [node.name for node in read_graph(graph)]
 
 

@@ -17,3 +17,18 @@ def make_input() -> Any:
     import torch
 
     return torch.arange(40, dtype=torch.float32).reshape(5, 8) / 40
+
+
+def options_of(config: Any) -> dict[str, Any]:
+    """Every option of a CompilerConfig by its path; two configs are never equal themselves."""
+    found: dict[str, Any] = {}
+
+    def walk(section: Any, prefix: str) -> None:
+        for name, held in vars(section).items():
+            if hasattr(held, "_value"):
+                found[prefix + name] = held._value
+            elif getattr(held, "__dict__", None) and not callable(held):
+                walk(held, f"{prefix}{name}.")
+
+    walk(config, "")
+    return found
