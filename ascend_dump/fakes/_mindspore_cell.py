@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
 
+from ascend_dump._errors import NotSupported
 from ascend_dump.fakes._mindspore_graph import ROOT, Tape
 from ascend_dump.fakes._mindspore_process import GRAPH_MODE, current
 from ascend_dump.fakes._mindspore_types import Parameter, ParameterTuple, Tensor
@@ -274,7 +275,7 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """`mindspore.value_and_grad`."""
     if return_ids:
-        raise NotImplementedError("the fake MindSpore has no return_ids")
+        raise NotSupported("the fake MindSpore has no return_ids", hint="leave it at False")
     if grad_position is None and weights is None:
         raise ValueError("`grad_position` and `weight` can not be None at the same time.")
 

@@ -7,6 +7,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
+from ascend_dump._errors import NotSupported
 from ascend_dump.fakes._mindspore_types import Tensor
 
 __all__ = ["GeneratorDataset", "NumpySlicesDataset"]
@@ -82,7 +83,7 @@ class GeneratorDataset(Dataset):
 
     def __init__(self, source: Any, column_names: Sequence[str], shuffle: Optional[bool] = None, **_: Any) -> None:
         if shuffle:
-            raise NotImplementedError("the fake MindSpore keeps the order of rows: use shuffle=False")
+            raise NotSupported("the fake MindSpore keeps the order of rows", hint="use shuffle=False")
 
         def rows() -> Iterator[_Row]:
             found = source() if callable(source) else (source[at] for at in range(len(source)))
@@ -99,7 +100,7 @@ class NumpySlicesDataset(Dataset):
         self, data: Any, column_names: Optional[Sequence[str]] = None, shuffle: Optional[bool] = None, **_: Any
     ) -> None:
         if shuffle:
-            raise NotImplementedError("the fake MindSpore keeps the order of rows: use shuffle=False")
+            raise NotSupported("the fake MindSpore keeps the order of rows", hint="use shuffle=False")
         columns = list(data.values()) if isinstance(data, dict) else list(data) if isinstance(data, tuple) else [data]
         arrays = [np.asarray(column) for column in columns]
         names = list(data) if isinstance(data, dict) else column_names or [f"column_{at}" for at in range(len(arrays))]

@@ -18,6 +18,8 @@ from ascend_dump.cann.mapping import MAPPING, mapping_line, needs_mapping
 from ascend_dump.fakes._mindspore_types import BFLOAT16
 
 if TYPE_CHECKING:
+    from ascend_dump.fakes._npu_disk import Disk
+
     _Array = np.ndarray[Any, Any]
 
 __all__ = ["Folder", "npy_bytes"]
@@ -38,10 +40,11 @@ def npy_bytes(array: _Array) -> bytes:
 
 
 class Folder:
-    """One directory of a dump. log: takes what MindSpore would only log."""
+    """One directory of a dump. disk: where it is. log: takes what MindSpore would only log."""
 
-    def __init__(self, path: Path, log: Callable[[str, str], None]) -> None:
+    def __init__(self, path: Path, disk: Disk, log: Callable[[str, str], None]) -> None:
         self.path = path
+        self._disk = disk
         self._log = log
         self._numbers = random.Random()
 
@@ -90,6 +93,7 @@ class Folder:
             return
         place = self.path / name
         try:
+            data = data[: self._disk.take(self.path, len(data))]
             if place.exists():
                 place.chmod(_FILE | 0o200)
             fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flag, _FILE | 0o200)

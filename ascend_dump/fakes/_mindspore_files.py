@@ -40,6 +40,8 @@ class Selection:
     def __init__(self, settings: Settings, process: Process) -> None:
         self._ranges = iteration_ranges(settings.iteration)
         self._kernels = KernelSelector(settings.kernels) if settings.dump_mode == 1 else None
+        #: Entries of `kernels` that have matched nothing yet.
+        self._unused = dict.fromkeys(entry for entry in settings.kernels if entry) if settings.dump_mode == 1 else {}
         self._marked = settings.dump_mode == 2
         self.inputs = settings.input_output in (0, 1)
         self.outputs = settings.input_output in (0, 2)
@@ -54,10 +56,21 @@ class Selection:
     def takes_node(self, node: Node, name: str) -> bool:
         if self._marked:
             return node.marked
-        return self._kernels is None or self._kernels.matches(name)
+        return self._named(name)
 
     def takes_parameter(self, name: str) -> bool:
-        return not self._marked and (self._kernels is None or self._kernels.matches(name))
+        return not self._marked and self._named(name)
+
+    def _named(self, name: str) -> bool:
+        if self._kernels is None:
+            return True
+        for entry in [entry for entry in self._unused if KernelSelector([entry]).matches(name)]:
+            del self._unused[entry]
+        return self._kernels.matches(name)
+
+    def unused(self) -> list[str]:
+        """Entries of `kernels` that no operator and no parameter had the name of."""
+        return list(self._unused)
 
 
 class _Piece(NamedTuple):
@@ -86,12 +99,17 @@ class Dumper:
         return Path(self.settings.path) / f"rank_{self.process.rank_id}"
 
     def folder(self, *parts: str) -> Folder:
-        return Folder(self._root.joinpath(*parts), self.process.log)
+        return Folder(self._root.joinpath(*parts), self.process.npu.disk, self.process.log)
 
     def stamp(self) -> int:
         """Microseconds since the epoch, another one for each file."""
         self._last_stamp = max(self._last_stamp + 1, int(self.process.npu.now * 1_000_000))
         return self._last_stamp
+
+    def close(self) -> None:
+        """What MindSpore says when the process ends."""
+        for entry in self.selection.unused():
+            self.process.log("WARNING", f"[DataDump] Unused Kernel in json: {entry}")
 
     # Once per process and once per graph.
 

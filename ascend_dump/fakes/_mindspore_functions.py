@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
+from ascend_dump._errors import NotSupported
 from ascend_dump.fakes._mindspore_kernels import KERNELS, Changed
 from ascend_dump.fakes._mindspore_process import current
 from ascend_dump.fakes._mindspore_types import DTYPES, DType, Parameter, Tensor, array_of, dtype_of
@@ -199,7 +200,9 @@ def reshape(x: Any, shape: Sequence[int]) -> Tensor:
 
 def flatten(x: Any, order: str = "C", *, start_dim: int = 1, end_dim: int = -1) -> Tensor:
     if order != "C" or start_dim != 1 or end_dim != -1:
-        raise NotImplementedError("the fake MindSpore flattens everything but the first dimension, in C order")
+        raise NotSupported(
+            "the fake MindSpore flattens everything but the first dimension, in C order", hint="use ops.reshape"
+        )
     return execute("Flatten", _tensor(x))[0]
 
 
@@ -255,7 +258,7 @@ def amin(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
 
 def argmax(x: Any, dim: Optional[int] = None, keepdim: bool = False) -> Tensor:
     if keepdim:
-        raise NotImplementedError("the fake MindSpore has no keepdim for argmax")
+        raise NotSupported("the fake MindSpore has no keepdim for argmax", hint="reshape its result")
     return execute("ArgMaxExt", _tensor(x), axis=dim)[0]
 
 

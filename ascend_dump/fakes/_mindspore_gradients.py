@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 
+from ascend_dump._errors import NotSupported
 from ascend_dump.fakes._mindspore_functions import call, execute, expanded, matmul_kernel
 from ascend_dump.fakes._mindspore_types import Tensor
 
@@ -41,7 +42,7 @@ def sum_scope(node: Node) -> str:
 def _first(grads: Grads) -> Tensor:
     found = grads[0]
     if found is None:
-        raise NotImplementedError("the fake MindSpore differentiates first outputs only")
+        raise NotSupported("the fake MindSpore differentiates first outputs only", hint="use the first one in the loss")
     return found
 
 
@@ -87,7 +88,7 @@ def _unary(made: Callable[..., Tensor]) -> Rule:
 def _matmul(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
     dy, a, b = _first(grads), _value(node, 0), _value(node, 1)
     if node.op_type != "MatMul" or dy.ndim != 2:
-        raise NotImplementedError("the fake MindSpore differentiates products of matrices only")
+        raise NotSupported("the fake MindSpore differentiates products of matrices only", hint="reshape to matrices")
     flip_a, flip_b = bool(node.before[2]), bool(node.before[3])
     da = db = None
     if asked[0]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import numpy as np
 
+from ascend_dump._errors import NotSupported
 from ascend_dump.fakes._mindspore_types import Parameter, Tensor
 
 if TYPE_CHECKING:
@@ -138,7 +139,9 @@ class Tape:
                 continue
             rule = GRADIENTS.get(node.op_type)
             if rule is None:
-                raise NotImplementedError(f"the fake MindSpore has no gradient of {node.op_type}")
+                raise NotSupported(
+                    f"the fake MindSpore has no gradient of {node.op_type}", hint=f"it has {', '.join(GRADIENTS)}"
+                )
             asked = [id(one) in reached for one in node.inputs]
             with self.within(f"Gradients/{node.scope}/Grad_{node.op_type}"):
                 found = rule(node, outer, asked)

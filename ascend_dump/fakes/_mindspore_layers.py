@@ -10,6 +10,7 @@ from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
+from ascend_dump._errors import NotSupported
 from ascend_dump.fakes import _mindspore_functions as ops
 from ascend_dump.fakes._mindspore_cell import Cell
 from ascend_dump.fakes._mindspore_functions import call, execute
@@ -77,7 +78,7 @@ class Dropout(Cell):
 
     def construct(self, x: Any) -> Any:
         if self.training and self.p:
-            raise NotImplementedError("the fake MindSpore has no random operators: use nn.Dropout(p=0.0)")
+            raise NotSupported("the fake MindSpore has no random operators", hint="use nn.Dropout(p=0.0)")
         return x
 
 
@@ -143,7 +144,9 @@ class Conv2d(Cell):
     ) -> None:
         super().__init__()
         if dilation != 1 or group != 1 or data_format != "NCHW":
-            raise NotImplementedError("the fake MindSpore convolves with dilation 1, group 1 and data_format NCHW")
+            raise NotSupported(
+                "the fake MindSpore convolves with dilation 1, group 1 and data_format NCHW only", hint="leave them out"
+            )
         self.kernel_size, self.stride = _pair(kernel_size), _pair(stride)
         self.pad_mode, self.padding, self.has_bias = pad_mode, padding, has_bias
         init = "he_uniform" if weight_init is None else weight_init
@@ -246,7 +249,9 @@ class SoftmaxCrossEntropyWithLogits(_Loss):
     def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
         if self.sparse:
             if self.reduction != "mean":
-                raise NotImplementedError("the fake MindSpore computes the sparse loss with reduction='mean'")
+                raise NotSupported(
+                    "the fake MindSpore computes the sparse loss with one reduction", hint="use reduction='mean'"
+                )
             return execute("SparseSoftmaxCrossEntropyWithLogits", logits, labels, is_grad=False)[0]
         return self.get_loss(execute("SoftmaxCrossEntropyWithLogits", logits, labels)[0])
 
@@ -254,7 +259,9 @@ class SoftmaxCrossEntropyWithLogits(_Loss):
 class CrossEntropyLoss(_Loss):
     def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
         if self.reduction != "mean":
-            raise NotImplementedError("the fake MindSpore computes CrossEntropyLoss with reduction='mean'")
+            raise NotSupported(
+                "the fake MindSpore computes CrossEntropyLoss with one reduction", hint="use reduction='mean'"
+            )
         return ops.cross_entropy(logits, labels)
 
 

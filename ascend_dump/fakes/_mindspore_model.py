@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from ascend_dump._errors import NotSupported
 from ascend_dump.fakes._mindspore_cell import Cell
 from ascend_dump.fakes._mindspore_optimizers import Optimizer, TrainOneStepCell, WithEvalCell, WithLossCell
 from ascend_dump.fakes._mindspore_types import Tensor
@@ -139,7 +140,7 @@ class Model:
         **settings: Any,
     ) -> None:
         if amp_level != "O0":
-            raise NotImplementedError("the fake MindSpore has no mixed precision: leave amp_level at O0")
+            raise NotSupported("the fake MindSpore has no mixed precision", hint="leave amp_level at O0")
         self._network, self._loss_fn, self._optimizer = network, loss_fn, optimizer
         self._metrics = _metrics(metrics)
         self._train_network = self._build(network, loss_fn, optimizer)
@@ -225,7 +226,7 @@ def _metrics(given: Any) -> dict[str, Any]:
         return dict(given)
     unknown = [name for name in given or () if name not in ("accuracy", "acc")]
     if unknown:
-        raise NotImplementedError(f"the fake MindSpore knows the metric 'accuracy', not {unknown[0]!r}")
+        raise NotSupported(f"the fake MindSpore has no metric {unknown[0]!r}", hint="it knows 'accuracy'")
     return {name: Accuracy() for name in given or ()}
 
 

@@ -72,7 +72,7 @@ class ModelDumper(Dumper):
         if not overflow and self.settings.op_debug_mode != 4 and not self.selection.takes_step(iteration):
             return False
         root = Path(self.settings.path)
-        folder = Folder(root / str(iteration), self.process.log)
+        folder = Folder(root / str(iteration), self.process.npu.disk, self.process.log)
         if not folder.create():
             return False
         if overflow:
@@ -80,7 +80,7 @@ class ModelDumper(Dumper):
             return self.process.npu.arm_ge(options) == 0
         text = json.dumps({"dump": self._settings_of(folder.path)})
         name = f"acl_dump_{self.process.context['device_id']}.json"
-        Folder(root, self.process.log).write(name, text.encode())
+        Folder(root, self.process.npu.disk, self.process.log).write(name, text.encode())
         return self.process.npu.arm_acl(root / name) == 0
 
     def _settings_of(self, path: Path) -> dict[str, object]:
@@ -99,7 +99,7 @@ class ModelDumper(Dumper):
         """Put arrays in the place of one file of CANN's."""
         op_type, op_name, task, stream, _ = path.name.split(".")[:5]
         dump = read_header(path)
-        folder = Folder(path.parent, self.process.log)
+        folder = Folder(path.parent, self.process.npu.disk, self.process.log)
         for tensor in dump.tensors:
             if op_type == "Opdebug":
                 text = json.dumps(decode_overflow(payload(dump, tensor).tobytes()).document)

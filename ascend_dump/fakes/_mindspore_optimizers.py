@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ascend_dump._errors import NotSupported
 from ascend_dump.fakes._mindspore_cell import Cell
 from ascend_dump.fakes._mindspore_functions import call, execute
 from ascend_dump.fakes._mindspore_graph import Tape
@@ -29,7 +30,7 @@ class Optimizer(Cell):
         if not self._parameters:
             raise ValueError("For 'Optimizer', the argument parameters must not be empty.")
         if not isinstance(learning_rate, (int, float, Tensor)):
-            raise NotImplementedError("the fake MindSpore takes a number as learning_rate, no schedule")
+            raise NotSupported("the fake MindSpore has no schedule for learning_rate", hint="give a number")
         self.learning_rate = Parameter(_number(learning_rate), name="learning_rate")
         self.global_step = Parameter(Tensor(np.zeros(1, np.int32)), name="global_step")
         self.weight_decay = float(weight_decay)
@@ -146,7 +147,7 @@ class Adam(Optimizer):
         super().__init__(learning_rate, params, weight_decay)
         _no_scale(loss_scale)
         if use_nesterov:
-            raise NotImplementedError("the fake MindSpore has no use_nesterov for Adam")
+            raise NotSupported("the fake MindSpore has no use_nesterov for Adam", hint="leave it at False")
         self.beta1, self.beta2, self.eps = (np.asarray(one, np.float32) for one in (beta1, beta2, eps))
         self.beta1_power = Parameter(_number(1.0), name="beta1_power")
         self.beta2_power = Parameter(_number(1.0), name="beta2_power")
@@ -165,7 +166,7 @@ class Adam(Optimizer):
 
 def _no_scale(loss_scale: float) -> None:
     if loss_scale != 1.0:
-        raise NotImplementedError("the fake MindSpore has no loss_scale: leave it at 1.0")
+        raise NotSupported("the fake MindSpore has no loss_scale", hint="leave it at 1.0")
 
 
 class WithLossCell(Cell):
@@ -198,7 +199,7 @@ class TrainOneStepCell(Cell):
     def __init__(self, network: Cell, optimizer: Optimizer, sens: float = 1.0) -> None:
         super().__init__(auto_prefix=False)
         if sens != 1.0:
-            raise NotImplementedError("the fake MindSpore has no sens: leave it at 1.0")
+            raise NotSupported("the fake MindSpore has no sens", hint="leave it at 1.0")
         self.network, self.optimizer = network, optimizer
         self.weights = optimizer.parameters
 

@@ -133,6 +133,11 @@ class Process:
             self._iteration = settings.initial_iteration
         return settings
 
+    def close(self) -> None:
+        """End the process."""
+        if self._dumper is not None and self._dumps_tensors:
+            self._dumper.close()
+
     def initialize_device(self) -> None:
         """What the first operator, the first compilation and `communication.init` do."""
         if self.target in self.initialized:

@@ -5,6 +5,7 @@ Sources: adump file_utils (O_APPEND, permissions, the limit of 1 MiB, ENAMETOOLO
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Sequence
@@ -40,6 +41,18 @@ class Disk:
     def fill(self, free_bytes: int) -> None:
         """Leave so many bytes free; what is written from now on uses them up."""
         self._left = free_bytes
+
+    def take(self, directory: Path, size: int) -> int:
+        """Use up room for a file that another writer of the host writes there.
+
+        Returns how many of its bytes to write, fewer where files are cut off. Raises OSError where it does not fit.
+        """
+        if size > (self._free(directory) if self._left is None else self._left):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = size if self.cut_after is None else min(size, self.cut_after)
+        if self._left is not None:
+            self._left -= written
+        return written
 
     def write_dump(self, path: str, tensors: Sequence[Any], *, exception: bool = False, **header: Any) -> None:
         """Append a dump file. path: the whole text of it as CANN builds it, doubled slashes included."""

@@ -33,9 +33,11 @@ Known differences from MindSpore:
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -46,7 +48,7 @@ from ascend_dump.fakes import _mindspore_model as model
 from ascend_dump.fakes import _mindspore_optimizers as optimizers
 from ascend_dump.fakes import _mindspore_types as types
 from ascend_dump.fakes._mindspore_layers import LAYERS
-from ascend_dump.fakes._mindspore_process import GRAPH_MODE, PYNATIVE_MODE, start_process
+from ascend_dump.fakes._mindspore_process import GRAPH_MODE, PYNATIVE_MODE, current, start_process
 from ascend_dump.mindspore.runtime import parse_version
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from ascend_dump.fakes._mindspore_process import Process
     from ascend_dump.fakes.npu import Npu
 
-__all__ = ["modules"]
+__all__ = ["modules", "patches"]
 
 _DEVICES = ("CPU", "GPU", "Ascend")
 _CONTEXT = (
@@ -91,8 +93,24 @@ def modules(npu: Npu) -> Mapping[str, Fill]:
         for name in _NAMES:
             if name.rpartition(".")[0] == module.__name__:
                 importlib.import_module(name)
+        module.__getattr__ = functools.partial(_missing, module)  # type: ignore[method-assign]  # PEP 562
 
     return dict.fromkeys(_NAMES, fill)
+
+
+@contextlib.contextmanager
+def patches(npu: Npu, modules: Mapping[str, Any]) -> Iterator[None]:
+    """The end of the installation is the end of the process."""
+    process = current()
+    try:
+        yield
+    finally:
+        process.close()
+
+
+def _missing(module: ModuleType, name: str) -> Any:
+    there = ", ".join(sorted(known for known in vars(module) if not known.startswith("_")))
+    raise AttributeError(f"the fake {module.__name__} has no {name!r}; it has {there}")
 
 
 def _content(process: Process) -> dict[str, Mapping[str, Any]]:

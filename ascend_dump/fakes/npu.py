@@ -135,6 +135,11 @@ class Npu:
         return self._service.disk.log
 
     @property
+    def disk(self) -> Disk:
+        """The host's disk, for what the host writes beside CANN."""
+        return self._service.disk
+
+    @property
     def dump_root(self) -> Optional[Path]:
         """The time directory of the dump that is on, which need not exist yet; None when none is."""
         arming = self._acl or next(reversed(list(self._ge.values())), None)

@@ -183,6 +183,13 @@ def run_several_graphs() -> None:
             y = self.soft(self.parts(x) - others[0])
             return self.loss(y, x) + y.sum()
 
+    class Types(nn.Cell):
+        def construct(self, x):
+            whole = (ops.cast(x, ms.int8), ops.cast(x, ms.uint8), ops.cast(x, ms.int32), ops.cast(x, ms.int64))
+            return (*whole, ops.cast(x, ms.float16), ops.cast(x, ms.float64), ops.cast(x, ms.bool_))
+
+    for found in Types()(rows()):
+        found.asnumpy()
     for net, inputs in ((Constant(), [rows()]), (Narrow(), [rows()]), (Layers(), [rows(), rows()])):
         for _ in range(2):
             net(*inputs).asnumpy()

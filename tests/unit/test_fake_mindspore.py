@@ -10,9 +10,7 @@ import io
 import json
 import os
 import re
-import signal
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -487,23 +485,46 @@ def test_the_npy_header_is_one_that_numpy_reads(array):
     assert read.tobytes() == array.tobytes()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files")
-def test_a_file_that_cannot_be_written_ends_the_run(npu, config):
-    import resource
-
+def test_a_full_disk_ends_the_run(npu, config):
     in_graph_mode()
     config()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     net = dense_net()
     net.compile(rows())
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        with pytest.raises(RuntimeError, match="This error may be caused by insufficient disk space"):
-            net(rows())
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, before)
+    npu.fill_disk(500)
+    with pytest.raises(RuntimeError, match="This error may be caused by insufficient disk space"):
+        net(rows())
+
+
+def test_a_file_that_was_cut_off_is_told_by_the_reader(npu, config, tmp_path):
+    in_graph_mode()
+    config(dump_mode=1, kernels=["relu"])
+    npu.truncate_files(130)
+    dense_net()(rows())
+    records = list(ascend_dump.open(tmp_path / OUT))
+    assert len(records) == 2
+    for record in records:
+        with pytest.raises(ascend_dump.CorruptDump):
+            record.numpy()
+
+
+def test_entries_that_match_nothing_are_told_at_the_end(config):
+    with fakes.install("mindspore") as npu:
+        in_graph_mode()
+        config(dump_mode=1, kernels=["relu", "Default/fc-Dense/MatMul-op9", "MatMul-op0", "fc.weight"])
+        dense_net()(rows())
+    unused = [line.rpartition(": ")[2] for line in npu.log if "Unused Kernel" in line]
+    # A parameter has the name of the last entry.
+    assert unused == ["Default/fc-Dense/MatMul-op9", "MatMul-op0"]
+
+
+def test_what_the_fake_lacks_is_said(npu):
+    ms = in_graph_mode()
+    with pytest.raises(AttributeError, match=r"the fake mindspore\.nn has no 'LSTM'; it has .*Conv2d"):
+        _ = ms.nn.LSTM
+    with pytest.raises(ascend_dump.NotSupported, match=r"use nn\.Dropout\(p=0\.0\)"):
+        ms.nn.Dropout(p=0.5).set_train()(rows())
+    with pytest.raises(ascend_dump.NotSupported, match="no gradient of ArgMaxExt"):
+        ms.grad(lambda x: ms.ops.argmax(x))(rows())
 
 
 def fields(data: bytes) -> list[tuple[int, Any]]:
