@@ -10,7 +10,7 @@ from ascend_dump._request import DumpRequest
 from ascend_dump.pytorch.calls import is_compiled
 from ascend_dump_torch._eager import can_force_eager
 
-__all__ = ["check"]
+__all__ = ["check", "compiled_problem"]
 
 
 _VALUES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
@@ -87,17 +87,24 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str]) -> list
             )
         )
     if target is not None and is_compiled(target):
-        problems.append(
-            Problem(
-                "AD212",
-                "warning" if can_force_eager() else "error",
-                "the model is compiled; selected steps run it eagerly, operator by operator"
-                if can_force_eager()
-                else "the model is compiled, and only PyTorch 2.6 and later can run it eagerly for a while",
-                "compare results with the compiled model outside the block if the difference matters"
-                if can_force_eager()
-                else "capture the model before torch.compile is applied",
-                "target",
-            )
-        )
+        problems.append(compiled_problem())
     return problems
+
+
+def compiled_problem() -> Problem:
+    """What becomes of compiled code in selected steps."""
+    if can_force_eager():
+        return Problem(
+            "AD212",
+            "warning",
+            "the model is compiled; selected steps run it eagerly, operator by operator",
+            "compare results with the compiled model outside the block if the difference matters",
+            "target",
+        )
+    return Problem(
+        "AD212",
+        "error",
+        "the model is compiled, and only PyTorch 2.6 and later can run it eagerly for a while",
+        "capture the model before torch.compile is applied",
+        "target",
+    )

@@ -16,7 +16,9 @@ from ascend_dump._paths import make_private_directory
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
 from ascend_dump.pytorch.calls import keep_hooks_quiet
+from ascend_dump.pytorch.compiled import Root
 from ascend_dump.pytorch.steps import ProcessSteps
+from ascend_dump_torch._check import compiled_problem
 from ascend_dump_torch._session import Session
 from ascend_dump_torch._stack import follow_inference_mode
 
@@ -48,6 +50,7 @@ class _Process:
         self._request = request
         self._process = os.getpid()
         self._session: Optional[Session] = None
+        self._told_compiled = False
         self._steps = ProcessSteps(self._called)
 
     def begin_again(self) -> None:
@@ -55,10 +58,10 @@ class _Process:
         self._session = None
         self._steps.begin_again()
 
-    def _called(self, root: torch.nn.Module, step: Optional[int]) -> None:
+    def _called(self, root: Root, step: Optional[int]) -> None:
         if step is None:
             if self._session is not None:
-                self._session.tracker.adopt(root)
+                self._adopt(root)
             return
         if self._session is None:
             instead = active_instead_of(self._adapter)
@@ -72,16 +75,25 @@ class _Process:
                 self._steps.end()
                 return
             make_private_directory(self._request.path)
-            self._session = Session(self._request, None, model=type(root).__name__, launched=True)
+            model = type(root).__name__ if isinstance(root, torch.nn.Module) else root.__name__
+            self._session = Session(self._request, None, model=model, launched=True)
         was_recording = self._session.recording
-        self._session.tracker.adopt(root)
+        self._adopt(root)
         self._session.guard(self._session.enter_step, step)
-        if self._session.recording and not was_recording:
+        if self._session.recording and not was_recording and not self._steps.compiled:
             # The session's own hooks were not there yet when this call began.
             self._session.guard(self._session.tracker.enter, root)
+        if self._session.recording and self._steps.compiled and not self._told_compiled:
+            self._told_compiled = True
+            log.warning("%s", compiled_problem())
         last = self._request.steps.last
         if not self._session.armed or self._session.failure or (last is not None and step > last):
             self._steps.end()
+
+    def _adopt(self, root: Root) -> None:
+        assert self._session is not None, "called once there is one"
+        if isinstance(root, torch.nn.Module):
+            self._session.guard(self._session.tracker.adopt, root)
 
     def stop(self) -> None:
         """At exit: finish the files, and say so when there are none."""

@@ -8,6 +8,7 @@ therefore always read anew: PyTorch marks such storages as not resizable.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -47,8 +48,8 @@ class _Known:
         self.unseen_writes = False
         #: Nobody has written to it since it was allocated, as far as is known.
         self.unset = False
-        #: A collective writes it right now, as far as is known.
-        self.in_flight = False
+        #: Ranges of bytes that collectives write right now, as far as is known.
+        self.in_flight: list[tuple[int, int]] = []
         self.version = -1
         self.ranges: list[_Range] = []
         #: Payloads whose bytes are still this memory, of whatever version.
@@ -122,23 +123,36 @@ class Tensors:
 
     def set_in_flight(self, tensor: torch.Tensor, in_flight: bool) -> None:
         """Say that a collective begins to write this memory, or that somebody has waited for it."""
-        self._any_in_flight |= in_flight
         for storage in storages_of(tensor):
             self.distrust_storage(storage)
-            self._find(storage).in_flight = in_flight
+        if in_flight:
+            self._any_in_flight = True
+            for storage in storages_of(tensor):
+                self._find(storage).in_flight.append(_range_in(tensor, storage))
+        else:
+            self.settle([tensor])
 
     def settle(self, tensors: list[torch.Tensor]) -> None:
-        """Call before an operator reads them: nobody may before the collectives have ended."""
-        if self._any_in_flight:
-            for tensor in tensors:
-                for storage in storages_of(tensor):
-                    known = self._known.get(storage._cdata)
-                    if known is not None:
-                        known.in_flight = False
+        """Call before an operator reads them: nobody may before the collectives that write there have ended."""
+        if not self._any_in_flight:
+            return
+        for tensor, storage, known in self._in_flight_around(tensors):
+            low, high = _range_in(tensor, storage)
+            known.in_flight = [(begin, end) for begin, end in known.in_flight if end <= low or high <= begin]
 
     def is_in_flight(self, tensor: torch.Tensor) -> bool:
-        known = (self._known.get(storage._cdata) for storage in storages_of(tensor))
-        return any(one is not None and one.in_flight for one in known)
+        for one, storage, known in self._in_flight_around([tensor]):
+            low, high = _range_in(one, storage)
+            if any(low < end and begin < high for begin, end in known.in_flight):
+                return True
+        return False
+
+    def _in_flight_around(self, tensors: list[torch.Tensor]) -> Iterator[tuple[torch.Tensor, Any, _Known]]:
+        for tensor in tensors:
+            for storage in storages_of(tensor):
+                known = self._known.get(storage._cdata)
+                if known is not None and known.in_flight:
+                    yield tensor, storage, known
 
     def item(
         self,
@@ -184,7 +198,7 @@ class Tensors:
             line.quantization = _quantization(tensor)
         if not nbytes:
             return Item(line, None)
-        if known.in_flight:
+        if known.in_flight and self.is_in_flight(tensor):
             line.skipped = "a collective writes it still"
             return Item(line, None)
         if unset:
@@ -282,6 +296,17 @@ def storages_of(tensor: torch.Tensor) -> list[Any]:
     if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
         return [part.untyped_storage() for part in (tensor.ccol_indices(), tensor.row_indices(), tensor.values())]
     return []
+
+
+def _range_in(tensor: torch.Tensor, storage: Any) -> tuple[int, int]:
+    """The bytes of its storage that a tensor lies in; all of it where that cannot be told."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return 0, storage.nbytes()
+    if not tensor.numel():
+        return 0, 0
+    size = tensor.element_size()
+    begin = tensor.storage_offset() * size
+    return begin, begin + (sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) + 1) * size
 
 
 def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -99,9 +99,12 @@ def _do_nothing() -> None:
     return None
 
 
-def is_root_call() -> bool:
-    """Whether the module whose hook calls this function is not called by another one, nor by a backward pass."""
-    return _current_node() is None and _calls(None, 2) < 2
+def is_root_call(*, running: bool = True) -> bool:
+    """Whether a call is not made by a module's, nor by a backward pass.
+
+    running: it is that of a module whose hook calls this function, so among the callers of this function itself.
+    """
+    return _current_node() is None and _calls(None, 1 + running) <= running
 
 
 def _is_top_level(module: torch.nn.Module, *, running: bool) -> bool:

@@ -195,6 +195,70 @@ def test_children(launched: Launched) -> None:
     assert states == ["complete", "complete", "complete", "running"]
 
 
+COMPILED = """
+import sys, torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+how = {how!r}
+if how == "in place":
+    model.compile(backend="aot_eager")
+    call = model
+elif how == "wrapped":
+    call = torch.compile(model, backend="aot_eager")
+elif how == "a part":
+    model[0] = torch.compile(model[0], backend="aot_eager")
+    call = model
+elif how == "decorator":
+    @torch.compile(backend="aot_eager")
+    def call(x):
+        return model(x) + model(-x)
+else:
+    call = torch.compile(backend="aot_eager")(lambda x: model(x)) if how == "function" else model
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for number in range(4):
+    loss = call(torch.full((3, 4), number + 1.0)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print(loss.item(), type(call).__name__, torch.compiler.is_compiling())
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "model", "module"),
+    [
+        ("in place", "Sequential", "0"),
+        ("wrapped", "Sequential", "0"),
+        ("a part", "Sequential", "0"),
+        ("function", "<lambda>", "0"),
+        ("decorator", "call", "0"),
+    ],
+)
+def test_compiled_code_runs_eagerly_in_selected_steps(how: str, model: str, module: str, launched: Launched) -> None:
+    from ascend_dump_torch._eager import can_force_eager
+
+    if not can_force_eager():
+        pytest.skip("only PyTorch 2.6 and later runs compiled code eagerly for a while")
+    done = launched.run(COMPILED.format(how=how), "--steps", "1|3")
+    plain = subprocess.run(
+        [sys.executable, "-c", COMPILED.format(how=how)], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert (float(done.stdout.split()[0]), done.stdout.split()[1:]) == (
+        pytest.approx(float(plain.stdout.split()[0]), rel=1e-5),
+        plain.stdout.split()[1:],
+    )
+    assert done.stderr.count("AD212") == (0 if how == "a part" else 1)
+    dump = launched.dump()
+    assert {record.step for record in dump} == {1, 3}
+    assert {record.model for record in dump} == {model}
+    calls = 2 if how == "decorator" else 1
+    for step, value in ((1, 2.0), (3, 4.0)):
+        records = list(dump.select(f"{module}/addmm_*", io="input", index=1, step=step))
+        assert [record.numpy()[0, 0] for record in records] == [value, -value][:calls]
+    first, second = (names_of(dump.select(f"{module}/*", step=step)) for step in (1, 3))
+    assert first == second
+
+
 def test_a_script_without_modules_says_so(launched: Launched) -> None:
     done = launched.run("import torch; print(torch.ones(2).sum().item())")
     assert done.stdout == "2.0\n"

@@ -86,7 +86,13 @@ class Truth(TorchDispatchMode):
         results = {argument.name for argument in func._schema.arguments if argument.is_out}
         given = tensors_in([*args, *(value for name, value in kwargs.items() if name not in results)])
         if func.namespace not in COLLECTIVES and not looks(func._schema):
-            self._in_flight = subtract(self._in_flight, given)
+            # Whoever reads a part has waited for the collective that writes it.
+            spans = [span(tensor) for tensor in given]
+            self._in_flight = [
+                (begin, end)
+                for begin, end in self._in_flight
+                if not any(begin < high and low < end for low, high in spans)
+            ]
         inputs = [self._value_of(tensor) for tensor in given]
         result = func(*args, **kwargs)
         made = tensors_in([result])

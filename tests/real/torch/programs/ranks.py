@@ -140,7 +140,13 @@ def check_collectives(path: Path) -> None:
         work = dist.all_reduce(buffer, async_op=True)
         halves = buffer.view(2, -1)
         work.wait()
-        return [reduced, gathered, halves + 1]
+        whole = halves + 1
+        # Two on one buffer, as of bucketed gradients: the end of the first says nothing of the second.
+        first, second = dist.all_reduce(halves[0], async_op=True), dist.all_reduce(halves[1], async_op=True)
+        first.wait()
+        early = halves[0, : 1 << 10] * 2
+        second.wait()
+        return [reduced, gathered, whole, early, halves[1] + 1]
 
     results = reduce_and_gather()
     with ascend_dump.capture(path=path / "collectives", strict=True) as cap:
@@ -166,6 +172,15 @@ def check_collectives(path: Path) -> None:
         ("allreduce_", "input", one),
         ("add", "input", [3.0]),
         ("add", "output", [4.0]),
+        ("select", "input", [3.0]),
+        ("select", "output", [3.0]),
+        ("allreduce_", "input", [3.0]),
+        ("select", "output", [3.0]),
+        ("allreduce_", "input", [3.0]),
+        ("mul", "input", [6.0]),
+        ("mul", "output", [12.0]),
+        ("add", "input", [6.0]),
+        ("add", "output", [7.0]),
     ]
 
     def make_parallel() -> nn.Module:
