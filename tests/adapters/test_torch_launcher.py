@@ -325,6 +325,7 @@ def test_a_compiled_model(launched: Launched) -> None:
         "--steps",
         "1",
     )
-    assert (done.stdout, done.stderr) == ("3\n", "")
+    assert done.stdout == "3\n"
+    assert done.stderr.count("AD212") == 1
     assert {"inner/addmm_0", "sin_0"} <= names_of(launched.dump()), names_of(launched.dump())
     assert {record.step for record in launched.dump()} == {1}
