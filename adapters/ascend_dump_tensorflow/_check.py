@@ -76,7 +76,7 @@ def _of_request(request: DumpRequest) -> Iterator[Problem]:
     planned = Path(os.path.abspath(request.path), current_rank().level)
     while not planned.is_dir():
         planned = planned.parent
-    yield from check_parameters({**values, "dump_path": str(planned)}, situation=Situation.here())
+    yield from check_parameters({**values, "dump_path": os.path.realpath(planned)}, situation=Situation.here())
     for name in unknown_keys(values):
         yield Problem(
             "AD293",

@@ -6,6 +6,8 @@ operators are seen, loop bodies and branches included.
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Optional
@@ -18,12 +20,19 @@ if TYPE_CHECKING:
 
 __all__ = ["EagerRecorder"]
 
+log = logging.getLogger("ascend_dump")
+
 
 class EagerRecorder:
     """Records what the current thread executes between `begin_step` and `end_step`."""
 
-    def __init__(self, wanted: Callable[[str], bool], inputs: bool, outputs: bool) -> None:
+    def __init__(
+        self, wanted: Callable[[str], bool], inputs: bool, outputs: bool, fail: Callable[[Exception], None]
+    ) -> None:
+        """fail: what to do with an error of ours, which must not reach the operator that is recorded."""
         self.recording = False
+        self._fail = fail
+        self._thread = 0
         self._wanted = wanted
         self._inputs = inputs
         self._outputs = outputs
@@ -44,26 +53,36 @@ class EagerRecorder:
         if not self._ran_eagerly:
             tf.config.run_functions_eagerly(True)
         op_callbacks.add_op_callback(self._executed)
+        self._thread = threading.get_ident()
         self.recording = True
 
     def end_step(self) -> None:
-        if not self.recording:
+        if self._writer is None:
             return
         import tensorflow as tf
         from tensorflow.python.framework import op_callbacks
 
         self.recording = False
-        op_callbacks.remove_op_callback(self._executed)
+        if threading.get_ident() == self._thread:
+            op_callbacks.remove_op_callback(self._executed)
+        else:
+            # Callbacks belong to their thread; there it stays, and does nothing any more.
+            log.warning("the capture was ended in another thread than the one it recorded")
         if not self._ran_eagerly:
             tf.config.run_functions_eagerly(False)
         self._payloads = {}
+        self._writer = None
 
     def _executed(
         self, op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
     ) -> None:
         # With a graph an operator is being made, not run.
         if graph is None and self.recording:
-            self._record(op_type.decode() if isinstance(op_type, bytes) else str(op_type), inputs, outputs)
+            try:
+                self._record(op_type.decode() if isinstance(op_type, bytes) else str(op_type), inputs, outputs)
+            except Exception as error:
+                self.recording = False
+                self._fail(error)
 
     def _record(self, op_type: str, inputs: Any, outputs: Any) -> None:
         name = self._name(op_type)

@@ -6,6 +6,7 @@ One wrapper stands around `BaseSession.__init__` while somebody watches, and han
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 from typing import Any, Callable, Optional, Protocol
 
@@ -19,6 +20,8 @@ class Watcher(Protocol):
     def created(self, session: Any) -> None:
         """A session was made with it."""
 
+
+log = logging.getLogger("ascend_dump")
 
 _watchers: list[Watcher] = []
 #: The class whose `__init__` is wrapped, what it was, and the wrapper.
@@ -64,13 +67,23 @@ def _install() -> None:
     def wrapper(self: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
         # The list itself: the launcher's watcher may add one that is for this very session.
         for watcher in _watchers:
-            config = watcher.configure(config)
+            config = _guarded(watcher.configure, config, otherwise=config)
         before(self, target, graph, config)
         for watcher in tuple(_watchers):
-            watcher.created(self)
+            _guarded(watcher.created, self)
 
     where.__init__ = wrapper
     _wrapped = (where, before, wrapper)
+
+
+def _guarded(function: Callable[[Any], Any], argument: Any, otherwise: Any = None) -> Any:
+    """The user's session is made, whatever we fail at: what is wrong with its arguments TensorFlow says itself."""
+    try:
+        return function(argument)
+    except Exception as error:
+        log.warning("a session is left as it is: %r", error)
+        log.debug("watching a session failed", exc_info=True)
+        return otherwise
 
 
 def _leads_to(function: Any, wrapper: Any) -> bool:

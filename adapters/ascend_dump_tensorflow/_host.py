@@ -129,7 +129,7 @@ class HostSession:
         self._undo.append(lambda: _hook.unwatch(self))
         self._undo.append(replace_runs(self))
         if kind == "process" and tensorflow.executing_eagerly() and not launched:
-            self._eager = EagerRecorder(self._wanted, self._inputs, self._outputs)
+            self._eager = EagerRecorder(self._wanted, self._inputs, self._outputs, self._failed)
 
     def configure(self, config: Any) -> Any:
         self._local.taken = False
@@ -153,10 +153,9 @@ class HostSession:
         if self._eager is None or not self._armed:
             raise CaptureError("this capture draws no steps: sessions count their own", hint="leave cap.step() out")
         writer = self._writers.get("eager")
-        if self._eager.recording:
-            self._eager.end_step()
-            if writer is not None:
-                writer.end_step()
+        self._eager.end_step()
+        if writer is not None:
+            writer.end_step()
         if number is None or number not in self._request.steps or self._is_over():
             return
         if writer is None:
@@ -262,6 +261,9 @@ class HostSession:
             error.reported = True
             log.warning("%s", error)
             log.debug("recording a run failed", exc_info=True)
+
+    def _failed(self, error: Exception) -> None:
+        self._give_up(error, None)
 
     def _write_manifest(self) -> None:
         writers = list(self._writers.values())

@@ -58,6 +58,7 @@ class NpuSession:
         self._foreign = 0
         self._own: dict[str, int] = {}
         self._since = time.time() - 1
+        self._device_was_closed = device() is not None and not device_is_open()
         place = Path(os.path.abspath(request.path)) / current_rank().level
         self.root = make_run_directory(place)
         self.values = parameters(request.replace(path=self.root), names=operators_of(request), known_options=OPTIONS)
@@ -73,6 +74,11 @@ class NpuSession:
         undo, self._undo = self._undo, []
         for step in reversed(undo):
             step()
+        if undo and self._device_was_closed and device_is_open():
+            log.warning(
+                "npu_device was opened inside the block: CANN goes on dumping what runs there until it is closed, "
+                "at the end of the process [AD294]"
+            )
         still = [one for one in (reference() for reference in self._sessions) if _is_open(one)]
         if undo and still:
             log.warning(

@@ -253,6 +253,25 @@ def test_sessions_are_as_before(tf: Any, capture: Any, monkeypatch: pytest.Monke
     assert where.__init__ is before
 
 
+def test_a_failure_of_ours_does_not_keep_a_session_from_being_made(tf: Any, caplog: Any) -> None:
+    class Broken:
+        def configure(self, config: Any) -> Any:
+            raise OSError("no such thing")
+
+        def created(self, session: Any) -> None:
+            raise OSError("nor this")
+
+    watcher = Broken()
+    _hook.watch(watcher)
+    try:
+        with caplog.at_level(logging.WARNING, "ascend_dump"):
+            run_network(tf, None)
+    finally:
+        _hook.unwatch(watcher)
+    assert "no such thing" in caplog.text
+    assert "nor this" in caplog.text
+
+
 # TensorFlow 2.
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -171,6 +172,42 @@ def test_other_threads_are_left_alone(capture: Any) -> None:
         thread.start()
         thread.join()
     assert {one.op_type for one in cap.dump()} == {"AddV2"}
+
+
+def test_a_failure_of_ours_is_told_once_and_the_program_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from ascend_dump_tensorflow import _eager
+    from tensorflow.python.eager import context
+
+    def fail(*args: Any) -> None:
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr(_eager, "payload_of", fail)
+    cap = ascend_dump.capture(path=tmp_path / "dumps", framework="tensorflow")
+    with caplog.at_level(logging.WARNING, "ascend_dump"), cap:
+        assert [float(tf.add(1.0, 2.0)) for _ in range(3)] == [3.0] * 3
+        cap.step()
+        assert float(tf.add(1.0, 2.0)) == 3.0
+    assert caplog.text.count("no memory") == 1
+    assert context.context().op_callbacks == []
+    assert not tf.config.functions_run_eagerly()
+
+
+def test_a_capture_that_another_thread_ends_is_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from tensorflow.python.framework import op_callbacks
+
+    cap = ascend_dump.capture(path=tmp_path / "dumps", framework="tensorflow").start()
+    tf.add(1.0, 2.0)
+    with caplog.at_level(logging.WARNING, "ascend_dump"):
+        thread = threading.Thread(target=cap.stop)
+        thread.start()
+        thread.join()
+    assert "another thread" in caplog.text
+    count = len(cap.dump())
+    tf.add(1.0, 2.0)
+    assert len(cap.dump()) == count == 3
+    op_callbacks.clear_op_callbacks()
 
 
 def test_keras_models(capture: Any) -> None:
