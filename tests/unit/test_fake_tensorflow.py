@@ -272,3 +272,29 @@ def test_the_application_ends_with_what_main_returns(tf: Any) -> None:
     with pytest.raises(SystemExit) as end:
         tf.app.run(lambda argv: len(argv), argv=["program", "argument"])
     assert end.value.code == 2
+
+
+def test_tensors_and_operations_run_in_the_default_session(tf: Any) -> None:
+    x = tf.constant([1.0, 4.0])
+    counter = tf.get_variable("n", [], initializer=tf.zeros_initializer())
+    with pytest.raises(ValueError, match="session"):
+        x.eval()
+    session = tf.InteractiveSession()
+    counter.initializer.run()
+    tf.assign_sub(counter, 2.0).op.run()
+    assert (counter.eval(), tf.sqrt(x).eval().tolist()) == (-2, [1, 2])
+    session.close()
+    with tf.Session() as session:
+        assert tf.get_default_session() is session
+        found = session.run([tf.concat([x, x], 0), tf.transpose([[1, 2]]), tf.stop_gradient(x), tf.reduce_max(x)])
+    assert [np.asarray(each).tolist() for each in found] == [[1, 4, 1, 4], [[1], [2]], [1, 4], 4]
+
+
+def test_metrics_gather_over_batches(tf: Any) -> None:
+    labels, predictions = (tf.placeholder(tf.int64, [None]) for _ in range(2))
+    value, update = tf.metrics.accuracy(labels, predictions)
+    with tf.Session() as session:
+        session.run(tf.local_variables_initializer())
+        for row in ([1, 1], [1, 0]):
+            session.run(update, {labels: [1, 1], predictions: row})
+        assert session.run(value) == pytest.approx(0.75)
