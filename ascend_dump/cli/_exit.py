@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, ConfigError, ReadError, WriteError
 
-__all__ = ["Exit", "exit_code"]
+__all__ = ["Exit", "exit_code", "missing_package"]
 
 
 class Exit(IntEnum):
@@ -48,8 +48,14 @@ _OF_ERROR: tuple[tuple[type[AscendDumpError], Exit], ...] = (
 
 
 def exit_code(error: BaseException) -> Exit:
-    """The code for an error; everything that is not an AscendDumpError is ours to mend."""
+    """The code for an error; what is neither an AscendDumpError nor a missing package is ours to mend."""
     for kind, code in _OF_ERROR:
         if isinstance(error, kind):
             return code
-    return Exit.INTERNAL
+    return Exit.UNAVAILABLE if missing_package(error) else Exit.INTERNAL
+
+
+def missing_package(error: BaseException) -> str:
+    """The package that the environment lacks, if that is the error."""
+    name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    return "" if name.startswith("ascend_dump") else name.partition(".")[0]

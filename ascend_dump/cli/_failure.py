@@ -9,7 +9,7 @@ import click
 
 from ascend_dump._errors import AscendDumpError
 from ascend_dump._version import __version__
-from ascend_dump.cli._exit import Exit, exit_code
+from ascend_dump.cli._exit import Exit, exit_code, missing_package
 from ascend_dump.cli._root import debugging
 
 __all__ = ["error_fields", "report"]
@@ -29,6 +29,8 @@ def report(error: Exception, args: list[str]) -> Exit:
         write_document(sys.stdout, "error", {"exit": int(code), "error": error_fields(error)})
     if isinstance(error, click.ClickException):
         error.show()
+    elif missing_package(error):
+        print(_missing(error), file=sys.stderr)
     elif code is not Exit.INTERNAL:
         print(f"error: {error}", file=sys.stderr)
     else:
@@ -47,6 +49,13 @@ def error_fields(error: Exception) -> dict[str, Any]:
             if getattr(error, name, None) is not None:
                 fields[name] = getattr(error, name)
     return fields
+
+
+def _missing(error: Exception) -> str:
+    return (
+        f"error: the package {missing_package(error)} is not installed in the environment of {sys.executable}\n"
+        "Hint: install ascend-dump anew, with its dependencies"
+    )
 
 
 def _internal(error: Exception) -> str:

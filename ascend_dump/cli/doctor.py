@@ -28,7 +28,7 @@ HOOK = "ascend_dump_startup.pth"
 #: Distributions by what they are for; each is looked up, none imported.
 _PACKAGES = {
     "needed": ("numpy", "ml-dtypes", "safetensors", "msgspec", "xxhash", "wrapt", "click"),
-    "optional": ("numba", "polars", "rich"),
+    "optional": ("numba", "polars"),
     "frameworks": ("torch", "torch-npu", "mindspore", "tensorflow"),
 }
 #: Without site there are neither .pth files nor a sitecustomize; -I and -E ignore PYTHONPATH.

@@ -117,6 +117,18 @@ def test_a_fault_of_ours_says_how_to_report_it(verb: Any, capsys: pytest.Capture
     assert json.loads(out)["error"] == {"type": "ZeroDivisionError", "message": "division by zero"}
 
 
+def test_a_missing_dependency_is_named(verb: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    verb(raising(ModuleNotFoundError("No module named 'msgspec.json'", name="msgspec.json")))
+    assert main(["explain"]) == Exit.UNAVAILABLE
+    _, err = capsys.readouterr()
+    assert "the package msgspec is not installed in the environment of " in err
+    assert "Hint: install ascend-dump anew" in err
+    assert "internal error" not in err
+
+    verb(raising(ModuleNotFoundError("No module named 'ascend_dump.gone'", name="ascend_dump.gone")))
+    assert main(["explain"]) == Exit.INTERNAL
+
+
 @pytest.mark.parametrize("road", ["--debug", "environment"])
 def test_debugging_shows_the_traceback(
     verb: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, road: str
