@@ -67,6 +67,7 @@ class Armed:
         self.pid = os.getpid()
         self.on = True
         self._scratch: Optional[Path] = None
+        self._removed = False
         place = Path(os.path.abspath(root.parent))
         try:
             if not _ACCEPTED.fullmatch(f"{place}/"):
@@ -99,6 +100,8 @@ class Armed:
 
     def lead_away(self) -> None:
         """Keep what MindSpore writes of graphs that it compiles from now on out of every dump."""
+        if self._removed:  # the process ends, and captures that nobody stopped are stopped last
+            return
         self._scratch = self._scratch or _temporary()
         aside = self._scratch / "aside"
         aside.mkdir(mode=0o700, exist_ok=True)
@@ -115,6 +118,7 @@ class Armed:
                     os.environ[name] = value
 
     def remove(self) -> None:
+        self._removed = True
         with contextlib.suppress(OSError, AttributeError):
             self.link.unlink()
         if self._scratch is not None:

@@ -380,6 +380,39 @@ with fakes.install("mindspore"):
 """
 
 
+UNSTOPPED = """
+import sys
+import numpy as np
+import ascend_dump
+from ascend_dump import fakes
+
+with fakes.install("mindspore"):
+    import mindspore as ms
+    ms.set_context(mode=ms.GRAPH_MODE)
+    net = ms.nn.Dense(4, 3)
+    cap = ascend_dump.capture(net, path=sys.argv[1]).start()
+    net(ms.Tensor(np.ones((2, 4), "f4")))
+    sys.exit()
+"""
+
+
+@pytest.mark.parametrize("name", ["plain", "with.dot"])
+def test_a_capture_that_nobody_stops_leaves_only_its_dump(name, tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", UNSTOPPED, tmp_path / name],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [path for path in tmp_path.rglob("*") if path.is_symlink()] == []
+    assert list(temporary.iterdir()) == []
+    assert len(ascend_dump.open(tmp_path / name)) > 0
+
+
 def launch(tmp_path: Path, settings: str, does: str = "run", **values: str) -> tuple[str, list[Path]]:
     dumps = tmp_path / "dumps"
     env = {name: value for name, value in os.environ.items() if not name.startswith(("ASCEND_DUMP", "RANK", "MS_"))}
