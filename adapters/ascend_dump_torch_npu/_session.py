@@ -20,7 +20,7 @@ from ascend_dump.cann import interface
 from ascend_dump.cann.config.of_request import save_config
 from ascend_dump.pytorch.calls import Watch
 from ascend_dump_torch_npu._interface import DumpInterface
-from ascend_dump_torch_npu._settings import INIT_CONFIG, build, build_initial, own_initial_config
+from ascend_dump_torch_npu._settings import INIT_CONFIG, build, build_initial, own_initial_config, torchair_dump
 
 __all__ = ["Session"]
 
@@ -178,6 +178,18 @@ class Session:
         self.guard(self._switch_off)
         self.armed = False
         self._let_go()
+        self._look_for_torchair()
+
+    def _look_for_torchair(self) -> None:
+        """A graph with dump options that was built in the block found the interface taken, and says nothing."""
+        reason = torchair_dump()
+        if reason is not None and self._request.scene != "exception" and self.failure is None:
+            self.failure = CaptureError(
+                f"torchair wanted acl's dump interface inside the block: {reason}; it did not get it, so graphs are "
+                "dumped only as this capture has set it",
+                hint="capture with framework='torchair', or leave the dump options out of its CompilerConfig",
+                code="AD261",
+            )
 
     def abandon(self) -> None:
         """In a forked child, where the NPU cannot be used."""

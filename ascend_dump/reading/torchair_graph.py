@@ -10,12 +10,12 @@ PyTorch's graph, the operators of GE and the lines of the program:
 Source: torchair 2.13, `_ge_concrete_graph/fx2ge_converter.py` and `ge/_ge_graph.py`. The text is parsed, never run.
 What it does not say:
 
-- The line of a program is written only where it comes for the first time. A node that comes from an earlier line
-  stands below another one, as in the second of two equal layers. So a node has no `source` once the operator that
-  began an earlier line comes again, until the next line. Without columns (before Python 3.11) a line that calls another
-  one and goes on may still be missed.
+- The line of a program is written only where it comes for the first time; a node that comes from an earlier line, as
+  in the second of two equal layers, stands below another one. Once an operator that began an earlier line comes again,
+  the nodes are taken to follow that line as they did before, and have no `source` from the first one on that does not,
+  until the next line. So `source` may be wrong where a program runs lines of equal operators in a new order.
 - A node of PyTorch without a known line is not written; its GE operators stand below the node before.
-- An operator with several outputs has its name in those of its outputs only; constants within calls have no name.
+- An operator with several outputs has its name in those of its outputs only; constants stand within calls, unnamed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FILE = re.compile(
 _BEGINNING = b"from torchair"
 _LINE = re.compile(r'# File "(.+?)", line (\d{1,9}), in ')
 _FX = re.compile(r"## FX Code: (\w+)(?:: .*?)? = (?:torch\.ops\.)?([\w.]+)\(")
-_STATEMENT = re.compile(r"([\w, ]+) = ge\.(\w+)\(")
+_STATEMENT = re.compile(r"\[?([\w, ]+)\]? = ge\.(\w+)\(")
 _NODE_NAME = re.compile(r'node_name="([^"]+)"\)$')
 _OUTPUT = re.compile(r"(.+)_(\d+)", re.ASCII)
 #: Constants stand in the line of their operator. Beyond the second limit its inputs are not looked for.
@@ -108,10 +108,7 @@ class _Reader:
         self._path = path
         self._graph = graph
         self._is_graph = False
-        self._source = ""
-        self._begins_line = False
-        #: What the first node of each line calls: where it comes again, so may the line.
-        self._beginners: set[str] = set()
+        self._lines = _Lines()
         self._fx: Optional[GraphOp] = None
         self._used = True
         #: Variable -> `name:output`.
@@ -124,7 +121,7 @@ class _Reader:
         if text.startswith("#"):
             place = _LINE.match(text)
             if place is not None:
-                self._source, self._begins_line = f"{place[1]}:{place[2]}", True
+                self._lines.begin(f"{place[1]}:{place[2]}")
                 return
             node = _FX.match(text)
             if node is not None:
@@ -141,12 +138,7 @@ class _Reader:
             raise CorruptDump("no graph of torchair in Python text", path=self._path, offset=offset)
 
     def _begin_node(self, name: str, target: str) -> None:
-        if self._begins_line:
-            self._beginners.add(target)
-        elif target in self._beginners:
-            self._source = ""
-        self._begins_line = False
-        self._fx = GraphOp(Node(name, "", (), self._graph), name, target, self._source)
+        self._fx = GraphOp(Node(name, "", (), self._graph), name, target, self._lines.of(target))
         self._used = False
 
     def _unused(self) -> Iterator[GraphOp]:
@@ -180,6 +172,46 @@ class _Reader:
             return ()
         names = [node.id for argument in call.args for node in ast.walk(argument) if isinstance(node, ast.Name)]
         return tuple(self._variables[one] for one in names if one in self._variables)
+
+
+class _Lines:
+    """Which line a node comes from, where only the first node of each new line tells it."""
+
+    def __init__(self) -> None:
+        self._line = ""
+        self._is_new = False
+        #: (line, target) of the nodes so far, None for one without a line.
+        self._past: list[Optional[tuple[str, str]]] = []
+        #: What the first node of a line calls -> the places of such nodes.
+        self._beginners: dict[str, list[int]] = {}
+        #: Where in the past the nodes are that come again; None in lines that are new, -1 where that is not known.
+        self._at: Optional[int] = None
+
+    def begin(self, line: str) -> None:
+        self._line, self._is_new = line, True
+
+    def of(self, target: str) -> str:
+        """The line of the next node, "" where it is not known."""
+        line = self._find(target)
+        self._past.append((line, target) if line else None)
+        return line
+
+    def _find(self, target: str) -> str:
+        if self._is_new:
+            self._beginners.setdefault(target, []).append(len(self._past))
+            self._is_new, self._at = False, None
+            return self._line
+        if self._at is None and target not in self._beginners:
+            return self._line
+        if self._at is not None and self._at >= 0:
+            then = self._past[self._at + 1]
+            if then is not None and then[1] == target:
+                self._at += 1
+                return then[0]
+        places = self._beginners.get(target, [])
+        self._at = places[0] if len(places) == 1 else -1
+        found = self._past[self._at] if self._at >= 0 else None
+        return "" if found is None else found[0]
 
 
 def _name_of_outputs(outputs: list[str]) -> str:

@@ -452,6 +452,25 @@ def test_torchairs_own_dump_is_refused_before_it_conflicts(tmp_path, monkeypatch
         torch._dynamo.reset()
 
 
+def test_a_graph_that_wants_the_interface_inside_the_block_is_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with fakes.install("torch_npu", "torchair"):
+        import torchair
+
+        config = torchair.CompilerConfig()
+        config.dump_config.enable_dump = True
+        model = torch.nn.Linear(4, 2).npu()
+        compiled = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config))
+        cap = capture(steps="0", strict=True).start()
+        x().relu()
+        compiled(x())
+        with pytest.raises(ascend_dump.CaptureError, match="inside the block") as told:
+            cap.stop()
+        assert told.value.code == "AD261"
+        assert cap.dump().select(op_type="Relu")
+        torch._dynamo.reset()
+
+
 def test_a_compiled_model_is_told(npu, model):
     assert problems(torch.compile(model, backend="eager"))["AD264"] == "warning"
 

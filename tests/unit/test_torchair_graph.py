@@ -61,7 +61,7 @@ def test_operators_with_several_outputs_are_named_by_them(tmp_path):
     one, two, three = read(
         tmp_path,
         'x_0 = ge.Data(index=0, node_name="x")\n'
-        "LayerNorm_1_0, LayerNorm_1_1, _ = ge.LayerNorm(x_0, None)\n"
+        "[LayerNorm_1_0, LayerNorm_1_1, LayerNorm_1_2] = ge.LayerNorm(x_0, None)\n"
         'Add_0 = ge.Add(LayerNorm_1_1, [x_0, ge.Const(1, dtype=0)], node_name="Add")\n',
     )
     assert (one.node.name, two.node.name) == ("x", "LayerNorm_1")
@@ -94,10 +94,46 @@ ReduceSum_0 = ge.ReduceSum(Relu_1_0, node_name="ReduceSum")
 """
 
 
-def test_a_second_layer_gets_no_line_of_another(tmp_path):
+def test_a_second_layer_follows_the_lines_of_the_first(tmp_path):
     found = {one.node.name: one.source for one in read(tmp_path, LAYER) if one.node.type}
     # torchair writes lines 5 and 6 once: what comes from them again stands below line 6.
-    assert found == {"MatMulV2": "m.py:5", "Relu": "m.py:6", "MatMulV2_1": "", "Relu_1": "", "ReduceSum": "m.py:9"}
+    first = {"MatMulV2": "m.py:5", "Relu": "m.py:6"}
+    assert found == {**first, "MatMulV2_1": "m.py:5", "Relu_1": "m.py:6", "ReduceSum": "m.py:9"}
+
+
+def as_torchair(nodes: list[tuple[int, str]]) -> str:
+    """The text of nodes (line, target): each line is written before its first node only."""
+    text, seen = "", set()
+    for number, (line, target) in enumerate(nodes):
+        if line not in seen:
+            text += f'\n# File "m.py", line {line}, in forward    ...\n'
+            seen.add(line)
+        text += f"## FX Code: n{number} = torch.ops.aten.{target}.default(x)\n"
+        text += f'X_{number}_0 = ge.X(x_0, node_name="X_{number}")\n'
+    return text
+
+
+def test_a_node_that_may_come_from_several_lines_has_none(tmp_path):
+    nodes = [(1, "t"), (1, "addmm"), (2, "t"), (2, "mul"), (1, "t"), (1, "addmm"), (2, "t"), (3, "sum"), (3, "neg")]
+    found = [one.source for one in read(tmp_path, as_torchair(nodes))]
+    assert found == ["m.py:1", "m.py:1", "m.py:2", "m.py:2", "", "", "", "m.py:3", "m.py:3"]
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=20), st.lists(st.integers(1, 3), min_size=6, max_size=6))
+def test_lines_of_different_operators_are_told_in_any_order(tmp_path_factory, order, lengths):
+    nodes = [(line, f"op{line}_{number}") for line in order for number in range(lengths[line])]
+    path = tmp_path_factory.mktemp("g") / NAME.format(1, 0)
+    path.write_text(HEAD + as_torchair(nodes))
+    assert [one.source for one in read_torchair_graph(path)] == [f"m.py:{line}" for line, _ in nodes]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from("abc")), max_size=25))
+def test_the_first_node_of_a_line_always_has_it(tmp_path_factory, nodes):
+    path = tmp_path_factory.mktemp("g") / NAME.format(1, 0)
+    path.write_text(HEAD + as_torchair(nodes))
+    firsts = {line: number for number, (line, _) in reversed(list(enumerate(nodes)))}
+    found = [one.source for one in read_torchair_graph(path)]
+    assert all(found[number] == f"m.py:{line}" for line, number in firsts.items())
 
 
 @pytest.mark.parametrize("text", ["", "print('hello')\n", "\0\xff\n" * 5])
