@@ -11,6 +11,8 @@ import os
 from types import ModuleType
 from typing import Any, Optional
 
+from ascend_dump.fakes._tf_process import import_tensorflow
+
 __all__ = ["fill", "set_npu_defaults"]
 
 #: Options of NPURunConfig beside those of RunConfig and of the dump, with their defaults.
@@ -102,7 +104,7 @@ class ProfilingConfig:
 
 def fill(module: ModuleType) -> None:
     """The classes; NPURunConfig extends the RunConfig of the TensorFlow that is there, where it has one."""
-    import tensorflow as tf
+    tf = import_tensorflow()
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 

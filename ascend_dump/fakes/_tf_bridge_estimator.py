@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from ascend_dump.fakes._tf_options import OPTIMIZER
+from ascend_dump.fakes._tf_process import import_tensorflow
 
 __all__ = ["fill"]
 
@@ -20,7 +21,7 @@ _OPTIMIZERS = ("pruning", "function", "constfold", "shape", "arithmetic", "loop"
 
 def fill(module: ModuleType) -> None:
     """NPUEstimator and NPUEstimatorSpec; without them where TensorFlow has no Estimator any more."""
-    import tensorflow as tf
+    tf = import_tensorflow()
     from tensorflow.core.protobuf import config_pb2
 
     config_kind = import_module(f"{module.__name__.rpartition('.')[0]}.npu_config").NPURunConfig

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ascend_dump.fakes._importing import Fill
 from ascend_dump.fakes._tf_bridge_config import set_npu_defaults
+from ascend_dump.fakes._tf_process import import_tensorflow
 from ascend_dump.fakes._tf_sessions import watch_sessions
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _RANK = "npu_rank_id"
 
 def fill_npu_init(process: Process, module: ModuleType) -> None:
     """Its names, and every session made from here on gets an NpuOptimizer."""
-    import tensorflow as tf
+    tf = import_tensorflow()
     from hccl.manage import api
     from hccl.split import api as split
     from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
@@ -107,8 +108,7 @@ def fill_npu_init(process: Process, module: ModuleType) -> None:
 
 def fill_npu_ops(process: Process, module: ModuleType) -> None:
     """The operators that initialise and shut down; TensorFlow's own NoOp stands in for them."""
-    import tensorflow as tf
-
+    tf = import_tensorflow()
     watch_sessions(process)
 
     def initialize_system(name: Any = None) -> Any:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["write_graph"]
 
-#: GE tries to write this many stages of a graph before the stage Build, as the gaps in real numbers show.
+#: The number in a file's name counts every stage of every graph that GE tries to write, so there are gaps between those
+#: written. How many stages come before Build depends on the version; this is some number.
 _STAGES = 17
 _DTYPES = {
     "float32": "DT_FLOAT",

@@ -36,10 +36,6 @@ class DType(NamedTuple):
     def is_floating(self) -> bool:
         return self.base_dtype.name.startswith("float")
 
-    @property
-    def _is_ref_dtype(self) -> bool:
-        return self.name.endswith("_ref")
-
     def __repr__(self) -> str:
         return f"tf.{self.name}"
 

@@ -10,8 +10,10 @@ import itertools
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
+from ascend_dump._errors import FrameworkMissing
 from ascend_dump.cann.config import keys
 from ascend_dump.fakes._tf_ge_text import write_graph
 from ascend_dump.fakes._tf_options import Attributes, Refused, read_attributes, read_device
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 #: What GEInitialize takes and no session can change.
 _OF_INIT = (keys.DUMP_DATA, keys.ENABLE_EXCEPTION)
 
-__all__ = ["GeSession", "Process", "process_of"]
+__all__ = ["GeSession", "Process", "import_tensorflow", "process_of"]
 
 
 class Process:
@@ -108,6 +110,17 @@ class GeSession:
             npu.unload_model(model)
         self._models.clear()
         npu.disarm_ge(session=self._number)
+
+
+def import_tensorflow() -> Any:
+    """The TensorFlow that is there. Raises FrameworkMissing without one."""
+    try:
+        return import_module("tensorflow")
+    except ModuleNotFoundError as error:
+        raise FrameworkMissing(
+            "the fake npu_bridge and npu_device stand on a TensorFlow, and there is none",
+            hint='install its stand-in too: fakes.install("tensorflow", "npu_bridge")',
+        ) from error
 
 
 _processes: weakref.WeakKeyDictionary[Npu, Process] = weakref.WeakKeyDictionary()

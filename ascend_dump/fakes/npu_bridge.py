@@ -20,6 +20,8 @@ Known differences from a device:
 - A variable's value is that from before the run, also where the program assigns and then reads it in one run.
   Before its initialisation it is zeros.
 - The `_<n>` behind `ge_default_<time>` counts the graphs of the process; where the real number comes from is not known.
+- Of the graphs only the stage Build is written, as text; the gaps between the numbers of the files are always the same.
+- PRINT_MODEL and the checks of rank tables are left out. DEVICE_ID is taken for a logical number.
 - iterations_per_loop changes nothing: each `Session.run` is one step. `Session.make_callable` and `partial_run`
   run on the host.
 - What an operator tramples over is seen in the dump, not by later operators: TensorFlow has computed them.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from ascend_dump import fakes
+from ascend_dump import FrameworkMissing, fakes
 
 pytest.register_assert_rewrite("tf_bridge_cases")
 
@@ -25,6 +26,14 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[On]:
 
         import_module("npu_bridge.npu_init")
         yield On(tensorflow, npu, tmp_path)
+
+
+def test_without_any_tensorflow_the_import_says_what_to_do(tmp_path: Path) -> None:
+    if find_spec("tensorflow") is not None:
+        pytest.skip("a real tensorflow is installed here")
+    with fakes.install("npu_bridge", cwd=tmp_path), pytest.raises(FrameworkMissing, match="there is none") as missing:
+        import_module("npu_bridge.npu_init")
+    assert 'fakes.install("tensorflow", "npu_bridge")' in missing.value.hint
 
 
 def test_another_installation_begins_anew(tmp_path: Path) -> None:
