@@ -9,9 +9,20 @@ from typing import Any, Optional, Union
 
 from ascend_dump._errors import FrameworkMissing, NotSupported
 
-__all__ = ["bridge", "device", "device_is_open", "holder_of", "is_on_npu", "kind_of", "known_keys", "make_dump_config"]
+__all__ = [
+    "bridge",
+    "device",
+    "device_is_open",
+    "holder_of",
+    "is_on_npu",
+    "kind_of",
+    "known_keys",
+    "make_dump_config",
+    "unknown_keys",
+]
 
-_CONFIG_MODULE = "npu_bridge.estimator.npu.npu_config"
+#: Where DumpConfig is: in the bridge of TensorFlow 1, and in its copy for TensorFlow 2.
+_CONFIG_MODULES = ("npu_bridge.estimator.npu.npu_config", "npu_device.compat.v1.estimator.npu.npu_config")
 #: Names of classes that are a target, the most derived that is recognised first.
 _KINDS = {
     "ConfigProto": "config",
@@ -67,13 +78,17 @@ def device_is_open() -> bool:
 
 def known_keys() -> Optional[frozenset[str]]:
     """The settings that the Python side of the bridge knows; None when that cannot be told."""
-    config = sys.modules.get(_CONFIG_MODULE)
+    config = _config_module()
     if config is not None:
         return frozenset(inspect.signature(config.DumpConfig.__init__).parameters)
     module = device()
     if module is not None and hasattr(module, "global_options"):
         return frozenset(vars(module.global_options().dump_config))
     return None
+
+
+def _config_module() -> Optional[Any]:
+    return next((sys.modules[name] for name in _CONFIG_MODULES if name in sys.modules), None)
 
 
 def unknown_keys(values: Mapping[str, Any]) -> list[str]:
@@ -87,10 +102,10 @@ def make_dump_config(values: Mapping[str, Union[bool, int, str]]) -> Any:
     from importlib import import_module
 
     try:
-        config = import_module(_CONFIG_MODULE)
+        config = _config_module() or import_module(_CONFIG_MODULES[0])
     except ImportError as error:
         raise FrameworkMissing(
-            f"{_CONFIG_MODULE} cannot be imported: {error}", hint="DumpConfig is a class of npu_bridge"
+            f"{_CONFIG_MODULES[0]} cannot be imported: {error}", hint="DumpConfig is a class of npu_bridge"
         ) from error
     old = unknown_keys(values)
     if old:

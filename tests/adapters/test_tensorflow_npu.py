@@ -304,6 +304,21 @@ def test_options_of_npu_device_are_set_and_taken_back(device: Any, tmp_path: Pat
     assert options.as_dict() == before
 
 
+def test_the_bridge_in_npu_device_has_configurations_of_its_own(
+    device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    device.compat.enable_v1()
+    from npu_device.compat.v1.npu_init import DumpConfig, NPURunConfig
+
+    config = NPURunConfig()
+    with ascend_dump.capture(config, path=tmp_path / "dumps", steps=0, layers="mm") as cap:
+        assert type(config._dump_config) is DumpConfig
+        assert config._dump_config.dump_layer == "mm"
+        assert config._dump_config._dump_path == str(cap.path)
+    assert config._dump_config is None
+
+
 def test_an_open_device_is_too_late(device: Any, tmp_path: Path) -> None:
     import tensorflow  # noqa: F401  (as above)
 
