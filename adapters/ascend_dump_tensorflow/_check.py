@@ -115,9 +115,12 @@ def _of_target(request: DumpRequest, target: Any) -> Iterator[Problem]:
     if config is None:
         return
     settings = effective(config)
-    for problem in check_config(config):
-        # What we write over ourselves needs no advice.
-        if problem.code in ("AD292", "AD295") and problem.where in ("use_off_line", "enable_exception_dump"):
+    # Of what the user wrote, this stays beside our settings.
+    beside: dict[str, Any] = {
+        name: settings[name] for name in ("use_off_line", "enable_exception_dump") if name in settings
+    }
+    for problem in check_parameters({**beside, "enable_dump": True, "dump_path": os.getcwd()}):
+        if problem.where in beside:
             yield problem
     if kind == "npu_run_config":
         if settings.get("enable_dump") is True or settings.get("enable_dump_debug") is True:

@@ -85,7 +85,7 @@ class _Process:
 
     def _start(self) -> Any:
         if is_on_npu():
-            return NpuSession(self._request, None, launched=True)
+            return NpuSession(self._request, None)
         from ascend_dump_tensorflow._host import HostSession
 
         return HostSession(self._request, None, launched=True)

@@ -49,10 +49,9 @@ class NpuSession:
 
     failure = None
 
-    def __init__(self, request: DumpRequest, target: Any, *, launched: bool = False) -> None:
+    def __init__(self, request: DumpRequest, target: Any) -> None:
         self._request = request
         self._target = target
-        self._launched = launched
         self._undo: list[Callable[[], None]] = []
         self._sessions: list[weakref.ref[Any]] = []
         self._foreign = 0
@@ -113,7 +112,7 @@ class NpuSession:
         found = []
         if not self._sessions and device() is None:
             found.append("no session was made with these settings: the bridge reads them when a session is made")
-        if self._foreign:
+        if self._foreign and self._target is not None:
             found.append(
                 f"{self._foreign} session(s) in the block were made with another configuration; settings given to "
                 "init_resource alone do not reach them: capture without a target"

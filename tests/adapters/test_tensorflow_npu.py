@@ -14,6 +14,7 @@ from ascend_dump_tensorflow import _hook, apply, check_config, dump_config
 
 import ascend_dump
 import ascend_dump.fakes
+from ascend_dump._adapter import load
 
 X = np.arange(8, dtype="f").reshape(2, 4)
 
@@ -190,6 +191,27 @@ def test_what_is_wrong_in_a_written_configuration(tf: Any) -> None:
     before = config.SerializeToString(deterministic=True)
     assert {(one.code, one.where) for one in check_config(config)} == {("AD295", "enable_dump"), ("AD113", "dump_path")}
     assert config.SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "field", "value", "code", "severity"),
+    [
+        ("use_off_line", "b", False, "AD292", "silent"),
+        ("use_off_line", "s", b"True", "AD295", "silent"),
+        ("enable_exception_dump", "i", 3, "AD295", "error"),
+    ],
+)
+def test_what_stays_beside_our_settings_is_checked(
+    tf: Any, capture: Any, key: str, field: str, value: Any, code: str, severity: str
+) -> None:
+    config = tf.ConfigProto()
+    entry = config.graph_options.rewrite_options.custom_optimizers.add()
+    entry.name = "NpuOptimizer"
+    setattr(entry.parameter_map[key], field, value)
+    problems = load("tensorflow").check(ascend_dump.DumpRequest(steps=0), config)
+    assert [(one.code, one.severity, one.where) for one in problems] == [(code, severity, key)]
+    with pytest.raises(ascend_dump.ConfigError):
+        capture(config, strict=True).start()
 
 
 def test_ranks(tf: Any, capture: Any, monkeypatch: pytest.MonkeyPatch) -> None:

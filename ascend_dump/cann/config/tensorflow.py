@@ -55,6 +55,10 @@ _MODES = {
     "dump_mode": ("enable_dump", ("input", "output", "all")),
     "dump_debug_mode": ("enable_dump_debug", ("aicore_overflow", "atomic_overflow", "all")),
 }
+#: Checked by the bridge whatever is switched on.
+_VALUES: Mapping[str, tuple[Value, ...]] = MappingProxyType(
+    {"dump_data": ("tensor", "stats"), "enable_exception_dump": (0, 1, 2)}
+)
 
 
 def parameters(
@@ -130,7 +134,7 @@ def _wrong_values(given: Mapping[str, Any]) -> Iterator[Problem]:
                 f"give one of {', '.join(allowed)}",
                 name,
             )
-    if isinstance(given.get("dump_data"), str) and given["dump_data"] not in ("tensor", "stats"):
+    if isinstance(given.get("dump_data"), str) and given["dump_data"] not in _VALUES["dump_data"]:
         yield Problem(
             "AD295",
             "error",
@@ -139,7 +143,7 @@ def _wrong_values(given: Mapping[str, Any]) -> Iterator[Problem]:
             "dump_data",
         )
     kind = given.get("enable_exception_dump", 0)
-    if _fits(KEYS["enable_exception_dump"], kind) and kind not in (0, 1, 2):
+    if _fits(KEYS["enable_exception_dump"], kind) and kind not in _VALUES["enable_exception_dump"]:
         yield Problem(
             "AD295",
             "error",
@@ -172,8 +176,9 @@ def _of_ge(values: Mapping[str, Value], here: Situation) -> Iterator[Problem]:
             settled[name] = values[name] if values.get(name) in allowed else allowed[-1]
         elif name in values and values.get("enable_dump" if name == "dump_mode" else switch) is not True:
             settled[name] = values[name]
-    if settled.get("dump_data") not in (None, "tensor", "stats"):
-        del settled["dump_data"]
+    for name, values_of in _VALUES.items():
+        if settled.get(name, values_of[0]) not in values_of:
+            del settled[name]
     options = {KEYS[name].ge: _text(value) for name, value in settled.items() if KEYS[name].ge}
     for problem in check_ge_options(options, situation=here):
         where = names.get(problem.where, problem.where)
