@@ -26,7 +26,9 @@ def activate(adapter: Adapter, request: DumpRequest) -> None:
     for problem in adapter.check(request, None):
         if problem.severity == "error":
             raise ConfigError(problem.message, hint=problem.hint, code=problem.code)
-        log.warning("%s", problem)
+        # The program has not chosen its mode yet; should nothing be dumped, this is among the reasons in the end.
+        if problem.code != "AD279":
+            log.warning("%s", problem)
     rank = current_rank().rank
     if rank not in request.ranks:
         log.info("rank %d is not among ranks=%s: nothing is captured here", rank, request.ranks)
