@@ -35,6 +35,8 @@ def close() -> None:
     backend, converter, _ = engine_modules()
     if backend is None or not can_close():
         return
+    # Older versions do not do it themselves; what was compiled would run in a session that is gone.
+    forget_graphs()
     try:
         backend.finalize_graph_engine()
     finally:

@@ -19,7 +19,8 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Walked:
 
 def test_losses_are_the_same_with_and_without_a_capture(walked: Walked) -> None:
     losses = re.findall(r"^rank 0 step \d: loss .*$", walked.printed, re.MULTILINE)
-    assert losses[:4] == losses[4:8]
+    plain, captured, launched = losses[:4], losses[4:8], losses[-4:]
+    assert plain == captured == launched
 
 
 def test_the_dump_holds_the_selected_steps_of_both_graphs(walked: Walked) -> None:
@@ -27,6 +28,12 @@ def test_the_dump_holds_the_selected_steps_of_both_graphs(walked: Walked) -> Non
     assert dump.known_values("step") == {0, 2}
     assert len(dump.known_values("model")) == 2
     assert len(dump.select(op_type="ReluGrad", step=2, io="output")) == 1
+
+
+def test_the_launcher_dumps_the_same_operators(walked: Walked) -> None:
+    one, other = (ascend_dump.open(walked.place / name).select(step=0) for name in ("dumps", "launched"))
+    assert [(r.model, r.op_name, r.io) for r in one] == [(r.model, r.op_name, r.io) for r in other]
+    assert len(one) > 0
 
 
 def test_each_rank_has_its_own_dump(walked: Walked) -> None:

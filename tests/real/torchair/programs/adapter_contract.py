@@ -1,0 +1,82 @@
+"""The contract of adapters, kept by the adapter `torchair` under the real torchair: a pytest run of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Any, Callable
+
+import frontend
+import numpy as np
+import pytest
+import torch
+
+from ascend_dump.fakes.contract import AdapterContract
+
+VERSION = "TORCHAIR_VERSION"
+
+
+def make_network() -> Any:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+
+
+def make_input() -> Any:
+    return torch.arange(40, dtype=torch.float32).reshape(5, 8) / 40
+
+
+class _OnTheSimulatedDevice(AdapterContract):
+    name = "torchair"
+    bad_request = MappingProxyType({"data": "full"})
+
+    @pytest.fixture(autouse=True)
+    def device(self, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        monkeypatch.chdir(tmp_path_factory.mktemp("work"))
+        with frontend.installed(os.environ[VERSION]):
+            import torchair  # noqa: F401  (the contract asks whether a target is accepted before it imports anything)
+
+            yield
+
+
+class TestAModule(_OnTheSimulatedDevice):
+    """Its eager form, which the contract compares with, orders sums differently: about 1e-7 apart."""
+
+    @pytest.fixture
+    def make_target(self) -> Callable[[], Any]:
+        return make_network
+
+    def run_step(self, target: Any) -> Any:
+        with torch.no_grad():
+            return target(make_input()).numpy()
+
+    def same(self, one: Any, other: Any) -> bool:
+        return bool(np.allclose(one, other, rtol=0, atol=1e-6))
+
+
+class TestAConfig(_OnTheSimulatedDevice):
+    """The program's backend is the same with and without a capture, and so are its results."""
+
+    settings = MappingProxyType({"options": {"reset": True}})
+
+    @pytest.fixture
+    def make_target(self) -> Callable[[], Any]:
+        import torchair
+
+        return torchair.CompilerConfig
+
+    def run_step(self, target: Any) -> Any:
+        import torchair
+
+        if getattr(self, "config", None) is not target:
+            self.config = target
+            self.run = torch.compile(make_network(), backend=torchair.get_npu_backend(compiler_config=target))
+        with torch.no_grad():
+            return self.run(make_input()).numpy()
+
+
+if __name__ == "__main__":
+    os.environ[VERSION] = sys.argv[1]
+    # Warnings are torchair's own.
+    sys.exit(pytest.main([__file__, "-q", "-p", "no:cacheprovider", "--override-ini", "filterwarnings=ignore"]))
