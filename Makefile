@@ -23,7 +23,7 @@ any_torch = $(cpu_torch) || { echo "no CPU build of torch 2.13.0 here, installin
 # $(1): the environment, $(2): its Python. pip learned dependency groups in 25.1.
 make_venv = rm -rf $(1) && $(2) -m venv $(1) && $(1)/bin/pip install -q --upgrade 'pip>=25.1'
 
-.PHONY: help demo test test-real check bench clean
+.PHONY: help demo test test-main test-real check bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -43,9 +43,10 @@ $(VENVS)/.venv-demo/stamp: pyproject.toml $(shell find ascend_dump adapters -nam
 	$(@D)/bin/pip install -q .
 	touch $@
 
-test: $(VENV)/stamp
+test: test-main test-py$(OLDEST) test-py$(NEWEST)
+
+test-main: $(VENV)/stamp
 	$(VENV)/bin/python -m pytest --ignore tests/real
-	@for version in $(OLDEST) $(NEWEST); do $(MAKE) --no-print-directory test-py$$version || exit; done
 
 $(VENV)/stamp: $(INSTALLED)
 	$(call make_venv,$(@D),$(PYTHON))
