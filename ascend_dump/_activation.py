@@ -41,7 +41,7 @@ _started = False
 #: Names of the adapters whose turn has come: each is activated once in a process.
 _activated: set[str] = set()
 #: Those among them that arm the process.
-_active: set[str] = set()
+_active: dict[str, Adapter] = {}
 
 
 def start() -> None:
@@ -163,8 +163,10 @@ class _Hook:
         _activated.add(name)
         log.debug("%s was imported: activating the adapter %r", module.__name__, name)
         try:
+            for other in [one for one in _active.values() if name in one.yields_to]:
+                other.deactivate()
             self._adapter.activate(self._request)
-            _active.add(name)
+            _active[name] = self._adapter
         except Exception as error:
             log.debug("activating %r failed", name, exc_info=True)
             _complain(f"nothing is dumped by the adapter {name!r}", error)

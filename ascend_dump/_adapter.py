@@ -101,6 +101,9 @@ class Adapter(ABC):
             hint=f"use capture(..., framework={self.name!r}) in the script",
         )
 
+    def deactivate(self) -> None:  # noqa: B027  (most adapters yield to none)
+        """End what `activate` armed: an adapter of `yields_to` takes over. Called before that one is activated."""
+
 
 class AdapterInfo(NamedTuple):
     """One registered adapter: usable now, or why not."""

@@ -31,6 +31,8 @@ class TorchNpuAdapter(Adapter):
     # A process that uses the device is after what runs there, not after its host side.
     priority = 10
     process_hooks = ("torch_npu",)
+    # torchair takes acl's dump interface itself, and dumps what its graphs run.
+    yields_to = ("torchair",)
 
     def accepts(self, target: Any) -> bool:
         torch = sys.modules.get("torch")
@@ -70,3 +72,8 @@ class TorchNpuAdapter(Adapter):
         from ascend_dump_torch_npu._launcher import activate
 
         activate(self, request)
+
+    def deactivate(self) -> None:
+        from ascend_dump_torch_npu._launcher import deactivate
+
+        deactivate()

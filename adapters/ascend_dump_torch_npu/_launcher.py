@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Optional
 
-from ascend_dump._activation import at_exit
+from ascend_dump._activation import active_instead_of, at_exit
 from ascend_dump._adapter import Adapter
 from ascend_dump._errors import ConfigError
 from ascend_dump._paths import make_private_directory
@@ -15,7 +15,7 @@ from ascend_dump.pytorch.calls import keep_hooks_quiet
 from ascend_dump.pytorch.steps import ProcessSteps
 from ascend_dump_torch_npu._session import Session
 
-__all__ = ["activate"]
+__all__ = ["activate", "deactivate"]
 
 log = logging.getLogger("ascend_dump")
 
@@ -27,14 +27,22 @@ def activate(adapter: Adapter, request: DumpRequest) -> None:
             raise ConfigError(problem.message, hint=problem.hint, code=problem.code)
         log.warning("%s", problem)
     keep_hooks_quiet()
-    launched = _Process(request)
+    launched = _Process(adapter, request)
+    _launched.append(launched)
     at_exit(launched.stop)
+
+
+def deactivate() -> None:
+    """Give acl's dump interface back before another adapter wants it."""
+    for launched in _launched:
+        launched.rest("torchair")
 
 
 class _Process:
     """Opens a session at the first step; an exception dump is set before, when the NPU is not initialised yet."""
 
-    def __init__(self, request: DumpRequest) -> None:
+    def __init__(self, adapter: Adapter, request: DumpRequest) -> None:
+        self._adapter = adapter
         self._request = request
         self._session: Optional[Session] = None
         self._steps = ProcessSteps(self._called)
@@ -54,6 +62,10 @@ class _Process:
         if step is None:
             return
         if self._session is None:
+            instead = active_instead_of(self._adapter)
+            if instead is not None:
+                self.rest(instead)
+                return
             self._open()
         if self._session is None:
             return
@@ -61,6 +73,16 @@ class _Process:
         last = self._request.steps.last
         if not self._session.armed or self._session.failure or (last is not None and step > last):
             self._steps.end()
+
+    def rest(self, instead: str) -> None:
+        """End, because another adapter dumps this process from here on."""
+        log.warning(
+            "eager kernels are not dumped: %s takes over; ASCEND_DUMP_DISABLED_ADAPTERS leaves one out", instead
+        )
+        self._steps.end()
+        if self._session is not None:
+            self._session.stop()
+            self._session = None
 
     def stop(self) -> None:
         """At exit: switch the dump off, and say so when nothing was dumped."""
@@ -71,3 +93,6 @@ class _Process:
         if not self._session.dumped:
             for reason in self._session.reasons() or []:
                 log.warning("the capture wrote nothing: %s", reason)
+
+
+_launched: list[_Process] = []

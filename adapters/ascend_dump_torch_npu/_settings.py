@@ -12,7 +12,15 @@ from ascend_dump._steps import Steps
 from ascend_dump.cann.config import Situation
 from ascend_dump.cann.config.build import acl_config
 
-__all__ = ["INIT_CONFIG", "build", "build_initial", "look_around", "selects_in_models", "torchair_dump"]
+__all__ = [
+    "INIT_CONFIG",
+    "build",
+    "build_initial",
+    "look_around",
+    "own_initial_config",
+    "selects_in_models",
+    "torchair_dump",
+]
 
 #: Names the file that torch_npu hands to aclInit.
 INIT_CONFIG = "TORCH_ACL_INIT_CONFIG_PATH"

@@ -90,6 +90,12 @@ class KernelMode(TorchDispatchMode):
         given = [each for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor)]
         if memory.copying or not (memory.creating or any(map(memory.holds, given))):
             return func(*args, **kwargs)
+        if self._npu.in_model:
+            # A graph computes with PyTorch's operators here; the device is told of the graph's own.
+            found = func(*args, **kwargs)
+            for each in tree_iter(found):
+                memory.mark(each)
+            return found
         schema = func._schema
         # What it overwrites is read before it runs.
         inputs = [_array(each, copy=schema.is_mutable) for each in given]

@@ -121,6 +121,7 @@ class Npu:
         self._ge: dict[int, Arming] = {}
         self._exception: Optional[ExceptionDump] = read_environment(self._env(), self._directory())
         self._models: dict[int, LoadedModel] = {}
+        self._running: set[int] = set()
         self._ids = itertools.count(1)
         self._tasks = itertools.count()
         self._failing: set[str] = set()
@@ -167,6 +168,11 @@ class Npu:
     def now(self) -> float:
         """What the clock shows, in seconds since the epoch."""
         return self._clock()
+
+    @property
+    def in_model(self) -> bool:
+        """Whether a model is between `begin_step` and `end_step`: what runs then is part of it."""
+        return bool(self._running)
 
     # Arming
 
@@ -260,14 +266,17 @@ class Npu:
         """Forget a model. Raises ConfigError for an id that is not loaded."""
         self._model(model_id)
         del self._models[model_id]
+        self._running.discard(model_id)
 
     def begin_step(self, model_id: int, step: Optional[int]) -> None:
         """Set the model's step counter; None is a model without one, where a dump with steps drops everything."""
         self._model(model_id).step = step if self._counts_steps else None
+        self._running.add(model_id)
 
     def end_step(self, model_id: int) -> None:
         """Leave the step; the counter keeps its value until the next one begins."""
         self._model(model_id).memory.clear()
+        self._running.discard(model_id)
 
     # Execution
 

@@ -17,7 +17,7 @@ Known differences from the real one:
 - Mixing tensors of host and NPU in one operator is not refused. Operators run at once, on one stream.
 - One operator is one kernel with the operator's tensors; on a device it may be several, or a fused one.
 - Only operators of the thread that installed the fake, and of its backward passes, are kernels.
-- Operators that are run with dispatch modes disabled, as those inside a graph should be, are no kernels.
+- Operators inside a model's step, as those of a graph that another fake runs, are no kernels.
 - The backend "hccl" of torch.distributed is "gloo", with that name.
 - Only the simulated device is there: devices with a lower number are counted and cannot be set.
 - There are no graphs (`NPUGraph`), profiler, contrib or optimizers of torch_npu, and no `torch_npu.npu_*` operators.

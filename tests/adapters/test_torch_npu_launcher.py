@@ -83,6 +83,21 @@ def test_what_the_script_asks_for_is_more_precise(launch: Any, tmp_path: Path) -
     } == {1}
 
 
+def test_torchair_takes_over_when_it_is_imported(launch: Any, tmp_path: Path) -> None:
+    compiled = """
+        with fakes.install("torchair", npu=npu):
+            import torchair
+            config = torchair.CompilerConfig()
+            compiled = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config))
+            compiled(torch.ones(1, 4).npu())
+    """
+    done = launch(more=compiled)
+    assert done.stderr.count("eager kernels are not dumped: torchair takes over") == 1
+    dump = ascend_dump.open(tmp_path / "dumps")
+    assert {record.step for record in dump if record.model is None} == {0, 1, 2}
+    assert {record.op_type for record in dump if record.model == "graph_1"} >= {"MatMulV2"}
+
+
 def test_unreached_steps_are_told(launch: Any) -> None:
     assert "steps=7 was not reached: 3 steps ran" in launch("steps=7").stderr
 

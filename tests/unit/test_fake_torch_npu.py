@@ -165,6 +165,16 @@ def test_compiled_models_run_compiled(npu):
     torch._dynamo.reset()
 
 
+def test_operators_of_a_model_are_no_kernels(npu):
+    model = npu.load_model("graph_1")
+    npu.begin_step(model, 0)
+    assert torch.ones(2).npu().relu().is_npu
+    npu.end_step(model)
+    assert types(npu) == []
+    torch.ones(2).npu().relu()
+    assert types(npu) == ["Relu"]
+
+
 def test_a_failing_kernel_fails_and_is_dumped_as_torch_npu_has_set_it(npu, torch_npu, tmp_path):
     npu.fail("aclnnRelu_ReluAiCore_Relu")
     with pytest.raises(RuntimeError, match="Relu"):
