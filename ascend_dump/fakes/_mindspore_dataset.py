@@ -10,7 +10,7 @@ import numpy as np
 from ascend_dump._errors import NotSupported
 from ascend_dump.fakes._mindspore_types import Tensor
 
-__all__ = ["GeneratorDataset", "NumpySlicesDataset"]
+__all__ = ["DatasetHelper", "GeneratorDataset", "NumpySlicesDataset", "data_sink"]
 
 _Row = tuple[Any, ...]
 
@@ -105,3 +105,35 @@ class NumpySlicesDataset(Dataset):
         arrays = [np.asarray(column) for column in columns]
         names = list(data) if isinstance(data, dict) else column_names or [f"column_{at}" for at in range(len(arrays))]
         super().__init__(lambda: iter(zip(*arrays)), names, len(arrays[0]))
+
+
+class DatasetHelper:
+    """`mindspore.DatasetHelper` without data sinking: the batches of one epoch."""
+
+    def __init__(
+        self, dataset: Dataset, dataset_sink_mode: bool = True, sink_size: int = -1, epoch_num: int = 1
+    ) -> None:
+        if dataset_sink_mode:
+            raise NotSupported("the fake DatasetHelper sinks no data", hint="use dataset_sink_mode=False")
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return (tuple(batch) for batch in self._dataset.create_tuple_iterator())
+
+
+def data_sink(fn: Callable[..., Any], dataset: Dataset, sink_size: int = 1, **_: Any) -> Callable[[], Any]:
+    """`mindspore.data_sink`: each call runs the function on the next `sink_size` batches, over and over the data."""
+
+    def batches() -> Iterator[list[Any]]:
+        while True:
+            yield from dataset.create_tuple_iterator()
+
+    waiting = batches()
+
+    def run() -> Any:
+        result = None
+        for _ in range(sink_size):
+            result = fn(*next(waiting))
+        return result
+
+    return run

@@ -20,7 +20,7 @@ from ascend_dump.fakes._mindspore_types import Tensor
 if TYPE_CHECKING:
     from ascend_dump.fakes._mindspore_graph import Node
 
-__all__ = ["GRADIENTS", "add", "ones", "sum_scope"]
+__all__ = ["GRADIENTS", "add_all", "ones"]
 
 Grads = Sequence[Optional[Tensor]]
 Rule = Callable[["Node", Grads, Sequence[bool]], Grads]
@@ -30,13 +30,9 @@ def ones(loss: Tensor) -> Tensor:
     return Tensor(np.ones_like(loss.array))
 
 
-def add(one: Tensor, other: Tensor) -> Tensor:
-    """Two gradients of one tensor."""
-    return execute("Add", one, other)[0]
-
-
-def sum_scope(node: Node) -> str:
-    return f"Gradients/{node.scope}"
+def add_all(grads: Sequence[Tensor]) -> Tensor:
+    """The gradients of one tensor that several operators use."""
+    return execute("AddN", *grads)[0]
 
 
 def _first(grads: Grads) -> Tensor:
@@ -68,6 +64,10 @@ def _fit(grad: Tensor, like: np.ndarray[Any, Any]) -> Tensor:
 def _binary(left: Callable[..., Tensor], right: Callable[..., Tensor]) -> Rule:
     def rule(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
         dy, x, y = _first(grads), _value(node, 0), _value(node, 1)
+        if node.inputs[0] is node.inputs[1] and node.op_type in ("Add", "Mul"):
+            # The compiler computes equal operators once.
+            found = _fit(left(dy, x, y), node.array(0))
+            return found, found
         return tuple(
             _fit(made(dy, x, y), node.array(at)) if wanted else None
             for at, (made, wanted) in enumerate(zip((left, right), asked))

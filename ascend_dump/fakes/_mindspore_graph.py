@@ -123,18 +123,26 @@ class Tape:
 
     def gradients(self, loss: Tensor, wanted: Sequence[Tensor], seed: Optional[Tensor] = None) -> list[Tensor]:
         """The gradients of `loss` by `wanted`, each computed by operators of its own; zeros where there is none."""
-        from ascend_dump.fakes._mindspore_gradients import GRADIENTS, add, ones, sum_scope
+        from ascend_dump.fakes._mindspore_gradients import GRADIENTS, add_all, ones
 
         reached = {id(one) for one in wanted}
-        forward = list(self.nodes)
         useful = []
-        for node in forward:
+        for node in list(self.nodes):
             if any(id(one) in reached for one in node.inputs):
                 reached.update(id(one) for one in node.outputs)
                 useful.append(node)
-        grads: dict[int, Tensor] = {id(loss): ones(loss) if seed is None else seed}
+        scopes = _backward_scopes(useful)
+        parts: dict[int, list[Tensor]] = {id(loss): [ones(loss) if seed is None else seed]}
+
+        def total(one: Tensor) -> Optional[Tensor]:
+            found = parts.get(id(one), [])
+            if len(found) > 1:
+                with self.within(f"Gradients/{one.node.scope if one.node is not None else ROOT}"):
+                    parts[id(one)] = [add_all(found[::-1])]
+            return parts[id(one)][0] if found else None
+
         for node in reversed(useful):
-            outer = [grads.get(id(one)) for one in node.outputs]
+            outer = [total(one) for one in node.outputs]
             if all(one is None for one in outer):
                 continue
             rule = GRADIENTS.get(node.op_type)
@@ -143,18 +151,33 @@ class Tape:
                     f"the fake MindSpore has no gradient of {node.op_type}", hint=f"it has {', '.join(GRADIENTS)}"
                 )
             asked = [id(one) in reached for one in node.inputs]
-            with self.within(f"Gradients/{node.scope}/Grad_{node.op_type}"):
-                found = rule(node, outer, asked)
-            for value, grad in zip(node.inputs, found):
-                if grad is None or id(value) not in reached:
-                    continue
-                present = grads.get(id(value))
-                if present is None:
-                    grads[id(value)] = grad
-                else:
-                    with self.within(sum_scope(node)):
-                        grads[id(value)] = add(present, grad)
-        return [grads[id(one)] if id(one) in grads else Tensor(np.zeros_like(one.array)) for one in wanted]
+            with self.within(f"Gradients/{scopes[_primitive(node)]}/Grad_{node.op_type}"):
+                inner = rule(node, outer, asked)
+            for value, grad in zip(node.inputs, inner):
+                if grad is not None and id(value) in reached:
+                    parts.setdefault(id(value), []).append(grad)
+        found = [total(one) for one in wanted]
+        return [Tensor(np.zeros_like(one.array)) if grad is None else grad for one, grad in zip(wanted, found)]
+
+
+def _primitive(node: Node) -> tuple[str, ...]:
+    """What makes two operators the same one to automatic differentiation: type and attributes."""
+    channels = node.array(1).shape[0] if node.op_type == "Conv2D" else ""
+    attrs = {key: value for key, value in node.attrs.items() if key not in ("shape", "key", "perm")}
+    return node.op_type, repr(attrs), str(channels)
+
+
+def _backward_scopes(nodes: Sequence[Node]) -> dict[tuple[str, ...], str]:
+    """The scope of the backward operators: that of the outermost of equal operators, of those the last one.
+
+    MindSpore differentiates an operator once for a graph, cells further in later, beginning at the loss.
+    """
+    chosen: dict[tuple[str, ...], str] = {}
+    for node in reversed(nodes):
+        before = chosen.get(_primitive(node))
+        if before is None or node.scope.count("/") < before.count("/"):
+            chosen[_primitive(node)] = node.scope
+    return chosen
 
 
 class Graph:

@@ -15,8 +15,8 @@ Known differences from MindSpore:
 - `construct` is executed, not compiled: prints in it happen at every step, branches and loops are those of Python and
   make no subgraphs, and the order of operators is that of the program (the real one puts optimizer steps between
   backward operators).
-- The scope of a backward operator is that of its own forward operator. Where a graph has the same operator several
-  times, MindSpore gives all its backward operators the scope of one of them, and numbers them in its own order.
+- Equal operators of a graph share the scope of their backward operators, as in MindSpore; where one of them comes from
+  a layer and one from a function of `ops`, MindSpore sometimes keeps them apart.
 - The gradient of a function under `jit` in PyNative mode writes the forward graph only.
 - Behind Flatten and Reshape, which copy nothing, MindSpore may write a tensor with the shape it had before them.
 - In `.ir` and execution order, operators are counted without those that MindSpore removes later (Cast begins with 1
@@ -176,6 +176,8 @@ def _top(process: Process) -> dict[str, Any]:
         "value_and_grad": cell.value_and_grad,
         "set_dump": cell.set_dump,
         "from_numpy": types.Tensor.from_numpy,
+        "DatasetHelper": dataset.DatasetHelper,
+        "data_sink": dataset.data_sink,
         **_context(process),
         "set_device": _set_device(process),
     }

@@ -148,6 +148,45 @@ def train(optimizer: str = "momentum") -> list[float]:
     return losses
 
 
+def train_deep() -> None:
+    """One step of a network with several equal operators, some in cells further in, and a tensor used twice."""
+    ms = in_graph_mode()
+    from mindspore import nn
+
+    class Inner(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.dense = nn.Dense(8, 8, weight_init="ones", bias_init="zeros")
+            self.relu = nn.ReLU()
+
+        def construct(self, x):
+            return self.relu(self.dense(x))
+
+    class Deep(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Conv2d(1, 2, 3, weight_init="ones")
+            self.second = nn.Conv2d(2, 2, 3, weight_init="ones")
+            self.third = nn.Conv2d(2, 1, 1, weight_init="ones")
+            self.flat = nn.Flatten()
+            self.narrow = nn.Dense(64, 8, weight_init="ones", bias_init="zeros", has_bias=False)
+            self.one, self.other = Inner(), Inner()
+            self.last = nn.Dense(8, 3, weight_init="ones", bias_init="zeros")
+            self.tanh = nn.Tanh()
+
+        def construct(self, x):
+            x = self.third(self.second(self.first(x)))
+            y = self.tanh(self.narrow(self.flat(x)))
+            y = self.other(self.one(y) * y) + y
+            return self.last(y * y)
+
+    net = Deep()
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    step = nn.TrainOneStepCell(nn.WithLossCell(net, loss), nn.SGD(net.trainable_params(), 0.1))
+    step.set_train()
+    step(images(), ms.Tensor(np.array([0, 2], np.int32))).asnumpy()
+
+
 def infer() -> None:
     """Three forward runs of the convolution network."""
     in_graph_mode()

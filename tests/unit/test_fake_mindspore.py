@@ -629,6 +629,20 @@ def test_the_network_of_the_document_trains(npu, config, tmp_path):
     assert sum("Conv2DBackpropFilter" in name for name in outputs) == 3
 
 
+def test_own_loops_over_data_are_iterations(npu, config, tmp_path):
+    ms = in_graph_mode()
+    config(dump_mode=1, kernels=["relu"], input_output=2)
+    net = dense_net()
+    data = ms.dataset.NumpySlicesDataset(np.ones((6, 4), np.float32), ["x"], shuffle=False).batch(2)
+    for inputs in ms.DatasetHelper(data, dataset_sink_mode=False):
+        net(*inputs)
+    sunk = ms.data_sink(net, data, sink_size=2)
+    assert [sunk().shape, sunk().shape] == [(2, 3), (2, 3)]
+    with pytest.raises(ascend_dump.NotSupported, match="dataset_sink_mode=False"):
+        ms.DatasetHelper(data)
+    assert sorted({name.split("/")[3] for name in tensors(tmp_path)}) == ["0", "1", "2", "3", "4", "5", "6"]
+
+
 def test_a_path_that_cannot_be_made_is_logged_and_the_run_goes_on(npu, config, tmp_path):
     in_graph_mode()
     (tmp_path / OUT).write_text("a file")

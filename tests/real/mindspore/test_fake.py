@@ -27,12 +27,19 @@ from mindspore_programs import names, settings, write_settings  # noqa: E402  (t
 PLAIN = ["infer()", "run_pynative()", "run_long_names()"]
 OTHERS = [
     "run_several_graphs()",
+    "train_deep()",
     *(f"train('{optimizer}')" for optimizer in ("momentum", "sgd", "adam")),
     *(f"train_by_hand('{mode}')" for mode in ("jit", "graph", "pynative")),
 ]
 #: What the kernel on a CPU does not compute: such a file holds what the memory held.
 UNSET = re.compile(r"BatchNorm\..*\.output\.[124]\.|BatchNormGrad\..*\.input\.5\.")
-_FAKE = "from ascend_dump import fakes; installed = fakes.install('mindspore', force=True); installed.__enter__(); "
+_FAKE = """
+import atexit
+from ascend_dump import fakes
+installed = fakes.install("mindspore", force=True)
+installed.__enter__()
+atexit.register(installed.__exit__, None, None, None)
+"""
 
 
 class Trees(NamedTuple):
@@ -43,7 +50,7 @@ class Trees(NamedTuple):
 def begin(call: str, where: Path, *, fake: bool) -> subprocess.Popen[str]:
     where.mkdir()
     config = write_settings(where / "dump.json", settings(where / "out", iteration="0|2"))
-    code = f"{_FAKE if fake else ''}from mindspore_programs import *; {call}"
+    code = f"{_FAKE if fake else ''}\nfrom mindspore_programs import *\n{call}"
     environment = {**os.environ, "PYTHONPATH": str(PROGRAMS), "MINDSPORE_DUMP_CONFIG": config, "GLOG_v": "3"}
     return subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, text=True)
 
