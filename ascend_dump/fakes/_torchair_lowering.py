@@ -17,7 +17,6 @@ _SAME = {
     "_log_softmax": "LogSoftmaxV2",
     "_log_softmax_backward_data": "LogSoftmaxGrad",
     "_softmax": "SoftmaxV2",
-    "_softmax_backward_data": "SoftmaxGrad",
     "_to_copy": "Cast",
     "_unsafe_view": "Reshape",
     "avg_pool2d": "AvgPoolV2",
@@ -175,7 +174,13 @@ def _scalar(node: Any, tensors: tuple[Any, ...], name: Namer) -> tuple[Constant,
     return (Constant(name("Const"), float(node.args[1]), ""),)
 
 
+def _softmax_grad(node: Any, tensors: tuple[Any, ...], name: Namer) -> list[GeOp]:
+    gradient, softmax = tensors
+    return [GeOp("SoftmaxGrad", name("SoftmaxGrad"), (softmax, gradient))]
+
+
 _SPECIAL: dict[str, Callable[..., list[GeOp]]] = {
+    "_softmax_backward_data": _softmax_grad,
     "add": _add,
     "addmm": _addmm,
     "div": _binary("RealDiv"),

@@ -1,7 +1,7 @@
 """The real torchair of three versions of torch_npu, taken out of their wheels, on the simulated NPU.
 
-The wheels are kept below the environment of the suite, so they are downloaded once. Each program runs in a process of
-its own: torchair can be imported once, and freezes its options with the first graph.
+What is taken out is kept below the environment of the suite, so the wheels are downloaded once. A version runs in one
+process of its own, because torchair can be imported only once.
 """
 
 from __future__ import annotations
@@ -56,25 +56,40 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def run_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Run a program with torchair of a version, or the fake one for "fake"; gives the directory it ran in."""
+def run_programs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Run the programs with torchair of a version, or the fake one for "fake", once; gives the directory."""
+    done: dict[str, Path] = {}
 
-    def run(program: str, version: str, *arguments: str) -> Path:
-        place = tmp_path_factory.mktemp(f"{program}_{version}".replace(".", "_"))
-        paths = [str(PROGRAMS)] if version == "fake" else [str(PROGRAMS), str(unpack(version))]
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", str(PROGRAMS / f"{program}.py"), version, *arguments],
-            cwd=place,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
-        return place
+    def run(version: str) -> Path:
+        if version not in done:
+            place = tmp_path_factory.mktemp(version.replace(".", "_"))
+            paths = [str(PROGRAMS)] if version == "fake" else [str(PROGRAMS), str(unpack(version))]
+            finished = subprocess.run(
+                [sys.executable, "-W", "ignore", str(PROGRAMS / "everything.py"), version],
+                cwd=place,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                capture_output=True,
+                text=True,
+                timeout=900,
+                check=False,
+            )
+            assert finished.returncode == 0, f"{finished.stdout[-3000:]}\n{finished.stderr[-6000:]}"
+            done[version] = place
+        return done[version]
 
     return run
+
+
+@pytest.fixture(scope="session")
+def fake_run(run_programs: Callable[[str], Path]) -> Path:
+    """What the programs wrote under the fake torchair."""
+    return run_programs("fake")
+
+
+@pytest.fixture(scope="session")
+def real_run(version: str, run_programs: Callable[[str], Path]) -> Path:
+    """What the programs wrote under the real torchair of a version."""
+    return run_programs(version)
 
 
 def read_json(path: Path) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import pytest
 from conftest import read_json
@@ -13,13 +13,13 @@ IMITATED = ("2.13.0", "2.14.0")
 
 
 @pytest.fixture(scope="session")
-def fake(run_program: Callable[..., Path]) -> Any:
-    return read_json(run_program("assign", "fake") / "outcomes.json")
+def fake(fake_run: Path) -> Any:
+    return read_json(fake_run / "assignments" / "outcomes.json")
 
 
 @pytest.fixture(scope="session")
-def real(version: str, run_program: Callable[..., Path]) -> Any:
-    return read_json(run_program("assign", version) / "outcomes.json")
+def real(real_run: Path) -> Any:
+    return read_json(real_run / "assignments" / "outcomes.json")
 
 
 @pytest.mark.parametrize("version", IMITATED, scope="session")

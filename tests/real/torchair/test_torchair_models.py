@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import pytest
 from conftest import read_json
@@ -18,14 +19,9 @@ SELECTED = {1, 3, 4}
 TOLERANCE = {"mlp": 1e-6, "resnet": 2e-5, "llama": 5e-6, "llama_bf16": 0.03}
 
 
-@pytest.fixture(scope="session")
-def runs(version: str, run_program: Callable[..., Path]) -> Path:
-    return run_program("run_models", version)
-
-
 @pytest.fixture(params=[f"{name}_{mode}" for name in NETWORKS for mode in ("forward", "train")])
-def run(request: pytest.FixtureRequest, runs: Path) -> tuple[str, Path, Any]:
-    place = runs / request.param
+def run(request: pytest.FixtureRequest, real_run: Path) -> tuple[str, Path, Any]:
+    place = real_run / "models" / request.param
     return request.param.rpartition("_")[0], place, read_json(place / "report.json")
 
 
@@ -53,8 +49,6 @@ def test_the_dump_holds_every_operator_at_the_selected_steps_and_no_other(run: t
 
 
 def test_every_input_and_output_is_what_was_computed(run: tuple[str, Path, Any]) -> None:
-    import hashlib
-
     _, place, report = run
     dump = ascend_dump.open(place / "dump")
     assert dump.errors() == []

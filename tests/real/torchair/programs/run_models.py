@@ -91,10 +91,10 @@ def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
     return float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
 
 
-def run(name: str, train: bool) -> None:
+def run(version: str, name: str, train: bool) -> None:
     place = Path(f"{name}_{'train' if train else 'forward'}")
     (place / "dump").mkdir(parents=True)
-    with frontend.installed(sys.argv[1]) as npu:
+    with frontend.installed(version) as npu:
         import torchair
 
         recorder = Recorder(npu)
@@ -135,7 +135,11 @@ def run(name: str, train: bool) -> None:
     (place / "report.json").write_text(json.dumps(report))
 
 
+def main(version: str) -> None:
+    for name in networks.NETWORKS:
+        for train in (False, True):
+            run(version, name, train)
+
+
 if __name__ == "__main__":
-    for each in networks.NETWORKS:
-        for training in (False, True):
-            run(each, training)
+    main(sys.argv[1])
