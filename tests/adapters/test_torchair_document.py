@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,9 @@ from ascend_dump import fakes
 from ascend_dump.fakes.npu import Npu
 
 torch = pytest.importorskip("torch")
+
+#: The suite of the real torchair runs this file, too.
+TORCHAIR = os.environ.get("ASCEND_DUMP_TEST_TORCHAIR", "torchair")
 
 
 class Left(NamedTuple):
@@ -35,7 +39,7 @@ class Left(NamedTuple):
 def npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Npu]:
     monkeypatch.chdir(tmp_path)
     torch._dynamo.reset()
-    with fakes.install("torchair", environ={}) as device:
+    with fakes.install(TORCHAIR, environ={}) as device:
         yield device
     torch._dynamo.reset()
 
@@ -94,7 +98,8 @@ def test_dump_path_has_the_levels_of_the_document(npu: Npu) -> None:
     run("d", enable_dump=True, dump_path="d", dump_step="1")
     (place,) = {path.parent.relative_to("d") for path in Path("d").rglob("Relu.*")}
     rank, moment, device, model, model_id, step = place.parts
-    assert (rank, device, model, step) == ("worldsize1_global_rank0", "0", "graph_1", "1")
+    assert (rank, device, step) == ("worldsize1_global_rank0", "0", "1")
+    assert model.startswith("graph_")
     assert len(moment) == 14
     assert moment.isdigit()
     assert model_id.isdigit()

@@ -12,6 +12,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable
 
@@ -22,7 +24,7 @@ VERSIONS = ("2.9.0", "2.13.0", "2.14.0")
 PACKAGE = "torch_npu/dynamo/torchair/"
 PROGRAMS = Path(__file__).parent / "programs"
 
-os.environ["OMP_NUM_THREADS"] = "2"
+os.environ["OMP_NUM_THREADS"] = "1"
 for name in ("ASCEND_DUMP", "ASCEND_DUMP_STRICT", "ASCEND_DEVICE_ID", "RANK", "WORLD_SIZE"):
     os.environ.pop(name, None)
 
@@ -56,28 +58,35 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def run_programs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Run the programs with torchair of a version, or the fake one for "fake", once; gives the directory."""
-    done: dict[str, Path] = {}
+def run_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Run a program with torchair of a version, or the fake one for "fake"; gives the directory it ran in."""
 
-    def run(version: str) -> Path:
-        if version not in done:
-            place = tmp_path_factory.mktemp(version.replace(".", "_"))
-            paths = [str(PROGRAMS)] if version == "fake" else [str(PROGRAMS), str(unpack(version))]
-            finished = subprocess.run(
-                [sys.executable, "-W", "ignore", str(PROGRAMS / "everything.py"), version],
-                cwd=place,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-                capture_output=True,
-                text=True,
-                timeout=900,
-                check=False,
-            )
-            assert finished.returncode == 0, f"{finished.stdout[-3000:]}\n{finished.stderr[-6000:]}"
-            done[version] = place
-        return done[version]
+    def run(program: str, version: str, *arguments: str) -> Path:
+        place = tmp_path_factory.mktemp(f"{program}_{version}".replace(".", "_"))
+        paths = [str(PROGRAMS)] if version == "fake" else [str(PROGRAMS), str(unpack(version))]
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", str(PROGRAMS / f"{program}.py"), version, *arguments],
+            cwd=place,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+        return place
 
     return run
+
+
+@pytest.fixture(scope="session")
+def run_programs(run_program: Callable[..., Path]) -> Iterator[Callable[[str], Path]]:
+    """Run all programs in one process, once for each version; gives the directory. Two versions run at a time."""
+    for version in VERSIONS:
+        unpack(version)
+    with ThreadPoolExecutor(2) as pool:
+        running = {version: pool.submit(run_program, "everything", version) for version in ("fake", *VERSIONS)}
+        yield lambda version: running[version].result()
 
 
 @pytest.fixture(scope="session")

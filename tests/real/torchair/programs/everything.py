@@ -1,6 +1,6 @@
 """All programs in one process, since importing torchair takes longer than most of them.
 
-python everything.py VERSION        ("fake" for the fake torchair) -> trees/, assignments/, models/
+python everything.py VERSION        ("fake" for the fake torchair) -> trees/, assignments/, models/, document/
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 import sys
 
 import assign
+import document
 import dump_script
 import run_models
 
@@ -16,7 +17,7 @@ import run_models
 def main(version: str) -> None:
     programs = {"trees": dump_script, "assignments": assign}
     if version != "fake":
-        programs["models"] = run_models
+        programs.update(models=run_models, document=document)
     root = os.getcwd()
     for name, program in programs.items():
         os.mkdir(name)

@@ -10,13 +10,17 @@ from ascend_dump import fakes
 from ascend_dump.fakes.npu import Npu
 
 
-@contextlib.contextmanager
-def installed(version: str, **device: Any) -> Iterator[Npu]:
-    """version: of torch_npu, whose torchair is on the path, or "fake"."""
+def prepare() -> None:
+    """Let the torchair of 2.9.0 be imported with a later PyTorch than it is made for."""
     import torch.fx.experimental.symbolic_shapes as shapes
 
     if not hasattr(shapes, "hint_int"):
-        # torchair of 2.9.0 is made for PyTorch 2.9, which had this name.
         shapes.hint_int = lambda value, fallback=None: int(value)
+
+
+@contextlib.contextmanager
+def installed(version: str, **device: Any) -> Iterator[Npu]:
+    """version: of torch_npu, whose torchair is on the path, or "fake"."""
+    prepare()
     with fakes.install("torchair" if version == "fake" else "torchair_native", **device) as npu:
         yield npu
