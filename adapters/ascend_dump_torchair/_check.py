@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
-from ascend_dump._errors import AscendDumpError
+from ascend_dump._errors import AscendDumpError, NotSupported
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
@@ -132,8 +132,6 @@ def _plan(request: DumpRequest, config: Any) -> Settings:
     settings = build_settings(request, config, place / "20000101000000", place / "torchair.json")
     for option in settings.options:
         if not has(config, option):
-            from ascend_dump._errors import NotSupported
-
             raise NotSupported(
                 f"this torchair has no option config.{option}", hint="it came with a later torch_npu; see its release"
             )

@@ -17,7 +17,7 @@ from ascend_dump.cann.config import Situation, check_acl_config, check_ge_option
 from ascend_dump.cann.config.check import Source, read_source
 from ascend_dump_torchair._settings import ACLGRAPH, LAYERS
 
-__all__ = ["check_file", "check_options", "takes_steps"]
+__all__ = ["check_file", "check_options", "of_working_directory", "takes_steps"]
 
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {

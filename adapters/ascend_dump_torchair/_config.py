@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional
 
 from ascend_dump._errors import ConfigError, NotSupported
 
-__all__ = ["Filled", "has", "is_config", "mode_of", "read", "torchair"]
+__all__ = ["Filled", "engine_modules", "has", "is_config", "is_foreign", "mode_of", "read", "torchair"]
 
 _ABSENT = object()
 
@@ -86,7 +86,7 @@ class Filled:
         try:
             setattr(section, name, value)
         except (ValueError, TypeError, FileNotFoundError) as error:
-            raise refusal(option, value, error) from error
+            raise _refusal(option, value, error) from error
 
     def restore(self) -> None:
         """Put every option back; a second call does nothing."""
@@ -94,7 +94,7 @@ class Filled:
             self._undo.pop()()
 
 
-def refusal(option: str, value: object, error: Exception) -> ConfigError:
+def _refusal(option: str, value: object, error: Exception) -> ConfigError:
     """torchair's refusal in one line: its messages carry a traceback."""
     said = (str(error).splitlines() or [type(error).__name__])[0]
     return ConfigError(

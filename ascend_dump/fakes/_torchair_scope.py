@@ -29,12 +29,15 @@ class _DataDump:
     """The context manager; outside a compiled graph it does nothing."""
 
     def __enter__(self) -> None:
-        enter, _ = _operators()
-        enter([DATA_DUMP], ["True"])
+        # Without a backend there is no graph that could hold the marks.
+        if _libraries:
+            enter, _ = _operators()
+            enter([DATA_DUMP], ["True"])
 
     def __exit__(self, *error: Any) -> None:
-        _, leave = _operators()
-        leave()
+        if _libraries:
+            _, leave = _operators()
+            leave()
 
 
 def reads_scope(node: Any, inside: bool) -> bool:

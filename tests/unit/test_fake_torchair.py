@@ -143,6 +143,17 @@ def test_the_generated_json_grows_and_lists_the_scope_by_type(npu: Npu, torchair
     assert {record.op_name for record in ascend_dump.open("d1").select(op="MatMul*")} == {"MatMulV2"}
 
 
+def test_the_scope_does_nothing_outside_of_a_graph(npu: Npu, torchair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ascend_dump.fakes import _torchair_scope
+
+    with torchair.scope.data_dump():
+        assert torch.relu(torch.tensor(-1.0)) == 0
+    monkeypatch.setattr(_torchair_scope, "_libraries", [])
+    with torchair.scope.data_dump():
+        assert torch.relu(torch.tensor(-1.0)) == 0
+    assert npu.executed == []
+
+
 def test_the_device_is_armed_anew_after_the_engine_was_closed(npu: Npu, torchair: Any) -> None:
     from torchair._ge_concrete_graph import fx2ge_converter
     from torchair.core import _backend
