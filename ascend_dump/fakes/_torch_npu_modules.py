@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -267,13 +268,15 @@ def _surroundings() -> dict[str, Any]:
     }
 
 
-class _ErrorCode:
-    """The members that torchair asks for; the texts are torch_npu's."""
+class _ErrorCode(enum.IntEnum):
+    """The members that torchair asks for; their numbers are not torch_npu's."""
 
-    PARAM, TYPE, VALUE, INTERNAL, NOT_FOUND, NOT_SUPPORT = range(1, 7)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(1, 7))
+    PARAM = 1
+    TYPE = 2
+    VALUE = 3
+    INTERNAL = 4
+    NOT_FOUND = 5
+    NOT_SUPPORT = 6
 
 
 def _error_codes() -> dict[str, Any]:
