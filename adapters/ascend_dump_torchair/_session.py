@@ -43,7 +43,6 @@ class Session:
     def __init__(self, request: DumpRequest, target: Any) -> None:
         self.failure: Optional[AscendDumpError] = None
         self._request = request
-        self._target = target
         self._stopped = False
         self._errors: list[str] = []
         self._compiled = False
@@ -53,7 +52,9 @@ class Session:
         self._file = place / f"torchair-{self.root.name}.json"
         self._generated = Path.cwd() / "ge_dump_data_json"
         if request.options.get("reset"):
-            _engine.close()
+            refused = _close()
+            if refused is not None:
+                raise refused
         self._filled: list[Filled] = []
         self._roads: set[str] = set()
         self._undo: list[Callable[[], None]] = []
@@ -104,25 +105,14 @@ class Session:
         self._restore()
         if ours:
             self._look_at_generated()
-            self._close()
+            self._remove_generated()
+            self.failure = _close() or self.failure
         elif self._compiled or self._roads & {"eager", "aclgraph"}:
             _engine.forget_graphs()
-        self._remove_generated()
         if self.failure is None and self._only_graphs():
             listed = "".join(f"\n  - {reason}" for reason in self.reasons() or [])
             hint = "see cap.problems, and `ascend-dump doctor`"
             self.failure = CaptureError(f"the capture wrote graphs but no operator{listed}", hint=hint, code="AD303")
-
-    def _close(self) -> None:
-        try:
-            _engine.close()
-        except RuntimeError as error:
-            first = (str(error).splitlines() or [""])[0]
-            self.failure = self.failure or CaptureError(
-                f"torchair could not end the dump: {first}",
-                hint="leave torch_npu.npu.init_dump and finalize_dump alone while torchair dumps",
-                code="AD254",
-            )
 
     def _restore(self) -> None:
         while self._undo:
@@ -182,6 +172,20 @@ class Session:
         if "torch_npu" in sys.modules:
             found.append("torch_npu.npu.init_dump was called before: torchair's own settings are dropped then")
         return found
+
+
+def _close() -> Optional[CaptureError]:
+    """Close GE; what torchair says when that goes wrong."""
+    try:
+        _engine.close()
+    except RuntimeError as error:
+        first = (str(error).splitlines() or [""])[0]
+        return CaptureError(
+            f"torchair could not end the dump: {first}",
+            hint="leave torch_npu.npu.init_dump and finalize_dump alone while torchair dumps",
+            code="AD254",
+        )
+    return None
 
 
 def fill(request: DumpRequest, config: Any, root: Path, file: Path) -> tuple[Settings, Filled]:

@@ -422,6 +422,18 @@ class TestTheDumpInterfaceOfAcl:
             model(make_input())
         assert len(again.dump()) > 0
 
+    def test_one_that_is_ended_before_a_reset_is_told(self, npu: Npu, torchair: Any) -> None:
+        config = torchair.CompilerConfig()
+        config.dump_config.enable_dump = True
+        run(torchair, config)
+        assert process_of(npu).finalize_dump() == 0
+        (generated,) = Path("ge_dump_data_json").iterdir()
+        capture = ascend_dump.capture(make_mlp(), framework="torchair", path="dumps", options={"reset": True})
+        with pytest.raises(ascend_dump.CaptureError, match="could not end the dump"):
+            capture.start()
+        # What the program's own dump wrote is its own.
+        assert generated.exists()
+
     def test_it_is_free_behind_the_block(self, npu: Npu) -> None:
         for options in ({}, {"json": True}):
             model = make_mlp()
