@@ -26,6 +26,7 @@ from ascend_dump_mindspore._runtime import (
     is_pynative,
     native,
     set_dump,
+    wait_for_operators,
 )
 from ascend_dump_mindspore._settings import build, can_pause
 
@@ -59,6 +60,7 @@ def check(request: DumpRequest, target: Any) -> list[Problem]:
 
 def _too_late(mindspore: ModuleType, config: dict[str, Any]) -> Iterator[Problem]:
     there = armed()
+    wait_for_operators()
     if is_foreign(os.environ.get(CONFIG_VARIABLE, "")):
         yield Problem(
             "AD276",

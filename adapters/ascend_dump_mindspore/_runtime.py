@@ -18,6 +18,7 @@ __all__ = [
     "is_target",
     "native",
     "set_dump",
+    "wait_for_operators",
 ]
 
 _GE_BY_MSPROBE_SINCE = (2, 6)
@@ -67,6 +68,18 @@ def native(mindspore: ModuleType, name: str) -> Optional[Callable[..., Any]]:
     """A function of the extension module, None where this version has none. They are private."""
     found = getattr(sys.modules.get("mindspore._c_expression"), name, None)
     return found if callable(found) else None
+
+
+def wait_for_operators() -> None:
+    """Until the operators of PyNative mode have run: they are queued, and the first one initialises the device.
+
+    Raises what one of them fails with, as MindSpore does wherever their results are asked for.
+    """
+    for module in ("mindspore.graph.api", "mindspore.common.api"):
+        sync = _reach(sys.modules.get(module), "_pynative_executor.sync")
+        if callable(sync):
+            sync()
+            return
 
 
 def set_dump(mindspore: ModuleType) -> Optional[Callable[..., Any]]:

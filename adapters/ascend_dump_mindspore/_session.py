@@ -14,7 +14,7 @@ from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
 from ascend_dump_mindspore._counting import Counter
 from ascend_dump_mindspore._process import Armed, armed, forget
-from ascend_dump_mindspore._runtime import current_runtime, is_initialized, native, set_dump
+from ascend_dump_mindspore._runtime import current_runtime, is_initialized, native, set_dump, wait_for_operators
 from ascend_dump_mindspore._settings import build, can_pause, far
 
 __all__ = ["Session"]
@@ -32,6 +32,7 @@ class Session:
         self._counter: Optional[Counter] = None
         self._ran = False
         there = armed()
+        wait_for_operators()
         if there is None and is_initialized(self._mindspore):
             raise CaptureError(
                 "MindSpore's device is initialised: it reads no dump configuration any more",
@@ -69,6 +70,12 @@ class Session:
         if self._stopped:
             return
         self._stopped = True
+        try:
+            wait_for_operators()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
         if self._marked is not None:
             mark = set_dump(self._mindspore)
             if mark is not None:

@@ -235,6 +235,27 @@ def test_without_the_controls_it_goes_on_and_says_so(ms, net, tmp_path, monkeypa
     assert problems(net) == [("AD277", "error"), ("AD280", "warning")]
 
 
+def test_queued_operators_are_waited_for_and_their_errors_are_the_programs(ms, net, tmp_path, monkeypatch):
+    class Executor:
+        waits = 0
+
+        def sync(self) -> None:
+            self.waits += 1
+            if self.waits > 2:
+                raise RuntimeError("an operator of the program failed")
+
+    executor = Executor()
+    monkeypatch.setattr(sys.modules["mindspore.graph.api"], "_pynative_executor", executor, raising=False)
+    cap = ascend_dump.capture(net, path=tmp_path, strict=True).start()
+    assert executor.waits == 2
+    step(ms, net)
+    with pytest.raises(RuntimeError, match="of the program"):
+        cap.stop()
+    assert CONFIG_VARIABLE not in os.environ
+    step(ms, net)
+    assert {record.step for record in cap.dump()} == {0}
+
+
 # --- an empty dump -------------------------------------------------------------------------
 
 
