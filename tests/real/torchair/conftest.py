@@ -13,7 +13,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable
 
@@ -23,6 +23,7 @@ CACHE = Path(sys.prefix) / "torchair"
 VERSIONS = ("2.9.0", "2.13.0", "2.14.0")
 PACKAGE = "torch_npu/dynamo/torchair/"
 PROGRAMS = Path(__file__).parent / "programs"
+AHEAD = {"everything": ("fake", *VERSIONS), "adapter_contract": VERSIONS}
 
 os.environ["OMP_NUM_THREADS"] = "1"
 for name in ("ASCEND_DUMP", "ASCEND_DUMP_STRICT", "ASCEND_DEVICE_ID", "RANK", "WORLD_SIZE"):
@@ -58,14 +59,17 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def run_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Run a program with torchair of a version, or the fake one for "fake"; gives the directory it ran in."""
+def run_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, str], Path]]:
+    """Run a program with torchair of a version, or the fake one for "fake", once; gives the directory it ran in.
 
-    def run(program: str, version: str, *arguments: str) -> Path:
+    Two run at a time: what is asked of one version will be asked of the others.
+    """
+
+    def start(program: str, version: str) -> Path:
         place = tmp_path_factory.mktemp(f"{program}_{version}".replace(".", "_"))
         paths = [str(PROGRAMS)] if version == "fake" else [str(PROGRAMS), str(unpack(version))]
         done = subprocess.run(
-            [sys.executable, "-W", "ignore", str(PROGRAMS / f"{program}.py"), version, *arguments],
+            [sys.executable, "-W", "ignore", str(PROGRAMS / f"{program}.py"), version],
             cwd=place,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             capture_output=True,
@@ -76,29 +80,31 @@ def run_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
         assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
         return place
 
-    return run
-
-
-@pytest.fixture(scope="session")
-def run_programs(run_program: Callable[..., Path]) -> Iterator[Callable[[str], Path]]:
-    """Run all programs in one process, once for each version; gives the directory. Two versions run at a time."""
+    running: dict[tuple[str, str], Future[Path]] = {}
     for version in VERSIONS:
         unpack(version)
     with ThreadPoolExecutor(2) as pool:
-        running = {version: pool.submit(run_program, "everything", version) for version in ("fake", *VERSIONS)}
-        yield lambda version: running[version].result()
+
+        def run(program: str, version: str) -> Path:
+            for each in (version, *AHEAD.get(program, ())):
+                if (program, each) not in running:
+                    running[program, each] = pool.submit(start, program, each)
+            return running[program, version].result()
+
+        yield run
+        pool.shutdown(cancel_futures=True)
 
 
 @pytest.fixture(scope="session")
-def fake_run(run_programs: Callable[[str], Path]) -> Path:
+def fake_run(run_program: Callable[..., Path]) -> Path:
     """What the programs wrote under the fake torchair."""
-    return run_programs("fake")
+    return run_program("everything", "fake")
 
 
 @pytest.fixture(scope="session")
-def real_run(version: str, run_programs: Callable[[str], Path]) -> Path:
+def real_run(version: str, run_program: Callable[..., Path]) -> Path:
     """What the programs wrote under the real torchair of a version."""
-    return run_programs(version)
+    return run_program("everything", version)
 
 
 def read_json(path: Path) -> Any:
