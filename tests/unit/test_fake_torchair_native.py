@@ -223,6 +223,22 @@ def test_a_dump_begun_by_torch_npu_is_in_the_way(tmp_path):
             native.InitializeGraphEngine({**options(), "ge_dump_with_acl_config": str(config)})
 
 
+def test_a_dump_ended_by_other_means_is_told_by_finalize_and_not_by_the_block(tmp_path):
+    config = tmp_path / "dump.json"
+    config.write_text(json.dumps({"dump": {"dump_path": str(tmp_path), "dump_list": []}}))
+    with fakes.install("acl", "torchair_native"):
+        import acl
+
+        native = sys.modules["torchair.core._torchair"]
+        for _ in range(2):
+            native.InitializeGraphEngine({**options(), "ge_dump_with_acl_config": str(config)})
+            assert acl.mdl.finalize_dump() == 0
+            with pytest.raises(RuntimeError, match="Fail in acl finalize dump"):
+                native.FinalizeGraphEngine()
+        native.InitializeGraphEngine({**options(), "ge_dump_with_acl_config": str(config)})
+        assert acl.mdl.finalize_dump() == 0
+
+
 def test_nothing_runs_before_its_time(native, inputs):
     graph = native.TorchNpuGraphBase("graph_1")
     with pytest.raises(RuntimeError, match="Executor is not initialized"):
