@@ -76,7 +76,7 @@ def make_run_directory(parent: Path) -> Path:
 
 def add_private_directory(path: Path) -> None:
     """Create one directory (0700, whatever the umask). Raises OSError, FileExistsError when it is there."""
-    path.mkdir(mode=PRIVATE_DIRECTORY)
+    os.mkdir(path, PRIVATE_DIRECTORY)
     if path.stat().st_mode & 0o777 != PRIVATE_DIRECTORY:
         # Some file systems have no modes to change.
         with contextlib.suppress(OSError):
