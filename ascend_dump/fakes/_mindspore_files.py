@@ -24,7 +24,7 @@ from ascend_dump.mindspore.select import KernelSelector, iteration_ranges
 if TYPE_CHECKING:
     from ascend_dump.fakes._mindspore_graph import Graph, Node, Tape
     from ascend_dump.fakes._mindspore_process import Process
-    from ascend_dump.mindspore.dump_json import Settings
+    from ascend_dump.mindspore.settings import Settings
 
     _Array = np.ndarray[Any, Any]
 

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 from ascend_dump._errors import NotSupported
 from ascend_dump.fakes._mindspore_graph import Graph, Tape
 from ascend_dump.fakes._mindspore_types import Parameter, Tensor
-from ascend_dump.mindspore.dump_json import CONFIG_VARIABLE, Settings, read_file
+from ascend_dump.mindspore.dump_json import CONFIG_VARIABLE, read_file
 from ascend_dump.mindspore.runtime import Runtime, parse_version
+from ascend_dump.mindspore.settings import Settings
 
 if TYPE_CHECKING:
     from ascend_dump.fakes._mindspore_files import Dumper

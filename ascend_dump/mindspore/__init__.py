@@ -1,6 +1,6 @@
 """What MindSpore itself defines about its Dump, as pure functions without the framework.
 
-The dump JSON (`dump_json`, `check`, `build`), which operators and iterations it selects (`select`), and the
+The dump JSON (`dump_json`, `settings`, `check`, `build`), which operators and iterations it selects (`select`), and the
 names and texts it writes (`names`, `graph`, `statistics_csv`). The adapter, the reader and the fake share them.
 
 Sources: MindSpore's documents "Using Dump in the Graph Mode" (2.5 to master), its parser

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump._errors import ConfigError, NotSupported
 from ascend_dump._patterns import text_matcher
-from ascend_dump.mindspore.dump_json import HOST_STATISTICS
 from ascend_dump.mindspore.runtime import RUNTIMES, Runtime
+from ascend_dump.mindspore.settings import HOST_STATISTICS
 
 if TYPE_CHECKING:
     from ascend_dump._request import DumpRequest

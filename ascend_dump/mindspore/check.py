@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from ascend_dump._problem import Problem
-from ascend_dump.mindspore.dump_json import DEVICE_STATISTICS, Reading, read_file, read_text
+from ascend_dump.mindspore.dump_json import read_file, read_text
 from ascend_dump.mindspore.runtime import Runtime
 from ascend_dump.mindspore.select import KernelSelector, iteration_ranges, unused_parts
+from ascend_dump.mindspore.settings import DEVICE_STATISTICS, Reading
 
 if TYPE_CHECKING:
     from ascend_dump.cann.config import Situation

@@ -334,7 +334,7 @@ MINDSPORE_GRAPH = (
 @pytest.mark.parametrize("on", ["ascend", "ascend-o2", "gpu", "cpu"])
 def test_the_file_written_for_mindspore_is_one_without_findings(on, tmp_path, capsys):
     file = tmp_path / "dump.json"
-    asked = ["config", "--for", "mindspore", "--path", "/tmp/dumps", "--steps", "0|5-8", "--options", f"on={on}"]
+    asked = ["config", "--for", "mindspore", "--path", "/dumps", "--steps", "0|5-8", "--options", f"on={on}"]
     assert main([*asked, "-o", str(file)]) == Exit.OK
     assert main(["check", str(file), "--on", on, "--json"]) == Exit.OK
     document = json.loads(capsys.readouterr().out)
@@ -343,7 +343,7 @@ def test_the_file_written_for_mindspore_is_one_without_findings(on, tmp_path, ca
 
 def test_what_the_device_has_not_is_refused_before_a_file_is_written(tmp_path, capsys):
     file = tmp_path / "dump.json"
-    asked = ["config", "--for", "mindspore", "--path", "/tmp/dumps", "--data", "stats", "-o", str(file)]
+    asked = ["config", "--for", "mindspore", "--path", "/dumps", "--data", "stats", "-o", str(file)]
     assert main([*asked, "--options", "on=cpu"]) == Exit.USAGE
     assert not file.exists()
     assert main([*asked, "--options", "on=gpu"]) == Exit.OK
@@ -358,14 +358,14 @@ def test_mindspore_takes_no_other_suffix(tmp_path, capsys):
 
 
 def test_jit_level_o2_dumps_nothing_since_2_6(tmp_path, capsys):
-    asked = ["config", "--for", "mindspore", "--path", "/tmp/dumps", "--options", "on=ascend-ge", "--json"]
+    asked = ["config", "--for", "mindspore", "--path", "/dumps", "--options", "on=ascend-ge", "--json"]
     assert main(asked) == Exit.DIFFERENT
     assert json.loads(capsys.readouterr().out)["problems"][0]["code"] == "AD274"
 
 
 def test_names_are_held_against_a_graph_of_mindspore(tmp_path, capsys):
     file = tmp_path / "dump.json"
-    asked = ["config", "--for", "mindspore", "--path", "/tmp/dumps", "-o", str(file)]
+    asked = ["config", "--for", "mindspore", "--path", "/dumps", "-o", str(file)]
     for number, code in (("op0", Exit.OK), ("op9", Exit.DIFFERENT)):
         assert main([*asked, "--layers", f"Default/fc-Dense/MatMul-{number}"]) == Exit.OK
         assert main(["check", str(file), "--graph", str(MINDSPORE_GRAPH)]) == code
