@@ -32,8 +32,11 @@ class _HostDialect:
         names = directory.names
         shards = [name for name in names if _SHARD_FILE.fullmatch(name)]
         claimed = {*shards, *({MANIFEST} & set(names))}
+        if shards or INDEX in names:
+            # Others have a file of this name too.
+            claimed |= {STATISTIC} & set(names)
         if INDEX in names:
-            return [_Index(directory)], claimed | ({INDEX, STATISTIC} & set(names))
+            return [_Index(directory)], {*claimed, INDEX}
         entries: list[Entry] = []
         for name in shards:
             if (directory.path / INDEX).is_file():  # one shard was opened by itself
