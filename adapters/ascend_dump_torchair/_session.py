@@ -105,10 +105,10 @@ class Session:
         self._restore()
         if ours:
             self._look_at_generated()
-            self._remove_generated()
             self.failure = _close() or self.failure
         elif self._compiled or self._roads & {"eager", "aclgraph"}:
             _engine.forget_graphs()
+        self._remove_generated()
         if self.failure is None and self._only_graphs():
             listed = "".join(f"\n  - {reason}" for reason in self.reasons() or [])
             hint = "see cap.problems, and `ascend-dump doctor`"
@@ -127,8 +127,12 @@ class Session:
         return any(str(value).startswith(places) for value in recorded.values())
 
     def _files(self) -> Iterator[Path]:
-        """The dump JSON that torchair wrote into the working directory."""
-        yield from self._generated.glob(f"dump_options_*_pid{os.getpid()}.json")
+        """The dump JSON that torchair wrote into the working directory for this capture, none of the program's own."""
+        for file in self._generated.glob(f"dump_options_*_pid{os.getpid()}.json"):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                path = json.loads(file.read_bytes()).get("dump", {}).get("dump_path", "")
+                if Path(path) == self.root or self.root in Path(path).parents:
+                    yield file
 
     def _look_at_generated(self) -> None:
         """torchair drops what the device answers to its JSON, so that is looked up here."""
