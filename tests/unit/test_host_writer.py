@@ -413,10 +413,10 @@ def test_a_run_or_model_that_cannot_be_created_says_so(tmp_path: Path, monkeypat
     run = Run(tmp_path, Rank(0, 1), request={}, versions={})
     run.directory(0, "m")
 
-    def refuse(path: Path, **_: Any) -> None:
+    def refuse(path: Path, mode: int) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr(os, "mkdir", refuse)
     with pytest.raises(WriteError, match="Permission denied"):
         run.directory(0, "m")
 
