@@ -84,7 +84,7 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
                 hint="run where it is not installed, or use install(..., force=True)",
             )
     importer = Importer({name: fill for name, fill in made.items() if not isinstance(fill, ModuleType)})
-    before = {name: module for name, module in sys.modules.items() if _is_below(name, roots)}
+    before = {name: module for name, module in list(sys.modules.items()) if _is_below(name, roots)}
     try:
         _forget(roots)
         for name, module in made.items():
@@ -153,5 +153,6 @@ def _tell_import_hooks(made: Mapping[str, object]) -> None:
 
 
 def _forget(roots: set[str]) -> None:
-    for name in [name for name in sys.modules if _is_below(name, roots)]:
+    # A list first: a thread of the program may be importing.
+    for name in [name for name in list(sys.modules) if _is_below(name, roots)]:
         del sys.modules[name]

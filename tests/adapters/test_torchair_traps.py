@@ -292,8 +292,9 @@ class TestConfigs:
             def __getattr__(self, name: str) -> Any:
                 raise AttributeError(f"Try to get torchair's attr `{name}` before torchair is initialized.\n[ERROR]")
 
-        monkeypatch.setitem(sys.modules, "torchair", Proxy("torchair"))
-        problem = find(check(make_mlp()), "AD248")
+        with monkeypatch.context() as patched:  # undone before the fake goes, which would come back else
+            patched.setitem(sys.modules, "torchair", Proxy("torchair"))
+            problem = find(check(make_mlp()), "AD248")
         assert problem.message.endswith("before torchair is initialized.")
 
     def test_something_else_as_a_config_is_refused(self, npu: Npu) -> None:
