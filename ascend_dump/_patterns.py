@@ -15,7 +15,9 @@ def text_matcher(pattern: str) -> Callable[[str], bool]:
     """A test for names: a shell glob (case kept), or a regular expression after `re:`.
 
     A regular expression is searched, a glob must match the whole name.
-    Raises ConfigError for a regular expression that does not compile.
+    Raises ConfigError for a regular expression that does not compile, and for a glob with a
+    backward range such as [z-a] where fnmatch cannot read it (before Python 3.10.6; since then
+    such a range is empty).
     """
     if pattern.startswith("re:"):
         try:
@@ -27,5 +29,12 @@ def text_matcher(pattern: str) -> Callable[[str], bool]:
                 code="AD103",
             ) from None
         return lambda text: found.search(text) is not None
-    glob = re.compile(fnmatch.translate(pattern))
+    try:
+        glob = re.compile(fnmatch.translate(pattern))
+    except re.error as error:
+        raise ConfigError(
+            f"{pattern!r} is not a glob: {error}",
+            hint="write a range from its lower to its higher end, as in [0-9]",
+            code="AD103",
+        ) from None
     return lambda text: glob.match(text) is not None
