@@ -23,8 +23,8 @@ __all__ = ["OURS", "Armed", "armed", "forget", "is_foreign"]
 #: Beside MINDSPORE_DUMP_CONFIG, so that a child tells its parent's capture from a file of the user.
 OURS = "ASCEND_DUMP_MINDSPORE_CONFIG"
 _ACCEPTED = re.compile(r"[A-Za-z0-9\-_/]+", re.ASCII)
-#: Files that MindSpore writes once per graph, when it is compiled.
-_OF_GRAPHS = ("rank_*/graphs/*", "rank_*/execution_order/ms_execution_order_graph_*")
+#: Files that MindSpore writes once: in a process, or per graph when it is compiled.
+_WRITTEN_ONCE = ("rank_*/.dump_metadata/*", "rank_*/graphs/*", "rank_*/execution_order/ms_execution_order_graph_*")
 
 _armed: Optional[Armed] = None
 
@@ -92,11 +92,19 @@ class Armed:
         at_exit(self._exit)
 
     def lead_to(self, root: Path) -> None:
-        """Let MindSpore write here from now on, and bring the graphs that it wrote before."""
-        for before in self._roots:
-            _share(before, root)
+        """Let MindSpore write here from now on, and bring the graphs that it wrote before.
+
+        Raises WriteError; then it still writes where it wrote.
+        """
+        try:
+            for before in self._roots:
+                _share(before, root)
+            # What a dump was asked for stands beside it.
+            _link_or_copy(Path(self.config), root.with_name(f"mindspore-{root.name}.json"))
+            self._lead_to(root)
+        except OSError as error:
+            raise WriteError(f"the dump cannot be prepared: {error}", hint="free some space") from error
         self._roots.append(root)
-        self._lead_to(root)
 
     def lead_away(self) -> None:
         """Keep what MindSpore writes of graphs that it compiles from now on out of every dump."""
@@ -150,14 +158,18 @@ def _temporary() -> Path:
 
 
 def _share(before: Path, root: Path) -> None:
-    for pattern in _OF_GRAPHS:
+    for pattern in _WRITTEN_ONCE:
         for file in before.glob(pattern):
             there = root / file.relative_to(before)
             there.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                try:
-                    os.link(file, there)
-                except FileExistsError:
-                    raise
-                except OSError:  # another file system
-                    shutil.copy2(file, there)
+            _link_or_copy(file, there)
+
+
+def _link_or_copy(file: Path, there: Path) -> None:
+    """Leaves what is there already."""
+    try:
+        os.link(file, there)
+    except FileExistsError:
+        return
+    except OSError:  # another file system
+        shutil.copy2(file, there)

@@ -21,6 +21,7 @@ __all__ = [
     "describe_status",
     "encode_overflow",
     "find_operator",
+    "overflow_of",
 ]
 
 #: GE registers a buffer of this size for each model.
@@ -113,6 +114,16 @@ def decode_overflow(payload: Union[bytes, bytearray, memoryview]) -> Overflow:
             hint="the file was cut off, or it is not an overflow record",
         )
     return _decode_fixed(data)
+
+
+def overflow_of(document: dict[str, Any]) -> Overflow:
+    """The record that a document as `decode_overflow` gives it is about. Raises CorruptDump when it is about none."""
+    if "magic" in document or any(name in document for name in _FIXED):
+        try:
+            return decode_overflow(encode_overflow(document))
+        except (AttributeError, LookupError, StopIteration, TypeError, ValueError, struct.error):
+            pass
+    raise CorruptDump("it is not the JSON of an overflow", hint="it names no unit of the device, or no numbers of one")
 
 
 def encode_overflow(document: dict[str, Any]) -> bytes:

@@ -61,7 +61,8 @@ def overflow(path: str, limit: Optional[int], as_json: bool, **selectors: Option
     Exit code 1 when there are overflows, 0 when there are none.
     """
     unreadable = Unreadable()
-    found = sorted(_find(open_selected(path, selectors), unreadable), key=lambda one: one.record.timestamp or 0)
+    dump = open_selected(path, selectors)
+    found = sorted(_find(dump, unreadable), key=lambda one: one.record.timestamp or 0)
     shown = found[:limit]
     if as_json:
         from ascend_dump.report.documents import write_document
@@ -73,7 +74,14 @@ def overflow(path: str, limit: Optional[int], as_json: bool, **selectors: Option
             _write_text(number, one, unreadable)
         if len(shown) < len(found):
             print(f"and {len(found) - len(shown)} more")
-    if not found:
+    if not found and True in dump.known_values("scene_is_beside"):
+        print(
+            f"no overflow is recorded in {path}, but MindSpore records none with jit_level O0 and O1: if this was "
+            "dumped with op_debug_mode 3, every operator in it overflowed; `ascend-dump stats --nonfinite` finds NaN "
+            "and Inf",
+            file=sys.stderr,
+        )
+    elif not found:
         print(f"no overflow in {path}; they are recorded with scene='overflow'", file=sys.stderr)
     code = unreadable.finish()
     return Exit.DIFFERENT if found else code
@@ -81,11 +89,15 @@ def overflow(path: str, limit: Optional[int], as_json: bool, **selectors: Option
 
 def _find(dump: Dump, unreadable: Unreadable) -> Iterator[_Overflow]:
     # Files whose names tell nothing, as those of the host, have to be looked into.
-    some = dump if None in dump.known_values("op_type") else dump.select(op_type=_RECORDS)
+    look = None in dump.known_values("op_type") or True in dump.known_values("scene_is_beside")
+    some = dump if look else dump.select(op_type=_RECORDS)
     for _, group in groupby(unreadable.watch(progress(some, "records")), _execution):
         records = list(group)
         if records[0].attrs.get("scene") == "overflow":
-            yield from _of_device(records[0], unreadable)
+            if records[0].op_type != "Opdebug":
+                yield _of_mindspore(records)
+            else:
+                yield from _of_device(records[0], unreadable)
         elif any(record.attrs.get("origin") for record in records):
             yield _of_host(records)
 
@@ -94,6 +106,8 @@ def _execution(record: Record) -> tuple[Any, ...]:
     """What the records of one run of an operator have in common."""
     seq = record.attrs.get("seq")
     place = (record.run, record.rank, record.device, record.model, record.step)
+    if record.attrs.get("scene") == "overflow" and record.op_type != "Opdebug":
+        return (*place, record.model_id, record.op_type, record.op_name, record.attrs.get("occurrence", 0))
     return (*place, record.path) if seq is None else (*place, seq)
 
 
@@ -119,9 +133,16 @@ def _tensors_of(operator: Optional[dict[str, Any]]) -> list[Record]:
     from ascend_dump.reading import open_dump
 
     try:
-        return list(open_dump(operator["path"]))
+        return [record for path in operator.get("paths", [operator["path"]]) for record in open_dump(path)]
     except ReadError:  # it was there when the directory was listed: someone else tidies up
         return []
+
+
+def _of_mindspore(records: list[Record]) -> _Overflow:
+    """An operator in a tree of O0 or O1: it is there because it overflowed, and nothing says how."""
+    first = records[0]
+    operator = {"op_type": first.op_type, "op_name": first.op_name, "path": str(first.path)}
+    return _Overflow(first, "MindSpore", [], ["dumped because it overflowed"], {}, operator, records)
 
 
 def _of_host(records: list[Record]) -> _Overflow:

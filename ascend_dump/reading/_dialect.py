@@ -68,6 +68,11 @@ class Entry:
         return None
 
     @property
+    def scene_is_beside(self) -> bool:
+        """Whether only the records' own `attrs` tell the scene: there is no file that an overflow is recorded in."""
+        return False
+
+    @property
     def path_text(self) -> str:
         """The path as text, to sort by."""
         return str(self.path)

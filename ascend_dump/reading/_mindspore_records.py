@@ -1,11 +1,11 @@
-"""Records of the dialect `mindspore`: one per npy file, line of statistics, or overflow."""
+"""Records of the dialect `mindspore`: one per npy file or line of statistics."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
-from ascend_dump._errors import CorruptDump, NotSupported
+from ascend_dump._errors import NotSupported
 from ascend_dump.reading._npy import dtype_of, read_array
 from ascend_dump.reading._record import Record
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ascend_dump.mindspore.npy import NpyHeader
     from ascend_dump.mindspore.statistics_csv import StatisticsRow
 
-__all__ = ["npy_record", "overflow_record", "statistics_record"]
+__all__ = ["npy_record", "statistics_record"]
 
 #: Column of statistic.csv -> field of Statistics. MindSpore's negative and positive zeros are other counts.
 _COLUMNS = {
@@ -99,14 +99,6 @@ def statistics_record(row: StatisticsRow, attrs: dict[str, Any], common: dict[st
         nbytes=row.size,
         **common,
     )
-
-
-def overflow_record(document: Optional[dict[str, Any]], known: dict[str, Any]) -> Record:
-    common = {**known, "op_type": "Opdebug", "op_name": "Node_OpDebug", "io": "output"}
-    if document is None:
-        error = CorruptDump("it is not the JSON of an overflow", path=known["path"])
-        return Record(None, error=error, attrs={"scene": "overflow"}, **common)
-    return Record(None, attrs={"scene": "overflow", "overflow": document}, **common)
 
 
 def _statistics(row: StatisticsRow, record: Record) -> Statistics:

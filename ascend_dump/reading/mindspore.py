@@ -16,7 +16,6 @@ What to know when reading one:
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -40,7 +39,8 @@ from ascend_dump.mindspore.names import (
 from ascend_dump.mindspore.npy import read_npy_header
 from ascend_dump.mindspore.statistics_csv import FILE, StatisticsRow, read_statistics
 from ascend_dump.reading._dialect import Directory, Entry, rank_of
-from ascend_dump.reading._mindspore_records import npy_record, overflow_record, statistics_record
+from ascend_dump.reading._mindspore_overflow import has_only_overflows, overflow_record, read_json
+from ascend_dump.reading._mindspore_records import npy_record, statistics_record
 from ascend_dump.reading._record import Record
 
 __all__ = ["DIALECT"]
@@ -50,7 +50,6 @@ log = logging.getLogger("ascend_dump")
 _RENAMED = re.compile(r"\d{1,20}\.npy", re.ASCII)
 _OVERFLOW = re.compile(r"Opdebug\.Node_OpDebug\.(\d{1,10})\.(\d{1,10})\.(\d{1,18})\.output\.0\.json", re.ASCII)
 _METADATA = ("config.json", "data_dump.json")
-_MOST_JSON = 1 << 20
 
 
 class _MindSporeDialect:
@@ -98,6 +97,7 @@ class _Here:
         self.kernel_args: list[str] = []
         place = parse_place(directory.parts)
         self._graph: Optional[Graph] = None
+        self._scene: Optional[dict[str, Any]] = None
         self._siblings: Optional[tuple[dict[str, list[int]], dict[NpyName, int]]] = None
         self._rows: Optional[dict[tuple[Any, ...], StatisticsRow]] = None
         self._args: Optional[dict[str, Any]] = None
@@ -139,6 +139,14 @@ class _Here:
                 self._graph = read_graph(above[self.depth - 2], self.graph_id)
         return self._graph
 
+    def scene(self) -> dict[str, Any]:
+        """What to note at each record about the scene that it was dumped in."""
+        if self._scene is None:
+            above = self.path.parents
+            told = self.graph_id is not None and 2 <= self.depth <= len(above) + 1
+            self._scene = {"scene": "overflow"} if told and has_only_overflows(above[self.depth - 2]) else {}
+        return self._scene
+
     def siblings(self) -> tuple[dict[str, list[int]], dict[NpyName, int]]:
         """The numbers of the op names here, and of each file how often its tensor had been written before."""
         if self._siblings is None:
@@ -174,7 +182,7 @@ class _Here:
         if self._args is None:
             self._args = {}
         if file in self.kernel_args and file not in self._args:
-            self._args[file] = _json(self.path / file)
+            self._args[file] = read_json(self.path / file)
         return self._args.get(file)
 
 
@@ -233,6 +241,10 @@ class _Plain(Entry):
     def path_text(self) -> str:
         return self._here.text + self._on_disk
 
+    @property
+    def scene_is_beside(self) -> bool:
+        return self._here.graph_id is not None
+
     def known(self) -> dict[str, Any]:
         return {"path": self.path, "model_id": self._here.model_id, **self._here.known}
 
@@ -270,7 +282,7 @@ class _File(_Plain):
             "format": name.format,
             **told.fields,
         }
-        attrs = dict(told.attrs)
+        attrs = {**told.attrs, **here.scene()}
         if before.get(name):
             attrs["occurrence"] = before[name]
         if here.constants:
@@ -311,7 +323,9 @@ class _Statistics(_Plain):
             elif row_key(row) not in have:
                 told = describe(here, row.op_type, written(row.op_name), names)
                 name = row.op_name if "/" in row.op_name else told.op_name
-                yield statistics_record(row, told.attrs, {**self.known(), "op_name": name, **told.fields})
+                yield statistics_record(
+                    row, {**told.attrs, **here.scene()}, {**self.known(), "op_name": name, **told.fields}
+                )
 
 
 class _Overflow(_Plain):
@@ -324,7 +338,7 @@ class _Overflow(_Plain):
         assert found is not None, "only such names become this entry"
         task, stream, stamp = map(int, found.groups())
         known = {**self.known(), "task_id": task, "stream_id": stream, "timestamp": stamp}
-        return [overflow_record(_json(self.path), known)]
+        return [overflow_record(self.path, known, [(file.name, file.path) for file in self._here.files])]
 
 
 def _renamed(here: _Here, names: list[str], claimed: set[str]) -> Iterator[Entry]:
@@ -341,14 +355,3 @@ def _renamed(here: _Here, names: list[str], claimed: set[str]) -> Iterator[Entry
         if parsed is not None:
             claimed.update((on_disk, MAPPING))
             yield _File(here, on_disk, parsed)
-
-
-def _json(path: Path) -> Optional[dict[str, Any]]:
-    """A small JSON object, None when it is none or cannot be read."""
-    try:
-        if os.path.islink(path) or os.path.getsize(path) > _MOST_JSON:
-            return None
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None

@@ -18,6 +18,7 @@ import pytest
 import ascend_dump
 from ascend_dump import fakes
 from ascend_dump._adapter import load
+from ascend_dump.cli import Exit, main
 from ascend_dump.fakes._mindspore_process import VERSION_VARIABLE
 from ascend_dump.mindspore.dump_json import CONFIG_VARIABLE
 
@@ -313,6 +314,23 @@ def test_ascend_has_more(ms, net, tmp_path):
     assert record.statistics().min is None
 
 
+def test_operators_that_overflow_are_listed_for_each_capture(ms, net, tmp_path, capsys):
+    ms.set_device("Ascend")
+    big = ms.Tensor(np.full((2, 4), 3e38, "f4"))
+    for value in (big, big, None):
+        with ascend_dump.capture(net, path=tmp_path, scene="overflow", strict=True) as cap:
+            step(ms, net)
+            if value is not None:
+                net(value)
+        code = main(["overflow", str(cap.path)])
+        out = capsys.readouterr().out
+        if value is None:
+            assert out == ""
+        else:
+            assert (code, out.split("\n")[0]) == (Exit.DIFFERENT, "1. MatMul Default/0-Dense/MatMul-op0  (first)")
+            assert "step 1" in out
+
+
 def test_jit_level_o2_is_told(ms, net):
     ms.set_device("Ascend")
     ms.set_context(jit_level="O2")
@@ -386,6 +404,7 @@ import sys
 import numpy as np
 from ascend_dump import DumpRequest, fakes
 from ascend_dump._adapter import load
+from ascend_dump.cli import Exit, main
 
 with fakes.install("mindspore"):
     import mindspore as ms

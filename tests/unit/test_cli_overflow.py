@@ -212,3 +212,100 @@ def test_ops_of_a_cut_graph_shows_what_is_there(run, tmp_path):
     assert code == Exit.UNREADABLE
     assert document["error"]["code"] == "AD401"
     assert document["operators"]
+
+
+# --- MindSpore -----------------------------------------------------------------------------
+
+GE_PLACE = "7/20260101120000/3/kernel_graph0/1/0"
+
+
+def put_array(directory, name, value):
+    directory.mkdir(parents=True, exist_ok=True)
+    np.save(directory / f"{name}.DefaultFormat.float16.npy", np.array([value, 1], "f2"))
+
+
+def test_the_json_of_mindspore_names_the_operator_with_all_its_tensors(run, tmp_path):
+    place = tmp_path / GE_PLACE
+    put_array(place, "Mul.Default_Mul-op0.57.7.1700000000000001.input.0", 2)
+    put_array(place, "Mul.Default_Mul-op0.57.7.1700000000000002.output.0", np.inf)
+    put_array(place, "Add.Default_Add-op0.58.7.1700000000000003.output.0", 5)
+    data = {"stream_id": 7, "task_id": 57, "status": 32}
+    record = place / "Opdebug.Node_OpDebug.57.7.1700000000000004.output.0.json"
+    record.write_text(json.dumps({"AI Core": data}))
+    code, out, err = run("overflow", tmp_path)
+    assert (code, err) == (Exit.DIFFERENT, "")
+    assert out.startswith("1. Mul Default_Mul-op0  (first)")
+    assert "floating-point calculation (0x20)" in out
+    assert [line.split()[0] for line in out.splitlines() if "[2]" in line] == ["input", "output"]
+    assert "Add" not in out
+    code, out, _ = run("overflow", tmp_path, "--json")
+    [one] = json.loads(out)["overflows"]
+    assert (one["unit"], one["status"], one["document"]) == ("AI Core", [32], {"AI Core": data})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[",
+        "{}",
+        '{"a": 1}',
+        '{"AI Core": 5}',
+        '{"AI Core": {"status": {}}}',
+        '{"AI Core": {"status": -1}}',
+        '{"DHA Atomic Add": {"task_id": "x"}}',
+        '{"magic": "0x5a5a5a5a"}',
+        '{"magic": "", "acc_list": {"acc_type": "none", "data": {}}}',
+        '{"magic": "", "acc_list": {"acc_type": "AIC", "data": [], "data_len": 1e99}}',
+    ],
+)
+def test_a_json_that_is_no_overflow_is_unreadable(run, tmp_path, text):
+    place = tmp_path / GE_PLACE
+    place.mkdir(parents=True)
+    (place / "Opdebug.Node_OpDebug.57.7.1700000000000004.output.0.json").write_text(text)
+    code, out, err = run("overflow", tmp_path)
+    assert (code, out) == (Exit.UNREADABLE, "")
+    assert "Node_OpDebug" in err
+
+
+def overflow_tree(root, mode=3):
+    root.mkdir()
+    config = {"common_dump_settings": {"op_debug_mode": mode}}
+    (root.parent / f"mindspore-{root.name}.json").write_text(json.dumps(config))
+    for step, value in ((0, np.inf), (2, 65504)):
+        stamp = 1700000000000001 + 10 * step
+        place = root / f"rank_0/Net/0/{step}"
+        put_array(place, f"Mul.Default_Mul-op0.0.0.{stamp}.input.0", 2)
+        put_array(place, f"Mul.Default_Mul-op0.0.0.{stamp + 1}.output.0", value)
+    return root
+
+
+def test_a_tree_of_o0_holds_the_operators_that_overflowed(run, tmp_path):
+    root = overflow_tree(tmp_path / "run")
+    code, out, err = run("overflow", root)
+    assert (code, err) == (Exit.DIFFERENT, "")
+    heads = [line for line in out.splitlines() if line[:2] in ("1.", "2.", "3.")]
+    assert heads == ["1. Mul Default_Mul-op0  (first)", "2. Mul Default_Mul-op0"]
+    assert "step 2" in out
+    code, out, _ = run("overflow", root, "--step", "2", "--json")
+    [one] = json.loads(out)["overflows"]
+    assert [tensor["statistics"]["max"] for tensor in one["operator"]["tensors"]] == [2.0, 65504.0]
+    assert (one["record"]["step"], one["status"]) == (2, [])
+
+
+@pytest.mark.parametrize("why", ["another mode", "no file", "a link", "not an object", "a cpu"])
+def test_a_tree_that_does_not_tell_its_scene_says_so(run, tmp_path, why):
+    root = overflow_tree(tmp_path / "run", mode=0 if why == "another mode" else 3)
+    config = tmp_path / "mindspore-run.json"
+    if why == "no file":
+        config.unlink()
+    elif why == "a link":
+        config.rename(tmp_path / "other.json")
+        config.symlink_to(tmp_path / "other.json")
+    elif why == "not an object":
+        config.write_text('{"common_dump_settings": 3}')
+    elif why == "a cpu":
+        (root / "rank_0/.dump_metadata").mkdir()
+    code, out, err = run("overflow", root)
+    assert (code, out) == (Exit.OK, "")
+    assert "op_debug_mode 3" in err
+    assert "--nonfinite" in err

@@ -275,7 +275,10 @@ def test_the_tree_of_ge_has_the_same_names(tmp_path):
     assert (record.step, record.run, record.device) == (7, "20260101120000", 3)
     assert (record.model, record.model_id, record.task_id, record.stream_id) == ("kernel_graph0", 1, 4, 5)
     [overflow] = dump.select(op_type="Opdebug")
-    assert overflow.attrs == {"scene": "overflow", "overflow": {"AI Core": {"status": 32}}}
+    assert overflow.attrs["scene"] == "overflow"
+    assert overflow.attrs["overflow"] == {"AI Core": {"status": 32}}
+    [unit] = overflow.attrs["units"]
+    assert (unit["name"], unit["status"], unit["operator"]) == ("AI Core", [32], None)
     assert (overflow.task_id, overflow.stream_id) == (59, 3)
     (place / f"Opdebug.Node_OpDebug.59.3.{STAMP}.output.0.json").write_text("[")
     [overflow] = ascend_dump.open(tmp_path).select(op_type="Opdebug")
