@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,8 @@ from ascend_dump._errors import AscendDumpError, NotSupported
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.cann.config import Situation, check_acl_config, check_ge_options
+from ascend_dump.cann.config import Situation, check_ge_options
+from ascend_dump.cann.config.of_request import problems_of_config
 from ascend_dump_torchair import _engine
 from ascend_dump_torchair._check_options import of_working_directory
 from ascend_dump_torchair._config import has, is_config, is_foreign, read, torchair
@@ -127,15 +127,20 @@ def _of_config(config: Any, settings: Settings) -> Iterator[Problem]:
 
 
 def _plan(request: DumpRequest, config: Any) -> Settings:
-    """The settings for a directory as it will be called; nothing is made."""
-    place = Path(os.path.abspath(request.path), current_rank().level)
-    settings = build_settings(request, config, place / "20000101000000", place / "torchair.json")
+    """The settings for the planned directory; nothing is made."""
+    root = _planned(request)
+    settings = build_settings(request, config, root, root.with_name("torchair.json"))
     for option in settings.options:
         if not has(config, option):
             raise NotSupported(
                 f"this torchair has no option config.{option}", hint="it came with a later torch_npu; see its release"
             )
     return settings
+
+
+def _planned(request: DumpRequest) -> Path:
+    """A directory as the capture's will be called."""
+    return Path(os.path.abspath(request.path), current_rank().level, "20000101000000")
 
 
 def _of_settings(request: DumpRequest, settings: Settings) -> Iterator[Problem]:
@@ -145,10 +150,12 @@ def _of_settings(request: DumpRequest, settings: Settings) -> Iterator[Problem]:
         there = there.parent
     if settings.road == "json":
         assert settings.file is not None, "this road is the one with a file"
-        dump = {**settings.file["dump"]}
-        if "dump_path" in dump:
-            dump["dump_path"] = os.fspath(there)
-        yield from check_acl_config(json.dumps({"dump": dump}).encode(), situation=here)
+        dump = settings.file["dump"]
+
+        def build(path: Path) -> dict[str, Any]:
+            return {"dump": {**dump, "dump_path": os.fspath(path)} if "dump_path" in dump else dump}
+
+        yield from problems_of_config(build, _planned(request), here)
     elif settings.road == "options":
         names = {"dump_step": "dumpStep", "dump_mode": "dumpMode", "dump_layer": "dumpLayer", "dump_data": "dumpData"}
         asked = {f"ge.exec.{ge}": settings.options.get(f"dump_config.{name}", "") for name, ge in names.items()}

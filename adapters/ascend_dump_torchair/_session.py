@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, WriteError
-from ascend_dump._paths import make_run_directory, open_private
+from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError
+from ascend_dump._paths import make_run_directory
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
 from ascend_dump.cann.config import check_acl_config
+from ascend_dump.cann.config.of_request import save_config
 from ascend_dump_torchair import _engine
 from ascend_dump_torchair._check import config_of
 from ascend_dump_torchair._config import Filled, is_config, torchair
@@ -50,7 +51,7 @@ class Session:
         place = Path(os.path.abspath(request.path)) / current_rank().level
         self.root = make_run_directory(place)
         self._file = place / f"torchair-{self.root.name}.json"
-        self._generated = Path.cwd() / "ge_dump_data_json"
+        self._directory = Path.cwd()
         if request.options.get("reset"):
             refused = _close()
             if refused is not None:
@@ -80,20 +81,31 @@ class Session:
         options = self._request.options
         backend = torchair().get_npu_backend(compiler_config=self._filled[0].config)
         given = {name: options[name] for name in ("dynamic", "fullgraph") if name in options}
-        compiled = torch.compile(calls_of(target), backend=self._watch(backend), **given)
-        return InPlace(target, compiled, self._failed)
+        return InPlace(target, torch.compile(calls_of(target), backend=self._guard(backend), **given))
 
-    def _watch(self, backend: Callable[..., Any]) -> Callable[..., Any]:
+    def _guard(self, backend: Callable[..., Any]) -> Callable[..., Any]:
+        """The backend, where a graph that torchair refuses runs eagerly.
+
+        Each graph by itself: what ran before a graph break must not run again.
+        """
+
         def npu(module: Any, example_inputs: Any, **kwargs: Any) -> Any:
             self._compiled = True
-            return backend(module, example_inputs, **kwargs)
+            try:
+                with _backward_at_once():
+                    return backend(module, example_inputs, **kwargs)
+            except Exception as error:
+                self._failed(error)
+                return module.forward
 
         return npu
 
     def _failed(self, error: Exception) -> None:
-        self.failure = why_failed(error)
-        log.warning("the module runs eagerly from here on: %s", self.failure)
-        self.failure.reported = True
+        found = why_failed(error)
+        if self.failure is None:
+            self.failure = found
+            found.reported = True
+            log.warning("what torchair cannot compile runs eagerly: %s", found)
 
     def stop(self) -> None:
         """Put everything back. GE is closed when its dump is ours. A second call does nothing."""
@@ -128,11 +140,13 @@ class Session:
 
     def _files(self) -> Iterator[Path]:
         """The dump JSON that torchair wrote into the working directory for this capture, none of the program's own."""
-        for file in self._generated.glob(f"dump_options_*_pid{os.getpid()}.json"):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                path = json.loads(file.read_bytes()).get("dump", {}).get("dump_path", "")
-                if Path(path) == self.root or self.root in Path(path).parents:
-                    yield file
+        # Of the first run of a graph: the program may have changed it since the start.
+        for directory in {self._directory, *_working_directory()}:
+            for file in directory.glob(f"ge_dump_data_json/dump_options_*_pid{os.getpid()}.json"):
+                with contextlib.suppress(OSError, ValueError, AttributeError):
+                    path = json.loads(file.read_bytes()).get("dump", {}).get("dump_path", "")
+                    if Path(path) == self.root or self.root in Path(path).parents:
+                        yield file
 
     def _look_at_generated(self) -> None:
         """torchair drops what the device answers to its JSON, so that is looked up here."""
@@ -141,10 +155,10 @@ class Session:
             self._errors += [f"the device refuses the settings that torchair generates: {each}" for each in found]
 
     def _remove_generated(self) -> None:
-        for file in self._files():
-            file.unlink()
-        with contextlib.suppress(OSError):  # another process has its own in it, or there is none
-            self._generated.rmdir()
+        for file in list(self._files()):
+            with contextlib.suppress(OSError):  # another process has its own in the directory
+                file.unlink()
+                file.parent.rmdir()
 
     def _only_graphs(self) -> bool:
         if "graph_dump" not in self._request.options:
@@ -178,6 +192,13 @@ class Session:
         return found
 
 
+def _working_directory() -> list[Path]:
+    """The one of this moment; none where it has been removed."""
+    with contextlib.suppress(OSError):
+        return [Path.cwd()]
+    return []
+
+
 def _close() -> Optional[CaptureError]:
     """Close GE; what torchair says when that goes wrong."""
     try:
@@ -192,25 +213,34 @@ def _close() -> Optional[CaptureError]:
     return None
 
 
+def _backward_at_once() -> contextlib.AbstractContextManager[Any]:
+    """Let PyTorch compile the graph of the backward pass together with the forward one.
+
+    Later, a refusal would end the program's backward pass.
+    """
+    import torch._functorch.config as settings
+
+    name = "force_non_lazy_backward_lowering"
+    found: contextlib.AbstractContextManager[Any] = (
+        settings.patch(name, True) if hasattr(settings, name) else contextlib.nullcontext()
+    )
+    return found
+
+
 def fill(request: DumpRequest, config: Any, root: Path, file: Path) -> tuple[Settings, Filled]:
     """Set a request's options on a config. file: where the dump JSON goes if one is needed."""
     settings = build_settings(request, config, root, file)
-    if settings.file is not None and not file.exists():
-        try:
-            with open(open_private(file, os.O_WRONLY | os.O_EXCL), "w", encoding="utf-8") as opened:
-                opened.write(json.dumps(settings.file, indent=2, ensure_ascii=False) + "\n")
-        except OSError as error:
-            raise WriteError(f"{file} cannot be written: {error.strerror}", hint="free some space") from error
+    if settings.file is not None:
+        save_config(file, settings.file)
     filled = Filled(config)
     filled.set(settings.options)
     return settings, filled
 
 
 def why_failed(error: Exception) -> AscendDumpError:
-    """The error for what torch.compile raised; its text holds whole tables before the reason."""
-    inner = getattr(error, "inner_exception", None) or error.__cause__ or error
-    text = str(inner)
-    said = (text.splitlines() or [type(inner).__name__])[0]
+    """The error for what torchair's backend raised; its text holds a traceback behind the reason."""
+    text = str(error)
+    said = (text.splitlines() or [type(error).__name__])[0]
     if _TWICE in text:
         return CaptureError(
             "GE was initialised by another graph inside the block, with other options, so this one cannot dump",

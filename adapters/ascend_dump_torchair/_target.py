@@ -12,31 +12,17 @@ _CACHE_MODULE = "inference._cache_compiler"
 
 
 class InPlace:
-    """A module whose calls go to its compiled form until `remove`.
+    """A module whose calls go to its compiled form until `remove`."""
 
-    failed: called with what the compilation of a graph raised; the call goes on eagerly, as the later ones do.
-    """
-
-    def __init__(self, target: Any, compiled: Callable[..., Any], failed: Callable[[Exception], None]) -> None:
+    def __init__(self, target: Any, compiled: Callable[..., Any]) -> None:
         self._target = target
         self._compiled: Optional[Callable[..., Any]] = compiled
-        self._failed = failed
         self._put = self._call
         target.__dict__[_IMPL] = self._put
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        from torch._dynamo.exc import BackendCompilerFailed
-
         compiled = self._compiled
-        if compiled is None:
-            return self._target._call_impl(*args, **kwargs)
-        try:
-            return compiled(*args, **kwargs)
-        except BackendCompilerFailed as error:
-            # A graph is compiled before it runs, so nothing of it has happened yet.
-            self._compiled = None
-            self._failed(error)
-        return self._target._call_impl(*args, **kwargs)
+        return (self._target._call_impl if compiled is None else compiled)(*args, **kwargs)
 
     def remove(self) -> None:
         """Make it the eager module again; one that was compiled anew in the block stays as it is."""

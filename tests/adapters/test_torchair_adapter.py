@@ -294,6 +294,15 @@ class TestAConfig:
             "data_dump_stage": "optimized",
         }
 
+    def test_configure_anew_replaces_the_json_of_before(self, npu: Npu, torchair: Any) -> None:
+        from ascend_dump_torchair import configure
+
+        config = torchair.CompilerConfig()
+        for steps in ("0", "5"):
+            configure(config, ascend_dump.DumpRequest(path="made", steps=steps, models=["graph_1"]))
+            file = Path(config.dump_config.dump_config_path.value)
+            assert json.loads(file.read_text())["dump"]["dump_step"] == steps
+
     def test_configure_refuses_without_setting_anything(self, npu: Npu, torchair: Any) -> None:
         from ascend_dump_torchair import configure
 
@@ -360,6 +369,41 @@ class TestAModule:
         with pytest.raises(ascend_dump._errors.AdapterError, match="could not compile the model"):
             captured(1, steps="0", strict=True)
 
+    def test_what_ran_before_a_graph_that_cannot_be_compiled_does_not_run_again(
+        self, npu: Npu, torchair: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        _refuse_operator(monkeypatch, torchair, "i0")
+        model = _Broken()
+        with ascend_dump.capture(model, framework="torchair", path="dumps", steps="0") as cap, torch.no_grad():
+            result = model(make_input())
+        expected = _Broken()
+        assert torch.equal(result, expected(make_input()))
+        assert model.norm.num_batches_tracked == expected.norm.num_batches_tracked == 1
+        assert torch.equal(model.norm.running_mean, expected.norm.running_mean)
+        assert caplog.text.count("no converter for i0") == 1
+        # The graph before it is dumped all the same.
+        assert cap.dump().known_values("model") == {"graph_1"}
+
+    def test_a_backward_graph_that_cannot_be_compiled_does_not_end_the_training(
+        self, npu: Npu, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from ascend_dump.fakes import torchair as fake
+
+        original = fake._compile_graph
+
+        def refuse(engine: Any, config: Any, module: Any, example_inputs: Any) -> Any:
+            if any("threshold_backward" in str(node.target) for node in module.graph.nodes):
+                raise NotImplementedError("no converter for threshold_backward")
+            return original(engine, config, module, example_inputs)
+
+        monkeypatch.setattr(fake, "_compile_graph", refuse)
+        model, expected = make_mlp(), make_mlp()
+        with ascend_dump.capture(model, framework="torchair", path="dumps", steps="0"):
+            model(make_input()).sum().backward()
+        expected(make_input()).sum().backward()
+        assert torch.equal(model[0].weight.grad, expected[0].weight.grad)
+        assert "no converter for threshold_backward" in caplog.text
+
     def test_another_model_that_ran_first_inside_the_block_is_told(
         self, npu: Npu, torchair: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -416,6 +460,36 @@ def test_the_launcher_tells_what_is_refused_and_lets_the_program_run(
     ends[0]()
     assert caplog.text.count("this backend is not captured") == 1
     assert not Path("launched").exists()
+
+
+class _Broken(torch.nn.Module):  # type: ignore[misc,name-defined]  # torch is imported by pytest
+    """Two graphs, of which the first changes a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(8)
+
+    def forward(self, x: Any) -> Any:
+        x = self.norm(x)
+        torch._dynamo.graph_break()
+        return torch.special.i0(x)
+
+
+def _refuse_operator(monkeypatch: pytest.MonkeyPatch, torchair: Any, name: str) -> None:
+    """Let the backend refuse graphs with an operator, as a torchair without a converter for it."""
+    original = torchair.get_npu_backend
+
+    def get_npu_backend(**given: Any) -> Any:
+        backend = original(**given)
+
+        def refuse(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if any(name in str(node.target) for node in module.graph.nodes):
+                raise NotImplementedError(f"no converter for {name}")
+            return backend(module, *args, **kwargs)
+
+        return refuse
+
+    monkeypatch.setattr(torchair, "get_npu_backend", get_npu_backend)
 
 
 def _read(config: Any) -> dict[str, Any]:

@@ -392,6 +392,13 @@ class TestModels:
         finally:
             place.chmod(0o700)
 
+    def test_a_path_that_ge_ignores_is_told_before_it_exists(self, npu: Npu) -> None:
+        problem = find(check(make_mlp(), path="not here/dumps", options={"json": True}), "AD111")
+        assert (problem.severity, problem.where) == ("silent", "dump.dump_path")
+        assert "characters GE does not take" in problem.message
+        Path("not here/dumps").mkdir(parents=True)
+        find(check(make_mlp(), path="not here/dumps", options={"json": True}), "AD111")
+
 
 class TestTheDumpInterfaceOfAcl:
     """It can be begun once in a process; torch_npu has functions for it, too."""

@@ -31,7 +31,8 @@ def problems_of_config(build: Callable[[Path], dict[str, Any]], planned: Path, s
     while not there.is_dir():
         there = there.parent
     problems = check_acl_config(_encode(build(there)), situation=situation)
-    return [*problems, *_of_path(build(planned), situation)]
+    known = {(problem.code, problem.where) for problem in problems}
+    return [*problems, *(one for one in _of_path(build(planned), situation) if (one.code, one.where) not in known)]
 
 
 def _of_path(config: dict[str, Any], situation: Situation) -> Iterator[Problem]:
