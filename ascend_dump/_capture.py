@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
 from ascend_dump._adapter import Adapter, choose
-from ascend_dump._errors import AscendDumpError, CaptureError, ConfigError, NotSupported
+from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, ConfigError, NotSupported
 from ascend_dump._paths import make_private_directory
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank
@@ -160,6 +160,15 @@ class Capture:
             adapter.stop(session)
         except AscendDumpError as error:
             self._complain(error)
+            return
+        except Exception as error:
+            found = AdapterError(
+                f"the adapter {adapter.name} could not end the capture: {error!r}",
+                hint="what it wrote until then can be read; please report this with the traceback of the cause",
+            )
+            found.__cause__ = error
+            log.debug("stopping failed", exc_info=True)
+            self._complain(found)
             return
         failure = adapter.failure(session)
         if failure is not None:

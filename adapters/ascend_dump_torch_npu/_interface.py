@@ -62,24 +62,37 @@ class DumpInterface:
         try:
             with _typed("torch_npu.npu.set_dump"):
                 self._utils.set_dump(config)
+            self.synchronize()
         except BaseException:
             self._utils.finalize_dump()
             raise
-        self.synchronize()
 
     def end(self) -> None:
         """Dump nothing more. Raises as `begin`; also where a dump that waited could not begin."""
         if not self.initialised:
             self._npu.finalize_dump()
             return
-        self.synchronize()
-        with _typed("torch_npu.npu.finalize_dump"):
-            self._utils.finalize_dump()
+        try:
+            self.synchronize()
+        finally:
+            with _typed("torch_npu.npu.finalize_dump"):
+                self._utils.finalize_dump()
 
     def synchronize(self) -> None:
-        """Wait for the kernels of the step: the host is ahead of the device, and of what launches them."""
-        if self.initialised:
+        """Wait for the kernels of the step: the host is ahead of the device, and of what launches them.
+
+        Raises AdapterError for a kernel that failed meanwhile.
+        """
+        if not self.initialised:
+            return
+        try:
             self._npu.synchronize()
+        except RuntimeError as error:
+            first = (str(error).splitlines() or [""])[0]
+            raise AdapterError(
+                f"the device reports an error of what the program launched: {first}",
+                hint="the program meets it where it waits for the device itself; run it without a capture to see where",
+            ) from error
 
 
 @contextmanager

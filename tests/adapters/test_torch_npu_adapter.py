@@ -245,6 +245,26 @@ def test_a_dump_that_somebody_else_has_begun_is_told(npu, torch_npu, model):
     torch_npu.npu.utils.finalize_dump()
 
 
+@pytest.mark.parametrize("wait", [1, 2, 3], ids=["before the start", "after the start", "before the end"])
+def test_a_kernel_that_failed_leaves_no_dump_on(npu, torch_npu, model, monkeypatch, caplog, wait):
+    plain, waits = torch_npu.npu.synchronize, []
+
+    def synchronize() -> None:
+        waits.append(1)
+        if len(waits) == wait:
+            raise RuntimeError("NPU function error: aclrtSynchronizeDevice, error code is 507015")
+        plain()
+
+    monkeypatch.setattr(torch_npu.npu, "synchronize", synchronize)
+    with caplog.at_level(logging.WARNING, "ascend_dump"), capture(model, steps="0"):
+        model(x())
+        model(x())
+        assert npu.dump_root is None
+    assert caplog.text.count("the device reports an error of what the program launched: NPU function error") == 1
+    with capture(model, steps="0", strict=True):
+        model(x())
+
+
 def test_other_errors_of_torch_npu_are_typed(npu, torch_npu, model, monkeypatch):
     def fail() -> None:
         raise RuntimeError("the driver is gone")

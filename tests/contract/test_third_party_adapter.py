@@ -34,6 +34,25 @@ class TestToy(AdapterContract):
         return target(np.arange(6, dtype=np.float32))
 
 
+def test_what_it_raises_at_the_end_stays_out_of_the_program(
+    toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import ascend_dump
+    from ascend_dump._adapter import load
+
+    def fail(self: Any, session: Any) -> None:
+        raise ZeroDivisionError("its own mistake")
+
+    monkeypatch.setattr(type(load("toy")), "stop", fail)
+    network = toy.Network(first=np.sqrt)
+    with ascend_dump.capture(network, path=tmp_path):
+        assert network(np.float32(4)) == 2
+    assert caplog.text.count("its own mistake") == 1
+    with pytest.raises(ascend_dump.AscendDumpError, match="toy could not end the capture"):  # noqa: SIM117
+        with ascend_dump.capture(network, path=tmp_path, strict=True):
+            network(np.float32(4))
+
+
 #: What an author may get wrong, as a change of the sound adapter, and the tests that tell.
 FAULTS = {
     "keeps dumping after stop": (
