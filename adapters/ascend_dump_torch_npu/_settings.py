@@ -59,10 +59,13 @@ def build_initial(request: DumpRequest, path: Path) -> dict[str, Any]:
 
 
 def look_around() -> Situation:
-    """This process. torch_npu hands `lite_exception` to aclInit, and CANN keeps the first exception dump."""
+    """This process. torch_npu hands `lite_exception` to aclInit, and CANN keeps the first exception dump.
+
+    Overflow detection is a switch of atc, by which nothing is converted here.
+    """
     torch_npu: Any = sys.modules.get("torch_npu")
     initialised = torch_npu is not None and bool(torch_npu.npu.is_initialized())
-    return Situation.here()._replace(exception_on=initialised)
+    return Situation.here()._replace(exception_on=initialised, status_check=True)
 
 
 def torchair_dump() -> Optional[str]:

@@ -17,7 +17,7 @@ from ascend_dump.cann.config.of_request import problems_of_config
 from ascend_dump_torchair import _engine
 from ascend_dump_torchair._check_options import of_working_directory
 from ascend_dump_torchair._config import has, is_config, is_foreign, read, torchair
-from ascend_dump_torchair._settings import Settings, build_settings
+from ascend_dump_torchair._settings import OF_MODULES, OF_ROADS, Settings, build_settings
 from ascend_dump_torchair._target import find_compiled, find_scopes, is_compilable, uses_cache
 
 __all__ = ["check", "config_of"]
@@ -37,6 +37,7 @@ def check(request: DumpRequest, target: Any) -> list[Problem]:
             problems += _of_config(config, settings)
             problems += _of_settings(request, settings)
             problems += _of_model(target, settings)
+            problems += _unused(request, target, settings)
         except AscendDumpError as error:
             problems.append(Problem(error.code, "error", error.message, error.hint))
         problems += _of_request(request)
@@ -144,7 +145,8 @@ def _planned(request: DumpRequest) -> Path:
 
 
 def _of_settings(request: DumpRequest, settings: Settings) -> Iterator[Problem]:
-    here = Situation.here()._replace(exception_on="torch_npu" in sys.modules or None)
+    # Overflow detection is a switch of atc, by which nothing is converted here.
+    here = Situation.here()._replace(exception_on="torch_npu" in sys.modules or None, status_check=True)
     there = Path(os.path.abspath(request.path))
     while not there.is_dir():
         there = there.parent
@@ -191,6 +193,31 @@ def _ignored(request: DumpRequest, code: str, why: str, captured: bool) -> Itera
     if captured and request.mode == "all":
         message = "the aclgraph modes save outputs and the inputs of the graph, not the inputs of each operator"
         yield Problem(code, "warning", message, "give mode='output' to say that this is meant", "mode")
+
+
+def _unused(request: DumpRequest, target: Any, settings: Settings) -> Iterator[Problem]:
+    """Options that are taken and change nothing."""
+    given = {name for name, value in request.options.items() if value not in (None, False)}
+    for name in sorted(given & OF_ROADS.keys()):
+        if settings.road not in OF_ROADS[name]:
+            yield _nothing(name, f"the dump is set {_ROADS[settings.road]}, where nothing looks at it")
+    if target is None or is_config(target):
+        for name in sorted(given.intersection(OF_MODULES)):
+            yield _nothing(name, "the program compiles by itself here")
+    if is_config(target) and "compiler_config" in given and request.options["compiler_config"] is not target:
+        yield _nothing("compiler_config", "the config that is captured is the target")
+
+
+_ROADS = {
+    "options": "by the options of dump_config",
+    "json": "by a dump JSON",
+    "aclgraph": "by an aclgraph mode",
+    "eager": "by the eager dumper",
+}
+
+
+def _nothing(name: str, why: str) -> Problem:
+    return Problem("AD255", "silent", f"options[{name!r}] changes nothing: {why}", "leave it out", "options")
 
 
 def _of_model(target: Any, settings: Settings) -> Iterator[Problem]:

@@ -45,6 +45,7 @@ class Session:
         self.failure: Optional[AscendDumpError] = None
         self._request = request
         self._stopped = False
+        self._pid = os.getpid()
         self._errors: list[str] = []
         self._compiled = False
         self._built = False
@@ -112,6 +113,10 @@ class Session:
         if self._stopped:
             return
         self._stopped = True
+        if os.getpid() != self._pid:
+            # GE and its dump belong to the process that was forked.
+            self._restore()
+            return
         ours = self._dumps_for_us()
         self._built = ours or self._compiled
         self._restore()
@@ -169,7 +174,7 @@ class Session:
     def reasons(self) -> Optional[list[str]]:
         """After the stop: why nothing was written, most likely first."""
         request = self._request
-        if request.scene in ("overflow", "exception"):
+        if request.scene in ("overflow", "exception") or os.getpid() != self._pid:
             return None
         found = list(self._errors)
         if not self._built and not self._roads & {"eager", "aclgraph"}:
@@ -189,6 +194,8 @@ class Session:
             found.append("level='kernel' leaves graphs out")
         if "torch_npu" in sys.modules:
             found.append("torch_npu.npu.init_dump was called before: torchair's own settings are dropped then")
+        if not self._roads & {"eager", "aclgraph"}:
+            found.append("CANN could not write it, as on a full disk: see its log in ~/ascend/log")
         return found
 
 

@@ -16,7 +16,18 @@ from ascend_dump.cann.config.build import OPTIONS as CANN_OPTIONS
 from ascend_dump.cann.config.build import acl_config, ge_options
 from ascend_dump_torchair._config import has, mode_of
 
-__all__ = ["ACLGRAPH", "LAYERS", "OPTIONS", "Settings", "build_options", "build_settings", "find_road", "names_of"]
+__all__ = [
+    "ACLGRAPH",
+    "LAYERS",
+    "OF_MODULES",
+    "OF_ROADS",
+    "OPTIONS",
+    "Settings",
+    "build_options",
+    "build_settings",
+    "find_road",
+    "names_of",
+]
 
 #: The modes that capture graphs instead of handing them to GE.
 ACLGRAPH = ("reduce-overhead", "npugraph_ex")
@@ -40,6 +51,16 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 _SWITCHES = ("json", "eager", "reset")
+#: Options that only some roads look at; those of torch.compile need a module that is compiled for the block.
+OF_ROADS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "json": ("json",),
+        "filter": ("eager",),
+        "data_dump_stage": ("aclgraph",),
+        "graph": ("options", "json"),
+    }
+)
+OF_MODULES = ("dynamic", "fullgraph")
 
 
 class Settings(NamedTuple):

@@ -390,6 +390,10 @@ def test_a_plain_request_has_no_problem(npu, model):
     assert problems(model, steps="0|2-5") == {}
 
 
+def test_an_overflow_dump_needs_no_conversion_by_atc(npu, model):
+    assert problems(model, steps="0", scene="overflow") == {}
+
+
 def test_where_graphs_may_be_loaded_their_dump_is_told(npu, model, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchair", ModuleType("torchair"))
     assert problems(model) == {"AD115": "warning"}

@@ -426,6 +426,27 @@ class TestAModule:
             assert len(npu.executed) == count
             assert "_compiled_call_impl" not in copied.__dict__
 
+    def test_a_forked_child_leaves_the_engine_alone(self, npu: Npu) -> None:
+        from torchair.core import _backend
+
+        model = make_mlp()
+        read, write = os.pipe()
+        with ascend_dump.capture(model, framework="torchair", path="dumps", steps="0|1") as cap, torch.no_grad():
+            model(make_input())
+            child = os.fork()
+            if child == 0:
+                try:
+                    cap.stop()
+                    eager = "_compiled_call_impl" not in model.__dict__
+                    os.write(write, b"ok" if eager and _backend._GLOBAL_COMPILE_OPTION is not None else b"no")
+                finally:
+                    os._exit(0)
+            os.waitpid(child, 0)
+            assert os.read(read, 2) == b"ok"
+            assert list(Path("ge_dump_data_json").iterdir())
+            model(make_input())
+        assert cap.dump().known_values("step") == {0, 1}
+
     def test_ranks_that_are_not_asked_for_run_eagerly(self, npu: Npu) -> None:
         captured(1, steps="0", ranks="1")
         assert npu.executed == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import sys
@@ -321,6 +320,33 @@ class TestConfigs:
         assert "own enable_dump is put aside" in find(check(config, options={"json": True}), "AD242").message
         assert "AD242" not in codes(check(config))
 
+    @pytest.mark.parametrize(
+        ("target", "options", "told"),
+        [
+            ("module", {"data_dump_stage": "original"}, {"data_dump_stage"}),
+            ("module", {"filter": print}, {"filter"}),
+            ("module", {"filter": print, "eager": True, "dynamic": True, "fullgraph": False}, set()),
+            ("module", {"json": True, "eager": True, "graph": None}, {"json"}),
+            ("module", {"json": True, "reset": False}, set()),
+            ("config", {"dynamic": True, "fullgraph": True}, {"dynamic", "fullgraph"}),
+            ("config", {"compiler_config": "another"}, {"compiler_config"}),
+            ("config", {"compiler_config": "the same"}, set()),
+            ("nothing", {"dynamic": True}, {"dynamic"}),
+        ],
+        ids=repr,
+    )
+    def test_an_option_that_changes_nothing_is_told(
+        self, npu: Npu, torchair: Any, target: str, options: dict[str, Any], told: set[str]
+    ) -> None:
+        config = torchair.CompilerConfig()
+        if "compiler_config" in options:
+            known = {"another": torchair.CompilerConfig(), "the same": config}
+            options = {"compiler_config": known[options["compiler_config"]]}
+        targets = {"module": make_mlp(), "config": config, "nothing": None}
+        found = [one for one in check(targets[target], options=options) if one.code == "AD255"]
+        assert {one.message.split("'")[1] for one in found} == told
+        assert all(one.severity == "silent" and one.hint for one in found)
+
     def test_unknown_options_and_wrong_switches_are_refused(self, npu: Npu) -> None:
         assert "'bogus' is unknown" in find(check(make_mlp(), options={"bogus": 1}), "AD101").message
         assert "expected True or False" in find(check(make_mlp(), options={"eager": 1}), "AD101").message
@@ -375,6 +401,9 @@ class TestModels:
         model.prompt = cached()
         problem = find(check(model), "AD247")
         assert "the path among them" in problem.message
+
+    def test_an_overflow_dump_needs_no_conversion_by_atc(self, npu: Npu) -> None:
+        assert check(make_mlp(), steps=None, scene="overflow") == []
 
     def test_the_eager_dumper_has_no_steps(self, npu: Npu) -> None:
         problem = find(check(make_mlp(), options={"eager": True}), "AD251")
@@ -470,6 +499,14 @@ class TestEmptyDumps:
         with pytest.raises(ascend_dump.CaptureError, match=reason):
             cap.stop()
 
+    def test_a_full_disk_is_among_the_reasons(self, npu: Npu) -> None:
+        model = make_mlp()
+        npu.fill_disk(10)
+        cap = ascend_dump.capture(model, framework="torchair", path="dumps", strict=True, steps="0").start()
+        assert torch.equal(model(make_input()), make_mlp()(make_input()))
+        with pytest.raises(ascend_dump.CaptureError, match="on a full disk"):
+            cap.stop()
+
     def test_a_device_that_refuses_what_torchair_generates_is_found_out(
         self, npu: Npu, torchair: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -498,4 +535,4 @@ def _Script() -> Any:  # noqa: N802  (stands for a class)
 
 def test_every_code_of_this_adapter_is_tried_here() -> None:
     text = Path(__file__).read_text()
-    assert [code for code in (f"AD{number}" for number in itertools.chain(range(240, 255))) if code not in text] == []
+    assert [code for code in (f"AD{number}" for number in range(240, 256)) if code not in text] == []
