@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 from ascend_dump._activation import at_exit
 from ascend_dump._errors import WriteError
-from ascend_dump._paths import open_private
+from ascend_dump._paths import make_private_directory, open_private
 from ascend_dump.mindspore.dump_json import CONFIG_VARIABLE
 
 __all__ = ["OURS", "Armed", "armed", "forget", "is_foreign"]
@@ -76,9 +76,8 @@ class Armed:
             self._lead_to(root)
             config = build(self.link)
             self.settings = without_path(config)
-            self.config = os.path.abspath(root.parent / f"mindspore-{root.name}.json")
-            with open(open_private(Path(self.config), os.O_WRONLY | os.O_EXCL), "w", encoding="utf-8") as file:
-                file.write(json.dumps(config, indent=2) + "\n")
+            self._text = json.dumps(config, indent=2) + "\n"
+            self.config = self._write(root)
         except OSError as error:
             self.remove()
             raise WriteError(f"the dump cannot be prepared: {error}", hint="free some space") from error
@@ -97,23 +96,30 @@ class Armed:
         Raises WriteError; then it still writes where it wrote.
         """
         try:
+            self._mend()
             for before in self._roots:
                 _share(before, root)
             # What a dump was asked for stands beside it.
-            _link_or_copy(Path(self.config), root.with_name(f"mindspore-{root.name}.json"))
+            self._write(root)
             self._lead_to(root)
         except OSError as error:
             raise WriteError(f"the dump cannot be prepared: {error}", hint="free some space") from error
         self._roots.append(root)
 
     def lead_away(self) -> None:
-        """Keep what MindSpore writes of graphs that it compiles from now on out of every dump."""
+        """Keep what MindSpore writes of graphs that it compiles from now on out of every dump. Raises WriteError."""
         if self._removed:  # the process ends, and captures that nobody stopped are stopped last
             return
-        self._scratch = self._scratch or _temporary()
-        aside = self._scratch / "aside"
-        aside.mkdir(mode=0o700, exist_ok=True)
-        self._lead_to(aside)
+        try:
+            self._scratch = self._scratch or _temporary()
+            aside = self._scratch / "aside"
+            aside.mkdir(mode=0o700, exist_ok=True)
+            self._mend()
+            self._lead_to(aside)
+        except OSError as error:
+            raise WriteError(
+                f"graphs that are compiled from now on are added to the dump: {error}", hint="free some space"
+            ) from error
         if aside not in self._roots:
             self._roots.append(aside)
 
@@ -136,6 +142,21 @@ class Armed:
         # A forked child must not take the link away from its parent.
         if self.pid == os.getpid():
             self.remove()
+
+    def _mend(self) -> None:
+        """Somebody may have removed a dump that was done with, and the link that stood in it."""
+        make_private_directory(self.link.parent)
+        if self.link.is_dir() and not self.link.is_symlink():
+            # Then MindSpore has written graphs to a directory of that name.
+            self._scratch = self._scratch or _temporary()
+            kept = Path(tempfile.mkdtemp(prefix="kept", dir=self._scratch))
+            self._roots.append(Path(shutil.move(self.link, kept)))
+
+    def _write(self, root: Path) -> str:
+        path = os.path.abspath(root.parent / f"mindspore-{root.name}.json")
+        with open(open_private(Path(path), os.O_WRONLY | os.O_EXCL), "w", encoding="utf-8") as file:
+            file.write(self._text)
+        return path
 
     def _lead_to(self, directory: Path) -> None:
         beside = self.link.with_name(f"{self.link.name}-new")
@@ -162,14 +183,9 @@ def _share(before: Path, root: Path) -> None:
         for file in before.glob(pattern):
             there = root / file.relative_to(before)
             there.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _link_or_copy(file, there)
-
-
-def _link_or_copy(file: Path, there: Path) -> None:
-    """Leaves what is there already."""
-    try:
-        os.link(file, there)
-    except FileExistsError:
-        return
-    except OSError:  # another file system
-        shutil.copy2(file, there)
+            try:
+                os.link(file, there)
+            except FileExistsError:
+                continue
+            except OSError:  # another file system
+                shutil.copy2(file, there)

@@ -10,6 +10,7 @@ from typing import Any, Callable, Optional
 from ascend_dump.mindspore.runtime import Runtime, parse_version
 
 __all__ = [
+    "cell_of",
     "current_runtime",
     "device_id",
     "has_complex",
@@ -57,10 +58,14 @@ def is_pynative(mindspore: ModuleType) -> bool:
     return mode is not None and _context(mindspore, "mode") == mode
 
 
+def cell_of(target: Any) -> Any:
+    """The network of a Model, a Cell itself."""
+    return getattr(target, "_network", target)
+
+
 def has_complex(target: Any) -> bool:
     """Whether a parameter of the target is complex."""
-    cell = getattr(target, "_network", target)
-    ask = getattr(cell, "get_parameters", None)
+    ask = getattr(cell_of(target), "get_parameters", None)
     return ask is not None and any("complex" in str(one.dtype).lower() for one in ask())
 
 

@@ -14,7 +14,14 @@ from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
 from ascend_dump_mindspore._counting import Counter
 from ascend_dump_mindspore._process import Armed, armed, forget
-from ascend_dump_mindspore._runtime import current_runtime, is_initialized, native, set_dump, wait_for_operators
+from ascend_dump_mindspore._runtime import (
+    cell_of,
+    current_runtime,
+    is_initialized,
+    native,
+    set_dump,
+    wait_for_operators,
+)
 from ascend_dump_mindspore._settings import build, can_pause, far
 
 __all__ = ["Session"]
@@ -31,6 +38,7 @@ class Session:
         self._stopped = False
         self._counter: Optional[Counter] = None
         self._ran = False
+        self._marked: Any = None
         there = armed()
         wait_for_operators()
         if there is None and is_initialized(self._mindspore):
@@ -47,8 +55,14 @@ class Session:
             self._armed = Armed(self._mindspore, lambda link: build(request, self._mindspore, link), self.root)
         else:
             self._armed = there
-            self._resume()
-        self._marked = self._mark(target) if request.options.get("set_dump") else None
+        try:
+            if there is not None:
+                self._resume()
+            if request.options.get("set_dump"):
+                self._mark(cell_of(target))
+        except BaseException:
+            self._end()
+            raise
 
     def _resume(self) -> None:
         move, advance = native(self._mindspore, "_set_init_iter"), native(self._mindspore, "_dump_step")
@@ -59,31 +73,38 @@ class Session:
         move(int(self._request.options.get("initial_iteration", 0)))
         self._counter = Counter(lambda: advance(1))
 
-    def _mark(self, target: Any) -> Any:
+    def _mark(self, target: Any) -> None:
         mark = set_dump(self._mindspore)
         if mark is not None:
             mark(target, True)
-        return target
+            self._marked = target
 
     def stop(self) -> None:
-        """Pause the dump where MindSpore offers it. A second call does nothing."""
+        """Pause the dump where MindSpore offers it. A second call does nothing. Raises WriteError."""
         if self._stopped:
             return
         self._stopped = True
+        if self._armed.pid != os.getpid():
+            # A forked child has the link in common with its parent, which goes on dumping.
+            return
         try:
             wait_for_operators()
         finally:
             self._end()
 
     def _end(self) -> None:
-        if self._marked is not None:
-            mark = set_dump(self._mindspore)
-            if mark is not None:
-                mark(self._marked, False)
         if self._counter is not None:
             self._counter.remove()
         self._armed.restore_environment()
         self._armed.on = False
+        try:
+            self._pause()
+        finally:
+            mark = set_dump(self._mindspore)
+            if self._marked is not None and mark is not None:
+                mark(self._marked, False)
+
+    def _pause(self) -> None:
         self._ran = is_initialized(self._mindspore)
         if not self._ran:
             forget()

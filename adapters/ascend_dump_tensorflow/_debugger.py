@@ -45,21 +45,36 @@ def watch(options: Any, graph: Any, directory: Path, wanted: Optional[Callable[[
     options.debug_options.reset_disk_byte_usage = True
     url = f"file://{directory}"
     operators = graph.get_operations()
+    asked = type(options)()
     if wanted is None or any(op.type in _FUNCTIONAL for op in operators):
-        debug_utils.watch_graph(options, graph, debug_urls=url, tolerate_debug_op_creation_failures=True)
+        debug_utils.watch_graph(asked, graph, debug_urls=url, tolerate_debug_op_creation_failures=True)
+        _add(options, asked)
         return
     chosen = [op for op in operators if wanted(op.name)]
     tensors = [tensor for op in chosen for tensor in (*op.outputs, *(op.inputs if inputs else ()))]
     for name in dict.fromkeys(tensor.name for tensor in tensors):
         node, slot = _tensor(name)
         debug_utils.add_debug_tensor_watch(
-            options,
+            asked,
             node,
             output_slot=slot,
             debug_urls=url,
             # Tensors of some types cannot be watched; the others still are.
             tolerate_debug_op_creation_failures=True,
         )
+    _add(options, asked)
+
+
+def _add(options: Any, asked: Any) -> None:
+    """Add what is asked for to what another capture, or the program, watches: of two watches of a tensor one counts."""
+    watched = options.debug_options.debug_tensor_watch_opts
+    before = {(one.node_name, one.output_slot, tuple(one.debug_ops)): one for one in watched}
+    for one in asked.debug_options.debug_tensor_watch_opts:
+        same = before.get((one.node_name, one.output_slot, tuple(one.debug_ops)))
+        if same is None:
+            watched.add().CopyFrom(one)
+        else:
+            same.debug_urls.extend(one.debug_urls)
 
 
 def read(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import shutil
@@ -35,7 +36,8 @@ _ALL_STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero",
 class HostSession:
     """Armed by `TensorflowAdapter.start`.
 
-    Each signature of a run (fetches, targets and feeds) is a model that counts its own steps, as GE counts them.
+    Each signature of a run (fetches, targets and feeds) of a session is a model that counts its own steps, as GE counts
+    them.
     Eager operators outside sessions are one model, `eager`, whose steps the program draws.
     """
 
@@ -51,7 +53,9 @@ class HostSession:
         self._undo: list[Callable[[], None]] = []
         self._writers: dict[Any, HostWriter] = {}
         self._steps: dict[Any, int] = {}
-        self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
+        #: Numbered, since the identity of one that is gone comes again.
+        self._sessions: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._numbers = itertools.count()
         self._local = threading.local()
         self._runs = self._recorded = 0
         self._ran: set[str] = set()
@@ -121,7 +125,7 @@ class HostSession:
     def _arm(self, target: Any, tensorflow: Any, launched: bool) -> None:
         kind = kind_of(target)
         if kind == "session":
-            self._sessions.add(target)
+            self._sessions[target] = next(self._numbers)
         elif kind != "process":
             marked = Marked(target, str(self.root), quiet_too=not self._request.options.get("optimize", False))
             self._undo.append(marked.restore)
@@ -142,7 +146,7 @@ class HostSession:
 
     def created(self, session: Any) -> None:
         if getattr(self._local, "taken", False):
-            self._sessions.add(session)
+            self._sessions[session] = next(self._numbers)
 
     def claims(self, session: Any) -> bool:
         mine = self._armed and os.getpid() == self._process
@@ -169,7 +173,8 @@ class HostSession:
     def run(
         self, session: Any, plain: Callable[..., Any], fetches: Any, feeds: Any, options: Any, metadata: Any
     ) -> Any:
-        key = (id(session.graph), _signature(fetches), _signature(list(feeds or ())))
+        fed = sorted(map(repr, map(_signature, feeds or ())))
+        key = (self._sessions.get(session), _signature(fetches), tuple(fed))
         with self._lock:
             number = self._steps.get(key, 0)
             self._steps[key] = number + 1

@@ -6,6 +6,7 @@ off unless the user wants them.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, Optional
 
@@ -76,7 +77,7 @@ def _unmark(config: Any, root: Optional[str]) -> None:
     optimizers = config.graph_options.rewrite_options.custom_optimizers
     for place in reversed(range(len(optimizers))):
         entry = optimizers[place]
-        if entry.name == _MARK and (root is None or entry.parameter_map[_KEY].s.decode(errors="replace") == root):
+        if entry.name == _MARK and (root is None or os.fsdecode(entry.parameter_map[_KEY].s) == root):
             del optimizers[place]
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from ascend_dump._errors import DumpNotFound, NotSupported, ReadError, UnknownFormat
@@ -61,6 +62,18 @@ class _Query(NamedTuple):
         return True
 
 
+class _Ahead(NamedTuple):
+    """What `len` has read, and when: files may change until somebody iterates later."""
+
+    records: list[Record]
+    at: float
+
+
+#: So many records, some 50 MB, are kept by `len`, for so many seconds.
+_MOST_AHEAD = 50_000
+_SOON = 0.1
+
+
 class Dump:
     """Records in the order they ran. Iterating opens files one by one; `select` opens none.
 
@@ -82,8 +95,17 @@ class Dump:
         self._queries = queries
         self._marks = marks or {}
         self._sources = sources
+        self._ahead: Optional[_Ahead] = None
 
     def __iter__(self) -> Iterator[Record]:
+        # A generator, since list() asks for the length only when it has the iterator.
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and monotonic() - ahead.at < _SOON:
+            yield from ahead.records
+        else:
+            yield from self._read()
+
+    def _read(self) -> Iterator[Record]:
         for entry in self._entries:
             for record in entry.records():
                 if all(query.matches(record) for query in self._queries):
@@ -98,7 +120,14 @@ class Dump:
         return Dump(self.root, self._entries, self._queries, marks, self._sources) if marks else self
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        count = 0
+        records: list[Record] = []
+        for count, record in enumerate(self._read(), 1):
+            if count <= _MOST_AHEAD:
+                records.append(record)
+        # list() asks for the length and iterates at once: it need not read everything again.
+        self._ahead = _Ahead(records, monotonic()) if count <= _MOST_AHEAD else None
+        return count
 
     def __bool__(self) -> bool:
         return any(True for _ in self)

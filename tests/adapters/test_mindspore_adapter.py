@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -365,6 +366,61 @@ def test_set_dump_marks_the_target_for_as_long_as_the_block_lasts(ms, net, monke
         assert config_in()["common_dump_settings"]["dump_mode"] == 2
         step(ms, net)
     assert marked == [(net, True), (net, False)]
+    with ascend_dump.capture(ms.Model(net), path=tmp_path, options={"set_dump": True}, strict=True) as cap:
+        step(ms, net)
+    assert marked[2:] == [(net, True), (net, False)]
+    assert len(cap.dump())
+
+
+def test_a_start_that_fails_leaves_the_next_one_free(ms, net, tmp_path, monkeypatch):
+    ms.set_device("Ascend")
+    before = dict(os.environ)
+
+    def refuse(target: Any, enabled: bool = True) -> None:
+        raise ValueError("not this one")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ms, "set_dump", refuse)
+        if hasattr(ms, "tools"):
+            patch.setattr(ms.tools, "set_dump", refuse)
+        with pytest.raises(ValueError, match="not this one"):
+            ascend_dump.capture(net, path=tmp_path, options={"set_dump": True}).start()
+    assert dict(os.environ) == before
+    with ascend_dump.capture(net, path=tmp_path, strict=True) as cap:
+        step(ms, net)
+    assert len(cap.dump())
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_a_dump_may_be_removed_before_the_next_capture(between, ms, net, tmp_path):
+    with ascend_dump.capture(net, path=tmp_path / "dumps", strict=True) as first:
+        step(ms, net)
+    names = [record.op_name for record in first.dump()]
+    shutil.rmtree(tmp_path / "dumps")
+    other = ms.nn.SequentialCell(ms.nn.Tanh())
+    if between:
+        step(ms, other)
+    for _ in range(2):
+        with ascend_dump.capture(net, path=tmp_path / "dumps", strict=True) as again:
+            step(ms, net)
+            step(ms, other)
+        found = [record.op_name for record in again.dump()]
+        assert found[: len(names)] == [record.op_name for record in again.dump() if record.model_id == 0]
+        assert {record.op_type for record in again.dump() if record.model_id == 1} == {"Tanh", "Parameter"}
+        assert any("/" in name for name in found if "Tanh" in name)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes can be forked here")
+def test_a_forked_child_that_ends_the_capture_leaves_the_parents(ms, net, tmp_path):
+    with ascend_dump.capture(net, path=tmp_path, strict=True) as cap:
+        step(ms, net)
+        child = os.fork()
+        if child == 0:
+            cap.stop()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        step(ms, net)
+    assert {record.step for record in cap.dump()} == {0, 1}
 
 
 def test_a_device_beyond_the_default_list_is_added(ms, net, monkeypatch, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -75,6 +76,28 @@ def test_records_come_rank_by_rank_and_step_by_step(root: Path) -> None:
     assert {record.run for record in dump} == {"a"}
     assert str(root) in repr(dump)
     assert "13 files" in repr(dump)
+
+
+def test_a_list_reads_each_file_once(root: Path, opens: list[str]) -> None:
+    dump = ascend_dump.open(root)
+    opens.clear()
+    first = list(dump)
+    assert len([name for name in opens if name.startswith(str(root))]) == len(first) == 13
+    # What the length was asked for once does not stay.
+    assert len(dump) == len(list(dump.select(step="0"))) + len(list(dump.select(step="1"))) == 13
+    write(root / "worldsize2_global_rank0" / "run_a", "0.Relu.layer~act.output.0", None)
+    time.sleep(0.2)
+    assert [record.error is None for record in dump].count(False) == 2
+
+
+def test_the_length_of_a_long_dump_keeps_no_records(
+    root: Path, opens: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ascend_dump.reading._dump._MOST_AHEAD", 12)
+    dump = ascend_dump.open(root)
+    opens.clear()
+    assert len(dump) == len(list(dump)) == 13
+    assert len([name for name in opens if name.startswith(str(root))]) == 39
 
 
 def test_a_directory_inside_a_dump_still_says_its_rank(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.debug.lib import debug_data, debug_utils
 from tensorflow.python.keras import backend as legacy_backend
 
 import ascend_dump
@@ -381,3 +383,71 @@ def test_nothing_ran_is_told_with_reasons(capture: Any) -> None:
         session.run(tf.constant(1.0, name="one"))
     with pytest.raises(ascend_dump.CaptureError, match="layers= asks for; there were one"):
         cap.stop()
+
+
+def step_zero_of(graph: Any) -> None:
+    with tf.Session(graph=graph) as session:
+        for value in (1.0, 2.0):
+            session.run("doubled:0", {"given:0": value})
+
+
+def doubling() -> Any:
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.multiply(tf.placeholder(tf.float32, [], name="given"), 2.0, name="doubled")
+    return graph
+
+
+def test_each_session_counts_its_own_steps(capture: Any) -> None:
+    """Also where a graph is gone, and another one gets its identity."""
+    kept = doubling()
+    with capture(steps=0) as cap:
+        for _ in range(2):
+            step_zero_of(kept)
+        for _ in range(6):
+            step_zero_of(doubling())
+            gc.collect()
+    found = cap.dump().select(op="doubled", io="output")
+    assert [(record.step, float(record.numpy())) for record in found] == [(0, 2.0)] * 8
+    assert len({record.model for record in found}) == 8
+
+
+def test_the_order_of_feeds_makes_no_other_model(capture: Any) -> None:
+    a, b = tf.placeholder(tf.float32, [], name="a"), tf.placeholder(tf.float32, [], name="b")
+    tf.add(a, b, name="c")
+    with capture() as cap, tf.Session() as session:
+        session.run("c:0", {a: 1, b: 2})
+        session.run("c:0", {b: 1, a: 2})
+    assert [(record.model, record.step) for record in cap.dump().select(op="c", io="output")] == [
+        ("run0_c", 0),
+        ("run0_c", 1),
+    ]
+
+
+@pytest.mark.parametrize("layers", [(), ("doubled",)], ids=["all", "one"])
+@pytest.mark.parametrize("second", [(), ("doubled",)], ids=["all", "one"])
+def test_captures_in_each_other_both_have_what_they_ask_for(tmp_path: Path, layers: Any, second: Any) -> None:
+    outer = ascend_dump.capture(path=tmp_path / "outer", framework="tensorflow", layers=layers, strict=True).start()
+    inner = ascend_dump.capture(path=tmp_path / "inner", framework="tensorflow", layers=second, strict=True).start()
+    with tf.Session(graph=doubling()) as session:
+        session.run("doubled:0", {"given:0": 1.0})
+        outer.stop()
+        session.run("doubled:0", {"given:0": 2.0})
+        inner.stop()
+        assert session.run("doubled:0", {"given:0": 3.0}) == 6.0
+    for cap, asked, values in ((outer, layers, [2.0]), (inner, second, [2.0, 4.0])):
+        found = cap.dump().select(op="doubled", io="output")
+        assert [float(record.numpy()) for record in found] == values
+        assert {record.op_name for record in cap.dump()} >= {"doubled"}
+        assert ("doubled/y" in {record.op_name for record in cap.dump()}) == (not asked)
+
+
+def test_what_the_program_watches_itself_is_still_written(capture: Any, tmp_path: Path) -> None:
+    graph = doubling()
+    options = tf.RunOptions()
+    debug_utils.watch_graph(options, graph, debug_urls=f"file://{tmp_path / 'own'}")
+    with capture() as cap, tf.Session(graph=graph) as session:
+        session.run("doubled:0", {"given:0": 1.0}, options=options)
+    own = debug_data.DebugDumpDir(str(tmp_path / "own"))
+    assert [float(one.get_tensor()) for one in own.find(lambda datum, _: datum.node_name == "doubled")] == [2.0]
+    assert [float(record.numpy()) for record in cap.dump().select(op="doubled", io="output")] == [2.0]
