@@ -7,8 +7,6 @@ from typing import Any, Callable
 
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump.pytorch.calls import is_compiled
-from ascend_dump_torch._eager import can_force_eager
 
 __all__ = ["check", "compiled_problem"]
 
@@ -86,13 +84,19 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str]) -> list
                 "stats",
             )
         )
-    if target is not None and is_compiled(target):
-        problems.append(compiled_problem())
+    if target is not None:
+        # Only now: a launcher has no target and checks without loading PyTorch.
+        from ascend_dump.pytorch.calls import is_compiled
+
+        if is_compiled(target):
+            problems.append(compiled_problem())
     return problems
 
 
 def compiled_problem() -> Problem:
     """What becomes of compiled code in selected steps."""
+    from ascend_dump_torch._eager import can_force_eager
+
     if can_force_eager():
         return Problem(
             "AD212",

@@ -196,66 +196,89 @@ def test_children(launched: Launched) -> None:
 
 
 COMPILED = """
-import sys, torch
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
-how = {how!r}
-if how == "in place":
-    model.compile(backend="aot_eager")
-    call = model
-elif how == "wrapped":
-    call = torch.compile(model, backend="aot_eager")
-elif how == "a part":
-    model[0] = torch.compile(model[0], backend="aot_eager")
-    call = model
-elif how == "decorator":
-    @torch.compile(backend="aot_eager")
-    def call(x):
-        return model(x) + model(-x)
-else:
-    call = torch.compile(backend="aot_eager")(lambda x: model(x)) if how == "function" else model
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for number in range(4):
-    loss = call(torch.full((3, 4), number + 1.0)).pow(2).mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-print(loss.item(), type(call).__name__, torch.compiler.is_compiling())
+import gc, os, sys, torch
+import torch._dynamo.backends.debugging  # once for all children, each of which would take seconds for it
+
+def train(how, start):
+    backend = "aot_eager" if how == "wrapped" else "eager"
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    if how == "in place":
+        model.compile(backend=backend)
+        call = model
+    elif how == "wrapped":
+        call = torch.compile(model, backend=backend)
+    elif how == "a part":
+        model[0] = torch.compile(model[0], backend=backend)
+        call = model
+    elif how == "decorator":
+        @torch.compile(backend=backend)
+        def call(x):
+            return model(x) + model(-x)
+    else:
+        call = torch.compile(backend=backend)(lambda x: model(x))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(4):
+        loss = call(torch.full((3, 4), start + number)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(loss.item(), type(call).__name__, torch.compiler.is_compiling())
+
+gc.freeze()  # or each child collects what was imported when it ends
+for number, how in enumerate(("in place", "wrapped", "a part", "function", "decorator")):
+    child = os.fork()
+    if not child:
+        for stream, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{sys.argv[1]}/{how}.{name}", os.O_WRONLY | os.O_CREAT, 0o600), stream)
+        train(how, 1 + number / 8)
+        break
+    assert os.waitpid(child, 0)[1] == 0, how
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "model", "module"),
-    [
-        ("in place", "Sequential", "0"),
-        ("wrapped", "Sequential", "0"),
-        ("a part", "Sequential", "0"),
-        ("function", "<lambda>", "0"),
-        ("decorator", "call", "0"),
-    ],
-)
-def test_compiled_code_runs_eagerly_in_selected_steps(how: str, model: str, module: str, launched: Launched) -> None:
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Launched, Path]:
+    """One launched process whose children compile in different ways, and where the same ran without the launcher."""
     from ascend_dump_torch._eager import can_force_eager
 
     if not can_force_eager():
         pytest.skip("only PyTorch 2.6 and later runs compiled code eagerly for a while")
-    done = launched.run(COMPILED.format(how=how), "--steps", "1|3")
-    plain = subprocess.run(
-        [sys.executable, "-c", COMPILED.format(how=how)], capture_output=True, text=True, check=True, timeout=120
-    )
-    assert (float(done.stdout.split()[0]), done.stdout.split()[1:]) == (
-        pytest.approx(float(plain.stdout.split()[0]), rel=1e-5),
-        plain.stdout.split()[1:],
-    )
-    assert done.stderr.count("AD212") == (0 if how == "a part" else 1)
-    dump = launched.dump()
+    launched, plain = Launched(tmp_path_factory.mktemp("launched")), tmp_path_factory.mktemp("plain")
+    launched.run(COMPILED, "--steps", "1|3")
+    subprocess.run([sys.executable, str(launched.directory / "train.py"), str(plain)], check=True, timeout=120)
+    return launched, plain
+
+
+@pytest.mark.parametrize(
+    ("number", "how", "model"),
+    [
+        (0, "in place", "Sequential"),
+        (1, "wrapped", "Sequential"),
+        (2, "a part", "Sequential"),
+        (3, "function", "<lambda>"),
+        (4, "decorator", "call"),
+    ],
+)
+def test_compiled_code_runs_eagerly_in_selected_steps(
+    number: int, how: str, model: str, compiled: tuple[Launched, Path]
+) -> None:
+    launched, plain = compiled
+    loss, *rest = (launched.directory / f"{how}.out").read_text().split()
+    plain_loss, *plain_rest = (plain / f"{how}.out").read_text().split()
+    assert (float(loss), rest) == (pytest.approx(float(plain_loss), rel=1e-5), plain_rest)
+    assert (launched.directory / f"{how}.err").read_text().count("AD212") == (0 if how == "a part" else 1)
+    runs = sorted(launched.dump().known_values("run"))
+    assert len(runs) == 5
+    dump = launched.dump().select(run=runs[number])
     assert {record.step for record in dump} == {1, 3}
     assert {record.model for record in dump} == {model}
     calls = 2 if how == "decorator" else 1
-    for step, value in ((1, 2.0), (3, 4.0)):
-        records = list(dump.select(f"{module}/addmm_*", io="input", index=1, step=step))
+    for step in (1, 3):
+        value = 1 + number / 8 + step
+        records = list(dump.select("0/addmm_*", io="input", index=1, step=step))
         assert [record.numpy()[0, 0] for record in records] == [value, -value][:calls]
-    first, second = (names_of(dump.select(f"{module}/*", step=step)) for step in (1, 3))
+    first, second = (names_of(dump.select("0/*", step=step)) for step in (1, 3))
     assert first == second
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import MappingProxyType
@@ -11,8 +14,6 @@ import numpy as np
 import pytest
 
 from ascend_dump.fakes.contract import AdapterContract
-
-pytest_plugins = ["pytester"]
 
 
 class TestToy(AdapterContract):
@@ -123,43 +124,73 @@ FAULTS = {
 }
 
 
+#: The contract, once for each directory with a broken adapter.
+BROKEN = """
+import importlib
+import sys
+
+import numpy as np
+import pytest
+from ascend_dump import _adapter
+from ascend_dump.fakes.contract import AdapterContract
+
+
+class TestIt(AdapterContract):
+    name = "toy"
+    bad_request = {"scene": "overflow"}
+
+    @pytest.fixture(autouse=True, params=%r)
+    def _install(self, request, monkeypatch):
+        monkeypatch.syspath_prepend(request.param)
+        monkeypatch.setattr(_adapter, "_loaded", {})
+        yield importlib.import_module("toyframe")
+        for name in ("toyframe", "ascend_dump_toy"):
+            sys.modules.pop(name, None)
+
+    @pytest.fixture
+    def make_target(self):
+        def double(value):
+            return value * 2
+        return lambda: sys.modules["toyframe"].Network(first=double, second=np.sqrt)
+
+    def run_step(self, target):
+        return target(np.arange(6, dtype=np.float32))
+"""
+
+
+def break_adapter(third_party: Path, where: Path, fault: str) -> None:
+    shutil.copytree(third_party, where, ignore=shutil.ignore_patterns("__pycache__"))
+    old, new, _ = FAULTS[fault]
+    adapter = where / "ascend_dump_toy.py"
+    text = adapter.read_text()
+    assert old in text, "the sound adapter has changed: adapt the fault"
+    text = text.replace(old, new).replace("class _Session:", "_RUNS: dict = {}\n\n\nclass _Session:")
+    # What a fault writes is on disk before the test looks.
+    text = text.replace("self.writer.end_step()", "self.writer.end_step()\n            self.writer.flush()")
+    adapter.write_text(text)
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory, third_party: Path) -> dict[str, set[str]]:
+    """What pytest told of each test for each broken adapter: "PASSED name" or "FAILED name"."""
+    place = tmp_path_factory.mktemp("broken")
+    directories = {str(place / str(number)): fault for number, fault in enumerate(FAULTS)}
+    for directory, fault in directories.items():
+        break_adapter(third_party, Path(directory), fault)
+    (place / "test_it.py").write_text(BROKEN % [*directories])
+    options = ["-rfEp", "--tb=no", "-p", "no:cacheprovider", "--rootdir", str(place)]
+    command = [sys.executable, "-m", "pytest", *options, "test_it.py"]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1, done.stdout + done.stderr
+    found: dict[str, set[str]] = {fault: set() for fault in FAULTS}
+    for outcome, name, directory in re.findall(r"^([A-Z]+) .*::test_(\w+)\[(.*?)\]", done.stdout, re.MULTILINE):
+        found[directories[directory]].add(f"{outcome} {name}")
+    return found
+
+
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_broken_adapter_does_not_pass(fault: str, pytester: pytest.Pytester, third_party: Path) -> None:
-    old, new, expected = FAULTS[fault]
-    for file in third_party.glob("*.py"):
-        text = file.read_text()
-        if file.name == "ascend_dump_toy.py":
-            assert old in text, "the sound adapter has changed: adapt the fault"
-            text = text.replace(old, new).replace("class _Session:", "_RUNS: dict = {}\n\n\nclass _Session:")
-            # What a fault writes is on disk before the test looks.
-            text = text.replace("self.writer.end_step()", "self.writer.end_step()\n            self.writer.flush()")
-        (pytester.path / file.name).write_text(text)
-    for info in third_party.glob("*.dist-info"):
-        (pytester.path / info.name).mkdir()
-        for part in info.iterdir():
-            (pytester.path / info.name / part.name).write_text(part.read_text())
-    pytester.makepyfile(
-        test_it="""
-        import numpy as np
-        import pytest
-        import toyframe
-        from ascend_dump.fakes.contract import AdapterContract
-
-        class TestIt(AdapterContract):
-            name = "toy"
-            bad_request = {"scene": "overflow"}
-
-            @pytest.fixture
-            def make_target(self):
-                def double(value):
-                    return value * 2
-                return lambda: toyframe.Network(first=double, second=np.sqrt)
-
-            def run_step(self, target):
-                return target(np.arange(6, dtype=np.float32))
-        """
-    )
-    pytester.syspathinsert()
-    result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider")
-    failed = {line.split("::test_")[1].split(" ")[0] for line in result.outlines if line.startswith("FAILED")}
+def test_a_broken_adapter_does_not_pass(fault: str, outcomes: dict[str, set[str]]) -> None:
+    assert len(outcomes[fault]) == sum(name.startswith("test_") for name in dir(AdapterContract))
+    failed = {one.split(" ")[1] for one in outcomes[fault] if one.startswith("FAILED ")}
+    expected = FAULTS[fault][2]
     assert all(any(name.startswith(part) for name in failed) for part in expected), f"failed only: {sorted(failed)}"

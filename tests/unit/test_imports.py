@@ -229,6 +229,13 @@ def test_the_command_line_loads_nothing_heavy_to_explain_itself(arguments: list[
     assert not loaded & (heavy | FRAMEWORKS)
 
 
+def test_the_launcher_checks_a_request_without_loading_a_framework(tmp_path: Path) -> None:
+    arguments = ["run", "--path", str(tmp_path), "--scene", "watch", "--dry-run", "--", "env"]
+    loaded = loaded_by(f"from ascend_dump.cli import main; main({arguments!r})")
+    assert "ascend_dump.cli.run" in loaded
+    assert not loaded & FRAMEWORKS
+
+
 def test_the_public_names_are_all_there_and_listed_once() -> None:
     assert list(ascend_dump.__all__) == sorted(set(ascend_dump.__all__))
     assert set(ascend_dump.__all__) <= set(dir(ascend_dump))
