@@ -24,6 +24,8 @@ __all__ = ["follow_inference_mode", "insert", "remove"]
 
 #: What PyTorch itself sets while a thread has modes.
 _KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
+#: Captures of decorated functions end in any order, so only the last of them puts the method back.
+_followers: list[object] = []
 
 
 def insert(mode: TorchDispatchMode) -> None:
@@ -53,8 +55,21 @@ def remove(mode: TorchDispatchMode) -> bool:
 
 def follow_inference_mode() -> Callable[[], None]:
     """Align keys and modes after each `torch.inference_mode` block, until the returned function is called."""
-    leave = torch.inference_mode.__exit__
+    if not _followers:
+        _align_after(torch.inference_mode.__exit__)
+    follower = object()
+    _followers.append(follower)
 
+    def unfollow() -> None:
+        if follower in _followers:
+            _followers.remove(follower)
+            if not _followers:
+                torch.inference_mode.__exit__ = torch.inference_mode.__exit__.__wrapped__
+
+    return unfollow
+
+
+def _align_after(leave: Any) -> None:
     @functools.wraps(leave)
     def leave_aligned(block: Any, *error: Any) -> None:
         leave(block, *error)
@@ -63,7 +78,6 @@ def follow_inference_mode() -> Callable[[], None]:
             torch._C._dispatch_tls_set_dispatch_key_included(key, active)
 
     torch.inference_mode.__exit__ = leave_aligned
-    return functools.partial(setattr, torch.inference_mode, "__exit__", leave)
 
 
 def _user_modes() -> list[Any]:

@@ -113,6 +113,21 @@ def test_everything_is_as_before(name: str, how: str, dumps: Path, monkeypatch: 
     assert_identical(before, touched(model))
 
 
+def test_captures_that_end_in_another_order_leave_nothing(dumps: Path) -> None:
+    def call(x: Any) -> Any:
+        with torch.inference_mode():
+            return x + 1
+
+    model = transformer()
+    before = touched(model)
+    first = ascend_dump.capture(path=dumps, steps="0")(call)
+    second = ascend_dump.capture(path=dumps, steps="0-1")(call)
+    for function in (first, second, second):
+        function(torch.ones(1))
+    assert len(second.capture.dump().select("add*", io="output")) == 2
+    assert_identical(before, touched(model))
+
+
 def test_a_failed_start_leaves_nothing(dumps: Path) -> None:
     model = Residual()
     before = touched(model)
