@@ -16,6 +16,12 @@ _VALUES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("buffer_bytes", lambda value: type(value) is int and value > 0, "a positive number of bytes"),
 )
 
+#: What to do instead.
+_SCENES_OF_THE_NPU = {
+    "watch": "capture everything and look for storages that change between records (record.attrs['storage'])",
+    "exception": "capture everything: what ran before an exception is in the dump, its last operator at the end",
+}
+
 
 def check(request: DumpRequest, target: Any, options: Mapping[str, str]) -> list[Problem]:
     problems = []
@@ -38,13 +44,13 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str]) -> list
                     f"options.{name}",
                 )
             )
-    if request.scene in ("watch", "exception"):
+    if request.scene in _SCENES_OF_THE_NPU:
         problems.append(
             Problem(
                 "AD203",
                 "error",
                 f"scene={request.scene!r} is a service of the NPU, the host has none",
-                "capture everything and look for storages that change between records (record.attrs['storage'])",
+                _SCENES_OF_THE_NPU[request.scene],
                 "scene",
             )
         )

@@ -119,6 +119,7 @@ class Session:
     def _target_called(self, entered: bool) -> None:
         if threading.get_ident() != self._thread:
             self._other_threads += 1
+            self.note_skipped("calls of the target in other threads than the one that started the capture")
             return
         number = self._calls
         self._calls += 1
@@ -301,9 +302,10 @@ class Session:
         found = []
         if self._other_threads:
             found.append(
-                f"the target was called {self._other_threads} times in threads other than the one that started it"
+                f"the target was called {self._other_threads} times in threads other than the one that started it, "
+                "which is the one that is captured"
             )
-        if self._target is not None and self._calls == 0:
+        elif self._target is not None and self._calls == 0:
             compiled = " outside compiled code" if "torch._dynamo" in sys.modules else ""
             found.append(f"the target, a {type(self._target).__name__}, was never called{compiled}")
             if compiled:

@@ -373,6 +373,7 @@ class TestNothingWritten:
             thread = threading.Thread(target=call, args=(model,))
             thread.start(), thread.join()
         assert "called 1 times in threads other than the one that started it" in complaint(caplog)
+        assert "never called" not in complaint(caplog)
 
     def test_block_without_operators(self, dumps: Path, caplog: pytest.LogCaptureFixture) -> None:
         with ascend_dump.capture(path=dumps):
@@ -458,6 +459,8 @@ class TestOrder:
         assert steps_of(cap) == {0, 1}
         assert not cap.dump().select(op_type="aten::sinh")
         assert {len(cap.dump().select(step=step)) for step in (0, 1)} == {len(cap.dump()) // 2}
+        skipped = json.loads((cap.path / "manifest.json").read_text())["skipped"]
+        assert [(one["count"], "in other threads" in one["reason"]) for one in skipped] == [(1, True)]
 
     def test_decorated_function_called_in_threads(self, dumps: Path) -> None:
         model = net()
