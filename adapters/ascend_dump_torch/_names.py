@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from types import CodeType
 from typing import Any, NamedTuple, Optional
 
@@ -56,7 +57,7 @@ class Tracker:
     def __init__(self, target: Optional[torch.nn.Module]) -> None:
         self._names: dict[int, str] = {}
         self._owners: dict[int, str] = {}
-        self._adopted: set[int] = set()
+        self._adopted: dict[int, weakref.ref[torch.nn.Module]] = {}
         if target is not None:
             self.adopt(target)
         self._user_code: dict[CodeType, bool] = {}
@@ -72,13 +73,32 @@ class Tracker:
         if id(root) in self._adopted:
             return
         prefix = type(root).__name__ if self._adopted else ""
-        self._adopted.add(id(root))
-        names = module_names(root)
+        paths = module_names(root)
+        names: dict[int, str] = {}
+        owners: dict[int, str] = {}
         for module in root.modules():
-            path = ".".join(part for part in (prefix, names[id(module)]) if part)
-            self._names.setdefault(id(module), path)
+            path = ".".join(part for part in (prefix, paths[id(module)]) if part)
+            if id(module) not in self._names:
+                names[id(module)] = path
             for parameter in module.parameters(recurse=False):
-                self._owners.setdefault(id(parameter), path)
+                if id(parameter) not in self._owners:
+                    owners.setdefault(id(parameter), path)
+        self._names.update(names)
+        self._owners.update(owners)
+        me = weakref.ref(self)
+
+        def forget(_: object) -> None:
+            # An id may come again, for another module.
+            tracker = me()
+            if tracker is not None:
+                del tracker._adopted[key]
+                for one in names:
+                    del tracker._names[one]
+                for one in owners:
+                    del tracker._owners[one]
+
+        key = id(root)
+        self._adopted[key] = weakref.ref(root, forget)
 
     def begin_step(self) -> None:
         self._counts.clear()
@@ -88,6 +108,10 @@ class Tracker:
 
     def enter(self, module: torch.nn.Module) -> None:
         path = self._names.get(id(module))
+        if path is None and not self._stack and next(module.parameters(), None) is not None:
+            # A model that the program calls beside the target, or without one.
+            self.adopt(module)
+            path = self._names[id(module)]
         if path is None:
             # Not part of the target when it started: a loss, or a module made on the way.
             outer = self._stack[-1][0] if self._stack else ""
