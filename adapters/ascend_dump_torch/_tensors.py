@@ -8,6 +8,7 @@ therefore always read anew: PyTorch marks such storages as not resizable.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
@@ -187,13 +188,11 @@ class Tensors:
         if version != known.version:
             known.version = version
             known.ranges.clear()
-        line = _line(op, io, index, dtype, shape, nbytes, device)
-        line.stride = stride = tensor.stride()
-        line.storage_offset = tensor.storage_offset()
-        line.storage = known.number
-        line.address = storage.data_ptr()
-        line.storage_nbytes = storage.nbytes()
-        line.version = version
+        stride = tensor.stride()
+        first = tensor.storage_offset()
+        room = storage.nbytes()
+        place = (stride, first, known.number, storage.data_ptr(), room, version)
+        line = _line(op, io, index, dtype, shape, nbytes, device, *place)
         if tensor.is_quantized:
             line.quantization = _quantization(tensor)
         if not nbytes:
@@ -205,16 +204,15 @@ class Tensors:
             line.skipped = "uninitialised memory"
             return Item(line, None)
         size = tensor.element_size()
-        begin = line.storage_offset * size
-        contiguous = tensor.is_contiguous()
-        span = nbytes if contiguous else (sum((n - 1) * s for n, s in zip(shape, stride)) + 1) * size
-        if begin + span > line.storage_nbytes:
+        begin = first * size
+        extent, dense = _extent(shape, stride)
+        span = extent * size
+        if begin + span > room:
             line.skipped = "memory that is freed, or packed"
             return Item(line, None)
         if copy is not None:
             line.stored_stride = _row_major(shape)
             return Item(line, self._own(copy.resolve_conj().resolve_neg().contiguous(), dtype, shape, nbytes))
-        dense = shape if contiguous else _dense_order(shape, stride)
         plain = not (tensor.is_conj() or tensor.is_neg())
         # Memory that others share cannot be resized: numpy, another process, a file.
         trusted = plain and not known.unseen_writes and storage.resizable() and not self._rehash
@@ -267,10 +265,12 @@ class Tensors:
         known.pending.clear()
 
 
-def _line(op: Operator, io: str, index: int, dtype: str, shape: tuple[int, ...], nbytes: int, device: str) -> Line:
+def _line(
+    op: Operator, io: str, index: int, dtype: str, shape: tuple[int, ...], nbytes: int, device: str, *place: Any
+) -> Line:
     # By position, in the order of Line: this runs for every tensor.
     seq, op_type, name, time, (module, phase, source) = op
-    return Line(seq, op_type, name, io, index, time, dtype, shape, nbytes, device, phase, module, source)
+    return Line(seq, op_type, name, io, index, time, dtype, shape, nbytes, device, phase, module, source, *place)
 
 
 def is_plain(kind: type) -> bool:
@@ -318,17 +318,24 @@ def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _dense_order(shape: tuple[int, ...], stride: tuple[int, ...]) -> Optional[tuple[int, ...]]:
-    """The shape with its dimensions as they follow each other in memory, None unless each element has its own."""
+@functools.lru_cache(1 << 14)
+def _extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, Optional[tuple[int, ...]]]:
+    """Elements of memory from the first to the last, and the shape with its dimensions as they follow each other there.
+
+    That shape is None unless each element has its own place, with no gaps between. The tensor is not empty.
+    """
+    extent = 1 + sum((n - 1) * s for n, s in zip(shape, stride))
+    if all(n == 1 or s == dense for n, s, dense in zip(shape, stride, _row_major(shape))):
+        return extent, shape
     step = 1
     ordered = []
     for s, n in sorted(zip(stride, shape)):
         if n > 1:
             if s != step:
-                return None
+                return extent, None
             step *= n
         ordered.append(n)
-    return tuple(reversed(ordered))
+    return extent, tuple(reversed(ordered))
 
 
 def _unstorable(tensor: torch.Tensor) -> str:
@@ -341,7 +348,7 @@ def _unstorable(tensor: torch.Tensor) -> str:
         return "nested tensor"
     if tensor.is_meta:
         return "meta tensor"
-    if tensor.numel() and tensor._is_zerotensor():
+    if tensor._is_zerotensor() and tensor.numel():
         return "zero tensor without memory"
     return ""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import io
 import os
 import time
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import msgspec
 
@@ -20,14 +21,13 @@ __all__ = ["StepFiles"]
 
 #: This many records are handed to the operating system at once.
 _GATHER = 200
-#: Order of `Statistics` in the columns of statistic.csv after Count.
-_COLUMNS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 
 
 class StepFiles:
     """Append tensors and lines; a line reaches the file only after the bytes it points at.
 
     step        its number
+    table       write statistic.csv
     next_shard  the number of the next shard; pass it on when the step is visited again, since a
                 number must not come twice even if its file was deleted meanwhile
     """
@@ -38,7 +38,7 @@ class StepFiles:
         step: int,
         metadata: dict[str, str],
         *,
-        stats: tuple[str, ...] = (),
+        table: bool = False,
         next_shard: int = 0,
         limits: Limits = LIMITS,
     ) -> None:
@@ -46,7 +46,6 @@ class StepFiles:
         self._directory = directory
         self.step = step
         self._metadata = metadata
-        self._stats = stats
         self._limits = limits
         self._shard: Optional[Shard] = None
         self._shard_name = ""
@@ -59,7 +58,7 @@ class StepFiles:
         with contextlib.ExitStack() as opened:
             self._index = AppendFile(directory / INDEX)
             opened.callback(self._index.close)
-            if stats:
+            if table:
                 self._csv = AppendFile(directory / STATISTIC)
                 opened.callback(self._csv.close)
                 if self._csv.nbytes == 0:
@@ -125,9 +124,6 @@ class StepFiles:
     def _write(self, lines: list[Line]) -> None:
         if not lines:
             return
-        for line in lines:
-            if line.stats is not None:
-                line.stats = self._wanted(line.stats)
         try:
             text = self._encoder.encode_lines(lines)
         except UnicodeEncodeError:
@@ -136,21 +132,29 @@ class StepFiles:
         if self._csv is not None:
             self._csv.append(_rows(lines).encode("utf-8", "backslashreplace"))
 
-    def _wanted(self, stats: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (stats[0], *(value if name in self._stats else None for name, value in zip(_COLUMNS, stats[1:])))
-
 
 def _rows(lines: list[Line]) -> str:
     rows = io.StringIO()
-    add = csv.writer(rows, lineterminator="\n").writerow
+    add = csv.writer(rows, lineterminator="").writerow
+    # Lines of one tensor share their statistics, and to write those takes most of the time.
+    written: dict[int, str] = {}
     for line in lines:
         if line.stats is not None:
-            when = time.strftime("%Y%m%d%H%M%S", time.localtime(line.time / 1e6))
+            stats = written.get(id(line.stats))
+            if stats is None:
+                stats = written[id(line.stats)] = "".join("," if value is None else f",{value}" for value in line.stats)
+            when = _local_time(line.time // 1_000_000)
             # (2,3) as MindSpore writes shapes in its statistic.csv
             shape = f"({','.join(map(str, line.shape))})"
             place = (line.op_type, line.op_name, line.phase, when, line.io, line.index)
-            add([*place, line.nbytes, line.dtype, shape, *("" if value is None else value for value in line.stats)])
+            add((*place, line.nbytes, line.dtype, shape))
+            rows.write(f"{stats}\n")
     return rows.getvalue()
+
+
+@functools.lru_cache(16)
+def _local_time(seconds: int) -> str:
+    return time.strftime("%Y%m%d%H%M%S", time.localtime(seconds))
 
 
 def _encodable(line: Line) -> Line:

@@ -23,6 +23,8 @@ __all__ = ["Store"]
 #: Distinct tensors whose place is remembered (about 200 bytes each), and whose statistics are.
 _KNOWN_PLACES = 1 << 20
 _KNOWN_STATS = 1 << 15
+#: `Statistics` in its order, after the count.
+_STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 
 
 class Store:
@@ -148,10 +150,11 @@ class Store:
         found = self._known_stats.get(key)
         if found is None:
             try:
-                found = summarize(data, payload.dtype, payload.strided)
+                count, *values = summarize(data, payload.dtype, payload.strided)
             except AscendDumpError:
                 self._note_skipped(f"no statistics for {payload.dtype}", line)
                 return None
+            found = (count, *(value if name in self._stats else None for name, value in zip(_STATS, values)))
             self._known_stats.put(key, found)
         return found
 
@@ -168,6 +171,6 @@ class Store:
                 add_private_directory(directory)
             next_shard = self._next_shards.get(step, 0)
             self._files = StepFiles(
-                directory, step, self._metadata, stats=self._stats, next_shard=next_shard, limits=self._limits
+                directory, step, self._metadata, table=bool(self._stats), next_shard=next_shard, limits=self._limits
             )
         return self._files

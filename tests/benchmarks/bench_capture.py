@@ -4,9 +4,11 @@
 
 The step is forward and backward of a 4-layer TransformerEncoder (d=512, batch 8x128) or a
 ResNet-18-like convnet (batch 8x3x128x128) on 2 threads; `+sgd` rows add an optimizer step, so
-that no tensor of a step equals one of the step before. A block of 3 steps is timed from entry
-to exit, its files included, and alternates with plain steps. Each row runs in its own process,
-because the peer patches PyTorch for good. The peer is mindstudio-probe (msprobe), level L1.
+that no tensor of a step equals one of the step before. A captured block of 3 steps is timed from
+entry to exit, its files included, and alternates with 3 plain steps. `best` is the ratio of the
+fastest of both; `median` that of the ratios between a block and the plain steps around it, which
+a machine that slows down meanwhile does not change. Each row runs in its own process, because the
+peer patches PyTorch for good. The peer is mindstudio-probe (msprobe), level L1.
 
 `write` is the time to write the row's distinct bytes to one file, in plain steps: what no writer
 that waits for the file system can be below.
@@ -89,29 +91,35 @@ def measure(model_name: str, row: str, rounds: int, directory: Path) -> dict[str
             optimizer.step()
 
     block, after = (_our_block if tool == "ours" else _peer_block)(model, step, mode, directory)
-    plain, captured, found = [], [], {}
-    for _ in range(3):
-        step()
-    for turn in range(rounds + 1):
+
+    def plain_block() -> None:
+        for _ in range(STEPS):
+            step()
+
+    found: dict[str, Any] = {}
+    plain_block()
+    directory.mkdir(parents=True)
+    # The first block compiles kernels and touches memory for the first time.
+    block()
+    plain, captured = [_time(plain_block)], []
+    for _ in range(rounds):
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
-        plain += [_time(step) for _ in range(2)]
-        seconds = _time(block) / STEPS if mode != "after" else min(_time(step) for _ in range(3))
-        if turn:  # the first one compiles kernels and touches memory for the first time
-            captured.append(seconds)
+        captured.append(_time(block if mode != "after" else plain_block))
         if mode == "after":
             block()
         found = after()
-    base = min(plain)
+        plain.append(_time(plain_block))
+    around = [(before + then) / 2 for before, then in zip(plain, plain[1:])]
     files = [path for path in directory.rglob("*") if path.is_file() and path.name != "manifest.json"]
     written = sum(path.stat().st_size for path in files)
     result = {
-        "best": min(captured) / base,
-        "median": statistics.median(captured) / statistics.median(plain),
+        "best": min(captured) / min(plain),
+        "median": statistics.median(one / other for one, other in zip(captured, around)),
         "files": len(files) / STEPS,
         "written": written / STEPS,
-        "write": _write_floor(written, directory) / STEPS / base if written else 0.0,
-        "overhead": max(min(captured) - base, 1e-9),
+        "write": _write_floor(written, directory) / min(plain) if written else 0.0,
+        "overhead": max(min(captured) - min(plain), 1e-9) / STEPS,
         **found,
     }
     result.setdefault("logical", result["written"])
