@@ -37,6 +37,14 @@ class Session:
         self._acl = importlib.import_module("acl")
         self._request = request
         self._stopped = False
+        interface.claim(self, "acl")
+        try:
+            self._begin(request)
+        except BaseException:
+            interface.release(self)
+            raise
+
+    def _begin(self, request: DumpRequest) -> None:
         self.prepared = self._init_dump()
         try:
             # Absolute, because acl resolves a relative path in two ways: from the working directory
@@ -57,6 +65,12 @@ class Session:
         if self._stopped:
             return
         self._stopped = True
+        try:
+            self._end()
+        finally:
+            interface.release(self)
+
+    def _end(self) -> None:
         if self.prepared and self._init_dump():
             return  # acl was never initialised, or is finalised: its dump is off
         code = self._acl.mdl.finalize_dump()

@@ -35,7 +35,7 @@ def check(request: DumpRequest, target: Any) -> list[Problem]:
             settings = _plan(request, config)
             problems += _of_timing(request, settings)
             problems += _of_config(config, settings)
-            problems += _of_settings(request, settings)
+            problems += _of_settings(request, config, settings)
             problems += _of_model(target, settings)
             problems += _unused(request, target, settings)
         except AscendDumpError as error:
@@ -104,6 +104,15 @@ def _of_timing(request: DumpRequest, settings: Settings) -> Iterator[Problem]:
             message = "this torchair has nothing that closes GE"
             hint = "begin the capture before the first call of any compiled model"
             yield Problem("AD240", "error", message, hint, "options")
+    anew = _engine.was_closed() or _engine.recorded() is not None
+    if settings.road in ("options", "json") and anew and "torch_npu" in sys.modules:
+        message = (
+            "GE has been initialised in this process before. Beside torch_npu, closing it ends torchair's session and "
+            "not GE itself; whether a device takes the new options has not been tried"
+        )
+        yield Problem(
+            "AD240", "warning", message, "use a process for each capture where the dump stays empty", "target"
+        )
     distributed = sys.modules.get("torch.distributed")
     grouped = distributed is not None and distributed.is_available() and distributed.is_initialized()
     if current_rank().world > 1 and not grouped:
@@ -144,7 +153,7 @@ def _planned(request: DumpRequest) -> Path:
     return Path(os.path.abspath(request.path), current_rank().level, "20000101000000")
 
 
-def _of_settings(request: DumpRequest, settings: Settings) -> Iterator[Problem]:
+def _of_settings(request: DumpRequest, config: Any, settings: Settings) -> Iterator[Problem]:
     # Overflow detection is a switch of atc, by which nothing is converted here.
     here = Situation.here()._replace(exception_on="torch_npu" in sys.modules or None, status_check=True)
     there = Path(os.path.abspath(request.path))
@@ -168,8 +177,21 @@ def _of_settings(request: DumpRequest, settings: Settings) -> Iterator[Problem]:
             yield from (found for found in of_working_directory(os.getcwd()) if found.severity == "error")
     elif settings.road == "aclgraph":
         yield from _ignored(request, "AD249", "the aclgraph modes ignore it: every execution saves all tensors", True)
+        yield from _of_aclgraph(config, settings)
     else:
         yield from _ignored(request, "AD251", "the eager dumper ignores it: every execution saves all tensors", False)
+
+
+def _of_aclgraph(config: Any, settings: Settings) -> Iterator[Problem]:
+    stage = settings.options.get("dump_config.data_dump_stage", read(config, "dump_config.data_dump_stage"))
+    if read(config, "experimental_config.aclgraph._super_kernel_optimize") == "1" and stage != "original":
+        message = "torchair switches the dump of optimized graphs off where super_kernel_optimize is on"
+        yield Problem("AD249", "silent", message, "switch it off, or use data_dump_stage='original'", "target")
+    message = (
+        "files are numbered by name, in all graphs together: where several graphs run (training, graph breaks, other "
+        "shapes), the numbers are no steps"
+    )
+    yield Problem("AD249", "warning", message, "run one graph in the block, such as inference of one shape", "steps")
 
 
 def _ignored(request: DumpRequest, code: str, why: str, captured: bool) -> Iterator[Problem]:

@@ -6,14 +6,17 @@ GE's session with its models, and what was set through acl; a new session takes 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
-from typing import Optional
+from typing import Any, Optional
 
 from ascend_dump_torchair._config import engine_modules
 
-__all__ = ["can_close", "close", "forget_graphs", "generates_json", "recorded"]
+__all__ = ["can_close", "close", "forget_graphs", "generates_json", "recorded", "was_closed"]
 
 _RECORDED, _GENERATED = "_GLOBAL_COMPILE_OPTION", "g_cached_dump_root"
+#: The torchairs whose GE was closed here.
+_closed: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def recorded() -> Optional[Mapping[str, str]]:
@@ -27,6 +30,12 @@ def can_close() -> bool:
     return callable(getattr(backend, "finalize_graph_engine", None)) and hasattr(backend, _RECORDED)
 
 
+def was_closed() -> bool:
+    """Whether GE was closed in this process, so that the next graph begins anew."""
+    backend, _, _ = engine_modules()
+    return backend is not None and backend in _closed
+
+
 def close() -> None:
     """Close GE, end its dump and forget every compiled graph: the next one begins with options of its own.
 
@@ -35,6 +44,7 @@ def close() -> None:
     backend, converter, _ = engine_modules()
     if backend is None or not can_close():
         return
+    _closed.add(backend)
     # Older versions do not do it themselves; what was compiled would run in a session that is gone.
     forget_graphs()
     try:

@@ -16,6 +16,7 @@ from ascend_dump._paths import make_private_directory
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
 from ascend_dump_torchair._hook import Hook
+from ascend_dump_torchair._session import Session
 
 __all__ = ["activate"]
 
@@ -34,7 +35,7 @@ class _Process:
     def __init__(self, adapter: Adapter, request: DumpRequest) -> None:
         self._adapter = adapter
         self._request = request
-        self._session: Any = None
+        self._session: Optional[Session] = None
         self._refused: Optional[str] = None
         self._pid = os.getpid()
         self._hook = Hook(self._fill)
@@ -57,15 +58,16 @@ class _Process:
                 raise ConfigError(problem.message, hint=problem.hint, code=problem.code)
             log.warning("%s", problem)
         make_private_directory(self._request.path)
-        self._session = self._adapter.start(self._request, config)
+        self._session = Session(self._request, config, launched=True)
 
     def stop(self) -> None:
         """At exit: put the configs back, and say so when nothing was written."""
         self._hook.remove()
         if self._session is None or os.getpid() != self._pid:
             return
-        root = self._adapter.root(self._session)
-        self._adapter.stop(self._session)
-        if not any(names for _, _, names in os.walk(root)):
-            for reason in self._adapter.reasons(self._session) or []:
+        self._session.stop()
+        if self._session.failure is not None and not self._session.failure.reported:
+            log.warning("%s", self._session.failure)
+        if not any(names for _, _, names in os.walk(self._session.root)):
+            for reason in self._session.reasons() or []:
                 log.warning("the capture wrote nothing: %s", reason)

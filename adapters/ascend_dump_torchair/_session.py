@@ -15,6 +15,7 @@ from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError
 from ascend_dump._paths import make_run_directory
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
+from ascend_dump.cann import interface
 from ascend_dump.cann.config import check_acl_config
 from ascend_dump.cann.config.of_request import save_config
 from ascend_dump_torchair import _engine
@@ -22,7 +23,7 @@ from ascend_dump_torchair._check import config_of
 from ascend_dump_torchair._config import Filled, is_config, torchair
 from ascend_dump_torchair._hook import Hook
 from ascend_dump_torchair._settings import Settings, build_settings
-from ascend_dump_torchair._target import InPlace, calls_of
+from ascend_dump_torchair._target import InPlace, calls_of, find_scopes
 
 __all__ = ["Session", "fill", "why_failed"]
 
@@ -41,10 +42,12 @@ class Session:
     cannot be written.
     """
 
-    def __init__(self, request: DumpRequest, target: Any) -> None:
+    def __init__(self, request: DumpRequest, target: Any, *, launched: bool = False) -> None:
         self.failure: Optional[AscendDumpError] = None
         self._request = request
         self._stopped = False
+        # A program may capture for itself under the launcher.
+        self._claims = not launched
         self._pid = os.getpid()
         self._errors: list[str] = []
         self._compiled = False
@@ -58,6 +61,9 @@ class Session:
             if refused is not None:
                 raise refused
         self._filled: list[Filled] = []
+        self._layers: list[str] = []
+        # The check has told of those in a module.
+        self._told_of_scopes = bool(target is not None and not is_config(target) and list(find_scopes(target)))
         self._roads: set[str] = set()
         self._undo: list[Callable[[], None]] = []
         try:
@@ -68,13 +74,26 @@ class Session:
                 self._undo.append(self._compile(target).remove)
         except BaseException:
             self._restore()
+            interface.release(self)
             raise
 
     def add(self, config: Any) -> None:
         """Fill one more config, until the stop. Raises as the start does."""
         settings, filled = fill(self._request, config, self.root, self._file)
+        try:
+            self._claim(settings.road)
+        except BaseException:
+            filled.restore()
+            raise
         self._filled.append(filled)
+        self._layers.append(str(settings.options.get("dump_config.dump_layer", "")))
         self._roads.add(settings.road)
+
+    def _claim(self, road: str) -> None:
+        """Hold acl's dump interface where torchair will take it. Raises CaptureError while another capture does."""
+        if self._claims and (road == "json" or (road == "options" and _engine.generates_json())):
+            interface.claim(self, "torchair")
+            self._claims = False
 
     def _compile(self, target: Any) -> InPlace:
         import torch
@@ -113,6 +132,12 @@ class Session:
         if self._stopped:
             return
         self._stopped = True
+        try:
+            self._end()
+        finally:
+            interface.release(self)
+
+    def _end(self) -> None:
         if os.getpid() != self._pid:
             # GE and its dump belong to the process that was forked.
             self._restore()
@@ -158,6 +183,21 @@ class Session:
         for file in self._files():
             found = (problem for problem in check_acl_config(file) if problem.severity == "error")
             self._errors += [f"the device refuses the settings that torchair generates: {each}" for each in found]
+            with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+                self._look_for_scopes(json.loads(file.read_bytes())["dump"]["dump_list"])
+
+    def _look_for_scopes(self, listed: list[dict[str, list[str]]]) -> None:
+        """A program's own config does not tell beforehand that its model uses torchair's scope."""
+        asked = {name for layers in self._layers for name in layers.split()}
+        types = {name for entry in listed for name in entry.get("layer", ())} - asked
+        if types and self.failure is None and not self._told_of_scopes:
+            self.failure = CaptureError(
+                "a graph uses scope.data_dump(), and torchair lists the types of its operators "
+                f"({', '.join(sorted(types))}) where names are compared: the dump has the first operator of each type, "
+                "and of this graph no other",
+                hint="leave the scope out, and use layers= with the names of the operators",
+                code="AD250",
+            )
 
     def _remove_generated(self) -> None:
         for file in list(self._files()):

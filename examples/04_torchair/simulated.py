@@ -18,8 +18,9 @@ def device() -> Iterator[str]:
     """The name of the device to compute on, for as long as the block lasts."""
     asked = os.environ.get("ASCEND_DUMP_FAKE", "")
     if not asked:
-        import torch_npu  # noqa: F401  (it makes the device known to PyTorch)
+        import torch_npu  # it makes the device known to PyTorch
 
+        torch_npu.npu.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         yield "npu"
         return
     import ascend_dump.fakes

@@ -304,9 +304,11 @@ def test_acl_and_torch_npu_share_one_interface(tmp_path, monkeypatch):
 
         torch_npu.npu.init()
         with ascend_dump.capture(framework="acl", path="dumps"):
-            cap = capture(strict=True).start()
-            with pytest.raises(ascend_dump.AscendDumpError):
-                cap.stop()
+            with pytest.raises(ascend_dump.CaptureError, match="capture by acl is dumping") as refused:
+                capture().start()
+            assert refused.value.code == "AD302"
+        with capture(strict=True):
+            torch.ones(2).npu().relu()
 
 
 def test_nothing_is_switched_while_a_graph_is_captured(npu, torch_npu, model, monkeypatch, caplog):

@@ -395,6 +395,33 @@ class TestModels:
         del converter._set_dump_options_json, native.AclmdlSetDump
         assert "does not hand on" in find(check(model), "AD250").message
 
+    def test_the_scope_of_a_program_that_captures_its_config_is_told_behind_the_block(
+        self, npu: Npu, torchair: Any
+    ) -> None:
+        class Scoped(torch.nn.Module):
+            def forward(self, x: Any) -> Any:
+                with torchair.scope.data_dump():
+                    return torch.relu(x)
+
+        config = torchair.CompilerConfig()
+        cap = ascend_dump.capture(config, path="dumps", steps="0", layers=["Add"], strict=True).start()
+        run(torchair, config, torch.nn.Sequential(make_mlp(), Scoped()))
+        with pytest.raises(ascend_dump.CaptureError, match=r"lists the types of its operators .*Relu") as caught:
+            cap.stop()
+        assert caught.value.code == "AD250"
+        with ascend_dump.capture(config, path="dumps", steps="0", layers=["Add"], strict=True):
+            run(torchair, config)
+
+    def test_what_keeps_the_aclgraph_modes_from_dumping_by_steps_is_told(self, npu: Npu, torchair: Any) -> None:
+        config = torchair.CompilerConfig()
+        config.mode = "npugraph_ex"
+        settings = {"steps": None, "mode": "output"}
+        assert "in all graphs together" in find(check(config, **settings), "AD249").message
+        config.experimental_config.aclgraph._super_kernel_optimize = True
+        first, _ = [one for one in check(config, **settings) if one.code == "AD249"]
+        assert (first.severity, "switches the dump of optimized graphs off" in first.message) == ("silent", True)
+        find(check(config, **settings, options={"data_dump_stage": "original"}), "AD249")
+
     def test_a_model_of_cache_compile_is_told(self, npu: Npu) -> None:
         model = make_mlp()
         cached = type("LazyCompiledModel", (), {"__module__": "torchair.inference._cache_compiler"})
@@ -470,6 +497,31 @@ class TestTheDumpInterfaceOfAcl:
             capture.start()
         # What the program's own dump wrote is its own.
         assert generated.exists()
+
+    def test_torch_npu_gets_it_neither_inside_the_block_nor_around_it(self, place: Path) -> None:
+        with fakes.install("torch_npu", "torchair"):
+            model = make_mlp()
+            graphs = {"framework": "torchair", "path": "dumps", "steps": "0"}
+            for outer, inner in (({**graphs}, {"framework": "torch_npu"}), ({"framework": "torch_npu"}, {**graphs})):
+                with ascend_dump.capture(make_mlp() if outer == graphs else None, **outer):
+                    second = ascend_dump.capture(model if inner == graphs else None, **inner)
+                    with pytest.raises(ascend_dump.CaptureError, match="is dumping through acl") as caught:
+                        second.start()
+                    assert caught.value.code == "AD302"
+                    assert torch.equal(model(make_input()), make_mlp()(make_input()))
+            # The eager dumper does not need it.
+            with ascend_dump.capture(framework="torch_npu"):
+                with ascend_dump.capture(model, **graphs, options={"eager": True}) as cap:
+                    model(make_input())
+                assert len(cap.dump()) > 0
+
+    def test_a_second_session_of_ge_beside_torch_npu_is_told(self, place: Path) -> None:
+        with fakes.install("torch_npu", "torchair"):
+            for told in (False, True):
+                model = make_mlp()
+                assert ("AD240" in codes(check(model))) is told
+                with ascend_dump.capture(model, framework="torchair", path="dumps", steps="0"):
+                    model(make_input())
 
     def test_it_is_free_behind_the_block(self, npu: Npu) -> None:
         for options in ({}, {"json": True}):
