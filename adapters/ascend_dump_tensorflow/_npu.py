@@ -31,6 +31,7 @@ from ascend_dump_tensorflow._proto import (
     has_root,
     put,
     strip,
+    take_out,
 )
 
 __all__ = ["NpuSession"]
@@ -159,6 +160,8 @@ class NpuSession:
 
     def _arm_config(self, config: Any) -> None:
         armed = Armed(config, self.values)
+        # What was there may be the settings of a capture that has ended meanwhile.
+        self._undo.append(lambda: take_out(config, _retired.roots))
         self._undo.append(armed.restore)
 
     def _replace(self, target: Any, name: str, value: Any) -> None:

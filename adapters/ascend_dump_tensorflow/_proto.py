@@ -14,7 +14,18 @@ from typing import Any, Union
 from ascend_dump._errors import ConfigError, FrameworkMissing
 from ascend_dump.cann.config.tensorflow import DUMP_KEYS, KEYS
 
-__all__ = ["Armed", "config_class", "conflict", "copy_of", "effective", "entries", "has_root", "put", "strip"]
+__all__ = [
+    "Armed",
+    "config_class",
+    "conflict",
+    "copy_of",
+    "effective",
+    "entries",
+    "has_root",
+    "put",
+    "strip",
+    "take_out",
+]
 
 OPTIMIZER = "NpuOptimizer"
 #: RewriterConfig.OFF, also what the documents write into memory_optimization.
@@ -121,12 +132,17 @@ def strip(config: Any, roots: Collection[str]) -> Any:
     if not any(has_root(entry, roots) for entry in entries(config)):
         return config
     made = copy_of(config)
-    for entry in entries(made):
+    take_out(made, roots)
+    return made
+
+
+def take_out(config: Any, roots: Collection[str]) -> None:
+    """Remove the dump into one of `roots` from the configuration itself."""
+    for entry in entries(config):
         if has_root(entry, roots):
             for name in DUMP_KEYS:
                 if name in entry.parameter_map:
                     del entry.parameter_map[name]
-    return made
 
 
 def has_root(entry: Any, roots: Collection[str]) -> bool:

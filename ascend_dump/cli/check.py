@@ -37,7 +37,7 @@ _BRIDGE_KEYS = ("enable_dump_debug", "dump_debug_mode", "use_off_line", "enable_
 
 
 class Checker(Protocol):
-    def __call__(self, source: Source, *, all: bool, situation: Situation, **runtime: Runtime) -> list[Problem]: ...
+    def __call__(self, source: Source, *, all: bool, situation: Situation, **facts: Any) -> list[Problem]: ...
 
 
 def graph_option(function: _Function) -> _Function:
@@ -65,7 +65,7 @@ def check(file: str, against: Optional[str], on: Optional[str], graph: Optional[
     source = sys.stdin.buffer.read() if file == "-" else Path(file)
     name = against or _guess(source)
     checker: Checker = resolve(CHECKERS, name)
-    problems = checker(source, all=True, situation=situation_of(graph), **runtime_of(name, on))
+    problems = checker(source, all=True, situation=situation_of(graph), **_facts_of(name, on, graph))
     if as_json:
         from ascend_dump.report.documents import write_document
 
@@ -114,6 +114,16 @@ def runtime_of(name: str, on: Optional[str]) -> dict[str, Runtime]:
     if name != "mindspore":
         raise ConfigError(f"--on {on} is for MindSpore, this is checked against {name}", hint="leave --on out")
     return {"runtime": Runtime.named(on)}
+
+
+def _facts_of(name: str, on: Optional[str], graph: Optional[str]) -> dict[str, Any]:
+    """What only the checker of MindSpore takes. Raises ConfigError and ReadError."""
+    facts: dict[str, Any] = dict(runtime_of(name, on))
+    if name == "mindspore" and graph is not None and graph.endswith(".ir"):
+        from ascend_dump.mindspore.check import known_of_graph
+
+        facts["known"] = known_of_graph(Path(graph))
+    return facts
 
 
 def situation_of(graph: Optional[str]) -> Situation:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from ascend_dump._problem import Problem
 from ascend_dump.mindspore.dump_json import read_file, read_text
+from ascend_dump.mindspore.graph import has_complex
 from ascend_dump.mindspore.runtime import Runtime
 from ascend_dump.mindspore.select import KernelSelector, iteration_ranges, unused_parts
 from ascend_dump.mindspore.settings import DEVICE_STATISTICS, Reading
@@ -17,7 +18,7 @@ from ascend_dump.mindspore.settings import DEVICE_STATISTICS, Reading
 if TYPE_CHECKING:
     from ascend_dump.cann.config import Situation
 
-__all__ = ["Known", "check_mindspore_config"]
+__all__ = ["Known", "check_mindspore_config", "known_of_graph"]
 
 Source = Union[str, bytes, "os.PathLike[str]", Mapping[str, Any]]
 
@@ -75,6 +76,15 @@ class Known(NamedTuple):
     complex: Optional[bool] = None
     graphs: Optional[int] = None
     device_id: Optional[int] = None
+
+
+def known_of_graph(path: Path) -> Known:
+    """What one `.ir` text of a dump, and what is written beside it, say of the program, beside the operators.
+
+    graphs: those that have a history of their own; the bodies of loops have none.
+    """
+    histories = (path.parent.parent / "execution_order").glob("ms_global_execution_order_graph_*.csv")
+    return Known(complex=has_complex(path), graphs=sum(1 for _ in histories) or None)
 
 
 def check_mindspore_config(

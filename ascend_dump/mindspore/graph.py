@@ -26,6 +26,7 @@ from ascend_dump.mindspore.names import written
 __all__ = [
     "Graph",
     "Operator",
+    "has_complex",
     "module_of",
     "numbers_of",
     "parse_ir",
@@ -130,6 +131,11 @@ def read_ir(path: Path) -> list[str]:
     if not names:
         raise ReadError("it names no operator", path=path, hint="give an .ir text of MindSpore")
     return names
+
+
+def has_complex(path: Path) -> bool:
+    """Whether a tensor in this `.ir` text is complex."""
+    return any("[Complex64]" in line or "[Complex128]" in line for line in _lines(path))
 
 
 @lru_cache(maxsize=32)

@@ -265,6 +265,22 @@ def test_reasons_when_nothing_was_written(tf: Any, capture: Any) -> None:
     assert "1 session(s) in the block were made with another configuration" in str(caught.value)
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["crossed", "nested"])
+def test_two_captures_of_one_configuration_leave_nothing_in_it(tf: Any, capture: Any, order: Any) -> None:
+    config = tf.ConfigProto()
+    caps = [capture(config).start()]
+    run_network(tf, config)
+    caps.append(capture(config).start())
+    run_network(tf, config)
+    for number in order:
+        caps[number].stop()
+    assert all(multiplied(cap) == {(0, "input"), (0, "output"), (2, "input"), (2, "output")} for cap in caps)
+    sizes = [len(cap.dump()) for cap in caps]
+    assert "dump_path" not in str(config)
+    run_network(tf, config)
+    assert [len(cap.dump()) for cap in caps] == sizes
+
+
 def test_sessions_are_as_before(tf: Any, capture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # Captures of configurations leave a watcher behind, see the test of Estimators.
     monkeypatch.setattr(_hook, "_watchers", [])

@@ -376,6 +376,24 @@ def test_names_are_held_against_a_graph_of_mindspore(tmp_path, capsys):
         assert main(["check", str(file), "--graph", str(wrong)]) == Exit.UNREADABLE
 
 
+@pytest.mark.parametrize(("case", "expected"), [("conv_iter_0_2", []), ("pynative_jit", ["AD272"])])
+def test_a_dump_tells_the_check_of_a_second_graph(case, expected, tmp_path, capsys):
+    file = tmp_path / "dump.json"
+    assert main(["config", "--for", "mindspore", "--path", "/dumps", "--steps", "3", "-o", str(file)]) == Exit.OK
+    graph = MINDSPORE_GRAPH.parents[3] / case / "rank_0/graphs/ms_output_trace_code_graph_0.ir"
+    capsys.readouterr()
+    assert main(["check", str(file), "--graph", str(graph), "--json"]) == Exit.OK
+    assert [problem["code"] for problem in json.loads(capsys.readouterr().out)["problems"]] == expected
+
+
+def test_complex_tensors_in_a_graph_of_mindspore_are_refused(tmp_path, capsys):
+    file, graph = tmp_path / "dump.json", tmp_path / "graph.ir"
+    assert main(["config", "--for", "mindspore", "--path", "/dumps", "-o", str(file)]) == Exit.OK
+    graph.write_text(MINDSPORE_GRAPH.read_text().replace("Tensor[Float32]", "Tensor[Complex64]", 1))
+    assert main(["check", str(file), "--graph", str(graph)]) == Exit.USAGE
+    assert "Unexpected type Complex" in capsys.readouterr().out
+
+
 def test_where_mindspore_runs_is_for_mindspore_only(tmp_path, capsys):
     assert main(["check", _file(tmp_path), "--on", "cpu"]) == Exit.USAGE
     assert "--on cpu is for MindSpore" in capsys.readouterr().err
