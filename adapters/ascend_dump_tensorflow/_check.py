@@ -14,6 +14,7 @@ from ascend_dump._request import DumpRequest
 from ascend_dump.cann.config import Situation
 from ascend_dump.cann.config.tensorflow import check_parameters, parameters
 from ascend_dump_tensorflow._bridge import device, device_is_open, holder_of, is_on_npu, kind_of, unknown_keys
+from ascend_dump_tensorflow._npu import settled_data
 from ascend_dump_tensorflow._options import OPTIONS, operators_of
 from ascend_dump_tensorflow._proto import conflict, effective
 
@@ -84,6 +85,16 @@ def _of_request(request: DumpRequest) -> Iterator[Problem]:
             f"this npu_bridge does not know {name}: it would be ignored",
             "use a newer npu_bridge, or leave " + ("layers= out" if name == "dump_layer" else "data='stats' out"),
             "layers" if name == "dump_layer" else "data",
+        )
+    settled = settled_data()
+    if request.scene is None and settled is not None and settled != request.data:
+        yield Problem(
+            "AD298",
+            "silent",
+            f"GE took dump_data from an earlier session of this process and keeps it: {settled} is dumped, not "
+            f"{request.data}",
+            f"use data={settled!r}, or a process for each",
+            "data",
         )
     if request.max_bytes is not None:
         yield Problem(

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from ascend_dump._errors import NotSupported
+from ascend_dump._errors import AscendDumpError, CaptureError, NotSupported
 from ascend_dump._paths import make_private_directory, make_run_directory
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
 from ascend_dump.cann.config.tensorflow import parameters
+from ascend_dump.cann.mapping import MAPPING
 from ascend_dump_tensorflow import _hook
 from ascend_dump_tensorflow._bridge import bridge, device, device_is_open, holder_of, kind_of, make_dump_config
 from ascend_dump_tensorflow._graphs import marks_of, models_of, settle_environment
@@ -34,11 +35,13 @@ from ascend_dump_tensorflow._proto import (
     take_out,
 )
 
-__all__ = ["NpuSession"]
+__all__ = ["NpuSession", "settled_data"]
 
 log = logging.getLogger("ascend_dump")
 
 _MISSING = object()
+#: A bridge, and the data that its GE writes until the end of the process.
+_settled: Optional[tuple[Any, str]] = None
 
 
 class NpuSession:
@@ -48,9 +51,8 @@ class NpuSession:
     graphs  where GE writes the graphs it builds
     """
 
-    failure = None
-
     def __init__(self, request: DumpRequest, target: Any) -> None:
+        self.failure: Optional[AscendDumpError] = None
         self._request = request
         self._target = target
         self._undo: list[Callable[[], None]] = []
@@ -86,6 +88,8 @@ class NpuSession:
                 "until they are closed [AD294]",
                 len(still),
             )
+        if undo:
+            self._settle_data()
 
     def step(self, number: Optional[int]) -> None:
         """Raises NotSupported: CANN counts, each graph for itself."""
@@ -125,6 +129,21 @@ class NpuSession:
             found.append("no operator has a name that layers= asks for, or GE has fused it; names are exact")
         found.append("the graph ran on the host, or holds only operators that GE never dumps")
         return found
+
+    def _settle_data(self) -> None:
+        """Remember what GE was initialised with, and tell where that is not what was asked for."""
+        global _settled
+        found = _data_in(self.root)
+        if found is None:
+            return
+        _settled = (bridge() or device(), found)
+        if self._request.scene is None and found != self._request.data:
+            self.failure = CaptureError(
+                f"data={self._request.data!r} was asked for, and {found} was dumped: GE took dump_data from the first "
+                "session of this process",
+                hint="start the capture before the first session, or use the same data= as there",
+                code="AD298",
+            )
 
     # Where the settings go.
 
@@ -256,6 +275,19 @@ _retired = _Retired()
 def _retire(root: str) -> None:
     _retired.roots.add(root)
     _hook.watch(_retired)
+
+
+def settled_data() -> Optional[str]:
+    """ "tensor" or "stats" where an earlier capture has shown which of them GE writes in this process."""
+    return _settled[1] if _settled is not None and _settled[0] is (bridge() or device()) else None
+
+
+def _data_in(root: Path) -> Optional[str]:
+    for _, _, names in os.walk(root):
+        for name in names:
+            if name != MAPPING:
+                return "stats" if name.endswith(".csv") else "tensor"
+    return None
 
 
 def put_into_new(values: Mapping[str, Any]) -> Any:

@@ -281,6 +281,31 @@ def test_two_captures_of_one_configuration_leave_nothing_in_it(tf: Any, capture:
     assert [len(cap.dump()) for cap in caps] == sizes
 
 
+@pytest.mark.parametrize("first", ["tensor", "stats"])
+def test_ge_keeps_the_kind_of_data_of_the_first_session(tf: Any, capture: Any, first: str) -> None:
+    other = "stats" if first == "tensor" else "tensor"
+    with capture(data=first, strict=True) as cap:
+        run_network(tf, None)
+    assert not any(problem.code == "AD298" for problem in cap.problems)
+    with capture(data=other) as cap:
+        assert [problem.severity for problem in cap.problems if problem.code == "AD298"] == ["silent"]
+        run_network(tf, None)
+    assert len(cap.dump())
+    with capture(data=first, strict=True) as cap:
+        run_network(tf, None)
+    assert not any(problem.code == "AD298" for problem in cap.problems)
+
+
+def test_a_session_before_the_capture_settles_the_data(tf: Any, capture: Any) -> None:
+    run_network(tf, None)
+    cap = capture(data="stats", strict=True).start()
+    assert not any(problem.code == "AD298" for problem in cap.problems)
+    run_network(tf, None)
+    with pytest.raises(ascend_dump.AscendDumpError, match="tensor was dumped") as caught:
+        cap.stop()
+    assert caught.value.code == "AD298"
+
+
 def test_sessions_are_as_before(tf: Any, capture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # Captures of configurations leave a watcher behind, see the test of Estimators.
     monkeypatch.setattr(_hook, "_watchers", [])
