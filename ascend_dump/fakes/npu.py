@@ -45,10 +45,11 @@ from ascend_dump.fakes._npu_arming import (
     read_options,
 )
 from ascend_dump.fakes._npu_disk import Disk
+from ascend_dump.fakes._npu_faults import Faults
 from ascend_dump.fakes._npu_files import Call
 from ascend_dump.fakes._npu_model import LoadedModel
 from ascend_dump.fakes._npu_select import NodeInfo
-from ascend_dump.fakes._npu_service import DumpService, Producers, Trample
+from ascend_dump.fakes._npu_service import DumpService, Producers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,7 +89,7 @@ class _FromModel:
 _FROM_MODEL = _FromModel()
 
 
-class Npu:
+class Npu(Faults):
     """One simulated device.
 
     soc: as acl.get_soc_name returns it. clock: seconds since the epoch. disk: bytes free where a path is. environ,
@@ -113,7 +114,7 @@ class Npu:
         self.process: Optional[Process] = None
         self.executed: list[Executed] = []
         self._clock = clock or time.time
-        self._service = DumpService(device_id, soc, self._clock, Disk(disk))
+        super().__init__(DumpService(device_id, soc, self._clock, Disk(disk)))
         self._environ = environ
         self._cwd = cwd
         self._acl: Optional[Arming] = None
@@ -124,8 +125,6 @@ class Npu:
         self._running: set[int] = set()
         self._ids = itertools.count(1)
         self._tasks = itertools.count()
-        self._failing: set[str] = set()
-        self._counts_steps = True
 
     @property
     def files(self) -> list[Path]:
@@ -357,36 +356,6 @@ class Npu:
     def device_memory(self, model_id: int) -> dict[str, tuple[_Array, ...]]:
         """By operator, the outputs in this step that are watched or trampled over, as they are on the device now."""
         return {name: call.outputs for name, call in self._model(model_id).memory.items()}
-
-    # Faults
-
-    def overflow(self, op_name: str, *, status: int = 0x20, acc_type: str = "AIC") -> None:
-        """Let every execution of an operator overflow; status as in the documents, acc_type AIC, AIV, AICPU, SDMA."""
-        self._service.overflows[op_name] = (status, acc_type)
-
-    def overflows_in(self, op_name: str) -> bool:
-        """Whether `overflow` named this operator."""
-        return op_name in self._service.overflows
-
-    def trample(self, layer_op: str, watched_op: str, *, offset: int, data: bytes) -> None:
-        """Let one operator write bytes over output 0 of another that ran before it in the same model and step."""
-        self._service.tramples.append(Trample(layer_op, watched_op, offset, bytes(data)))
-
-    def truncate_files(self, after_bytes: Optional[int]) -> None:
-        """Cut off every file written from now on; None ends that."""
-        self._service.disk.cut_after = after_bytes
-
-    def fill_disk(self, free_bytes: int) -> None:
-        """Leave so many bytes free on the disk."""
-        self._service.disk.fill(free_bytes)
-
-    def drop_step_counter(self) -> None:
-        """Take the step counter away from every model."""
-        self._counts_steps = False
-
-    def fail(self, op_name: str) -> None:
-        """Let every execution of an operator fail, which is what an exception dump is written for."""
-        self._failing.add(op_name)
 
     def _model(self, model_id: int) -> LoadedModel:
         if model_id not in self._models:
