@@ -111,10 +111,12 @@ def _refuse_scenes(request: DumpRequest, what: str, hint: str) -> None:
 
 
 def names_of(request: DumpRequest) -> Optional[list[str]]:
-    """The operators of the graph that the request names. Raises ReadError."""
+    """The operators of the graph that the request names. Raises ConfigError and ReadError."""
     graph = request.options.get("graph")
     if graph is None:
         return None
+    if not isinstance(graph, (str, os.PathLike)):
+        raise ConfigError(f"options['graph']={graph!r}: expected the path of a file", hint=OPTIONS["graph"])
     from ascend_dump.cann.graph import read_graph
     from ascend_dump.reading.torchair_graph import parse_graph_file, read_torchair_graph
 

@@ -242,6 +242,8 @@ class TestModes:
         assert operators(again.dump()) == {"Transpose_1", "MatMulV2_1", "Mul_1", "Add_1", "Relu"}
         with pytest.raises(ascend_dump.ConfigError, match="matches no operator of the graph"):
             captured(1, layers=["conv*"], options={"graph": graph})
+        with pytest.raises(ascend_dump.ConfigError, match="expected the path of a file"):
+            captured(1, layers=["conv*"], options={"graph": 3})
 
     def test_graphs_alone_are_no_dump(self, npu: Npu) -> None:
         with pytest.raises(ascend_dump.CaptureError, match="wrote graphs but no operator"):
