@@ -8,6 +8,9 @@ that are not the target's: select operators with `layers`.
 When the block ends, the dump is paused by moving MindSpore's iteration number to one that nobody selects. A second
 capture in the same process resumes it into a directory of its own; since the configuration cannot be read again,
 its settings must be the same.
+
+Graphs must not run in several threads at once while MindSpore dumps: its Dump, with or without this adapter, then
+crashes (2.10.0 on a CPU).
 """
 
 from __future__ import annotations

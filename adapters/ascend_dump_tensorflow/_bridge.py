@@ -13,6 +13,7 @@ __all__ = [
     "bridge",
     "device",
     "device_is_open",
+    "device_settings",
     "holder_of",
     "is_on_npu",
     "kind_of",
@@ -74,6 +75,18 @@ def device_is_open() -> bool:
     """Whether npu_device.open() has taken its options already."""
     module = sys.modules.get("npu_device.npu_device", device())
     return bool(getattr(module, "_npu_device_instances", None))
+
+
+def device_settings() -> dict[str, Any]:
+    """What the program has set for a dump in `global_options()`: the switches as bool, the others as text."""
+    module = device()
+    if module is None or not hasattr(module, "global_options"):
+        return {}
+    found = vars(module.global_options().dump_config)
+    told = {name: getattr(option, "value", None) for name, option in found.items()}
+    return {
+        name: value == "1" if name.startswith("enable_") else value for name, value in told.items() if value is not None
+    }
 
 
 def known_keys() -> Optional[frozenset[str]]:

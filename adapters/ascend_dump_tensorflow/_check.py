@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,15 @@ from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
 from ascend_dump.cann.config import Situation
 from ascend_dump.cann.config.tensorflow import check_parameters, parameters
-from ascend_dump_tensorflow._bridge import device, device_is_open, holder_of, is_on_npu, kind_of, unknown_keys
+from ascend_dump_tensorflow._bridge import (
+    device,
+    device_is_open,
+    device_settings,
+    holder_of,
+    is_on_npu,
+    kind_of,
+    unknown_keys,
+)
 from ascend_dump_tensorflow._npu import settled_data
 from ascend_dump_tensorflow._options import OPTIONS, operators_of
 from ascend_dump_tensorflow._proto import conflict, effective
@@ -116,6 +124,8 @@ def _of_request(request: DumpRequest) -> Iterator[Problem]:
 
 def _of_target(request: DumpRequest, target: Any) -> Iterator[Problem]:
     kind = kind_of(target)
+    if kind == "process":
+        yield from _of_switches(request, device_settings(), "the configuration of npu_device")
     config = target
     if kind in ("run_config", "npu_run_config"):
         config = target.session_config
@@ -143,13 +153,17 @@ def _of_target(request: DumpRequest, target: Any) -> Iterator[Problem]:
                 "session_config",
             )
         return
+    yield from _of_switches(request, settings, "the configuration")
+
+
+def _of_switches(request: DumpRequest, settings: Mapping[str, Any], whose: str) -> Iterator[Problem]:
     ours = {"enable_dump_debug": True} if request.scene == "overflow" else {"enable_dump": True}
     other = conflict(settings, ours)
     if other:
         yield Problem(
             "AD291",
             "error",
-            f"the configuration sets {other}, and enable_dump and enable_dump_debug exclude each other",
+            f"{whose} sets {other}, and enable_dump and enable_dump_debug exclude each other",
             f"take {other} out, or capture in two runs",
             other,
         )
@@ -157,7 +171,7 @@ def _of_target(request: DumpRequest, target: Any) -> Iterator[Problem]:
         yield Problem(
             "AD294",
             "warning",
-            f"the configuration has a dump of its own, into {settings.get('dump_path')}: it is replaced for the block",
+            f"{whose} has a dump of its own, into {settings.get('dump_path')}: it is replaced for the block",
             "leave it out, or do not capture",
             "target",
         )

@@ -23,6 +23,28 @@ __all__ = ["EagerRecorder"]
 log = logging.getLogger("ascend_dump")
 
 
+#: Those that record, and whether functions ran eagerly before the first of them.
+_recording: list[EagerRecorder] = []
+_ran_eagerly = False
+
+
+def _run_functions_eagerly(recorder: EagerRecorder, config: Any) -> None:
+    global _ran_eagerly
+    if not _recording:
+        _ran_eagerly = config.functions_run_eagerly()
+    _recording.append(recorder)
+    if not config.functions_run_eagerly():
+        config.run_functions_eagerly(True)
+
+
+def _run_functions_as_before(recorder: EagerRecorder, config: Any) -> None:
+    if recorder not in _recording:
+        return
+    _recording.remove(recorder)
+    if not _recording and not _ran_eagerly:
+        config.run_functions_eagerly(False)
+
+
 class EagerRecorder:
     """Records what the current thread executes between `begin_step` and `end_step`."""
 
@@ -39,7 +61,6 @@ class EagerRecorder:
         self._writer: Optional[HostWriter] = None
         self._names: dict[str, int] = {}
         self._seq = 0
-        self._ran_eagerly = False
         #: The bytes of tensors of this step, by the object; an id may come again for another one.
         self._payloads: dict[int, tuple[weakref.ref[Any], Optional[Payload]]] = {}
 
@@ -49,9 +70,7 @@ class EagerRecorder:
 
         self._writer = writer
         self._names, self._payloads, self._seq = {}, {}, 0
-        self._ran_eagerly = tf.config.functions_run_eagerly()
-        if not self._ran_eagerly:
-            tf.config.run_functions_eagerly(True)
+        _run_functions_eagerly(self, tf.config)
         op_callbacks.add_op_callback(self._executed)
         self._thread = threading.get_ident()
         self.recording = True
@@ -68,8 +87,7 @@ class EagerRecorder:
         else:
             # Callbacks belong to their thread; there it stays, and does nothing any more.
             log.warning("the capture was ended in another thread than the one it recorded")
-        if not self._ran_eagerly:
-            tf.config.run_functions_eagerly(False)
+        _run_functions_as_before(self, tf.config)
         self._payloads = {}
         self._writer = None
 

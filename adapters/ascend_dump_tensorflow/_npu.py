@@ -199,6 +199,10 @@ class NpuSession:
         """global_options() of npu_device, which open() reads once."""
         module: Any = device()
         options = module.global_options()
+        # Of what the program has set no part may stay: its layers or steps would narrow this dump.
+        before = vars(options)["dump_config"]
+        vars(options)["dump_config"] = type(before)()
+        self._undo.append(lambda: vars(options).__setitem__("dump_config", before))
         for name, value in self.values.items():
             holder = options if name == "quant_dumpable" else options.dump_config
             self._set_option(holder, name, value)

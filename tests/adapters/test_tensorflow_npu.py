@@ -382,6 +382,27 @@ def test_the_bridge_in_npu_device_has_configurations_of_its_own(
     assert config._dump_config is None
 
 
+def test_options_of_the_program_do_not_narrow_the_dump(device: Any, tmp_path: Path) -> None:
+    own = device.global_options().dump_config
+    own.enable_dump, own.dump_path, own.dump_step, own.dump_layer = True, "/own", "7", "conv"
+    with ascend_dump.capture(path=tmp_path, framework="tensorflow", mode="input") as cap:
+        assert [problem.severity for problem in cap.problems if problem.code == "AD294"] == ["warning"]
+        found = device.global_options().as_dict()
+        assert (found["dump_path"], found["dump_mode"]) == (str(cap.path), "input")
+        assert not {"dump_step", "dump_layer"} & set(found)
+    assert device.global_options().dump_config is own
+    assert (own.dump_path.value, own.dump_step.value, own.dump_layer.value) == ("/own", "7", "conv")
+
+
+def test_switches_of_the_program_exclude_ours(device: Any, tmp_path: Path) -> None:
+    device.global_options().dump_config.enable_dump_debug = True
+    with pytest.raises(ascend_dump.ConfigError, match="the configuration of npu_device sets enable_dump_debug"):
+        ascend_dump.capture(path=tmp_path, framework="tensorflow").start()
+    with ascend_dump.capture(path=tmp_path, framework="tensorflow", scene="overflow") as cap:
+        assert device.global_options().as_dict()["enable_dump"] == "0"
+        assert [problem.code for problem in cap.problems if problem.severity == "error"] == []
+
+
 def test_an_open_device_is_too_late(device: Any, tmp_path: Path) -> None:
     import tensorflow  # noqa: F401  (as above)
 

@@ -124,6 +124,18 @@ def test_functions_that_ran_eagerly_already_go_on_doing_so(capture: Any) -> None
         tf.config.run_functions_eagerly(False)
 
 
+def test_functions_run_eagerly_until_the_last_of_crossed_captures_ends(tmp_path: Path) -> None:
+    step = make_step()
+    first, second = (
+        ascend_dump.capture(path=tmp_path / name, framework="tensorflow").start() for name in ("first", "second")
+    )
+    first.stop()
+    step()
+    second.stop()
+    assert "MatMul" in {record.op_type for record in second.dump()}
+    assert not tf.config.functions_run_eagerly()
+
+
 def test_an_exception_ends_the_capture(capture: Any) -> None:
     from tensorflow.python.eager import context
 
