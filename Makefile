@@ -35,13 +35,14 @@ help:
 	@echo 'make clean      remove the virtual environments and caches'
 
 demo: $(VENVS)/.venv-demo/stamp
-	$(VENVS)/.venv-demo/bin/ascend-dump demo
+	@$(VENVS)/.venv-demo/bin/ascend-dump demo
 
 # Not editable: it shows what a user installs.
 $(VENVS)/.venv-demo/stamp: pyproject.toml $(shell find ascend_dump adapters -name '*.py' -o -name '*.md')
-	test -x $(@D)/bin/ascend-dump || { $(call make_venv,$(@D),$(PYTHON)) && { $(call any_torch,$(@D)); }; }
-	$(@D)/bin/pip install -q .
-	touch $@
+	@echo "installing ascend_dump and PyTorch into $(@D), a minute or two where they are not there yet"
+	@test -x $(@D)/bin/ascend-dump || { $(call make_venv,$(@D),$(PYTHON)) && { $(call any_torch,$(@D)); }; }
+	@$(@D)/bin/pip install -q .
+	@touch $@
 
 test: test-main test-py$(OLDEST) test-py$(NEWEST)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -57,7 +59,9 @@ def _report(run: Path, as_json: bool) -> None:
     if finding is None:
         raise CaptureError("the planted overflow was not found", hint="please report this")
     record, statistics = finding.record, finding.statistics
-    command = f"ascend-dump show {run} --op {record.op_name!r} --step {record.step}"
+    # After `make demo` its environment is not the active one.
+    program = "ascend-dump" if shutil.which("ascend-dump") else f"{shlex.quote(sys.executable)} -m ascend_dump"
+    command = f"{program} show {shlex.quote(str(run))} --op {record.op_name!r} --step {record.step}"
     if as_json:
         write_document(
             sys.stdout,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +16,10 @@ pytest.importorskip("torch")
 
 
 def test_it_names_the_operator_module_and_source_line(tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": "/usr/bin:/bin"}  # where no ascend-dump is
     done = subprocess.run(
-        [sys.executable, "-m", "ascend_dump", "demo", "--json", str(tmp_path / "d")],
+        [sys.executable, "-m", "ascend_dump", "demo", "--json", str(tmp_path / "a b")],
+        env=environment,
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -33,7 +36,9 @@ def test_it_names_the_operator_module_and_source_line(tmp_path: Path) -> None:
     dump = ascend_dump.open(found["dump"])
     assert {one.step for one in dump} == {0, 1, 2}
     show = subprocess.run(
-        [sys.executable, "-m", *found["command"].replace("ascend-dump", "ascend_dump", 1).replace("'", "").split()],
+        found["command"],
+        shell=True,  # as it is copied into one
+        env=environment,
         stdout=subprocess.PIPE,
         text=True,
         check=True,
