@@ -116,6 +116,9 @@ def _is_on(text: str) -> bool:
 
 
 def _arm() -> None:
+    from ascend_dump._log import give_messages_a_name
+
+    give_messages_a_name()
     try:
         request = requested()
         assert request is not None, "start() returned when it is off"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
 from ascend_dump._adapter import Adapter, choose
 from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, ConfigError, NotSupported
+from ascend_dump._log import give_messages_a_name
 from ascend_dump._paths import make_private_directory
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank
@@ -273,6 +274,7 @@ class Capture:
                 "this capture is active already",
                 hint="stop() it first, or create a second capture for a second dump",
             )
+        give_messages_a_name()
         adapter = choose(self._target, self._framework)
         self.problems = adapter.check(self.request, self._target)
         self._report_problems()

@@ -28,22 +28,14 @@ def root(context: click.Context, debug: bool) -> None:
     Progress and messages go to stderr.
     """
     if debug or debugging():
-        _log_to_stderr()
+        from ascend_dump._log import log_everything
+
+        log_everything()
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
         context.exit(Exit.USAGE)
 
 
 def debugging() -> bool:
+    # Not by the module that logs: `--help` loads no logging.
     return os.environ.get("ASCEND_DUMP_LOG", "").lower() == "debug"
-
-
-def _log_to_stderr() -> None:
-    import logging
-
-    log = logging.getLogger("ascend_dump")
-    log.setLevel(logging.DEBUG)
-    if not log.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s %(module)s:%(lineno)d %(message)s"))
-        log.addHandler(handler)

@@ -723,3 +723,40 @@ class TestFailures:
         manifest = json.loads(next(dumps.rglob("manifest.json")).read_text())
         assert manifest["state"] == "complete"
         assert [record.op_type for record in ascend_dump.open(dumps)] == ["aten::ones", "aten::add_", "aten::add_"]
+
+
+class TestMessages:
+    SCRIPT = """
+import logging, sys, torch, ascend_dump
+if sys.argv[1] == "logging":
+    logging.basicConfig(format="mine: %(message)s")
+model = torch.nn.Linear(2, 2)
+with ascend_dump.capture(model, path="dumps", steps="7"):
+    model(torch.ones(1, 2))
+if sys.argv[1] == "failure":
+    sys.modules["ascend_dump_torch._names"].Tracker.place = None
+    with ascend_dump.capture(model, path="dumps"):
+        model(torch.ones(1, 2))
+"""
+
+    def run(self, how: str, place: Path, **variables: str) -> str:
+        command = [sys.executable, "-c", self.SCRIPT, how]
+        environment = {**os.environ, **variables}
+        return subprocess.run(
+            command, cwd=place, env=environment, stderr=subprocess.PIPE, text=True, check=True, timeout=120
+        ).stderr
+
+    def test_without_a_handler_they_say_who_speaks(self, tmp_path: Path) -> None:
+        said = self.run("nothing", tmp_path)
+        assert said.startswith("ascend-dump: the capture wrote nothing\n  - steps=7 was not reached: 1 steps ran")
+        assert said.count("wrote nothing") == 1
+
+    def test_the_handlers_of_the_program_are_used(self, tmp_path: Path) -> None:
+        said = self.run("logging", tmp_path)
+        assert said.startswith("mine: the capture wrote nothing\n")
+        assert said.count("wrote nothing") == 1
+
+    def test_the_environment_asks_for_tracebacks(self, tmp_path: Path) -> None:
+        said = self.run("failure", tmp_path, ASCEND_DUMP_LOG="debug")
+        assert "recording failed at step 0: TypeError" in said
+        assert "Traceback" in said
