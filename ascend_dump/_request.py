@@ -79,17 +79,18 @@ class DumpRequest:
     """What to dump. Every field has a default; values are checked and brought to one form here.
 
     path       where to write, created when missing
-    steps      the step language `"0|3-5|10"`, see `Steps`
+    steps      which steps, counted from 0: "0|3-5|10" or "all"
+               (in Python also an int, a range or a list)
     mode       "input", "output" or "all"
     layers     operators to dump: globs, or `re:` patterns; none given means all
     models     model names, where a process runs several
     data       "tensor", "stats" (statistics only) or "full" (both)
     stats      which statistics; none given means all
     level      "op", "kernel" or "all": the granularity CANN dumps at
-    scene      None, "overflow", "watch" or "exception"
+    scene      "overflow", "watch" or "exception": dump only what this is about
     watch      for scene="watch": operators whose output is watched for trampling
     quant      dump the tensors before quantisation too
-    ranks      global ranks that dump, in the step language
+    ranks      global ranks that dump, written as steps
     max_bytes  stop writing at about this size; an int or text such as "20GB"
     options    what only one adapter knows
 

@@ -49,6 +49,8 @@ _SELECTORS = (
 )
 #: Columns that only dumps of several runs, ranks or models need.
 _LEADING = ("run", "rank", "model")
+#: So many values are listed, where one was asked for that is not among them.
+_FEW = 4
 
 
 def json_option(function: _Function) -> _Function:
@@ -162,21 +164,23 @@ def tell_nothing_matched(path: str, selectors: dict[str, Optional[str]]) -> None
 
     from ascend_dump.report.tables import counted, escape
 
-    names: dict[str, None] = {}
-    types: dict[str, None] = {}
+    wanted = {option: text for option, text in selectors.items() if text is not None}
+    present: dict[str, dict[Any, None]] = {option: {} for option in ("op", *wanted)}
     count = 0
     for record in open_selected(path, {}):
         count += 1
-        names.setdefault(record.op_name)
-        types.setdefault(record.op_type)
-    there = f"{counted(count, 'record')} of {counted(len(names), 'operator')}"
+        for option, found in present.items():
+            found.setdefault(getattr(record, "op_name" if option == "op" else option))
+    there = f"{counted(count, 'record')} of {counted(len(present['op']), 'operator')}"
     lines = [f"no record matches; {path} holds {there}"]
-    for option, present in (("op", names), ("op_type", types)):
-        wanted = selectors.get(option)
-        if wanted:
-            near = get_close_matches(wanted.strip("*"), present, n=3, cutoff=0.3)
-            if near:
-                lines.append(f"  nearest to --{option.replace('_', '-')} {wanted}: {', '.join(near)}")
+    for option, text in wanted.items():
+        values = sorted(str(value) for value in present[option] if value not in (None, ""))
+        name = f"--{option.replace('_', '-')}"
+        near = get_close_matches(text.strip("*"), values, n=3, cutoff=0.3)
+        if len(values) <= _FEW:
+            lines.append(f"  {name} {text}: the dump has {', '.join(values) or 'none'}")
+        elif near:
+            lines.append(f"  nearest to {name} {text}: {', '.join(near)}")
     print("\n".join(map(escape, lines)), file=sys.stderr)
 
 

@@ -84,7 +84,7 @@ def resolve(registry: dict[str, str], name: str) -> Any:
 
 def print_problems(file: str, problems: Sequence[Problem], *, err: bool = False) -> None:
     """One line per problem as compilers print them, its hint below, and a sum at the end."""
-    from ascend_dump.report.tables import escape
+    from ascend_dump.report.tables import counted, escape
 
     for problem in problems:
         place = f" {escape(problem.where)}:" if problem.where else ""
@@ -95,8 +95,9 @@ def print_problems(file: str, problems: Sequence[Problem], *, err: bool = False)
         if problem.hint:
             click.echo(f"  hint: {escape(problem.hint)}", err=err)
     if problems:
-        counts = {kind: sum(one.severity == kind for one in problems) for kind in ("error", "silent", "warning")}
-        click.echo(", ".join(f"{kind}: {count}" for kind, count in counts.items() if count), err=err)
+        nouns = {"error": "error", "silent": "silently ignored setting", "warning": "warning"}
+        counts = {noun: sum(one.severity == kind for one in problems) for kind, noun in nouns.items()}
+        click.echo(", ".join(counted(count, noun) for noun, count in counts.items() if count), err=err)
     else:
         click.echo(f"{escape(file)}: accepted, nothing in it is ignored", err=err)
 

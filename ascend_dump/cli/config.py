@@ -124,7 +124,9 @@ def _write(file: Path, value: Mapping[str, Any]) -> None:
             os.unlink(temporary)
             raise
     except OSError as error:
-        raise WriteError(f"{file} cannot be written: {error}", hint="give -o a file in a writable directory") from error
+        raise WriteError(
+            f"{file} cannot be written: {error.strerror}", hint="give -o a file in a writable directory"
+        ) from error
 
 
 def _text(value: Mapping[str, Any]) -> str:

@@ -162,7 +162,9 @@ class _Summary:
     def tell(self) -> None:
         """Say on stderr what could not be converted, and what is odd about what was."""
         if not self.files:
-            print("no dump file was found", "" if self.skipped else "or none was selected", file=sys.stderr)
+            print("no dump file of CANN was found, or none was selected", file=sys.stderr)
+            if self.skipped:
+                print("`ascend-dump ls` and `ascend_dump.open()` read dumps of every kind", file=sys.stderr)
         _tell([f"{source}: {problem}" for source, problem in self.problems], "problems:")
         lines = []
         for failure in self.failures:

@@ -27,7 +27,7 @@ HOOK = "ascend_dump_startup.pth"
 
 #: Distributions by what they are for; each is looked up, none imported.
 _PACKAGES = {
-    "needed": ("numpy", "ml-dtypes", "safetensors", "msgspec", "xxhash", "wrapt", "click"),
+    "needed": ("numpy", "ml-dtypes", "safetensors", "protobuf", "msgspec", "xxhash", "wrapt", "click"),
     "optional": ("numba", "polars"),
     "frameworks": ("torch", "torch-npu", "mindspore", "tensorflow"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -82,7 +83,8 @@ def overflow(path: str, limit: Optional[int], as_json: bool, **selectors: Option
             file=sys.stderr,
         )
     elif not found:
-        print(f"no overflow in {path}; they are recorded with scene='overflow'", file=sys.stderr)
+        print(f"no overflow is recorded in {path}; that is done with scene='overflow'", file=sys.stderr)
+        print(f"`ascend-dump stats {shlex.quote(path)} --nonfinite` looks for NaN and Inf in any dump", file=sys.stderr)
     code = unreadable.finish()
     return Exit.DIFFERENT if found else code
 

@@ -154,8 +154,19 @@ def test_a_selection_that_matches_nothing_names_what_is_near(shell: Shell, dump:
         seen = shell(verb, dump, "--op", "*fc2", "--op-type", "matmul")
         assert (seen.code, seen.out) == (Exit.OK, "")
         assert f"no record matches; {dump} holds 8 records of 2 operators" in seen.err
-        assert "nearest to --op *fc2: layer/fc1" in seen.err
-        assert "nearest to --op-type matmul: MatMul" in seen.err
+        assert "--op *fc2: the dump has layer/act, layer/fc1" in seen.err
+        seen = shell(verb, dump, "--step", "9", "--io", "outputs", "--phase", "forwards")
+        assert seen.err.splitlines()[1:] == [
+            "  --step 9: the dump has 0, 1",
+            "  --io outputs: the dump has input, output",
+            "  --phase forwards: the dump has forward",
+        ]
+
+
+def test_of_many_names_the_nearest_are_told(shell: Shell, tmp_path: Path) -> None:
+    for number in range(9):
+        write(tmp_path, f"{number}.Add.layer{number}.output.0", [1])
+    assert "nearest to --op *lyer3: layer3" in shell("ls", tmp_path, "--op", "*lyer3").err
 
 
 def test_ls_streams_more_rows_than_it_measures(shell: Shell, tmp_path: Path) -> None:

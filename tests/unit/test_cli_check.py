@@ -46,7 +46,7 @@ def test_what_is_ignored_is_printed_as_compilers_do(tmp_path, capsys):
         "  hint: did you mean 'dump_step'?",
         f"{file}: silent: dump.dump_list[0].layer[1]: '*b*' is no pattern here: CANN compares exact names [AD113]",
         "  hint: list the names",
-        "silent: 2",
+        "2 silently ignored settings",
     ]
 
 
@@ -57,7 +57,7 @@ def test_every_refusal_is_printed_with_its_native_code(tmp_path, capsys):
     assert lines[0] == f"{file}: error: dump.dump_mode: 'ALL' is not allowed [AD110] (EP0002)"
     assert lines[1] == "  hint: write one of all, input, output"
     assert lines[2].startswith(f"{file}: error: dump.dump_step[0]: '5-3': ")
-    assert lines[-1] == "error: 2, silent: 1"
+    assert lines[-1] == "2 errors, 1 silently ignored setting"
 
 
 def test_one_document_for_programs(tmp_path, capsys):

@@ -554,7 +554,8 @@ def test_a_directory_without_dumps_says_so(tmp_path: Path, capsys: pytest.Captur
     assert main(["convert", str(tmp_path), "-o", str(tmp_path / "out")]) == 3
     captured = capsys.readouterr()
     assert "1 other files passed by" in captured.out
-    assert "no dump file was found" in captured.err
+    assert "no dump file of CANN was found" in captured.err
+    assert "`ascend-dump ls`" in captured.err
 
 
 def test_the_command_explains_what_is_odd(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

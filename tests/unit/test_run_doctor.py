@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -356,3 +357,5 @@ class TestDoctor:
         _, found, text = doctor(interpreter)
         assert found["packages"]["needed"]["numpy"] == numpy.__version__
         assert f"numpy {numpy.__version__}" in text
+        project = (REPOSITORY / "pyproject.toml").read_text().partition("\ndependencies = [")[2].partition("]")[0]
+        assert set(re.findall(r'"([\w-]+)', project)) == set(found["packages"]["needed"])
