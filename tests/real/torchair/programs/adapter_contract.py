@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Callable
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+import ascend_dump
 from ascend_dump.fakes.contract import AdapterContract
 
 VERSION = "TORCHAIR_VERSION"
@@ -74,6 +76,39 @@ class TestAConfig(_OnTheSimulatedDevice):
             self.run = torch.compile(make_network(), backend=torchair.get_npu_backend(compiler_config=target))
         with torch.no_grad():
             return self.run(make_input()).numpy()
+
+
+class _HalfConverted(torch.nn.Module):
+    """Two graphs: torchair has converters for the first, and none for the Bessel function of the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(8)
+
+    def forward(self, x: Any) -> Any:
+        x = self.norm(x)
+        torch._dynamo.graph_break()
+        return torch.special.i0(x)
+
+
+def test_what_torchair_cannot_compile_is_trained_eagerly_and_the_rest_is_dumped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    module, eager = _HalfConverted(), _HalfConverted()
+    with frontend.installed(os.environ[VERSION]):
+        import torchair  # noqa: F401  (before the capture: it is what the program runs on)
+
+        with ascend_dump.capture(module, framework="torchair", path="dumps", steps="0") as cap:
+            result = module(make_input())
+            result.sum().backward()
+    expected = eager(make_input())
+    expected.sum().backward()
+    assert torch.allclose(result, expected, rtol=0, atol=1e-5)
+    assert torch.allclose(module.norm.weight.grad, eager.norm.weight.grad, rtol=0, atol=1e-5)
+    assert module.norm.num_batches_tracked == 1
+    assert caplog.text.count("ge_converter is not implemented") == 1
+    assert len(cap.dump()) > 0
 
 
 if __name__ == "__main__":
