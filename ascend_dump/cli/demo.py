@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from ascend_dump._errors import CaptureError, FrameworkMissing
+from ascend_dump._errors import CaptureError, FrameworkMissing, WriteError
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import json_option
 
@@ -30,9 +30,15 @@ def demo(directory: Path, as_json: bool) -> Exit:
         raise FrameworkMissing(
             "the demo trains a PyTorch network, and torch is not installed", hint="pip install torch"
         )
-    directory.mkdir(exist_ok=True, parents=True)
-    script = directory / "train.py"
-    script.write_bytes((Path(__file__).parent.parent / "demo" / "train.py").read_bytes())
+    text = (Path(__file__).parent.parent / "demo" / "train.py").read_bytes()
+    try:
+        directory.mkdir(exist_ok=True, parents=True)
+        (directory / "train.py").write_bytes(text)
+    except OSError as error:
+        raise WriteError(
+            f"{directory}: the demo cannot be written there: {error.strerror}",
+            hint="give `ascend-dump demo` a directory that this user may write",
+        ) from error
     dumps = directory / "dumps"
     before = set(dumps.glob("*/*"))
     click.echo(f"$ cd {directory} && python train.py", err=as_json)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import ascend_dump
+from ascend_dump.cli import Exit, main
 
 pytest.importorskip("torch")
 
@@ -45,3 +46,10 @@ def test_it_names_the_operator_module_and_source_line(tmp_path: Path) -> None:
     )
     assert "gate/exp_0.output.0" in show.stdout
     assert "inf" in show.stdout
+
+
+def test_where_nothing_can_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.py").mkdir()
+    for place, reason in (("/dev/null/demo", "Not a directory"), (str(tmp_path), "Is a directory")):
+        assert main(["demo", place]) == Exit.USAGE
+        assert f"error: {place}: the demo cannot be written there: {reason}" in capsys.readouterr().err
