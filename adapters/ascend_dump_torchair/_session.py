@@ -25,7 +25,7 @@ from ascend_dump_torchair._hook import Hook
 from ascend_dump_torchair._settings import Settings, build_settings
 from ascend_dump_torchair._target import InPlace, calls_of, find_scopes
 
-__all__ = ["Session", "fill", "why_failed"]
+__all__ = ["Session", "fill"]
 
 log = logging.getLogger("ascend_dump")
 
