@@ -57,6 +57,9 @@ class Adapter(ABC):
     def stop(self, session: Any) -> None:
         """Disarm; leaves the target as it was. A second call does nothing."""
 
+    def settle(self, session: Any) -> None:  # noqa: B027  (most frameworks have nothing to wait for)
+        """Wait for what the program has queued, before `stop`. What it raises is the program's and reaches it."""
+
     @abstractmethod
     def root(self, session: Any) -> Path:
         """Where this capture's files are."""

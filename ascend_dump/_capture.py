@@ -147,7 +147,10 @@ class Capture:
         return self
 
     def stop(self) -> None:
-        """Disarm, finish the files and report. Does nothing when it is not active."""
+        """Disarm, finish the files and report. Does nothing when it is not active.
+
+        Raises what the program's own queued work fails with, where the framework tells it only when it is waited for.
+        """
         if not self._active:
             return
         self._active = False
@@ -157,6 +160,12 @@ class Capture:
             return
         _running.discard(self)
         adapter = self._adapter_of_session()
+        try:
+            adapter.settle(session)
+        finally:
+            self._end(adapter, session)
+
+    def _end(self, adapter: Adapter, session: Any) -> None:
         try:
             adapter.stop(session)
         except AscendDumpError as error:

@@ -51,6 +51,9 @@ class MindSporeAdapter(Adapter):
 
         return Session(request, target)
 
+    def settle(self, session: Session) -> None:
+        session.settle()
+
     def stop(self, session: Session) -> None:
         session.stop()
 

@@ -41,7 +41,10 @@ def activate(adapter: Adapter, request: DumpRequest) -> None:
         # A forked child, such as a worker of a data set, dumps nothing and must not end its parent's dump.
         if os.getpid() != process:
             return
-        session.stop()
+        try:
+            session.settle()
+        finally:
+            session.stop()
         failure = session.failure()
         if failure is not None:
             log.warning("%s", failure)

@@ -79,17 +79,18 @@ class Session:
             mark(target, True)
             self._marked = target
 
+    def settle(self) -> None:
+        """Wait for queued operators; MindSpore tells the program once, here, what one of them fails with."""
+        if not self._stopped and self._armed.pid == os.getpid():
+            wait_for_operators()
+
     def stop(self) -> None:
         """Pause the dump where MindSpore offers it. A second call does nothing. Raises WriteError."""
         if self._stopped:
             return
         self._stopped = True
-        if self._armed.pid != os.getpid():
-            # A forked child has the link in common with its parent, which goes on dumping.
-            return
-        try:
-            wait_for_operators()
-        finally:
+        # A forked child has the link in common with its parent, which goes on dumping.
+        if self._armed.pid == os.getpid():
             self._end()
 
     def _end(self) -> None:

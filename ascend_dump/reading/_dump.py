@@ -120,6 +120,8 @@ class Dump:
         return Dump(self.root, self._entries, self._queries, marks, self._sources) if marks else self
 
     def __len__(self) -> int:
+        if self._ahead is not None and monotonic() - self._ahead.at < _SOON:
+            return len(self._ahead.records)  # list() of Python 3.9 asks twice
         count = 0
         records: list[Record] = []
         for count, record in enumerate(self._read(), 1):
