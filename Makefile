@@ -17,11 +17,13 @@ BENCHMARKS := $(filter-out tests/benchmarks/_%,$(wildcard tests/benchmarks/*.py)
 # An interpreter of this version from PATH or pyenv; a pyenv shim may exist and not run.
 find_python = $(shell for python in python$(1) "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$(1).*/bin/python; do \
 	"$$python" -c '' 2>/dev/null && echo "$$python" && break; done)
+# $(1): the environment. Most of what is installed is never imported: pip would spend most of its time on compiling it.
+pip_install = $(1)/bin/pip install -q --no-compile
 # PyTorch names its CPU builds +cpu; where pip is not shown them, the plain one is what there is.
-cpu_torch = $(1)/bin/pip install -q 'torch==2.13.0+cpu' 2>/dev/null
-any_torch = $(cpu_torch) || { echo "no CPU build of torch 2.13.0 here, installing torch"; $(1)/bin/pip install -q torch; }
+cpu_torch = $(pip_install) 'torch==2.13.0+cpu' 2>/dev/null
+any_torch = $(cpu_torch) || { echo "no CPU build of torch 2.13.0 here, installing torch"; $(pip_install) torch; }
 # $(1): the environment, $(2): its Python. pip learned dependency groups in 25.1.
-make_venv = rm -rf $(1) && $(2) -m venv $(1) && $(1)/bin/pip install -q --upgrade 'pip>=25.1'
+make_venv = rm -rf $(1) && $(2) -m venv $(1) && $(pip_install) --upgrade 'pip>=25.1'
 
 .PHONY: help demo test test-main test-real check bench clean
 .DEFAULT_GOAL := help
@@ -41,7 +43,7 @@ demo: $(VENVS)/.venv-demo/stamp
 $(VENVS)/.venv-demo/stamp: pyproject.toml $(shell find ascend_dump adapters -name '*.py' -o -name '*.md')
 	@echo "installing ascend_dump and PyTorch into $(@D), a minute or two where they are not there yet"
 	@test -x $(@D)/bin/ascend-dump || { $(call make_venv,$(@D),$(PYTHON)) && { $(call any_torch,$(@D)); }; }
-	@$(@D)/bin/pip install -q .
+	@$(call pip_install,$(@D)) .
 	@touch $@
 
 test: test-main test-py$(OLDEST) test-py$(NEWEST)
@@ -52,7 +54,7 @@ test-main: $(VENV)/stamp
 $(VENV)/stamp: $(INSTALLED)
 	$(call make_venv,$(@D),$(PYTHON))
 	$(call any_torch,$(@D))
-	$(@D)/bin/pip install -q --group dev -e '.[analyze]'
+	$(call pip_install,$(@D)) --group dev -e '.[analyze]'
 	touch $@
 
 # Without the optional packages, so the suite also runs where only the base is installed.
@@ -64,7 +66,7 @@ test-py%:
 $(VENVS)/.venv-py%/stamp: $(INSTALLED)
 	$(call make_venv,$(@D),$(call find_python,$*))
 	$(call cpu_torch,$(@D)) || echo "no CPU build of torch for Python $*: its tests are skipped there"
-	$(@D)/bin/pip install -q --group test -e .
+	$(call pip_install,$(@D)) --group test -e .
 	touch $@
 
 .PRECIOUS: $(VENVS)/.venv-real-%/stamp
@@ -78,7 +80,7 @@ test-real-%: $(VENVS)/.venv-real-%/stamp
 
 $(VENVS)/.venv-real-%/stamp: $(INSTALLED) tests/real/%/requirements.txt
 	$(call make_venv,$(@D),$(PYTHON))
-	$(@D)/bin/pip install -q --group test -r tests/real/$*/requirements.txt -e .
+	$(call pip_install,$(@D)) --group test -r tests/real/$*/requirements.txt -e .
 	touch $@
 
 check: $(VENV)/stamp
@@ -93,8 +95,8 @@ bench: $(VENVS)/.venv-bench/stamp
 $(VENVS)/.venv-bench/stamp: $(INSTALLED)
 	$(call make_venv,$(@D),$(PYTHON))
 	$(call any_torch,$(@D))
-	$(@D)/bin/pip install -q -e '.[analyze]'
-	$(@D)/bin/pip install -q mindstudio-probe || echo "the peer mindstudio-probe cannot be installed here: its columns stay empty"
+	$(call pip_install,$(@D)) -e '.[analyze]'
+	$(call pip_install,$(@D)) mindstudio-probe || echo "the peer mindstudio-probe cannot be installed here: its columns stay empty"
 	touch $@
 
 clean:

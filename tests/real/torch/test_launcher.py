@@ -7,19 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from processes import ASCEND_DUMP_RUN, HERE, run_command, run_python
-from workloads import make_llama, run
+from workloads import make_bert, make_llama, run
 
 import ascend_dump
 from ascend_dump import Dump
 
 STEPS = "1|5|7"
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return run_workload(tmp_path_factory.mktemp("plain") / "llama.json")
 
 
 def run_workload(result: Path, name: str = "llama", **values: Any) -> dict[str, Any]:
@@ -35,7 +29,8 @@ def hashes(dump: Dump) -> dict[tuple[Any, ...], str]:
     }
 
 
-def test_variable(plain: dict[str, Any], tmp_path: Path) -> None:
+def test_variable(tmp_path: Path) -> None:
+    plain = run(make_llama())._asdict()
     outcome = run_workload(tmp_path / "llama.json", ASCEND_DUMP=f"steps={STEPS},path={tmp_path / 'dump'}")
     assert outcome == plain
     dump = ascend_dump.open(tmp_path / "dump")
@@ -48,7 +43,7 @@ def test_variable(plain: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_run(tmp_path: Path) -> None:
-    plain = run_workload(tmp_path / "plain.json", "bert")
+    plain = run(make_bert())._asdict()
     done = run_command(
         *(*ASCEND_DUMP_RUN, "--steps", STEPS, "--path", tmp_path / "dump", "--layers", "bert.pooler*", "--"),
         *(sys.executable, HERE / "workloads.py", "bert", tmp_path / "bert.json"),

@@ -23,7 +23,7 @@ CACHE = Path(sys.prefix) / "torchair"
 VERSIONS = ("2.9.0", "2.13.0", "2.14.0")
 PACKAGE = "torch_npu/dynamo/torchair/"
 PROGRAMS = Path(__file__).parent / "programs"
-AHEAD = {"everything": ("fake", *VERSIONS), "adapter_contract": VERSIONS}
+AHEAD = {"everything": ("fake", *VERSIONS), "adapter_contract": ("2.9.0", "2.14.0")}
 
 os.environ["OMP_NUM_THREADS"] = "1"
 for name in ("ASCEND_DUMP", "ASCEND_DUMP_STRICT", "ASCEND_DEVICE_ID", "RANK", "WORLD_SIZE"):
