@@ -30,7 +30,7 @@ make_venv = rm -rf $(1) && $(2) -m venv $(1) && $(pip_install) --upgrade 'pip>=2
 
 help:
 	@echo 'make demo       train a small network with a planted fault and find it (needs no device)'
-	@echo 'make test       the test suite, also under Python $(OLDEST) and $(NEWEST) where they are found'
+	@echo 'make test       the test suite, also (but for tests marked thorough) under Python $(OLDEST) and $(NEWEST) if found'
 	@echo 'make test-real  the suites that run real frameworks: $(or $(SUITES),none yet)'
 	@echo 'make check      ruff, mypy, and hadolint over docker/'
 	@echo 'make bench      the benchmarks, as ratios within one run'
@@ -57,10 +57,11 @@ $(VENV)/stamp: $(INSTALLED)
 	$(call pip_install,$(@D)) --group dev -e '.[analyze]'
 	touch $@
 
-# Without the optional packages, so the suite also runs where only the base is installed.
+# Without the optional packages, so the suite also runs where only the base is installed; and without the tests
+# marked `thorough`, whose many cases do not depend on the version of Python.
 test-py%:
 	@$(if $(call find_python,$*),$(MAKE) --no-print-directory $(VENVS)/.venv-py$*/stamp && \
-		echo "Python $*:" && $(VENVS)/.venv-py$*/bin/python -m pytest --ignore tests/real, \
+		echo "Python $*:" && $(VENVS)/.venv-py$*/bin/python -m pytest -m 'not thorough' --ignore tests/real, \
 		echo "Python $* is not found: its tests are left out")
 
 $(VENVS)/.venv-py%/stamp: $(INSTALLED)

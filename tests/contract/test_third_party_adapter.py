@@ -188,6 +188,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory, third_party: Path) -> dic
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_broken_adapter_does_not_pass(fault: str, outcomes: dict[str, set[str]]) -> None:
     assert len(outcomes[fault]) == sum(name.startswith("test_") for name in dir(AdapterContract))

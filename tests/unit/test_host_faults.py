@@ -141,6 +141,7 @@ def test_all_is_well_without_a_fault(tmp_path: Path, faults: Faults) -> None:
     assert check(tmp_path, writer) == 4 * len(SIZES)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "error", "code"),
     [
@@ -179,6 +180,7 @@ def test_a_failure_of_any_call(
         shutil.rmtree(root)
 
 
+@pytest.mark.thorough
 def test_a_disk_that_is_full_at_any_byte(tmp_path: Path, faults: Faults) -> None:
     faults.capacity = 1 << 30
     whole = check(tmp_path / "whole", train(model_directory(tmp_path / "whole")))
