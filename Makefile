@@ -25,6 +25,9 @@ any_torch = $(cpu_torch) || { echo "no CPU build of torch 2.13.0 here, installin
 # $(1): the environment, $(2): its Python. pip learned dependency groups in 25.1.
 make_venv = rm -rf $(1) && $(2) -m venv $(1) && $(pip_install) --upgrade 'pip>=25.1'
 
+# Where it is set, as in many containers, every process would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test test-main test-real check bench clean
 .DEFAULT_GOAL := help
 
