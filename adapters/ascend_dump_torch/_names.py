@@ -60,8 +60,9 @@ class Tracker:
         self._adopted: dict[int, weakref.ref[torch.nn.Module]] = {}
         if target is not None:
             self.adopt(target)
-        self._user_code: dict[CodeType, bool] = {}
-        self._lines: dict[tuple[CodeType, int], str] = {}
+        # By id, since Python hashes code by all that is in it; the code itself keeps the id taken.
+        self._user_code: dict[int, tuple[bool, CodeType]] = {}
+        self._lines: dict[tuple[int, int], str] = {}
         # (path, pushed while an autograd node ran): modules called again by checkpointing.
         self._stack: list[tuple[str, bool]] = []
         self._nodes: dict[int, Place] = {}
@@ -157,11 +158,11 @@ class Tracker:
         user_code = self._user_code
         while frame is not None:
             code = frame.f_code
-            known = user_code.get(code)
+            known = user_code.get(id(code))
             if known is None:
-                known = user_code[code] = not code.co_filename.startswith(_LIBRARIES)
-            if known:
-                key = (code, frame.f_lineno)
+                known = user_code[id(code)] = (not code.co_filename.startswith(_LIBRARIES), code)
+            if known[0]:
+                key = (id(code), frame.f_lineno)
                 line = self._lines.get(key)
                 if line is None:
                     line = self._lines[key] = f"{code.co_filename}:{frame.f_lineno}"

@@ -52,6 +52,7 @@ class Store:
         self._metadata = metadata
         self._tensors = tensors
         self._stats = stats
+        self._wanted = tuple(name in stats for name in _STATS)
         self._limits = limits
         self._budget = Budget(directory, max_bytes)
         self._step: Optional[int] = None
@@ -154,7 +155,7 @@ class Store:
             except AscendDumpError:
                 self._note_skipped(f"no statistics for {payload.dtype}", line)
                 return None
-            found = (count, *(value if name in self._stats else None for name, value in zip(_STATS, values)))
+            found = (count, *[value if wanted else None for wanted, value in zip(self._wanted, values)])
             self._known_stats.put(key, found)
         return found
 

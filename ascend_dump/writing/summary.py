@@ -52,13 +52,12 @@ def summarize(
     with _busy:
         # On this thread only: the others belong to the program that is captured.
         found = statistics(array, threads=1)
-    return tuple(_plain(value) for value in found)
+    count, top, low, mean, norm, *counts = found
+    return (count, _plain(top), _plain(low), _plain(mean), _plain(norm), *counts)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    return value
+def _plain(value: Optional[float]) -> Union[float, str, None]:
+    return value if value is None or math.isfinite(value) else repr(value)
 
 
 def _before_fork() -> None:
