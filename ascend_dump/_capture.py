@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 from ascend_dump._adapter import Adapter, choose
 from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, ConfigError, NotSupported
 from ascend_dump._log import give_messages_a_name
-from ascend_dump._paths import make_private_directory
+from ascend_dump._paths import holds_files, make_private_directory
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest, unknown_name
@@ -183,7 +183,7 @@ class Capture:
         failure = adapter.failure(session)
         if failure is not None:
             self._complain(failure)
-        elif not _holds_files(self.path):
+        elif not holds_files(self.path):
             reasons = adapter.reasons(session)
             if reasons is not None:
                 listed = "".join(f"\n  - {reason}" for reason in reasons or ["no selected operator ran in the block"])
@@ -220,7 +220,7 @@ class Capture:
         path = self.path
         if self._session is not None:
             self._adapter_of_session().flush(self._session)
-        if not _holds_files(path):
+        if not holds_files(path):
             return Dump(path, [])
         session = self._session if self._session is not None else self._stopped
         return open_dump(path).marked(self._adapter_of_session().marks(session) if session is not None else {})
@@ -397,8 +397,3 @@ def _stop_all() -> None:
             cap.stop()
         except Exception as error:
             log.warning("%s", error)
-
-
-def _holds_files(root: Path) -> bool:
-    """Whether a dump was written: any file but the manifest."""
-    return any(name != "manifest.json" for _, _, names in os.walk(root) for name in names)

@@ -13,6 +13,7 @@ __all__ = [
     "PRIVATE_DIRECTORY",
     "PRIVATE_FILE",
     "add_private_directory",
+    "holds_files",
     "make_private_directory",
     "make_run_directory",
     "open_private",
@@ -91,3 +92,8 @@ def open_private(path: Path, flags: int) -> int:
         if os.fstat(fd).st_mode & 0o777 != PRIVATE_FILE:
             os.fchmod(fd, PRIVATE_FILE)
     return fd
+
+
+def holds_files(root: Path) -> bool:
+    """Whether a dump was written: any file but the manifest."""
+    return any(name != "manifest.json" for _, _, names in os.walk(root) for name in names)

@@ -20,21 +20,19 @@ def text_matcher(pattern: str) -> Callable[[str], bool]:
     such a range is empty).
     """
     if pattern.startswith("re:"):
-        try:
-            found = re.compile(pattern[3:])
-        except re.error as error:
-            raise ConfigError(
-                f"{pattern!r} is not a regular expression: {error}",
-                hint="drop the `re:` prefix to use a glob such as *conv1*",
-                code="AD103",
-            ) from None
+        hint = "drop the `re:` prefix to use a glob such as *conv1*"
+        found = _compile(pattern[3:], f"{pattern!r} is not a regular expression", hint)
         return lambda text: found.search(text) is not None
-    try:
-        glob = re.compile(fnmatch.translate(pattern))
-    except re.error as error:
-        raise ConfigError(
-            f"{pattern!r} is not a glob: {error}",
-            hint="write a range from its lower to its higher end, as in [0-9]",
-            code="AD103",
-        ) from None
+    glob = _compile(
+        fnmatch.translate(pattern),
+        f"{pattern!r} is not a glob",
+        "write a range from its lower to its higher end, as in [0-9]",
+    )
     return lambda text: glob.match(text) is not None
+
+
+def _compile(expression: str, problem: str, hint: str) -> re.Pattern[str]:
+    try:
+        return re.compile(expression)
+    except re.error as error:
+        raise ConfigError(f"{problem}: {error}", hint=hint, code="AD103") from None

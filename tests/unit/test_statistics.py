@@ -257,7 +257,6 @@ class TestValues:
 
         check()
 
-    @pytest.mark.thorough
     @pytest.mark.parametrize("engine", ENGINES)
     @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
     @pytest.mark.parametrize("boundary", BOUNDARIES)
@@ -527,7 +526,6 @@ def sample(name: str, shape: tuple[int, ...] = (301, 235), seed: int = 0) -> np.
 
 
 class TestMemory:
-    @pytest.mark.thorough
     @pytest.mark.parametrize("engine", ENGINES)
     @pytest.mark.parametrize("layout", LAYOUTS)
     @pytest.mark.parametrize("name", [*FLOATS, *COMPLEX, "int16", "uint64", "bool", "int4", "float8_e4m3fn"])
