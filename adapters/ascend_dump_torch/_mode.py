@@ -8,12 +8,14 @@ import time
 import types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascend_dump.writing import Item
 from ascend_dump_torch._devices import is_recording_graph, wait_for_copies
-from ascend_dump_torch._tensors import Operator, is_plain, storages_of
+from ascend_dump_torch._memory import is_plain, storages_of
+from ascend_dump_torch._tensors import Operator
 
 if TYPE_CHECKING:
     from ascend_dump_torch._session import Session
@@ -142,7 +144,7 @@ class RecordMode(TorchDispatchMode):
         session = self._session
         if not session.recording:
             return func(*args, **kwargs)
-        if kinds and not all(is_plain(kind) for kind in kinds):
+        if kinds and not all(map(is_plain, kinds)):
             if torch._C._len_torch_dispatch_stack():
                 return func(*args, **kwargs)  # for a mode of PyTorch's own below, such as FakeTensorMode
             # A tensor subclass takes the operator apart; its parts come here again.
@@ -160,10 +162,11 @@ class RecordMode(TorchDispatchMode):
             # kernel is the one that would run without us.
             with self:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
-        before = self._guard(self._before, schema, args, kwargs)
+        guard = self._guard if _function_modes() else session.guard
+        before = guard(self._before, schema, args, kwargs)
         result = func(*args, **kwargs)
         if before is not None:
-            self._guard(self._after, schema, before, result)
+            guard(self._after, schema, before, result)
         return result
 
     def _guard(self, function: Any, *args: Any) -> Any:
@@ -207,6 +210,7 @@ class RecordMode(TorchDispatchMode):
     def _before(self, schema: _Schema, args: Any, kwargs: Any) -> _Pending:
         session = self._session
         tensors = session.tensors
+        tensors.next_operator()
         place = session.tracker.place()
         name = session.tracker.name(place.module, schema.base)
         op = Operator(session.next_seq(), schema.op_type, name, time.time_ns() // 1000, place)
@@ -286,22 +290,21 @@ class RecordMode(TorchDispatchMode):
             session.write(items)
 
 
-class _Pending:
-    """One operator between before and after."""
+class _Pending(msgspec.Struct, eq=False):
+    """One operator between before and after.
 
-    __slots__ = ("constants", "copies", "first_unset", "inputs", "items", "op", "selected", "written")
+    copies       of the inputs that it writes to, as they were, by position
+    first_unset  what its first argument held was nobody's
+    """
 
-    def __init__(self, op: Operator, inputs: list[torch.Tensor], selected: bool) -> None:
-        self.op = op
-        self.inputs = inputs
-        self.selected = selected
-        self.items: list[Item] = []
-        self.written: list[torch.Tensor] = []
-        #: Inputs that the operator writes to, as they were, by position.
-        self.copies: dict[int, torch.Tensor] = {}
-        self.constants = False
-        #: What the first argument held was nobody's.
-        self.first_unset = False
+    op: Operator
+    inputs: list[torch.Tensor]
+    selected: bool
+    items: list[Item] = []
+    written: list[torch.Tensor] = []
+    copies: dict[int, torch.Tensor] = {}
+    constants: bool = False
+    first_unset: bool = False
 
 
 def _collect(values: Any, found: list[torch.Tensor]) -> None:

@@ -6,8 +6,9 @@ import os
 import sys
 import weakref
 from types import CodeType
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
+import msgspec
 import torch
 
 import ascend_dump
@@ -27,7 +28,7 @@ _current_node = torch._C._current_autograd_node
 _sequence_nr = torch.autograd._get_sequence_nr
 
 
-class Place(NamedTuple):
+class Place(msgspec.Struct, eq=False):
     module: str
     phase: str
     source: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import os
 import sys
@@ -18,6 +19,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from ascend_dump._errors import AscendDumpError, CaptureError
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
+from ascend_dump.analysis.team import Team
 from ascend_dump.pytorch.calls import Watch
 from ascend_dump.writing import DirectWriter, HostWriter, Item, Run, Writer
 from ascend_dump_torch import _stack
@@ -26,6 +28,7 @@ from ascend_dump_torch._eager import force_eager
 from ascend_dump_torch._layers import LayerFilter
 from ascend_dump_torch._mode import RecordMode
 from ascend_dump_torch._names import Tracker
+from ascend_dump_torch._openmp import openmp_parallel
 from ascend_dump_torch._storages import MemoryGuard
 from ascend_dump_torch._tensors import Tensors
 
@@ -61,9 +64,11 @@ class Session:
         self._thread = threading.get_ident()
         self._other_threads = 0
         self._calls = 0
-        self._seq = 0
         self._step: Optional[int] = None
         self._layers = LayerFilter(request.layers)
+        self.selects = self._layers.selects
+        #: The number of the next operator of this step.
+        self.next_seq = itertools.count().__next__
         self.tracker = Tracker(target)
         self._watch: Optional[Watch] = None
         #: Takes back what is on while a step is recorded.
@@ -151,7 +156,7 @@ class Session:
             self._calls = max(self._calls, number + 1)
         if selected:
             assert number is not None, "an unselected step is never armed"
-            self._seq = 0
+            self.next_seq = itertools.count().__next__
             self._step = number
             self._writer.begin_step(number)
             self.tracker.begin_step()
@@ -196,13 +201,6 @@ class Session:
             self.guard(self.tracker.leave)
 
     # What the mode asks and tells.
-
-    def selects(self, name: str, module: str) -> bool:
-        return self._layers.selects(name, module)
-
-    def next_seq(self) -> int:
-        self._seq += 1
-        return self._seq - 1
 
     def write(self, items: list[Item]) -> None:
         new_bytes, self.tensors.new_bytes = self.tensors.new_bytes, 0
@@ -328,7 +326,8 @@ def _writer_class(request: DumpRequest) -> Callable[..., Writer]:
     """The one that takes less of the program's time."""
     # Statistics only compute; values also wait for the disk, which a thread can do at no cost.
     if request.data == "stats" and not torch.cuda.is_initialized() and torch.get_num_threads() >= cpu_count():
-        return DirectWriter
+        parallel = openmp_parallel()
+        return functools.partial(DirectWriter, team=None if parallel is None else Team(parallel))
     buffer = request.options.get("buffer_bytes")
     return HostWriter if buffer is None else functools.partial(HostWriter, buffer_bytes=buffer)
 

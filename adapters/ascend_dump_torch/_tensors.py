@@ -8,26 +8,32 @@ therefore always read anew: PyTorch marks such storages as not resizable.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
+import msgspec
 import torch
 
 from ascend_dump.writing import Item, Line, Payload, Writer, copy_memory
+from ascend_dump_torch._memory import extent, is_plain, quantization, range_in, row_major, storages_of, unstorable
 from ascend_dump_torch._names import Place
 
-__all__ = ["Operator", "Tensors", "is_plain", "storages_of"]
+__all__ = ["Operator", "Tensors"]
 
 #: Smaller tensors are copied at once: cheaper than guarding them.
 _COPY_AT_ONCE = 16 * 1024
+#: Operators between two looks whether storages are gone that were used last before the look before.
+_SWEEP = 4
 
 _NAMES: dict[torch.dtype, str] = {}
-_PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter}
+_strided = torch.strided
 _Range = tuple[int, int, Payload]
+_ViewKey = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
+#: Type, shape, bytes and device; where it lies, as `Line` has it; where it begins in the payload; the payload.
+_View = tuple[tuple[str, tuple[int, ...], int, str], tuple[Any, ...], int, Payload]
 
 
-class Operator(NamedTuple):
+class Operator(msgspec.Struct, eq=False):
     """What the records of one operator share."""
 
     seq: int
@@ -37,24 +43,31 @@ class Operator(NamedTuple):
     place: Place
 
 
-class _Known:
-    """A storage seen in this step: the parts of it that are stored, as of one version."""
+class _Known(msgspec.Struct, eq=False):
+    """A storage seen in this step: the parts of it that are stored, as of one version.
 
-    __slots__ = ("handle", "in_flight", "number", "pending", "ranges", "unseen_writes", "unset", "version")
+    key          by which it is known
+    handle       a weak reference: PyTorch reuses the key, an address, only after it is given back
+    unset        nobody has written to it since it was allocated, as far as is known
+    in_flight    ranges of bytes that collectives write right now, as far as is known
+    views        tensors on `ranges`, by what makes them one, and what is recorded of each
+    pending      payloads whose bytes are still this memory, of whatever version
+    """
 
-    def __init__(self, storage: Any, number: int) -> None:
-        # A weak reference: PyTorch reuses the handle's address only after it is given back.
-        self.handle: int = storage._weak_ref()
-        self.number = number
-        self.unseen_writes = False
-        #: Nobody has written to it since it was allocated, as far as is known.
-        self.unset = False
-        #: Ranges of bytes that collectives write right now, as far as is known.
-        self.in_flight: list[tuple[int, int]] = []
-        self.version = -1
-        self.ranges: list[_Range] = []
-        #: Payloads whose bytes are still this memory, of whatever version.
-        self.pending: list[Payload] = []
+    key: int
+    handle: int
+    number: int
+    version: int = -1
+    unseen_writes: bool = False
+    unset: bool = False
+    in_flight: list[tuple[int, int]] = []
+    ranges: list[_Range] = []
+    views: dict[_ViewKey, _View] = {}
+    pending: list[Payload] = []
+
+    def forget_content(self) -> None:
+        self.ranges.clear()
+        self.views.clear()
 
 
 class Tensors:
@@ -67,18 +80,42 @@ class Tensors:
         self._rehash = rehash
         self._known: dict[int, _Known] = {}
         self._numbered = 0
+        self._operators = 0
+        self._next_sweep = 0
+        self._just_used: list[_Known] = []
+        self._used: list[_Known] = []
         self._any_in_flight = False
         self.new_bytes = 0
 
     def begin_step(self) -> None:
         """Number storages anew and drop the dead ones. Call between two recorded steps."""
-        expired = torch.UntypedStorage._expired
-        for key, known in list(self._known.items()):
-            if expired(known.handle):
-                torch.UntypedStorage._free_weak_ref(known.handle)
-                del self._known[key]
+        for known in list(self._known.values()):
+            self._drop_if_gone(known)
             known.number = -1
+            known.views.clear()  # the number is among what is recorded
         self._numbered = 0
+
+    def next_operator(self) -> None:
+        """Let go of storages that are gone.
+
+        The handle of one stands in the heap, and keeps the allocator from joining the free blocks around it: the
+        program's next large tensor then takes fresh pages from the system, which costs it up to a third of its time.
+        Most tensors die soon after an operator that used them; of the others one is looked at for each operator.
+        """
+        self._operators += 1
+        if self._operators % _SWEEP == 0:
+            used, self._used, self._just_used = self._used, self._just_used, []
+            if self._operators >= self._next_sweep:
+                used = list(self._known.values())
+                self._next_sweep = self._operators + len(used)
+            for known in used:
+                if self._known.get(known.key) is known:
+                    self._drop_if_gone(known)
+
+    def _drop_if_gone(self, known: _Known) -> None:
+        if torch.UntypedStorage._expired(known.handle):
+            torch.UntypedStorage._free_weak_ref(known.handle)
+            del self._known[known.key]
 
     def forget(self) -> None:
         """Forget everything: from now on writes are not seen, so nothing may stay queued as it is."""
@@ -98,7 +135,7 @@ class Tensors:
         known = self._known.get(storage._cdata)
         if known is not None:
             self._secure(known)
-            known.ranges.clear()
+            known.forget_content()
             known.unset = False
 
     def distrust(self, tensor: torch.Tensor) -> None:
@@ -109,7 +146,7 @@ class Tensors:
     def distrust_storage(self, storage: Any) -> None:
         known = self._find(storage)
         self._secure(known)
-        known.ranges.clear()
+        known.forget_content()
         known.unseen_writes = True
         known.unset = False
 
@@ -129,7 +166,7 @@ class Tensors:
         if in_flight:
             self._any_in_flight = True
             for storage in storages_of(tensor):
-                self._find(storage).in_flight.append(_range_in(tensor, storage))
+                self._find(storage).in_flight.append(range_in(tensor, storage))
         else:
             self.settle([tensor])
 
@@ -138,12 +175,12 @@ class Tensors:
         if not self._any_in_flight:
             return
         for tensor, storage, known in self._in_flight_around(tensors):
-            low, high = _range_in(tensor, storage)
+            low, high = range_in(tensor, storage)
             known.in_flight = [(begin, end) for begin, end in known.in_flight if end <= low or high <= begin]
 
     def is_in_flight(self, tensor: torch.Tensor) -> bool:
         for one, storage, known in self._in_flight_around([tensor]):
-            low, high = _range_in(one, storage)
+            low, high = range_in(one, storage)
             if any(low < end and begin < high for begin, end in known.in_flight):
                 return True
         return False
@@ -170,31 +207,34 @@ class Tensors:
         unset: nobody has filled the memory (`empty`), so there is nothing to store.
         copy: holds the values that the tensor had, when it does not hold them any more.
         """
-        dtype = _NAMES.get(tensor.dtype)
-        if dtype is None:
-            dtype = _NAMES[tensor.dtype] = str(tensor.dtype).replace("torch.", "")
-        # A nested tensor of the strided layout has no sizes.
-        shape = () if tensor.is_nested else tuple(tensor.shape)
-        device = "cpu" if tensor.is_cpu else str(tensor.device)
-        skipped = _unstorable(tensor)
-        if skipped:
-            line = _line(op, io, index, dtype, shape, 0, device)
-            line.skipped = skipped
-            return Item(line, None)
-        nbytes = tensor.nbytes
+        if not is_plain(type(tensor)) or tensor.layout is not _strided or tensor.is_nested:
+            return _not_stored(op, tensor, io, index)
         storage = tensor.untyped_storage()
-        known = self._find(storage)
         version = -1 if tensor.is_inference() else tensor._version
+        key = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+        known = self._known.get(storage._cdata)
+        if known is not None and known.views and version == known.version and storage.resizable():
+            # Most tensors come again as they are, as an output here and an input there.
+            view = known.views.get(key)
+            if view is not None and not (unset or known.in_flight or copy is not None or tensor.is_neg()):
+                self._just_used.append(known)
+                (dtype, shape, nbytes, device), place, offset, payload = view
+                return Item(_line(op, io, index, dtype, shape, nbytes, device, *place, offset), payload)
+        if tensor.is_meta or tensor._is_zerotensor():
+            return _not_stored(op, tensor, io, index)
+        known = self._find(storage)
+        self._just_used.append(known)
         if version != known.version:
             known.version = version
-            known.ranges.clear()
-        stride = tensor.stride()
-        first = tensor.storage_offset()
-        room = storage.nbytes()
-        place = (stride, first, known.number, storage.data_ptr(), room, version)
-        line = _line(op, io, index, dtype, shape, nbytes, device, *place)
+            known.forget_content()
+        first, sizes, stride, kind = key
+        nbytes = tensor.nbytes
+        shape = tuple(sizes)
+        place = (stride, first, known.number, storage.data_ptr(), storage.nbytes(), version)
+        device = "cpu" if tensor.is_cpu else str(tensor.device)
+        line = _line(op, io, index, _name_of(kind), shape, nbytes, device, *place)
         if tensor.is_quantized:
-            line.quantization = _quantization(tensor)
+            line.quantization = quantization(tensor)
         if not nbytes:
             return Item(line, None)
         if known.in_flight and self.is_in_flight(tensor):
@@ -203,16 +243,21 @@ class Tensors:
         if unset:
             line.skipped = "uninitialised memory"
             return Item(line, None)
+        if copy is not None:
+            line.stored_stride = row_major(shape)
+            return Item(line, self._own(copy.resolve_conj().resolve_neg().contiguous(), line.dtype, shape, nbytes))
+        return self._stored(tensor, storage, known, key, line)
+
+    def _stored(self, tensor: torch.Tensor, storage: Any, known: _Known, key: _ViewKey, line: Line) -> Item:
+        """The bytes of a tensor for its line: those of a range of this memory that is queued already, or new ones."""
+        dtype, shape, stride, nbytes = line.dtype, line.shape, line.stride, line.nbytes
         size = tensor.element_size()
-        begin = first * size
-        extent, dense = _extent(shape, stride)
-        span = extent * size
-        if begin + span > room:
+        begin = line.storage_offset * size
+        elements, dense = extent(shape, stride)
+        span = elements * size
+        if begin + span > line.storage_nbytes:
             line.skipped = "memory that is freed, or packed"
             return Item(line, None)
-        if copy is not None:
-            line.stored_stride = _row_major(shape)
-            return Item(line, self._own(copy.resolve_conj().resolve_neg().contiguous(), dtype, shape, nbytes))
         plain = not (tensor.is_conj() or tensor.is_neg())
         # Memory that others share cannot be resized: numpy, another process, a file.
         trusted = plain and not known.unseen_writes and storage.resizable() and not self._rehash
@@ -220,13 +265,13 @@ class Tensors:
             for low, high, payload in known.ranges:
                 if self._whole:
                     if low == begin and high == begin + span and dense is not None and payload.dtype == dtype:
-                        return Item(line, payload)
+                        return _keep_view(known, key, line, payload)
                 elif low <= begin and begin + span <= high:
                     line.offset = begin - low
-                    return Item(line, payload)
+                    return _keep_view(known, key, line, payload)
         if not plain or span > nbytes or (dense is None and not tensor.is_cpu):
             # Elements with gaps between them, or not as they stand in memory: stored on their own.
-            line.stored_stride = _row_major(shape)
+            line.stored_stride = row_major(shape)
             host = (tensor if plain else tensor.resolve_conj().resolve_neg()).contiguous()
             return Item(line, self._own(host, dtype, shape, nbytes))
         if tensor.is_cpu:
@@ -243,6 +288,7 @@ class Tensors:
             payload = self._own(tensor.cpu(), dtype, dense or shape, span)
         if trusted and payload.strided is None:
             known.ranges.append((begin, begin + span, payload))
+            return _keep_view(known, key, line, payload)
         return Item(line, payload)
 
     def _own(self, host: torch.Tensor, dtype: str, shape: tuple[int, ...], nbytes: int) -> Payload:
@@ -253,7 +299,7 @@ class Tensors:
     def _find(self, storage: Any) -> _Known:
         known = self._known.get(storage._cdata)
         if known is None:
-            known = self._known[storage._cdata] = _Known(storage, -1)
+            known = self._known[storage._cdata] = _Known(storage._cdata, storage._weak_ref(), -1)
         if known.number < 0:
             known.number = self._numbered
             self._numbered += 1
@@ -265,100 +311,49 @@ class Tensors:
         known.pending.clear()
 
 
+def _keep_view(known: _Known, key: _ViewKey, line: Line, payload: Payload) -> Item:
+    # The key does not tell whether a tensor is conjugated, nor the scale of a quantized one.
+    if not key[3].is_complex and line.quantization is None:
+        place = (line.stride, line.storage_offset, line.storage, line.address, line.storage_nbytes, line.version)
+        known.views[key] = ((line.dtype, line.shape, line.nbytes, line.device), place, line.offset, payload)
+    return Item(line, payload)
+
+
+def _not_stored(op: Operator, tensor: torch.Tensor, io: str, index: int) -> Item:
+    """The record of a tensor whose bytes cannot be stored."""
+    # A nested tensor of the strided layout has no sizes.
+    shape = () if tensor.is_nested else tuple(tensor.shape)
+    device = "cpu" if tensor.is_cpu else str(tensor.device)
+    line = _line(op, io, index, _name_of(tensor.dtype), shape, 0, device)
+    line.skipped = unstorable(tensor)
+    return Item(line, None)
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    name = _NAMES.get(dtype)
+    if name is None:
+        name = _NAMES[dtype] = str(dtype).replace("torch.", "")
+    return name
+
+
 def _line(
     op: Operator, io: str, index: int, dtype: str, shape: tuple[int, ...], nbytes: int, device: str, *place: Any
 ) -> Line:
     # By position, in the order of Line: this runs for every tensor.
-    seq, op_type, name, time, (module, phase, source) = op
-    return Line(seq, op_type, name, io, index, time, dtype, shape, nbytes, device, phase, module, source, *place)
-
-
-def is_plain(kind: type) -> bool:
-    """Whether tensors of this class are their memory: it has no `__torch_dispatch__` of its own."""
-    if kind in _PLAIN:
-        return True
-    plain = getattr(kind, "__torch_dispatch__", None) is torch._C._disabled_torch_dispatch_impl
-    if plain:
-        _PLAIN.add(kind)
-    return plain
-
-
-def storages_of(tensor: torch.Tensor) -> list[Any]:
-    """The memory of a tensor of any layout; nothing where it cannot be had."""
-    if not is_plain(type(tensor)):
-        return []
-    if tensor.layout is torch.strided:
-        return [] if tensor.is_meta else [tensor.untyped_storage()]
-    if tensor.layout is torch.sparse_coo:
-        return [part.untyped_storage() for part in (tensor._indices(), tensor._values())]
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [part.untyped_storage() for part in (tensor.crow_indices(), tensor.col_indices(), tensor.values())]
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [part.untyped_storage() for part in (tensor.ccol_indices(), tensor.row_indices(), tensor.values())]
-    return []
-
-
-def _range_in(tensor: torch.Tensor, storage: Any) -> tuple[int, int]:
-    """The bytes of its storage that a tensor lies in; all of it where that cannot be told."""
-    if tensor.layout is not torch.strided or tensor.is_nested:
-        return 0, storage.nbytes()
-    if not tensor.numel():
-        return 0, 0
-    size = tensor.element_size()
-    begin = tensor.storage_offset() * size
-    return begin, begin + (sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) + 1) * size
-
-
-def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides = []
-    step = 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= n
-    return tuple(reversed(strides))
-
-
-@functools.lru_cache(1 << 14)
-def _extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, Optional[tuple[int, ...]]]:
-    """Elements of memory from the first to the last, and the shape with its dimensions as they follow each other there.
-
-    That shape is None unless each element has its own place, with no gaps between. The tensor is not empty.
-    """
-    extent = 1 + sum((n - 1) * s for n, s in zip(shape, stride))
-    if all(n == 1 or s == dense for n, s, dense in zip(shape, stride, _row_major(shape))):
-        return extent, shape
-    step = 1
-    ordered = []
-    for s, n in sorted(zip(stride, shape)):
-        if n > 1:
-            if s != step:
-                return extent, None
-            step *= n
-        ordered.append(n)
-    return extent, tuple(reversed(ordered))
-
-
-def _unstorable(tensor: torch.Tensor) -> str:
-    """Why the bytes of a tensor cannot be stored, empty when they can."""
-    if not is_plain(type(tensor)):
-        return f"a {type(tensor).__name__}"
-    if tensor.layout is not torch.strided:
-        return f"{str(tensor.layout).replace('torch.', '')} layout"
-    if tensor.is_nested:
-        return "nested tensor"
-    if tensor.is_meta:
-        return "meta tensor"
-    if tensor._is_zerotensor() and tensor.numel():
-        return "zero tensor without memory"
-    return ""
-
-
-def _quantization(tensor: torch.Tensor) -> dict[str, Any]:
-    if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
-        return {"scheme": "per_tensor", "scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
-    return {
-        "scheme": "per_channel",
-        "scale": tensor.q_per_channel_scales().tolist(),
-        "zero_point": tensor.q_per_channel_zero_points().tolist(),
-        "axis": tensor.q_per_channel_axis(),
-    }
+    at = op.place
+    return Line(
+        op.seq,
+        op.op_type,
+        op.name,
+        io,
+        index,
+        op.time,
+        dtype,
+        shape,
+        nbytes,
+        device,
+        at.phase,
+        at.module,
+        at.source,
+        *place,
+    )

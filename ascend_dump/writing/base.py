@@ -14,6 +14,7 @@ from ascend_dump.writing.layout import Line
 from ascend_dump.writing.payload import DONE, Item, Payload
 from ascend_dump.writing.shard import LIMITS, Limits
 from ascend_dump.writing.store import Store
+from ascend_dump.writing.team import Team
 
 __all__ = ["Writer"]
 
@@ -28,6 +29,7 @@ class Writer(ABC):
     max_bytes  stop before more bytes of tensors than this are written; without `tensors` when the
                index and statistics have about this size
     limits     when a shard is full
+    team       hashes and sums up several tensors at once
 
     Nothing raised by the file system reaches the program: the writer stops, reports once, and
     `failure` says why. `put` after that is accepted and dropped.
@@ -44,12 +46,13 @@ class Writer(ABC):
         stats: tuple[str, ...] = (),
         max_bytes: Optional[int] = None,
         limits: Limits = LIMITS,
+        team: Optional[Team] = None,
     ) -> None:
         self.directory = directory
         self.failure: Optional[WriteError] = None
         self.logical_bytes = 0
         self._store = Store(
-            directory, metadata=metadata, tensors=tensors, stats=stats, max_bytes=max_bytes, limits=limits
+            directory, metadata=metadata, tensors=tensors, stats=stats, max_bytes=max_bytes, limits=limits, team=team
         )
         self.skipped = self._store.skipped
         self.first_skipped = self._store.first_skipped
@@ -124,7 +127,8 @@ class Writer(ABC):
     def _write_records(self, items: list[Item]) -> None:
         lines: list[Line] = []
         try:
-            for line, payload in items:
+            for item in items:
+                line, payload = item.line, item.payload
                 if payload is not None and payload.state != DONE:
                     self._write_payload(payload, line)
                 self._store.complete(line, payload)

@@ -2,7 +2,8 @@
 
 Operators that use every CPU wait for the slowest of their threads, so a second thread of ours
 costs them more than its own time. Here a tensor is read right after the operator, while it is in
-the CPU's cache, and no memory is kept for later.
+the CPU's cache, and no memory is kept for later; or, with a team, a few tensors at a time by the
+threads of the operators themselves.
 """
 
 from __future__ import annotations
@@ -20,8 +21,13 @@ from ascend_dump.writing.payload import DONE, Item, Payload, copy_memory
 __all__ = ["DirectWriter"]
 
 
+#: What waits for a team: enough for many threads to share, little to keep alive.
+_BATCH_BYTES = 32 << 20
+_BATCH_ITEMS = 200
+
+
 class DirectWriter(Writer):
-    """`put` returns when the records are with the files of the step."""
+    """`put` returns when the records are with the files of the step, or wait for a few more."""
 
     def __init__(self, directory: Path, **settings: Any) -> None:
         super().__init__(directory, **settings)
@@ -29,28 +35,42 @@ class DirectWriter(Writer):
         self._lock = threading.RLock()
         self._busy = False
         self._todo: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._batch: list[Item] = []
+        self._batch_bytes = 0
         self._closed = False
         # Compiling takes long, and the first operators are not there yet. Without it they wait.
         with contextlib.suppress(RuntimeError):
             threading.Thread(target=self._attempt, args=(self._store.prepare,), daemon=True).start()
 
     def begin_step(self, number: int) -> None:
+        self._hand_over()
         self._do(self._store.begin, number)
 
     def end_step(self) -> None:
+        self._hand_over()
         self._do(self._store.begin, None)
 
     def put(self, items: list[Item], new_bytes: int) -> None:
-        self._do(self._write, items)
+        with self._lock:
+            self._batch += items
+            self._batch_bytes += new_bytes
+            waits = self._store.takes_many and self._batch_bytes < _BATCH_BYTES and len(self._batch) < _BATCH_ITEMS
+        if not waits:
+            self._hand_over()
 
     def protect(self, payload: Payload) -> None:
+        if payload.state != DONE and self._batch:
+            # Most likely it is among them, and to read it now costs less than a copy.
+            self._hand_over()
         if payload.state != DONE and not isinstance(payload.owner, bytes):
             payload.owner = copy_memory(payload.address, payload.nbytes)
 
     def flush(self) -> None:
+        self._hand_over()
         self._do(self._store.flush)
 
     def close(self) -> None:
+        self._hand_over()
         self._do(self._store.close)
         self._closed = True
 
@@ -59,6 +79,14 @@ class DirectWriter(Writer):
         # The parent's threads may have held the lock as it forked.
         self._lock = threading.RLock()
         self._todo.clear()
+        self._batch = []
+
+    def _hand_over(self) -> None:
+        """Write what `put` gathered."""
+        with self._lock:
+            batch, self._batch, self._batch_bytes = self._batch, [], 0
+        if batch:
+            self._do(self._write, batch)
 
     def _do(self, function: Callable[..., None], *args: Any) -> None:
         if self._closed:
@@ -78,12 +106,21 @@ class DirectWriter(Writer):
     def _write(self, items: list[Item]) -> None:
         try:
             if self.failure is None and self._store.step is not None:
+                self._measure(items)
                 self._write_records(items)
         finally:
-            for _, payload in items:
+            for item in items:
+                payload = item.payload
                 if payload is not None:
                     payload.owner = None
                     payload.state = DONE
+
+    def _measure(self, items: list[Item]) -> None:
+        if self._store.takes_many:
+            payloads = [item.payload for item in items]
+            new = {id(one): one for one in payloads if one is not None and one.state != DONE}
+            if new:
+                self._store.measure(list(new.values()))
 
     def _write_payload(self, payload: Payload, line: Line) -> None:
         self._store.store(payload, line)

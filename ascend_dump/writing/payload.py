@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Optional, Union
+
+import msgspec
 
 from ascend_dump.writing.layout import Line
 
@@ -12,6 +14,7 @@ __all__ = ["COPYING", "DONE", "QUEUED", "WRITING", "Item", "Payload", "copy_memo
 QUEUED, COPYING, WRITING, DONE = range(4)
 
 _READ_ONLY = 0x100  # PyBUF_READ
+_address_of_bytes = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(("PyBytes_AsString", ctypes.pythonapi))
 _view_memory = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
     ("PyMemoryView_FromMemory", ctypes.pythonapi)
 )
@@ -22,50 +25,28 @@ def copy_memory(address: int, nbytes: int) -> bytes:
     return bytes(_view_memory(address, nbytes, _READ_ONLY)) if nbytes else b""
 
 
-class Payload:
+class Payload(msgspec.Struct, eq=False):
     """Bytes in memory that one or more records read from.
 
     owner    keeps the memory at `address` alive, or is the bytes themselves
     dtype, shape  how the bytes are entered in the shard
     strided  (shape, strides in bytes) for statistics, when they are not over the plain range
+    counted  it is among the bytes that wait for the writer
+    digest   xxh3-128 of the bytes, once they are hashed
     """
 
-    __slots__ = (
-        "owner",
-        "address",
-        "nbytes",
-        "dtype",
-        "shape",
-        "strided",
-        "state",
-        "counted",
-        "shard",
-        "offset",
-        "hash",
-        "stats",
-    )
-
-    def __init__(
-        self,
-        owner: Any,
-        address: int,
-        nbytes: int,
-        dtype: str,
-        shape: tuple[int, ...],
-        strided: Optional[tuple[tuple[int, ...], tuple[int, ...]]] = None,
-    ) -> None:
-        self.owner = owner
-        self.address = address
-        self.nbytes = nbytes
-        self.dtype = dtype
-        self.shape = shape
-        self.strided = strided
-        self.state = QUEUED
-        self.counted = False  # among the bytes that wait for the writer
-        self.shard = ""
-        self.offset = 0
-        self.hash = ""
-        self.stats: Optional[tuple[Any, ...]] = None
+    owner: Any
+    address: int
+    nbytes: int
+    dtype: str
+    shape: tuple[int, ...]
+    strided: Optional[tuple[tuple[int, ...], tuple[int, ...]]] = None
+    state: int = QUEUED
+    counted: bool = False
+    shard: str = ""
+    offset: int = 0
+    digest: bytes = b""
+    stats: Optional[tuple[Any, ...]] = None
 
     def view(self) -> Union[bytes, memoryview]:
         if isinstance(self.owner, bytes):
@@ -73,8 +54,15 @@ class Payload:
         found: memoryview = _view_memory(self.address, self.nbytes, _READ_ONLY)
         return found
 
+    def place(self) -> int:
+        """The address of what `view` gives."""
+        if isinstance(self.owner, bytes):
+            address: int = _address_of_bytes(self.owner)
+            return address
+        return self.address
 
-class Item(NamedTuple):
+
+class Item(msgspec.Struct, eq=False):
     """One record on its way: the line, and the bytes it reads from, if any.
 
     The line's `offset` is the byte position of element 0 within the payload; the writer makes

@@ -1,24 +1,30 @@
-"""What the writer thread does with records: each distinct tensor once, statistics, the step's files."""
+"""What a writer does with records: each distinct tensor once, statistics, the step's files."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import Counter
 from pathlib import Path
 from typing import Any, Optional, Union
 
+import numpy as np
 import xxhash
 
 from ascend_dump._errors import AscendDumpError
 from ascend_dump._paths import add_private_directory
 from ascend_dump.writing.budget import Budget
+from ascend_dump.writing.dtypes import has_values, numpy_dtype
 from ascend_dump.writing.layout import Line
 from ascend_dump.writing.payload import Payload
 from ascend_dump.writing.recent import Recent
 from ascend_dump.writing.shard import Limits
 from ascend_dump.writing.step_files import StepFiles
+from ascend_dump.writing.team import Memory, Team
 
 __all__ = ["Store"]
+
+log = logging.getLogger("ascend_dump")
 
 #: Distinct tensors whose place is remembered (about 200 bytes each), and whose statistics are.
 _KNOWN_PLACES = 1 << 20
@@ -44,6 +50,7 @@ class Store:
         stats: tuple[str, ...],
         max_bytes: Optional[int],
         limits: Limits,
+        team: Optional[Team] = None,
     ) -> None:
         self.bytes_written = 0
         self.skipped: Counter[str] = Counter()
@@ -54,6 +61,7 @@ class Store:
         self._stats = stats
         self._wanted = tuple(name in stats for name in _STATS)
         self._limits = limits
+        self._team = team
         self._budget = Budget(directory, max_bytes)
         self._step: Optional[int] = None
         self._files: Optional[StepFiles] = None
@@ -79,12 +87,52 @@ class Store:
         if self._stats:
             from ascend_dump.writing.summary import prepare
 
-            prepare()
+            prepare(self._team)
+
+    @property
+    def takes_many(self) -> bool:
+        """Whether `measure` is worth calling, with many tensors rather than one."""
+        return self._team is not None and self._team.ready
 
     def begin(self, step: Optional[int]) -> None:
         """Close the open step and open another, or none. Raises OSError."""
         self.close()
         self._step = step
+
+    def measure(self, payloads: list[Payload]) -> None:
+        """Hash tensors and compute the statistics of most of them, side by side; `store` finds both done."""
+        team = self._team
+        if team is None or not team.ready:
+            return
+        try:
+            memory = [(payload.place(), payload.nbytes, payload.view()) for payload in payloads]
+            for payload, digest in zip(payloads, team.hash(memory)):
+                payload.digest = digest
+            if self._stats:
+                self._measure_statistics(team, payloads, memory)
+        except Exception as error:
+            # Everything can be done one after the other, too.
+            self._team = None
+            log.warning("tensors are no longer hashed side by side, which takes longer: %r", error)
+
+    def _measure_statistics(self, team: Team, payloads: list[Payload], memory: list[Memory]) -> None:
+        from ascend_dump.writing.summary import as_stored
+
+        fresh: dict[Any, tuple[Memory, np.dtype[Any]]] = {}
+        asked = []
+        for payload, place in zip(payloads, memory):
+            key = (payload.digest, payload.dtype, payload.strided)
+            payload.stats = self._known_stats.get(key)
+            if payload.stats is None and payload.strided is None and has_values(payload.dtype):
+                with contextlib.suppress(AscendDumpError):  # `store` tells why there are none
+                    fresh[key] = (place, numpy_dtype(payload.dtype))
+                    asked.append((payload, key))
+        found = team.statistics([place for place, _ in fresh.values()], [dtype for _, dtype in fresh.values()])
+        for key, statistics in zip(fresh, found):
+            if statistics is not None:
+                self._known_stats.put(key, self._chosen(as_stored(statistics)))
+        for payload, key in asked:
+            payload.stats = self._known_stats.get(key)
 
     def store(self, payload: Payload, line: Line) -> None:
         """Write the bytes unless they are known, and say in the payload where they are. Raises OSError.
@@ -92,8 +140,7 @@ class Store:
         line: the record to name them after
         """
         data = payload.view()
-        digest = xxhash.xxh3_128_digest(data)
-        payload.hash = digest.hex()
+        digest = payload.digest = payload.digest or xxhash.xxh3_128_digest(data)
         if self._tensors:
             place = self._places.get(digest)
             if place is None:
@@ -103,10 +150,8 @@ class Store:
                 self._places.put(digest, place)
                 self.bytes_written += payload.nbytes
             payload.shard, payload.offset = place
-        else:
-            self._budget.check(self._closed_text_bytes + (self._files.text_bytes if self._files else 0), 0)
-        if self._stats:
-            payload.stats = self._statistics(payload, data, digest, line)
+        if self._stats and payload.stats is None:
+            payload.stats = self._statistics(payload, data, line)
 
     def complete(self, line: Line, payload: Optional[Payload]) -> None:
         """Fill in what the line says of its bytes, which are stored."""
@@ -114,7 +159,7 @@ class Store:
             if line.skipped:
                 self._note_skipped(line.skipped, line)
             return
-        line.hash = payload.hash
+        line.hash = payload.digest.hex()
         line.stats = payload.stats
         if payload.shard:
             line.shard = payload.shard
@@ -123,7 +168,10 @@ class Store:
 
     def add(self, lines: list[Line]) -> None:
         """Add records to the open step. Raises OSError."""
-        self._open().add(lines)
+        files = self._open()
+        if not self._tensors:
+            self._budget.check(self._closed_text_bytes + files.text_bytes, 0)
+        files.add(lines)
 
     def flush(self) -> None:
         """Make everything so far readable. Raises OSError."""
@@ -142,22 +190,23 @@ class Store:
                 self._closed_records += files.records
                 self._files = None
 
-    def _statistics(
-        self, payload: Payload, data: Union[bytes, memoryview], digest: bytes, line: Line
-    ) -> Optional[tuple[Any, ...]]:
-        from ascend_dump.writing.summary import summarize
-
-        key = (digest, payload.dtype, payload.strided)
+    def _statistics(self, payload: Payload, data: Union[bytes, memoryview], line: Line) -> Optional[tuple[Any, ...]]:
+        key = (payload.digest, payload.dtype, payload.strided)
         found = self._known_stats.get(key)
         if found is None:
+            from ascend_dump.writing.summary import summarize
+
             try:
-                count, *values = summarize(data, payload.dtype, payload.strided)
+                found = self._chosen(summarize(data, payload.dtype, payload.strided))
             except AscendDumpError:
                 self._note_skipped(f"no statistics for {payload.dtype}", line)
                 return None
-            found = (count, *[value if wanted else None for wanted, value in zip(self._wanted, values)])
             self._known_stats.put(key, found)
         return found
+
+    def _chosen(self, stats: tuple[Any, ...]) -> tuple[Any, ...]:
+        count, *values = stats
+        return (count, *[value if wanted else None for wanted, value in zip(self._wanted, values)])
 
     def _note_skipped(self, reason: str, line: Line) -> None:
         self.skipped[reason] += 1

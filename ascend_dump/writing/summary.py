@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 import os
 import threading
-from typing import Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
 from ascend_dump._errors import NotSupported
 from ascend_dump.writing.dtypes import has_values, numpy_dtype
 
-__all__ = ["prepare", "summarize"]
+if TYPE_CHECKING:
+    from ascend_dump.analysis.statistics import Statistics
+    from ascend_dump.writing.team import Team
+
+__all__ = ["as_stored", "prepare", "summarize"]
 
 #: Longest wait of a fork for what happens under `_busy`, in seconds: a compiler's first run takes some.
 _PATIENCE = 60.0
@@ -23,18 +27,20 @@ _busy = threading.RLock()
 _held = False
 
 
-def prepare() -> None:
-    """Load and compile what most statistics need, before it is in a hurry."""
+def prepare(team: Optional[Team] = None) -> None:
+    """Load and compile what most statistics need, and what the team needs, before it is in a hurry."""
     from ascend_dump.analysis.statistics import warm_up
 
     with _busy:
         warm_up()
+        if team is not None:
+            team.prepare()
 
 
 def summarize(
     data: Union[bytes, memoryview], dtype: str, strided: Optional[tuple[tuple[int, ...], tuple[int, ...]]]
 ) -> tuple[Any, ...]:
-    """The values of `Statistics` in its order, with NaN and Inf as text (JSON has none).
+    """Statistics of bytes, as `as_stored` gives them.
 
     strided: shape and strides in bytes of a view on the data, None for all of it in a row.
     Raises NotSupported or ConfigError for a type without statistics.
@@ -51,7 +57,11 @@ def summarize(
         array = np.ndarray(shape, dtype=kind, buffer=data, strides=strides)
     with _busy:
         # On this thread only: the others belong to the program that is captured.
-        found = statistics(array, threads=1)
+        return as_stored(statistics(array, threads=1))
+
+
+def as_stored(found: Statistics) -> tuple[Any, ...]:
+    """The values in their order, with NaN and Inf as text: JSON has none."""
     count, top, low, mean, norm, *counts = found
     return (count, _plain(top), _plain(low), _plain(mean), _plain(norm), *counts)
 

@@ -131,7 +131,8 @@ class HostWriter(Writer):
             batch, self._batch, self._batch_bytes = self._batch, fresh, 0
             if batch:
                 nbytes = len(batch) * _ITEM_BYTES
-                for _, payload in batch:
+                for item in batch:
+                    payload = item.payload
                     if payload is not None and not payload.counted:
                         payload.counted = True
                         nbytes += payload.nbytes
@@ -201,7 +202,8 @@ class HostWriter(Writer):
                 self._write_records(items)
         finally:
             # Whatever happened, nothing may stay queued: the training thread could wait for it.
-            for _, payload in items:
+            for item in items:
+                payload = item.payload
                 if payload is not None and payload.state != DONE:
                     self._release(payload)
             self._count_stored(len(items) * _ITEM_BYTES)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
+import numpy as np
 import pytest
+import xxhash
 from host_dumps import in_memory, item, line, lines_of, model_directory, noise, put, read, write_step
 
+from ascend_dump.analysis.statistics import Statistics, statistics
 from ascend_dump.writing import DirectWriter, HostWriter, Item, Payload
 from ascend_dump.writing.store import Store
+from ascend_dump.writing.team import Memory
 
 STATS = ("max", "min", "mean", "l2norm", "nan")
 
@@ -133,5 +139,108 @@ def test_nothing_is_written_in_a_forked_child(tmp_path: Path) -> None:
     writer.abandon()
     put(writer, item("child", noise(1, 10)))
     writer.flush()
+    writer.close()
+    assert lines_of(tmp_path) == []
+
+
+class PatientTeam:
+    """Does the work of a team one after the other, and counts the tensors that it is given at once."""
+
+    ready = True
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+
+    def prepare(self) -> None:
+        pass
+
+    def hash(self, memory: Sequence[Memory]) -> list[bytes]:
+        self.given.append(len(memory))
+        return [xxhash.xxh3_128_digest(ctypes.string_at(address, nbytes)) for address, nbytes, _ in memory]
+
+    def statistics(self, memory: Sequence[Memory], dtypes: Sequence[np.dtype[Any]]) -> list[Optional[Statistics]]:
+        return [
+            statistics(np.frombuffer(ctypes.string_at(address, nbytes), dtype)) if dtype.kind == "f" else None
+            for (address, nbytes, _), dtype in zip(memory, dtypes)
+        ]
+
+
+@pytest.mark.parametrize("settings", [{}, {"tensors": False, "stats": STATS}, {"stats": STATS}])
+def test_with_a_team_it_leaves_the_same_files(tmp_path: Path, settings: dict[str, Any]) -> None:
+    found = []
+    team = PatientTeam()
+    for more in ({}, {"team": team}):
+        root = tmp_path / str(len(more))
+        writer = DirectWriter(model_directory(root), metadata={}, **settings, **more)
+        writer.begin_step(0)
+        shared = item("shared", noise(0, 5000))
+        for number in range(5):
+            put(writer, item(f"{number}", noise(number % 3, 40)), Item(line("again", noise(0, 5000)), shared.payload))
+            put(writer, in_memory("here", noise(number, 9000)), item("integers", np.arange(number)))
+            put(writer, Item(line("packed", noise(0, 2), dtype="quint4x2"), Payload(b"12", 0, 2, "quint4x2", (2,))))
+        writer.begin_step(1)
+        put(writer, item("empty", noise(0, 0)), Item(line("none", noise(0, 2), skipped="for a reason"), None))
+        writer.close()
+        assert writer.failure is None
+        files = {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        found.append((files, dict(writer.skipped), writer.bytes_written, writer.logical_bytes, writer.records))
+    assert found[0] == found[1]
+    assert max(team.given) > 5, "they came together"
+
+
+def test_what_waits_for_a_team_is_read_before_its_memory_changes(tmp_path: Path) -> None:
+    writer = DirectWriter(model_directory(tmp_path), metadata={}, team=PatientTeam())
+    writer.begin_step(0)
+    array, before = noise(0, 50_000), noise(0, 50_000).tobytes()
+    one, other = in_memory("a", array), in_memory("b", noise(1, 10))
+    put(writer, one)
+    put(writer, other)
+    assert one.payload is not None
+    assert one.payload.owner is array, "its memory is kept"
+    assert lines_of(tmp_path) == []
+    writer.protect(one.payload)
+    assert one.payload.owner is None, "no memory is kept"
+    array.fill(7)
+    writer.close()
+    assert read(tmp_path) == {(0, "a", "output", 0): before, (0, "b", "output", 0): noise(1, 10).tobytes()}
+
+
+def test_little_waits_for_a_team(tmp_path: Path) -> None:
+    writer = DirectWriter(model_directory(tmp_path), metadata={}, team=PatientTeam())
+    writer.begin_step(0)
+    large = [in_memory(f"{number}", noise(number, 3 << 20)) for number in range(4)]
+    for one in large:
+        put(writer, one)
+    assert [one.payload is not None and one.payload.owner is None for one in large] == [True, True, True, False]
+    small = [item(f"small{number}", noise(number, 4)) for number in range(1000)]
+    for one in small:
+        put(writer, one)
+    assert sum(one.payload is not None and one.payload.owner is not None for one in small) < 300
+    writer.flush()
+    assert writer.records == 1004
+    writer.close()
+    assert len(lines_of(tmp_path)) == 1004
+
+
+def test_a_team_that_fails_is_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class BrokenTeam(PatientTeam):
+        def statistics(self, memory: Sequence[Memory], dtypes: Sequence[np.dtype[Any]]) -> list[Optional[Statistics]]:
+            raise OSError("no threads today")
+
+    writer = DirectWriter(model_directory(tmp_path), metadata={}, tensors=False, stats=STATS, team=BrokenTeam())
+    with caplog.at_level(logging.WARNING, "ascend_dump"):
+        for step in range(2):
+            write_step(writer, step, item("a", noise(0, 10)), item("b", noise(step, 20)))
+    writer.close()
+    assert writer.failure is None
+    assert ["no threads today" in one.getMessage() for one in caplog.records] == [True]
+    assert [one["stats"][0] for one in lines_of(tmp_path)] == [10, 20, 10, 20]
+
+
+def test_a_forked_child_lets_go_of_what_waits(tmp_path: Path) -> None:
+    writer = DirectWriter(model_directory(tmp_path), metadata={}, team=PatientTeam())
+    writer.begin_step(0)
+    put(writer, item("parent", noise(0, 10)))
+    writer.abandon()
     writer.close()
     assert lines_of(tmp_path) == []

@@ -1,0 +1,103 @@
+"""What a tensor is made of: the memory it lies in, how it lies there, and why it cannot be stored."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Optional
+
+import torch
+
+__all__ = ["extent", "is_plain", "quantization", "range_in", "row_major", "storages_of", "unstorable"]
+
+_PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter}
+
+
+def is_plain(kind: type) -> bool:
+    """Whether tensors of this class are their memory: it has no `__torch_dispatch__` of its own."""
+    if kind in _PLAIN:
+        return True
+    plain = getattr(kind, "__torch_dispatch__", None) is torch._C._disabled_torch_dispatch_impl
+    if plain:
+        _PLAIN.add(kind)
+    return plain
+
+
+def storages_of(tensor: torch.Tensor) -> list[Any]:
+    """The memory of a tensor of any layout; nothing where it cannot be had."""
+    if not is_plain(type(tensor)):
+        return []
+    if tensor.layout is torch.strided:
+        return [] if tensor.is_meta else [tensor.untyped_storage()]
+    if tensor.layout is torch.sparse_coo:
+        return [part.untyped_storage() for part in (tensor._indices(), tensor._values())]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [part.untyped_storage() for part in (tensor.crow_indices(), tensor.col_indices(), tensor.values())]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [part.untyped_storage() for part in (tensor.ccol_indices(), tensor.row_indices(), tensor.values())]
+    return []
+
+
+def range_in(tensor: torch.Tensor, storage: Any) -> tuple[int, int]:
+    """The bytes of its storage that a tensor lies in; all of it where that cannot be told."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return 0, storage.nbytes()
+    if not tensor.numel():
+        return 0, 0
+    size = tensor.element_size()
+    begin = tensor.storage_offset() * size
+    return begin, begin + (sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) + 1) * size
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides = []
+    step = 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+@functools.lru_cache(1 << 14)
+def extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, Optional[tuple[int, ...]]]:
+    """Elements of memory from the first to the last, and the shape with its dimensions as they follow each other there.
+
+    That shape is None unless each element has its own place, with no gaps between. The tensor is not empty.
+    """
+    elements = 1 + sum((n - 1) * s for n, s in zip(shape, stride))
+    if all(n == 1 or s == dense for n, s, dense in zip(shape, stride, row_major(shape))):
+        return elements, shape
+    step = 1
+    ordered = []
+    for s, n in sorted(zip(stride, shape)):
+        if n > 1:
+            if s != step:
+                return elements, None
+            step *= n
+        ordered.append(n)
+    return elements, tuple(reversed(ordered))
+
+
+def unstorable(tensor: torch.Tensor) -> str:
+    """Why the bytes of a tensor cannot be stored, empty when they can."""
+    if not is_plain(type(tensor)):
+        return f"a {type(tensor).__name__}"
+    if tensor.layout is not torch.strided:
+        return f"{str(tensor.layout).replace('torch.', '')} layout"
+    if tensor.is_nested:
+        return "nested tensor"
+    if tensor.is_meta:
+        return "meta tensor"
+    if tensor._is_zerotensor() and tensor.numel():
+        return "zero tensor without memory"
+    return ""
+
+
+def quantization(tensor: torch.Tensor) -> dict[str, Any]:
+    if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        return {"scheme": "per_tensor", "scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
+    return {
+        "scheme": "per_channel",
+        "scale": tensor.q_per_channel_scales().tolist(),
+        "zero_point": tensor.q_per_channel_zero_points().tolist(),
+        "axis": tensor.q_per_channel_axis(),
+    }

@@ -1,0 +1,115 @@
+"""Hashes and statistics on borrowed threads: the same as one after the other."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+from importlib.util import find_spec
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ascend_dump.analysis import team as team_module
+from ascend_dump.analysis.statistics import statistics
+from ascend_dump.analysis.team import Team
+
+pytestmark = pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
+
+_CALL = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+FLOATS = ["float32", "bfloat16", "float16", "float64"]
+
+
+def on_three_threads(function: int, argument: int) -> None:
+    # A call through ctypes lets go of the GIL, so they do run at once.
+    threads = [threading.Thread(target=_CALL(function), args=(argument,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def team() -> Team:
+    found = Team(on_three_threads)
+    found.prepare()
+    assert found.ready, "the wheel of xxhash has the function, and numba is here"
+    return found
+
+
+def memory(array: np.ndarray) -> tuple[int, int, Any]:
+    return (array.ctypes.data, array.nbytes, array.view(np.uint8).data)
+
+
+def dtype_named(name: str) -> np.dtype[Any]:
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def test_digests_are_those_of_xxhash(team: Team) -> None:
+    arrays = [np.random.default_rng(size).bytes(size) for size in (1, 3, 16, 17, 128, 129, 240, 241, 5000, 3 << 20)]
+    found = team.hash([memory(np.frombuffer(one, np.uint8)) for one in arrays])
+    assert found == [xxhash.xxh3_128_digest(one) for one in arrays]
+    assert team.hash([]) == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_statistics_are_those_of_each_alone(team: Team, data: st.DataObject) -> None:
+    arrays = []
+    for _ in range(data.draw(st.integers(0, 6))):
+        dtype = dtype_named(data.draw(st.sampled_from(FLOATS)))
+        seed, size = data.draw(st.integers(0, 99)), data.draw(st.integers(1, 3000))
+        array = np.random.default_rng(seed).normal(size=size).astype(dtype)
+        for value in data.draw(st.lists(st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0]), max_size=4)):
+            array[data.draw(st.integers(0, size - 1))] = value
+        arrays.append(array)
+    found = team.statistics([memory(one) for one in arrays], [one.dtype for one in arrays])
+    assert [repr(one) for one in found] == [repr(statistics(array, threads=1)) for array in arrays]
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_a_large_tensor_is_shared_among_threads(team: Team, name: str) -> None:
+    # Small integers: their sums and squares are exact in any order.
+    array = np.random.default_rng(0).integers(-9, 9, 2_500_001).astype(dtype_named(name))
+    array[[5, -1]] = 77, -78
+    assert team.statistics([memory(array)], [array.dtype]) == [statistics(array)]
+
+
+def test_values_beyond_the_range_of_a_sum(team: Team) -> None:
+    array = np.full(600_000, 1e300)
+    (found,) = team.statistics([memory(array)], [array.dtype])
+    assert found == statistics(array)
+    assert found is not None
+    assert found.mean == pytest.approx(1e300)
+
+
+def test_other_types_are_left_to_others(team: Team) -> None:
+    arrays = [np.arange(5), np.array([True]), np.ones(2, ml_dtypes.float8_e4m3fn), np.empty(0, np.float32)]
+    assert team.statistics([memory(one) for one in arrays], [one.dtype for one in arrays]) == [None] * 4
+    packed = np.frombuffer(b"x" + np.ones(3, np.float32).tobytes(), np.uint8)[1:]
+    swapped = np.ones(3, ">f4")
+    assert team.statistics([memory(packed), memory(swapped)], [np.dtype("f4"), swapped.dtype]) == [None, None]
+
+
+def test_it_is_not_ready_where_the_pieces_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Team(on_three_threads)
+    assert not found.ready
+    with monkeypatch.context() as patched:
+        patched.setattr(xxhash, "xxh3_128_digest", lambda data: b"another version's digest")
+        found.prepare()
+        assert not found.ready
+    with monkeypatch.context() as patched:
+        patched.setattr(team_module, "statistics", lambda array: None)
+        found.prepare()
+        assert not found.ready
+    with monkeypatch.context() as patched:
+        patched.delitem(vars(xxhash), "_xxhash")
+        found.prepare()
+        assert not found.ready
+    found.prepare()
+    assert found.ready
