@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import NamedTuple, Optional
+from typing import Callable, NamedTuple, Optional
 
 from ascend_dump._errors import NotSupported, ReadError
 from ascend_dump.analysis.statistics import Statistics
@@ -13,34 +14,40 @@ from ascend_dump.reading import Record
 __all__ = ["Finding", "find_nonfinite", "first_nonfinite"]
 
 
+_Measure = Callable[[Record], Optional[Statistics]]
+
+
 class Finding(NamedTuple):
     """One operator with NaN or Inf in an output.
 
     origin   its inputs are recorded and all of them are finite: it made the value itself
     record   the first output that is not finite, statistics its statistics
-    inputs   the operator's input records
+    inputs   the operator's input records, input_statistics theirs; None for one without values
     """
 
     origin: bool
     record: Record
     statistics: Statistics
     inputs: list[Record]
+    input_statistics: list[Optional[Statistics]]
 
 
-def find_nonfinite(records: Iterable[Record]) -> Iterator[Finding]:
+def find_nonfinite(records: Iterable[Record], measure: Optional[_Measure] = None) -> Iterator[Finding]:
     """Yield the operators of a dump with a non-finite output, in the order they ran.
 
-    Records that hold neither values nor statistics are passed over.
+    measure: gives the statistics of a record, None for one to pass over; by default that is one that holds neither
+             values nor statistics, or cannot be read.
     """
+    measure = measure or _measure
     for _, group in groupby(records, key=_operator):
         members = list(group)
         for record in members:
-            found = _measure(record) if record.io == "output" else None
+            found = measure(record) if record.io == "output" else None
             if found is not None and is_nonfinite(found):
                 inputs = [one for one in members if one.io == "input"]
-                measured = [_measure(one) for one in inputs]
+                measured = [measure(one) for one in inputs]
                 origin = bool(inputs) and not any(one is not None and is_nonfinite(one) for one in measured)
-                yield Finding(origin, record, found, inputs)
+                yield Finding(origin, record, found, inputs, measured)
                 break
 
 
@@ -58,7 +65,13 @@ def first_nonfinite(records: Iterable[Record]) -> Optional[Finding]:
 
 
 def is_nonfinite(statistics: Statistics) -> bool:
-    return bool(statistics.nan or statistics.posinf or statistics.neginf)
+    """Whether these are of a tensor with NaN or Inf in it, as far as they tell."""
+    counts = (statistics.nan, statistics.posinf, statistics.neginf)
+    if any(count is not None for count in counts):
+        return any(counts)
+    # A dump that did not count them still shows them in what it did compute.
+    computed = (statistics.max, statistics.min, statistics.mean)
+    return any(value is not None and not math.isfinite(value) for value in computed)
 
 
 def _operator(record: Record) -> tuple[object, ...]:

@@ -84,7 +84,7 @@ def overflow(path: str, limit: Optional[int], as_json: bool, **selectors: Option
         )
     elif not found:
         print(f"no overflow is recorded in {path}; that is done with scene='overflow'", file=sys.stderr)
-        print(f"`ascend-dump stats {shlex.quote(path)} --nonfinite` looks for NaN and Inf in any dump", file=sys.stderr)
+        print(f"`ascend-dump stats {shlex.quote(path)} --origin` looks for NaN and Inf in any dump", file=sys.stderr)
     code = unreadable.finish()
     return Exit.DIFFERENT if found else code
 

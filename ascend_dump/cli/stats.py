@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -53,23 +52,26 @@ class _Row(NamedTuple):
 @reading_options
 @click.option("--sort", type=click.Choice(["op", *_COLUMNS]), help="Order by a column, numbers largest first.")
 @click.option("--nonfinite", is_flag=True, help="Only tensors that hold NaN or Inf.")
+@click.option("--origin", is_flag=True, help="Only operators that made NaN or Inf of finite inputs, in order.")
 @click.option("--limit", type=click.IntRange(0), default=0, help="At most so many lines; 0: all.")
 def stats(
-    path: str, as_json: bool, sort: Optional[str], nonfinite: bool, limit: int, **selectors: Optional[str]
+    path: str, as_json: bool, sort: Optional[str], nonfinite: bool, origin: bool, limit: int, **selectors: Optional[str]
 ) -> Exit:
     """Print statistics of the tensors of the dump at PATH (default: dumps).
 
     They are those that the dump recorded, else computed from the values. max and min are over
-    the elements that are not NaN.
+    the elements that are not NaN. With --origin each operator is shown with its inputs and the
+    first output that is not finite.
     """
+    from ascend_dump.analysis.nonfinite import is_nonfinite
+
     dump = open_selected(path, selectors)
     unreadable = Unreadable()
-    rows: Iterator[_Row] = (
-        _Row(record, *unreadable.statistics(record)) for record in unreadable.watch(progress(dump, "tensors"))
-    )
+    records = unreadable.watch(progress(dump, "tensors"))
+    rows = _origins(records, unreadable) if origin else (_Row(one, *unreadable.statistics(one)) for one in records)
     if nonfinite:
         # One that cannot be read may hold some, so it stays.
-        rows = (row for row in rows if row.error is not None or _nonfinite(row.found))
+        rows = (row for row in rows if row.error is not None or (row.found is not None and is_nonfinite(row.found)))
     if sort:
         rows = iter(sorted(rows, key=lambda row: _sort_key(row, sort)))
     if limit:
@@ -87,21 +89,27 @@ def stats(
 
         lead = leading_columns(dump)
         written = write_table(_columns(lead), (_cells(row, lead) for row in rows), sys.stdout)
-        if nonfinite and unreadable.seen and not written:
-            print(f"no NaN or Inf in {unreadable.seen} tensors", file=sys.stderr)
+        if unreadable.seen and not written:
+            if origin:
+                print(
+                    f"no operator in {unreadable.seen} records made NaN or Inf of recorded finite inputs; "
+                    "--nonfinite lists all tensors that hold some",
+                    file=sys.stderr,
+                )
+            elif nonfinite:
+                print(f"no NaN or Inf in {unreadable.seen} tensors", file=sys.stderr)
     if not unreadable.seen:
         tell_nothing_matched(path, selectors)
     return unreadable.finish()
 
 
-def _nonfinite(found: Optional[Statistics]) -> bool:
-    if found is None:
-        return False
-    counts = (found.nan, found.posinf, found.neginf)
-    if any(count is not None for count in counts):
-        return any(counts)
-    # A dump that did not count them still shows them in what it did compute.
-    return any(value is not None and not math.isfinite(value) for value in (found.max, found.min, found.mean))
+def _origins(records: Iterator[Record], unreadable: Unreadable) -> Iterator[_Row]:
+    from ascend_dump.analysis.nonfinite import find_nonfinite
+
+    for finding in find_nonfinite(records, lambda record: unreadable.statistics(record)[0]):
+        if finding.origin:
+            yield from (_Row(one, found, None) for one, found in zip(finding.inputs, finding.input_statistics))
+            yield _Row(finding.record, finding.statistics, None)
 
 
 def _sort_key(row: _Row, sort: str) -> tuple[Any, ...]:

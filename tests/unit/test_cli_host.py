@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from host_dumps import item, model_directory, put
 from safetensors.numpy import save_file
 
 import ascend_dump
 from ascend_dump.cli import Exit, main
+from ascend_dump.writing import DirectWriter
 from ascend_dump.writing.layout import Line
 
 RUN = "20260102030405"
@@ -83,6 +85,44 @@ def test_stats_finds_the_overflow(dump: Path, capsys: pytest.CaptureFixture[str]
     [record] = json.loads(out)["records"]
     assert (record["op_name"], record["step"], record["statistics"]["posinf"]) == ("act/exp_0", 1, 1)
     assert record["statistics"]["max"] == "Infinity"
+
+
+def test_stats_finds_who_made_nan_and_inf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    writer = DirectWriter(model_directory(tmp_path), metadata={})
+    finite, wrong = np.ones(3, np.float32), np.array([1, np.inf, np.nan], np.float32)
+    for step in (0, 1):
+        writer.begin_step(step)
+        for seq, (name, given, made) in enumerate(
+            [("mask_0", None, wrong), ("div_0", finite, wrong if step else finite), ("sub_0", wrong, wrong)]
+        ):
+            if given is not None:
+                put(writer, item(name, given, io="input", seq=seq))
+            put(writer, item(name, made, seq=seq), item(name, wrong, seq=seq, index=1))
+    writer.close()
+    code, out, err = run(capsys, "stats", tmp_path, "--origin", "--json")
+    assert code == Exit.OK, err
+    shown = [(one["step"], one["op_name"], one["io"], one["index"]) for one in json.loads(out)["records"]]
+    assert shown == [
+        (0, "div_0", "input", 0),
+        (0, "div_0", "output", 1),
+        (1, "div_0", "input", 0),
+        (1, "div_0", "output", 0),
+    ]
+    code, out, _ = run(capsys, "stats", tmp_path, "--origin", "--step", "1")
+    assert [line.split()[:3] for line in out.splitlines()[1:]] == [["1", "div_0", "input"], ["1", "div_0", "output"]]
+    code, out, err = run(capsys, "stats", tmp_path, "--origin", "--op", "sub*")
+    assert (code, out) == (Exit.OK, "")
+    assert "no operator in 6 records made NaN or Inf of recorded finite inputs" in err
+
+
+def test_a_value_that_cannot_be_read_is_told_while_looking_for_the_origin(
+    dump: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for shard in dump.rglob("*.safetensors"):
+        shard.unlink()
+    code, out, err = run(capsys, "stats", dump, "--origin")
+    assert (code, out) == (Exit.UNREADABLE, "")
+    assert "4 records cannot be read" in err
 
 
 @pytest.mark.parametrize("verb", ["ls", "show", "stats"])

@@ -107,7 +107,7 @@ def test_without_overflow_the_exit_code_is_0(run, tmp_path):
     code, out, err = run("overflow", tmp_path)
     assert (code, out) == (Exit.OK, "")
     assert f"no overflow is recorded in {tmp_path}" in err
-    assert f"`ascend-dump stats {tmp_path} --nonfinite`" in err
+    assert f"`ascend-dump stats {tmp_path} --origin`" in err
     write_record(tmp_path, 1589195081588018, status=0)
     code, out, err = run("overflow", tmp_path)
     assert (code, out) == (Exit.OK, "")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 
 from ascend_dump._errors import CorruptDump
-from ascend_dump.analysis.nonfinite import find_nonfinite, first_nonfinite
+from ascend_dump.analysis.nonfinite import find_nonfinite, first_nonfinite, is_nonfinite
+from ascend_dump.analysis.statistics import Statistics
 from ascend_dump.reading import Record
 
 
@@ -44,6 +46,7 @@ def test_the_origin_has_finite_inputs() -> None:
     assert (found.record.op_name, found.origin) == ("exp", True)
     assert (found.statistics.posinf, found.statistics.count) == (1, 2)
     assert [one.op_name for one in found.inputs] == ["exp"]
+    assert [one and one.max for one in found.input_statistics] == [1000.0]
 
 
 def test_every_operator_with_such_an_output_is_listed_in_order() -> None:
@@ -82,3 +85,12 @@ def test_unreadable_and_empty_records_are_passed_over() -> None:
     found = first_nonfinite([broken, without_values, *CHAIN[3:5]])
     assert found is not None
     assert found.record.op_name == "exp"
+
+
+def test_what_a_dump_computed_tells_where_it_counted_nothing() -> None:
+    assert is_nonfinite(Statistics(3, max=math.inf, min=0.0))
+    assert is_nonfinite(Statistics(3, mean=math.nan))
+    assert not is_nonfinite(Statistics(3, max=1.0, min=0.0, mean=0.5))
+    assert not is_nonfinite(Statistics(3))
+    assert is_nonfinite(Statistics(3, max=1.0, nan=0, neginf=2))
+    assert not is_nonfinite(Statistics(3, max=1.0, nan=0))
