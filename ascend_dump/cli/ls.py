@@ -21,6 +21,7 @@ from ascend_dump.cli._reading import (
     shape_text,
     tell_nothing_matched,
 )
+from ascend_dump.cli._unended import Unended
 
 if TYPE_CHECKING:
     from ascend_dump.reading import Dump, Record
@@ -42,16 +43,25 @@ def ls(path: str, as_json: bool, records: bool, long: bool, **selectors: Optiona
     dump = open_selected(path, selectors)
     totals = _Totals()
     unreadable = Unreadable()
-    found = totals.count(unreadable.watch(progress(dump, "records")))
+    runs = Unended()
+    found = runs.watch(totals.count(unreadable.watch(progress(dump, "records"))))
     if as_json:
         from ascend_dump.report.documents import write_document
 
         listed = (record_fields(record) for record in found)
-        write_document(sys.stdout, "ls", {"path": path, "records": listed, "totals": totals.fields})
+
+        def unended() -> list[dict[str, str]]:
+            return [{"path": str(root), "reason": reason} for root, reason in runs.find()]
+
+        write_document(sys.stdout, "ls", {"path": path, "records": listed, "totals": totals.fields, "unended": unended})
     else:
         _write_text(dump, found, per_record=records or long, long=long)
         if totals.records:
             print(f"\n{totals}")
+        from ascend_dump.report.tables import escape
+
+        for root, reason in runs.find():
+            print(f"{escape(str(root))}: {escape(reason)}", file=sys.stderr)
     if not totals.records:
         tell_nothing_matched(path, selectors)
     return unreadable.finish()

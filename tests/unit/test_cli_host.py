@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,39 @@ def test_stats_finds_the_overflow(dump: Path, capsys: pytest.CaptureFixture[str]
     [record] = json.loads(out)["records"]
     assert (record["op_name"], record["step"], record["statistics"]["posinf"]) == ("act/exp_0", 1, 1)
     assert record["statistics"]["max"] == "Infinity"
+
+
+@pytest.mark.parametrize(
+    ("manifest", "expected"),
+    [
+        ({"state": "complete"}, ""),
+        ({"state": "incomplete", "failure": "the disk is full"}, "the capture ended early: the disk is full"),
+        ({"state": "running", "pid": 2**22 + 1}, "the capture did not end: process 4194305 was killed"),
+        ({"state": "running", "pid": os.getpid()}, f"the capture has not ended: process {os.getpid()} is there"),
+        ({"state": "running", "pid": 1, "host": "elsewhere"}, "another machine"),
+        ({"state": "running", "pid": "x"}, "the capture had not ended"),
+        ({"state": "running", "schema": "somebody/else"}, ""),
+        ({"state": ["running"], "failure": 3}, ""),
+        (b"[" * 100_000, ""),
+        (b"[1]", ""),
+        (b"\xff{", ""),
+        (None, ""),
+    ],
+)
+def test_ls_tells_of_runs_that_did_not_end(
+    dump: Path, capsys: pytest.CaptureFixture[str], manifest: Any, expected: str
+) -> None:
+    root = dump / "worldsize1_global_rank0" / RUN
+    if isinstance(manifest, dict):
+        manifest = json.dumps({"schema": "ascend-dump/host/1", "host": socket.gethostname(), **manifest}).encode()
+    if manifest is not None:
+        (root / "manifest.json").write_bytes(manifest)
+    code, out, err = run(capsys, "ls", dump)
+    assert code == Exit.OK
+    assert out.endswith("2 steps\n")
+    assert (expected in err) if expected else (err == "")
+    unended = json.loads(run(capsys, "ls", dump, "--json")[1])["unended"]
+    assert [(one["path"], expected in one["reason"]) for one in unended] == ([(str(root), True)] if expected else [])
 
 
 def test_stats_finds_who_made_nan_and_inf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
