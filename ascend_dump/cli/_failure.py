@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
 import click
 
-from ascend_dump._errors import AscendDumpError
+from ascend_dump._errors import AscendDumpError, ConfigError
 from ascend_dump._version import __version__
 from ascend_dump.cli._exit import Exit, exit_code, missing_package
 from ascend_dump.cli._root import debugging
@@ -17,6 +18,10 @@ __all__ = ["error_fields", "report"]
 
 def report(error: Exception, args: list[str]) -> Exit:
     """Tell about the error on stderr, and on stdout as JSON where that was asked for."""
+    if type(error) is FileNotFoundError and not _has_directory():
+        error = ConfigError(
+            "the working directory of this shell is not there any more", hint="change to another one, then try again"
+        ).with_traceback(error.__traceback__)
     mine = args[: args.index("--")] if "--" in args else args
     if "--debug" in mine or debugging():
         import traceback
@@ -49,6 +54,14 @@ def error_fields(error: Exception) -> dict[str, Any]:
             if getattr(error, name, None) is not None:
                 fields[name] = getattr(error, name)
     return fields
+
+
+def _has_directory() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
 
 
 def _missing(error: Exception) -> str:

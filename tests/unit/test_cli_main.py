@@ -117,6 +117,22 @@ def test_a_fault_of_ours_says_how_to_report_it(verb: Any, capsys: pytest.Capture
     assert json.loads(out)["error"] == {"type": "ZeroDivisionError", "message": "division by zero"}
 
 
+@pytest.mark.parametrize("arguments", [["doctor"], ["check", "FILE"]])
+def test_a_working_directory_that_is_gone_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    file = tmp_path / "acl.json"
+    file.write_text('{"dump": {"dump_path": "d", "dump_mode": "all"}}')
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main([str(file) if one == "FILE" else one for one in arguments]) == Exit.USAGE
+    err = capsys.readouterr().err
+    assert "the working directory of this shell is not there any more" in err
+    assert "internal error" not in err
+
+
 def test_a_missing_dependency_is_named(verb: Any, capsys: pytest.CaptureFixture[str]) -> None:
     verb(raising(ModuleNotFoundError("No module named 'msgspec.json'", name="msgspec.json")))
     assert main(["explain"]) == Exit.UNAVAILABLE
