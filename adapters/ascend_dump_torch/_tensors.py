@@ -27,7 +27,6 @@ _SWEEP = 4
 
 _NAMES: dict[torch.dtype, str] = {}
 _strided = torch.strided
-_Range = tuple[int, int, Payload]
 _ViewKey = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 #: Type, shape, bytes and device; where it lies, as `Line` has it; where it begins in the payload; the payload.
 _View = tuple[tuple[str, tuple[int, ...], int, str], tuple[Any, ...], int, Payload]
@@ -50,7 +49,8 @@ class _Known(msgspec.Struct, eq=False):
     handle       a weak reference: PyTorch reuses the key, an address, only after it is given back
     unset        nobody has written to it since it was allocated, as far as is known
     in_flight    ranges of bytes that collectives write right now, as far as is known
-    views        tensors on `ranges`, by what makes them one, and what is recorded of each
+    ranges       from and to which byte they go, the type they are stored as, and their payload
+    views        tensors on them, by what makes them one, and what is recorded of each
     pending      payloads whose bytes are still this memory, of whatever version
     """
 
@@ -61,7 +61,7 @@ class _Known(msgspec.Struct, eq=False):
     unseen_writes: bool = False
     unset: bool = False
     in_flight: list[tuple[int, int]] = []
-    ranges: list[_Range] = []
+    ranges: dict[tuple[int, int, str], Payload] = {}
     views: dict[_ViewKey, _View] = {}
     pending: list[Payload] = []
 
@@ -120,6 +120,7 @@ class Tensors:
     def forget(self) -> None:
         """Forget everything: from now on writes are not seen, so nothing may stay queued as it is."""
         known, self._known = self._known, {}
+        self._used, self._just_used = [], []
         for one in known.values():
             self._secure(one)
             torch.UntypedStorage._free_weak_ref(one.handle)
@@ -262,13 +263,14 @@ class Tensors:
         # Memory that others share cannot be resized: numpy, another process, a file.
         trusted = plain and not known.unseen_writes and storage.resizable() and not self._rehash
         if trusted:
-            for low, high, payload in known.ranges:
-                if self._whole:
-                    if low == begin and high == begin + span and dense is not None and payload.dtype == dtype:
-                        return _keep_view(known, key, line, payload)
-                elif low <= begin and begin + span <= high:
-                    line.offset = begin - low
-                    return _keep_view(known, key, line, payload)
+            found = known.ranges.get((begin, begin + span, dtype)) if dense is not None else None
+            if found is None and not self._whole:
+                for (low, high, _), around in known.ranges.items():
+                    if low <= begin and begin + span <= high:
+                        found, line.offset = around, begin - low
+                        break
+            if found is not None:
+                return _keep_view(known, key, line, found)
         if not plain or span > nbytes or (dense is None and not tensor.is_cpu):
             # Elements with gaps between them, or not as they stand in memory: stored on their own.
             line.stored_stride = row_major(shape)
@@ -287,7 +289,7 @@ class Tensors:
             # Keeps the strides of a dense tensor.
             payload = self._own(tensor.cpu(), dtype, dense or shape, span)
         if trusted and payload.strided is None:
-            known.ranges.append((begin, begin + span, payload))
+            known.ranges[begin, begin + span, dtype] = payload
             return _keep_view(known, key, line, payload)
         return Item(line, payload)
 

@@ -119,7 +119,7 @@ def measure(model_name: str, row: str, rounds: int, directory: Path) -> dict[str
         "files": len(files) / STEPS,
         "written": written / STEPS,
         "write": _write_floor(written, directory) / min(plain) if written else 0.0,
-        "overhead": max(min(captured) - min(plain), 1e-9) / STEPS,
+        "overhead": (min(captured) - min(plain)) / STEPS,
         **found,
     }
     result.setdefault("logical", result["written"])
@@ -229,10 +229,11 @@ def main(argv: list[str] | None = None) -> int:
                 failed += not missing
                 continue
             found = json.loads(done.stdout.splitlines()[-1])
+            # Beside noise there is nothing to divide by.
+            speed = found["logical"] / found["overhead"] / 1e9 if found["best"] > 1.05 else None
             print(
                 f"{model:12} {row:22} {found['best']:5.2f}x {found['median']:6.2f}x {found['files']:10.1f} "
-                f"{found['written'] / 1e6:8.1f} {found['write']:5.2f}x "
-                f"{found['logical'] / found['overhead'] / 1e9:6.1f}",
+                f"{found['written'] / 1e6:8.1f} {found['write']:5.2f}x {'-' if speed is None else f'{speed:.1f}':>6}",
                 flush=True,
             )
     print("GB/s: bytes of all records of a step, per second that the step takes longer")
