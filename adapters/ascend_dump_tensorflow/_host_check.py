@@ -73,3 +73,22 @@ def _of_optimizers(request: DumpRequest, target: Any) -> Iterator[Problem]:
             "options={'optimize': True} leaves it on",
             "options.optimize",
         )
+    if target is not None and not request.options.get("optimize", False) and _merges_operators():
+        yield Problem(
+            "AD299",
+            "warning",
+            "oneDNN is on in this process: it merges operators such as Conv2D and BiasAdd into one, which has the name "
+            "of the last of them; the outputs of the others are not recorded",
+            "set TF_ENABLE_ONEDNN_OPTS=0 before TensorFlow is imported; last bits may differ",
+            "options.optimize",
+        )
+
+
+def _merges_operators() -> bool:
+    """Whether oneDNN rewrites graphs: by default on CPUs with AVX-512 VNNI or AMX; no session can leave it out."""
+    try:
+        from tensorflow.python.util import _pywrap_util_port as port
+
+        return bool(port.IsMklEnabled())
+    except (ImportError, AttributeError):
+        return False

@@ -46,7 +46,7 @@ def _manifest(root: Path) -> dict[str, Any]:
     try:
         with open(root / MANIFEST, "rb") as file:
             found = msgspec.json.decode(file.read(_MOST_BYTES))
-    except (OSError, ValueError, RecursionError):  # a dump of something else, or nobody's
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):  # a dump of something else, or nobody's
         return {}
     ours = isinstance(found, dict) and str(found.get("schema")).startswith("ascend-dump/host/")
     return found if ours else {}

@@ -189,7 +189,8 @@ def test_children(launched: Launched) -> None:
     starts = {}
     for run in dump.known_values("run"):
         records = list(dump.select("addmm_0", io="input", index=1, run=run))
-        starts[int(records[0].numpy()[0, 0])] = [record.step for record in records]
+        if records:  # what a crash left may be anything
+            starts[int(records[0].numpy()[0, 0])] = [record.step for record in records]
     assert {start: starts[start] for start in (1, 2, 3)} == {1: [0, 1], 2: [0, 1], 3: [0, 1]}
     states = sorted(manifest["state"] for manifest in launched.manifests())
     assert states == ["complete", "complete", "complete", "running"]

@@ -9,6 +9,8 @@ import pytest
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
+# What operators are merged would depend on the CPU that the tests run on.
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -14,6 +14,7 @@ from test_tf_host import (  # noqa: F401  (collected here)
     test_every_input_is_the_output_it_comes_from,
     test_loop_bodies_are_seen_once_for_each_iteration,
     test_only_the_branch_taken_is_seen,
+    test_operators_that_onednn_merges_are_told,
     test_side_effects_happen_once,
     test_threads_have_their_own_runs,
     test_training_is_the_same_with_and_without_a_capture,
