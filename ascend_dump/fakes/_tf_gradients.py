@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Callable, Optional
 
 from ascend_dump._errors import NotSupported
-from ascend_dump.fakes._tf_graph import Operation, Tensor, current
+from ascend_dump.fakes._tf_graph import Operation, Tensor, TensorShape, as_dtype, current
 from ascend_dump.fakes._tf_ops import FUNCTIONS as TF
 from ascend_dump.fakes._tf_ops import apply, convert, group
 from ascend_dump.fakes._tf_variables import TRAINABLE, global_step
@@ -17,23 +17,38 @@ _Gradient = Callable[[Operation, Tensor], Sequence[Optional[Tensor]]]
 _GRADIENTS: dict[str, _Gradient] = {}
 #: No gradient goes through these.
 _STOPS = frozenset(
-    ("Const", "Placeholder", "Shape", "ArgMax", "Equal", "Greater", "Less", "IteratorGetNext", "Variable")
+    (
+        *("Const", "Placeholder", "Shape", "ArgMax", "Equal", "Greater", "Less", "IteratorGetNext", "Variable"),
+        *("StopGradient", "Assign", "AssignAdd", "AssignSub", "ApplyGradientDescent"),
+    )
 )
 
 
-def gradients(ys: Any, xs: Sequence[Any], grad_ys: Any = None, name: str = "gradients") -> list[Optional[Tensor]]:
-    """Of the sum of `ys` by each of `xs`, None where it does not depend on it.
+def gradients(ys: Any, xs: Any, grad_ys: Any = None, name: str = "gradients") -> list[Optional[Tensor]]:
+    """Of the sum of `ys` by each of `xs`, None where it does not depend on it. grad_ys: weights in place of ones.
 
     Raises NotSupported for an operation whose gradient the stand-in does not have.
     """
     targets = [convert(each) for each in (ys if isinstance(ys, (list, tuple)) else [ys])]
-    sources = [convert(each) for each in xs]
+    # A variable stands for all readings of it.
+    sources = [
+        each._as_graph_element() if hasattr(each, "_as_tensor") else convert(each)
+        for each in (xs if isinstance(xs, (list, tuple)) else [xs])
+    ]
+    weights = list(grad_ys) if isinstance(grad_ys, (list, tuple)) else [grad_ys] * len(targets)
+    if len(weights) != len(targets):
+        raise ValueError(f"Passed {len(weights)} grad_ys for {len(targets)} ys")
     graph = targets[0].graph
     with graph.as_default(), graph.name_scope(name):
         known: dict[Tensor, list[Tensor]] = {}
         for number, target in enumerate(targets):
-            one = TF["constant"](1, target.dtype.base_dtype, name=f"grad_ys_{number}")
-            known[target] = [apply("Fill", [apply("Shape", [target]).outputs[0], one], f"grad_ys_{number}").outputs[0]]
+            if weights[number] is None:
+                one = TF["constant"](1, target.dtype.base_dtype, name=f"grad_ys_{number}")
+                begin = apply("Fill", [apply("Shape", [target]).outputs[0], one], f"grad_ys_{number}").outputs[0]
+            else:
+                begin = convert(weights[number], target.dtype.base_dtype, f"grad_ys_{number}")
+                target.shape.merge_with(begin.shape)
+            known.setdefault(target, []).append(begin)
         for op in _between(targets, sources):
             given = [known[output] for output in op.outputs if output in known]
             if not given or op.type in _STOPS:
@@ -86,9 +101,18 @@ def _gradient(*types: str) -> Callable[[_Gradient], _Gradient]:
     return register
 
 
-def _like(grad: Tensor, tensor: Tensor) -> Tensor:
-    """The gradient of a broadcast input: summed over what was broadcast."""
-    have, want = grad.shape.as_list(), tensor.shape.as_list()
+def _like(grad: Tensor, op: Operation, number: int) -> Tensor:
+    """The gradient of an input that may have been broadcast: summed over what was."""
+    tensor, other = op.inputs[number], op.inputs[1 - number]
+    have, want, beside = grad.shape.as_list(), tensor.shape.as_list(), other.shape.as_list()
+    if any(dim is None and against != 1 for dim, against in zip(want[::-1], beside[::-1])):
+        shapes = [apply("Shape", [each]).outputs[0] for each in op.inputs]
+        axes_spec = [(as_dtype("int32"), TensorShape([None]))] * 2
+        over = apply("BroadcastGradientArgs", shapes, None, None, axes_spec).outputs[number]
+        sum_spec = [(grad.dtype.base_dtype, TensorShape(None))]
+        found = apply("Sum", [grad, over], "Sum", {"keep_dims": False}, sum_spec).outputs[0]
+        spec = [(tensor.dtype.base_dtype, tensor.shape)]
+        return apply("Reshape", [found, shapes[number]], None, None, spec).outputs[0]
     if have == want:
         return grad
     extra = len(have) - len(want)
@@ -100,25 +124,25 @@ def _like(grad: Tensor, tensor: Tensor) -> Tensor:
 
 @_gradient("Add", "AddV2")
 def _of_add(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
-    return [_like(grad, each) for each in op.inputs]
+    return [_like(grad, op, 0), _like(grad, op, 1)]
 
 
 @_gradient("Sub")
 def _of_sub(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
-    return [_like(grad, op.inputs[0]), _like(-grad, op.inputs[1])]  # type: ignore[operator]  # set on the class
+    return [_like(grad, op, 0), _like(-grad, op, 1)]  # type: ignore[operator]  # set on the class
 
 
 @_gradient("Mul")
 def _of_mul(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
     x, y = op.inputs
-    return [_like(TF["multiply"](grad, y), x), _like(TF["multiply"](x, grad), y)]
+    return [_like(TF["multiply"](grad, y), op, 0), _like(TF["multiply"](x, grad), op, 1)]
 
 
 @_gradient("RealDiv")
 def _of_div(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]:
-    x, y = op.inputs
+    _, y = op.inputs
     by_y = TF["multiply"](grad, TF["divide"](TF["negative"](op.outputs[0]), y))
-    return [_like(TF["divide"](grad, y), x), _like(by_y, y)]
+    return [_like(TF["divide"](grad, y), op, 0), _like(by_y, op, 1)]
 
 
 @_gradient("Neg")
@@ -256,6 +280,7 @@ class GradientDescentOptimizer(_Optimizer):
 
     def _update(self, grad: Tensor, variable: Any, name: str) -> Operation:
         ref = variable._as_graph_element()
+        ref.shape.merge_with(grad.shape)
         rate = convert(self._rate, ref.dtype.base_dtype, "learning_rate")
         spec = [(ref.dtype, ref.shape)]
         return apply("ApplyGradientDescent", [ref, rate, grad], f"{name}/ApplyGradientDescent", None, spec)

@@ -75,6 +75,16 @@ class TensorShape:
     def is_fully_defined(self) -> bool:
         return self._dims is not None and None not in self._dims
 
+    def merge_with(self, other: Any) -> TensorShape:
+        """What either knows. Raises ValueError where the two differ."""
+        shape = other if isinstance(other, TensorShape) else TensorShape(other)
+        if self._dims is None or shape._dims is None:
+            return self if shape._dims is None else shape
+        pairs = list(zip(self._dims, shape._dims))
+        if len(self._dims) != len(shape._dims) or any(None not in pair and pair[0] != pair[1] for pair in pairs):
+            raise ValueError(f"Shapes {self!r} and {shape!r} are incompatible")
+        return TensorShape([two if one is None else one for one, two in pairs])
+
     def __getitem__(self, at: int) -> Optional[int]:
         return self.as_list()[at]
 
@@ -97,6 +107,9 @@ class TensorShape:
 
 class Tensor:
     """One output of an operation."""
+
+    #: An array on the left leaves the arithmetic to the tensor.
+    __array_priority__ = 100
 
     def __init__(self, op: Operation, index: int, dtype: DType, shape: TensorShape) -> None:
         self.op = op
@@ -121,7 +134,8 @@ class Tensor:
         return self._shape
 
     def set_shape(self, shape: Any) -> None:
-        self._shape = shape if isinstance(shape, TensorShape) else TensorShape(shape)
+        """What is known already stays known. Raises ValueError where the two differ."""
+        self._shape = self._shape.merge_with(shape)
 
     def consumers(self) -> list[Operation]:
         return list(self._consumers)
@@ -257,7 +271,7 @@ class Graph:
         try:
             yield self
         finally:
-            _stack.remove(self)
+            _drop(_stack, self)
 
     def finalize(self) -> None:
         self.finalized = True
@@ -312,6 +326,11 @@ _stack: list[Graph] = [Graph()]
 _sessions: list[Any] = []
 
 
+def _drop(stack: list[Any], item: Any) -> None:
+    """Without its innermost place; an outer one of the same graph or session stays."""
+    del stack[len(stack) - 1 - stack[::-1].index(item)]
+
+
 class current:  # noqa: N801  (a namespace of what is the default now)
     """The default graph and session of the process."""
 
@@ -329,7 +348,7 @@ class current:  # noqa: N801  (a namespace of what is the default now)
 
     @staticmethod
     def leave(session: Any) -> None:
-        _sessions.remove(session)
+        _drop(_sessions, session)
 
     @staticmethod
     def begin() -> None:

@@ -5,10 +5,13 @@ Operations with a state (variables, iterators, random numbers, functions) are in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ascend_dump._errors import NotSupported
+from ascend_dump.fakes._tf_checks import check_types
 from ascend_dump.fakes._tf_graph import DType, Tensor, TensorShape, as_dtype
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ KERNELS: dict[str, _Kernel] = {}
 
 #: Sizes that stand for an unknown one; a result's dimension that differs between them is unknown too.
 _PROBES = (2, 3)
+_MOST_GUESSES = 2000
 
 
 def compute(op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[_Array, ...]:
@@ -45,25 +49,77 @@ def compute(op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> tu
 def infer(op_type: str, inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> list[tuple[DType, TensorShape]]:
     """Types and static shapes of the outputs, found by computing on zeros of the static shapes.
 
-    Raises ValueError for inputs that do not fit together, NotSupported as `compute`.
+    Raises TypeError for types that the operation does not take, ValueError for inputs that do not fit together,
+    NotSupported as `compute`.
     """
-    runs = [compute(op_type, [_probe(tensor, size) for tensor in inputs], attrs) for size in _PROBES]
+    check_types(op_type, inputs)
+    if op_type == "Reshape":
+        return [(inputs[0].dtype.base_dtype, _reshaped(inputs[0].shape, inputs[1]))]
+    try:
+        runs = [compute(op_type, [_probe(tensor, size, op_type) for tensor in inputs], attrs) for size in _PROBES]
+    except (ValueError, IndexError) as error:
+        runs = list(_guess(op_type, inputs, attrs))
+        if not runs:
+            raise ValueError(str(error)) from None
     found = []
-    for one, other in zip(*runs):
-        same = one.ndim == other.ndim
-        dims = [a if a == b else None for a, b in zip(one.shape, other.shape)] if same else None
-        found.append((as_dtype(one.dtype), TensorShape(dims)))
+    for several in zip(*runs):
+        same = len({one.ndim for one in several}) == 1
+        dims = [a[0] if len(set(a)) == 1 else None for a in zip(*(one.shape for one in several))] if same else None
+        found.append((as_dtype(several[0].dtype), TensorShape(dims)))
     return found
 
 
-def _probe(tensor: Tensor, size: int) -> _Array:
+def _guess(op_type: str, inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> Iterator[tuple[_Array, ...]]:
+    """What comes out for those sizes of each unknown dimension by itself that fit together."""
+    import numpy as np
+
+    samples = [_probe(tensor, 1, op_type) for tensor in inputs]
+    places = [(at, axis) for at, each in enumerate(inputs) for axis, dim in enumerate(each.shape) if dim is None]
+    sizes = sorted({1, *_PROBES, *(dim for each in inputs for dim in each.shape if dim is not None)})
+    if not places or len(sizes) ** len(places) > _MOST_GUESSES:
+        return
+    for chosen in itertools.product(sizes, repeat=len(places)):
+        shapes = [list(sample.shape) for sample in samples]
+        for (at, axis), size in zip(places, chosen):
+            shapes[at][axis] = size
+        filled = [
+            np.zeros(shape, sample.dtype) if any(at == place for place, _ in places) else sample
+            for at, (shape, sample) in enumerate(zip(shapes, samples))
+        ]
+        try:
+            yield compute(op_type, filled, attrs)
+        except (ValueError, IndexError):
+            continue
+
+
+def _reshaped(shape: TensorShape, wanted: Tensor) -> TensorShape:
+    """Raises ValueError for another number of elements."""
+    if wanted.op.type == "Shape":
+        return wanted.op.inputs[0].shape
+    if wanted.op.type != "Const":
+        rank = wanted.shape[0] if wanted.shape.is_fully_defined() else None
+        return TensorShape(None if rank is None else [None] * rank)
+    dims: list[Optional[int]] = [int(dim) for dim in wanted.op.attrs["value"].reshape(-1)]
+    if dims.count(-1) > 1:
+        raise ValueError(f"Cannot reshape to {dims}: can only specify one unknown dimension")
+    rest = math.prod(dim for dim in dims if dim is not None and dim != -1)
+    if not shape.is_fully_defined():
+        return TensorShape([None if dim == -1 else dim for dim in dims])
+    size = math.prod(dim or 0 for dim in shape)
+    if (size % rest if rest else size) if -1 in dims else size != rest:
+        raise ValueError(f"Cannot reshape a tensor with {size} elements to shape {dims}")
+    return TensorShape([(size // rest if rest else 0) if dim == -1 else dim for dim in dims])
+
+
+def _probe(tensor: Tensor, size: int, op_type: str) -> _Array:
     import numpy as np
 
     known = tensor.op.attrs.get("value")
-    if known is not None and tensor.op.type == "Const":
+    # Labels are looked at in a run only.
+    if known is not None and tensor.op.type == "Const" and op_type != "SparseSoftmaxCrossEntropyWithLogits":
         return np.asarray(known)
     if tensor.op.type == "Shape":
-        return np.array(_probe(tensor.op.inputs[0], size).shape, np.int32)
+        return np.array(_probe(tensor.op.inputs[0], size, op_type).shape, np.int32)
     if tensor.shape.ndims is None:
         raise NotSupported(
             f"{tensor.name} has no static rank, which the stand-in for tensorflow needs", hint="give it a shape"
@@ -128,6 +184,19 @@ def _identity(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     return inputs[0]
 
 
+@_kernel("BroadcastGradientArgs")
+def _broadcast(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    """For two shapes the axes of the common one along which each is repeated."""
+    import numpy as np
+
+    rank = max(len(shape) for shape in inputs)
+    first, second = (np.concatenate([np.ones(rank - len(shape), np.int32), shape]) for shape in inputs)
+    return tuple(
+        np.array([at for at in range(rank) if one[at] == 1 and (other[at] != 1 or at < rank - len(own))], np.int32)
+        for one, other, own in ((first, second, inputs[0]), (second, first, inputs[1]))
+    )
+
+
 @_kernel("NoOp")
 def _nothing(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     return ()
@@ -136,6 +205,8 @@ def _nothing(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
 @_kernel("MatMul", "BatchMatMulV2")
 def _matmul(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     first, second = inputs
+    if first.ndim < 2 or second.ndim < 2:
+        raise ValueError(f"Shape must be rank 2 but is rank {min(first.ndim, second.ndim)} for a factor of MatMul")
     first = first.swapaxes(-1, -2) if attrs.get("transpose_a") else first
     second = second.swapaxes(-1, -2) if attrs.get("transpose_b") else second
     return first @ second
@@ -143,6 +214,8 @@ def _matmul(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
 
 @_kernel("BiasAdd")
 def _bias_add(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    if inputs[1].shape != inputs[0].shape[-1:]:
+        raise ValueError(f"A bias of shape {inputs[1].shape} does not fit to {inputs[0].shape}")
     return inputs[0] + inputs[1]
 
 
@@ -174,6 +247,8 @@ def _sigmoid(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
 def _softmax(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     import numpy as np
 
+    if inputs[0].ndim == 0:
+        raise ValueError("Shape must be at least rank 1 but is rank 0 for Softmax")
     powers = np.exp(inputs[0] - inputs[0].max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)
 
@@ -183,6 +258,10 @@ def _sparse_cross_entropy(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> An
     import numpy as np
 
     logits, labels = inputs
+    if labels.shape != logits.shape[:-1]:
+        raise ValueError(f"Labels of shape {labels.shape} do not fit to logits of shape {logits.shape}")
+    if labels.size and not 0 <= labels.min() <= labels.max() < logits.shape[-1]:
+        raise ValueError(f"Received a label value outside the valid range of [0, {logits.shape[-1]})")
     chosen = np.eye(logits.shape[-1], dtype=logits.dtype)[labels]
     return _cross_entropy([logits, chosen], attrs)
 
@@ -199,9 +278,19 @@ def _cross_entropy(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
     return -(labels * logs).sum(axis=-1), likely - labels
 
 
+def _extreme_of_nothing(array: _Array, method: str, axes: tuple[int, ...], keep: bool) -> _Array:
+    import numpy as np
+
+    low, high = (-np.inf, np.inf) if array.dtype.kind == "f" else (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max)
+    found: _Array = getattr(array, method)(axis=axes, keepdims=keep, initial=low if method == "max" else high)
+    return found
+
+
 def _reduction(method: str) -> _Kernel:
     def call(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         axes = tuple(int(axis) for axis in inputs[1].reshape(-1))
+        if method in ("max", "min") and not inputs[0].size:
+            return _extreme_of_nothing(inputs[0], method, axes, bool(attrs.get("keep_dims")))
         found = getattr(inputs[0], method)(axis=axes, keepdims=bool(attrs.get("keep_dims")))
         return found.astype(inputs[0].dtype)
 
@@ -214,9 +303,7 @@ for _type, _name in {"Mean": "mean", "Sum": "sum", "Max": "max", "Min": "min", "
 
 @_kernel("ArgMax")
 def _arg_max(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    import numpy as np
-
-    return inputs[0].argmax(axis=int(inputs[1])).astype(np.int64)
+    return inputs[0].argmax(axis=int(inputs[1])).astype(attrs["output_type"])
 
 
 @_kernel("Cast")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from ascend_dump.fakes._tf_graph import Graph, Operation, Tensor, current
+from ascend_dump.fakes._tf_graph import Graph, Operation, Tensor, TensorShape, current
 from ascend_dump.fakes._tf_kernels import compute
 from ascend_dump.fakes._tf_proto import messages
 
@@ -78,7 +79,8 @@ class FetchHandler:
         """Raises TypeError for what cannot be fetched, ValueError for what is not in the graph."""
         if isinstance(fetch, Mapping):
             named = {key: self._take(value) for key, value in fetch.items()}
-            return lambda values: {key: part(values) for key, part in named.items()}
+            form = OrderedDict if isinstance(fetch, OrderedDict) else dict
+            return lambda values: form((key, part(values)) for key, part in named.items())
         if isinstance(fetch, (list, tuple)):
             parts = [self._take(each) for each in fetch]
             kind = type(fetch)
@@ -182,15 +184,13 @@ class BaseSession:
         todo = list(roots)
         while todo:
             op = todo.pop()
-            if op in reached:
+            if op in reached or (op.outputs and all(tensor in known for tensor in op.outputs)):
                 continue
             reached.add(op)
             todo += [tensor.op for tensor in op.inputs if tensor not in known]
             todo += op.control_inputs
         # Operations are made after their inputs, so their order is one in which they can run.
         for op in sorted(reached, key=lambda each: each._id):
-            if op.outputs and all(tensor in known for tensor in op.outputs):
-                continue
             inputs = [known[tensor] for tensor in op.inputs]
             for tensor, value in zip(op.outputs, self._run_op(op, inputs)):
                 known.setdefault(tensor, value)
@@ -217,6 +217,10 @@ class BaseSession:
             raise FailedPreconditionError(None, value.op, f"Attempting to use uninitialized value {value.op.name}")
         return self._variables[value.op]
 
+    def _has(self, op: Operation) -> bool:
+        """Whether this variable has a value."""
+        return op in self._variables
+
     # Operations with a state.
 
     def _variable(self, op: Operation, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -228,13 +232,22 @@ class BaseSession:
             value = self._plain(ref) + value
         elif op.type == "AssignSub":
             value = self._plain(ref) - value
-        self._variables[ref.op] = value.copy()
+        self._put(op, ref, value)
         return [ref]
 
     def _descend(self, op: Operation, inputs: Sequence[Any]) -> Sequence[Any]:
         ref, rate, gradient = inputs[0], self._plain(inputs[1]), self._plain(inputs[2])
-        self._variables[ref.op] = self._plain(ref) - rate * gradient
+        if gradient.shape != self._plain(ref).shape:
+            raise InvalidArgumentError(None, op, f"var and delta do not have the same shape, {gradient.shape}")
+        self._put(op, ref, self._plain(ref) - rate * gradient)
         return [ref]
+
+    def _put(self, op: Operation, ref: _Ref, value: _Array) -> None:
+        if list(value.shape) != ref.op.outputs[0].shape.as_list():
+            raise InvalidArgumentError(
+                None, op, f"Assign requires shapes of both tensors to match: {ref.op.outputs[0].shape}, {value.shape}"
+            )
+        self._variables[ref.op] = value.copy()
 
     def _placeholder(self, op: Operation, inputs: Sequence[Any]) -> Sequence[Any]:
         raise InvalidArgumentError(None, op, f"You must feed a value for placeholder tensor {op.name!r}")
@@ -307,11 +320,13 @@ class InteractiveSession(BaseSession):
 
     def __init__(self, target: str = "", graph: Optional[Graph] = None, config: Any = None) -> None:
         super().__init__(target, graph, config=config)
-        current.enter(self)
+        self._entered = contextlib.ExitStack()
+        if graph is not None:
+            self._entered.enter_context(graph.as_default())
+        self._entered.enter_context(self.as_default())
 
     def close(self) -> None:
-        if not self._closed:
-            current.leave(self)
+        self._entered.close()
         super().close()
 
 
@@ -326,10 +341,11 @@ def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], nam
         with body.as_default():
             found = function()
             flat = [convert(each) for each in (found if isinstance(found, (list, tuple)) else [found])]
-            built.append((body, [body.capture(each) for each in flat], isinstance(found, (list, tuple))))
-    (then_body, then_outputs, listed), (else_body, else_outputs, _) = built
-    specs = [(tensor.dtype.base_dtype, tensor.shape) for tensor in then_outputs]
-    if [dtype for dtype, _ in specs] != [tensor.dtype.base_dtype for tensor in else_outputs]:
+            form = next((each for each in (tuple, list) if isinstance(found, each)), None)
+            built.append((body, [body.capture(each) for each in flat], form))
+    (then_body, then_outputs, kind), (else_body, else_outputs, _) = built
+    specs = [(one.dtype.base_dtype, _common(one, two)) for one, two in zip(then_outputs, else_outputs)]
+    if [tensor.dtype.base_dtype for tensor in then_outputs] != [tensor.dtype.base_dtype for tensor in else_outputs]:
         raise ValueError("Outputs of true_fn and false_fn must have the same number and types.")
     captured = list(dict.fromkeys([*then_body.captures, *else_body.captures]))
     attrs = {
@@ -338,4 +354,13 @@ def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], nam
         "captured": captured,
     }
     op = apply("If", [pred, *captured], name or "cond", attrs, specs)
-    return op.outputs if listed else op.outputs[0]
+    if len(op.outputs) == 1 and kind is not tuple:
+        return op.outputs[0]
+    return op.outputs[0] if kind is None else kind(op.outputs)
+
+
+def _common(one: Tensor, other: Tensor) -> TensorShape:
+    """What is known of a tensor that may be either."""
+    if one.shape.ndims is None or one.shape.ndims != other.shape.ndims:
+        return TensorShape(None)
+    return TensorShape([a if a == b else None for a, b in zip(one.shape, other.shape)])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
+from ascend_dump._errors import NotSupported
 from ascend_dump.fakes._tf_graph import DType, Operation, Tensor, TensorShape, as_dtype, current
+from ascend_dump.fakes._tf_ops import FUNCTIONS as TF
 from ascend_dump.fakes._tf_ops import OPERATORS, apply, convert, group
 
 __all__ = ["FUNCTIONS", "INITIALIZERS", "Variable", "global_step"]
@@ -17,6 +20,8 @@ _SCOPE = "__variable_scope"
 
 class Variable:
     """`tf.Variable` with ref semantics. Raises ValueError for a value of unknown shape."""
+
+    __array_priority__ = 100
 
     def __init__(
         self,
@@ -42,7 +47,7 @@ class Variable:
             self._snapshot = graph.create_op("Identity", [self._variable], plain, "read").outputs[0]
         for collection in collections or [GLOBAL]:
             graph.add_to_collection(collection, self)
-        if trainable and not collections:
+        if trainable and TRAINABLE not in (collections or ()):
             graph.add_to_collection(TRAINABLE, self)
 
     @property
@@ -75,13 +80,20 @@ class Variable:
         return apply("Identity", [self._variable], None, None, [(self.dtype.base_dtype, self.shape)]).outputs[0]
 
     def assign(self, value: Any, name: Optional[str] = None) -> Tensor:
-        return _assign("Assign", self._variable, convert(value, self.dtype.base_dtype), name)
+        return _assign("Assign", self._variable, self._fitting(value), name)
 
     def assign_add(self, delta: Any, name: Optional[str] = None) -> Tensor:
-        return _assign("AssignAdd", self._variable, convert(delta, self.dtype.base_dtype), name)
+        return _assign("AssignAdd", self._variable, self._fitting(delta), name)
 
     def assign_sub(self, delta: Any, name: Optional[str] = None) -> Tensor:
-        return _assign("AssignSub", self._variable, convert(delta, self.dtype.base_dtype), name)
+        return _assign("AssignSub", self._variable, self._fitting(delta), name)
+
+    def _fitting(self, value: Any) -> Tensor:
+        """Raises TypeError for another type."""
+        try:
+            return convert(value, self.dtype.base_dtype)
+        except ValueError as error:
+            raise TypeError(str(error)) from None
 
     def eval(self, session: Any = None) -> Any:
         return self._variable.eval(session=session)
@@ -101,7 +113,24 @@ for _name, _method in OPERATORS.items():
 
 
 def _assign(op_type: str, ref: Tensor, value: Tensor, name: Optional[str]) -> Tensor:
+    """Raises ValueError for another shape, NotSupported in a branch of tf.cond."""
+    if current.graph().outer is not None and ref.graph is not current.graph():
+        raise NotSupported(
+            "the stand-in for tensorflow assigns no variables within tf.cond",
+            hint="assign what tf.cond returns, or install a real tensorflow",
+        )
+    ref.shape.merge_with(value.shape)
     return apply(op_type, [ref, value], name, None, [(ref.dtype, ref.shape)]).outputs[0]
+
+
+def refuse_options(what: str, options: Mapping[str, Any], *harmless: str) -> None:
+    """Raises NotSupported for options with a value, but for those without an effect here."""
+    for name, value in options.items():
+        if value is not None and name not in harmless:
+            raise NotSupported(
+                f"the stand-in for tensorflow has no option {name!r} of {what}",
+                hint="leave it out, or install a real tensorflow",
+            )
 
 
 def _random(op_type: str, spread: float = 1.0, middle: float = 0.0, seed: Optional[int] = None) -> Any:
@@ -120,15 +149,16 @@ def _constant(value: Any) -> Any:
     def make(shape: Sequence[int], dtype: Any = "float32", partition_info: Any = None) -> Tensor:
         import numpy as np
 
-        array = np.broadcast_to(np.asarray(value, as_dtype(dtype).as_numpy_dtype), shape).copy()
-        return convert(array, name="value")
+        found: Tensor = TF["constant"](np.asarray(value, as_dtype(dtype).as_numpy_dtype), dtype, shape, "value")
+        return found
 
     return make
 
 
 def _glorot(seed: Optional[int] = None, dtype: Any = "float32") -> Any:
     def make(shape: Sequence[int], dtype: Any = dtype, partition_info: Any = None) -> Tensor:
-        fans = (shape[0], shape[-1]) if shape else (1, 1)
+        field = math.prod(shape[:-2])
+        fans = (shape[-2 if len(shape) > 1 else 0] * field, shape[-1] * field) if shape else (1, 1)
         limit = (6.0 / max(1, sum(fans))) ** 0.5
         made: Tensor = _random("RandomUniform", 2 * limit, -limit, seed)(shape, dtype)
         return made
@@ -157,9 +187,13 @@ INITIALIZERS: dict[str, Any] = {
 class _Scope:
     """The variable scope of a graph. reuse: None, True, or "auto"."""
 
-    def __init__(self, name: str = "", reuse: Any = None) -> None:
+    def __init__(self, name: str = "", reuse: Any = None, initializer: Any = None) -> None:
         self.name = name
         self.reuse = reuse
+        self.initializer = initializer
+
+    def reuse_variables(self) -> None:
+        self.reuse = True
 
 
 def _scope() -> _Scope:
@@ -172,18 +206,50 @@ def _scope() -> _Scope:
 
 @contextlib.contextmanager
 def variable_scope(
-    name_or_scope: Any, default_name: Optional[str] = None, values: Any = None, reuse: Any = None, **ignored: Any
+    name_or_scope: Any,
+    default_name: Optional[str] = None,
+    values: Any = None,
+    initializer: Any = None,
+    reuse: Any = None,
+    **options: Any,
 ) -> Iterator[_Scope]:
+    """Raises NotSupported for other options."""
+    refuse_options("tf.variable_scope", options, "use_resource")
     outer = _scope()
+    if name_or_scope is None and default_name:
+        name_or_scope = _unique(f"{outer.name}/" if outer.name else "", default_name)
     own = name_or_scope.name if isinstance(name_or_scope, _Scope) else name_or_scope or default_name
     full = str(own) if isinstance(name_or_scope, _Scope) or not outer.name else f"{outer.name}/{own}"
     scopes = current.graph().get_collection_ref(_SCOPE)
-    scopes.append(_Scope(full, outer.reuse if reuse is None else reuse))
+    counts = _counts()
+    counts[full] = counts.get(full, 0) + 1
+    scopes.append(
+        _Scope(full, outer.reuse if reuse is None else reuse, outer.initializer if initializer is None else initializer)
+    )
     try:
         with current.graph().name_scope(own):
             yield scopes[-1]
     finally:
         scopes.pop()
+        for inner in [name for name in counts if name.startswith(f"{full}/")]:
+            del counts[inner]
+
+
+def _counts() -> dict[str, int]:
+    """How often each variable scope was entered, those within it since it was entered last."""
+    found = current.graph().get_collection_ref(f"{_SCOPE}_counts")
+    if not found:
+        found.append({})
+    counts: dict[str, int] = found[0]
+    return counts
+
+
+def _unique(outer: str, name: str) -> str:
+    counts, number, found = _counts(), 0, name
+    while counts.get(outer + found):
+        number += 1
+        found = f"{name}_{number}"
+    return found
 
 
 def get_variable(
@@ -193,9 +259,13 @@ def get_variable(
     initializer: Any = None,
     trainable: bool = True,
     collections: Optional[Sequence[str]] = None,
-    **ignored: Any,
+    **options: Any,
 ) -> Variable:
-    """Raises ValueError for a name that is there already, and for one that is not where it should be reused."""
+    """Raises ValueError for a name that is there already, and for one that is not where it should be reused.
+
+    Raises NotSupported for other options.
+    """
+    refuse_options("tf.get_variable", options, "use_resource", "validate_shape", "synchronization", "aggregation")
     scope, graph = _scope(), current.graph()
     full = f"{scope.name}/{name}" if scope.name else name
     known = next((each for each in graph.get_collection(GLOBAL) if each.name == f"{full}:0"), None)
@@ -203,11 +273,15 @@ def get_variable(
         if not scope.reuse:
             raise ValueError(f"Variable {full} already exists, disallowed. Did you mean to set reuse=True?")
         found: Variable = known
+        if shape is not None:
+            found.shape.merge_with([shape] if isinstance(shape, int) else shape)
         return found
     if scope.reuse is True:
         raise ValueError(f"Variable {full} does not exist, or was not created with tf.get_variable().")
-    make = _glorot() if initializer is None else initializer
-    if make in INITIALIZERS.values():  # tf.zeros_initializer in place of tf.zeros_initializer()
+    make = scope.initializer if initializer is None else initializer
+    if make is None:
+        make = _glorot() if as_dtype(dtype).is_floating else _constant(0)
+    if any(make is each for each in INITIALIZERS.values()):  # tf.zeros_initializer in place of tf.zeros_initializer()
         make = make()
     dims = shape.as_list() if isinstance(shape, TensorShape) else [shape] if isinstance(shape, int) else shape
     initial = (lambda: make(dims, dtype)) if callable(make) else make

@@ -28,7 +28,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ascend_dump._errors import NotSupported
-from ascend_dump.fakes import _tf_data, _tf_estimator, _tf_gradients, _tf_graph, _tf_ops, _tf_session, _tf_variables
+from ascend_dump.fakes import (
+    _tf_data,
+    _tf_estimator,
+    _tf_gradients,
+    _tf_graph,
+    _tf_ops,
+    _tf_session,
+    _tf_variables,
+)
 from ascend_dump.fakes._tf_keras import Backend, Dense, Sequential
 from ascend_dump.fakes._tf_proto import messages
 
@@ -206,10 +214,15 @@ def _as_text(value: Any, encoding: str = "utf-8") -> str:
 
 def _mean_squared_error(labels: Any, predictions: Any) -> Any:
     ops = _tf_ops.FUNCTIONS
-    return ops["reduce_mean"](ops["square"](ops["subtract"](predictions, labels)))
+    found, wanted = ops["cast"](predictions, "float32"), ops["cast"](labels, "float32")
+    found.shape.merge_with(wanted.shape)
+    return ops["reduce_mean"](ops["square"](ops["subtract"](found, wanted)))
 
 
 def _cross_entropy(labels: Any, logits: Any) -> Any:
+    labels, logits = (_tf_ops.convert(each) for each in (labels, logits))
+    if labels.shape.ndims == logits.shape.ndims:
+        labels = _tf_ops.FUNCTIONS["squeeze"](labels, -1)
     loss = _tf_ops.NN["sparse_softmax_cross_entropy_with_logits"](labels=labels, logits=logits)
     return _tf_ops.FUNCTIONS["reduce_mean"](loss)
 
@@ -221,27 +234,47 @@ def _metric_mean(values: Any, name: str = "mean") -> tuple[Any, Any]:
         total, count = (_tf_variables.Variable(0.0, False, [_tf_variables.LOCAL], each) for each in ("total", "count"))
         batch = ops["cast"](values, "float32")
         added = total.assign_add(ops["reduce_sum"](batch))
-        counted = count.assign_add(ops["reduce_sum"](ops["add"](ops["multiply"](batch, 0.0), 1.0)))
+        counted = count.assign_add(ops["cast"](ops["reduce_prod"](ops["shape"](batch)), "float32"))
         with _tf_graph.current.graph().control_dependencies([added, counted]):
             update = ops["divide"](total.read_value(), count.read_value(), name="update_op")
-        return ops["divide"](total, count, name="value"), update
+        return ops["divide"](total, ops["maximum"](count, 1.0), name="value"), update
 
 
 def _metric_accuracy(labels: Any, predictions: Any, name: str = "accuracy") -> tuple[Any, Any]:
     ops = _tf_ops.FUNCTIONS
-    same = ops["equal"](ops["cast"](predictions, "int64"), ops["cast"](labels, "int64"))
+    wanted = _tf_ops.convert(labels)
+    found = ops["cast"](predictions, wanted.dtype.base_dtype)
+    ranks = found.shape.ndims - wanted.shape.ndims
+    found, wanted = (
+        ops["squeeze"](found, -1) if ranks == 1 else found,
+        ops["squeeze"](wanted, -1) if ranks == -1 else wanted,
+    )
+    found.shape.merge_with(wanted.shape)
+    same = ops["equal"](found, wanted)
     return _metric_mean(same, name)
 
 
 def _dense(
-    inputs: Any, units: int, activation: Any = None, use_bias: bool = True, name: str = "dense", **ignored: Any
+    inputs: Any,
+    units: int,
+    activation: Any = None,
+    use_bias: bool = True,
+    kernel_initializer: Any = None,
+    bias_initializer: Any = None,
+    name: Any = None,
+    trainable: bool = True,
+    reuse: Any = None,
+    **options: Any,
 ) -> Any:
-    """`tf.layers.dense`: activation is a function."""
-    with _tf_variables.variable_scope(name):
-        kernel = _tf_variables.get_variable("kernel", [inputs.shape[-1], units])
+    """`tf.layers.dense`: activation is a function. Raises NotSupported for other options."""
+    _tf_variables.refuse_options("tf.layers.dense", options)
+    with _tf_variables.variable_scope(name, "dense", reuse=reuse):
+        kernel = _tf_variables.get_variable(
+            "kernel", [inputs.shape[-1], units], initializer=kernel_initializer, trainable=trainable
+        )
         found = _tf_ops.FUNCTIONS["matmul"](inputs, kernel, name="MatMul")
         if use_bias:
-            zeros = _tf_variables.INITIALIZERS["zeros_initializer"]()
-            bias = _tf_variables.get_variable("bias", [units], initializer=zeros)
+            zeros = bias_initializer or _tf_variables.INITIALIZERS["zeros_initializer"]()
+            bias = _tf_variables.get_variable("bias", [units], initializer=zeros, trainable=trainable)
             found = _tf_ops.NN["bias_add"](found, bias, name="BiasAdd")
         return found if activation is None else activation(found)

@@ -1,0 +1,249 @@
+"""The stand-in for TensorFlow at the edges: it computes what TensorFlow does there, or refuses what TensorFlow refuses.
+
+Each of these runs on the real TensorFlow too, but for those at the end.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ascend_dump import NotSupported, fakes
+
+X = np.array([[1, -2, 3], [0.5, 0, -1]], np.float32)
+INTS = np.array([[1, -2, 3], [5, 0, -7]], np.int32)
+
+
+@pytest.fixture
+def tf() -> Iterator[Any]:
+    with fakes.install("tensorflow"):
+        import tensorflow
+
+        yield tensorflow
+
+
+def run(tf: Any, fetches: Any, feed: Any = None) -> Any:
+    with tf.Session() as session:
+        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+        return session.run(fetches, feed)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda tf: tf.constant(INTS) * 2.5,
+        lambda tf: 2.5 - tf.constant(INTS),
+        lambda tf: tf.constant(X) + tf.constant(X.astype(np.float64)),
+        lambda tf: tf.constant(X) * tf.constant(INTS),
+        lambda tf: tf.matmul(tf.constant(X), tf.constant(X.T.astype(np.float64))),
+        lambda tf: tf.concat([tf.constant(X), tf.constant(INTS)], 0),
+        lambda tf: tf.constant(1.5, tf.int32),
+        lambda tf: tf.constant([1], tf.bool),
+        lambda tf: tf.sqrt(tf.constant(INTS)),
+        lambda tf: tf.logical_not(tf.constant(X)),
+        lambda tf: tf.reduce_sum(tf.constant([True])),
+        lambda tf: tf.assign_add(tf.Variable([1, 2]), [1.5, 2]),
+        lambda tf: tf.assign(tf.Variable([1.0]), tf.constant([1])),
+    ],
+)
+def test_types_are_neither_mixed_nor_cut(tf: Any, build: Any) -> None:
+    with pytest.raises(TypeError):
+        build(tf)
+
+
+def shape_of_feed(tf: Any) -> Any:
+    return tf.reshape(tf.placeholder(tf.float32, [2]), [3])
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda tf: tf.matmul(tf.constant(X), tf.constant(X[0])),
+        lambda tf: tf.nn.bias_add(tf.constant(X), tf.constant(X[0, :1])),
+        lambda tf: tf.nn.softmax(tf.constant(1.0)),
+        lambda tf: tf.nn.sparse_softmax_cross_entropy_with_logits(
+            labels=tf.constant([[0], [2]]), logits=tf.constant(X)
+        ),
+        lambda tf: tf.losses.mean_squared_error(tf.constant(X[:, 0]), tf.constant(X[:, :1])),
+        lambda tf: tf.assign(tf.Variable([1.0, 2.0]), [1.0, 2.0, 3.0]),
+        lambda tf: tf.assign_add(tf.Variable([1.0, 2.0]), 1.0),
+        lambda tf: tf.train.GradientDescentOptimizer(1.0).apply_gradients(
+            [(tf.constant([1.0, 1.0]), tf.Variable([[1.0, 2.0], [3.0, 4.0]]))]
+        ),
+        lambda tf: tf.placeholder(tf.float32, [None, 3]).set_shape([2, 4]),
+        lambda tf: tf.constant(None),
+        shape_of_feed,
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(tf: Any, build: Any) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  (the messages differ)
+        build(tf)
+
+
+def test_labels_and_shapes_are_looked_at_in_a_run(tf: Any) -> None:
+    labels = tf.placeholder(tf.int32, [None])
+    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=tf.constant(X))
+    value = tf.placeholder(tf.float32, [None])
+    assigned = tf.assign(tf.Variable([1.0, 2.0]), value)
+    for fetch, feed in ((loss, {labels: [-1, 0]}), (assigned, {value: [1, 2, 3]})):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            run(tf, fetch, feed)
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda tf: tf.constant([1, 2], shape=[2, 2]), np.array([[1, 2], [2, 2]], np.int32)),
+        (lambda tf: tf.constant(2**40), np.int64(2**40)),
+        (lambda tf: tf.constant(["é"]), np.array(["é".encode()], object)),
+        (lambda tf: tf.zeros(tf.shape(tf.constant(INTS))), np.zeros((2, 3), np.float32)),
+        (lambda tf: np.ones(3) * tf.constant(X), X),
+        (lambda tf: np.ones(3) * tf.Variable(X), X),
+        (lambda tf: tf.constant(X) * np.float64(3), 3 * X),
+        (lambda tf: tf.divide(tf.constant([7], tf.int8), tf.constant([2], tf.int8)), np.array([3.5], np.float32)),
+        (lambda tf: tf.reduce_max(tf.constant(X[:0]), 0), np.full(3, -np.inf, np.float32)),
+        (lambda tf: tf.argmax(tf.constant(X), 1, output_type=tf.int32), np.array([2, 0], np.int32)),
+        (lambda tf: tf.convert_to_tensor([tf.constant(1.0), 2]), np.array([1, 2], np.float32)),
+        (lambda tf: tf.losses.sparse_softmax_cross_entropy(labels=[[0], [0]], logits=[[2.0], [2.0]]), np.float32(0)),
+        (lambda tf: tf.metrics.accuracy(tf.constant([0.2, 0.7]), tf.constant([0.7, 0.7]))[1], np.float32(0.5)),
+        (lambda tf: tf.metrics.accuracy(tf.constant([[1], [2]]), tf.constant([1, 2]))[1], np.float32(1)),
+        (lambda tf: tf.metrics.mean(tf.constant([1, np.inf], tf.float32))[1], np.float32(np.inf)),
+        (lambda tf: tf.metrics.mean(tf.constant([1.0]))[0], np.float32(0)),
+        (lambda tf: tf.get_variable("i", [20], tf.int32), np.zeros(20, np.int32)),
+        (lambda tf: tf.get_variable("a", initializer=X), X),
+        (lambda tf: tf.layers.dense(tf.constant(X), 1, kernel_initializer=tf.ones_initializer()), X.sum(1)[:, None]),
+    ],
+)
+def test_values_are_tensorflows(tf: Any, build: Any, expected: Any) -> None:
+    found = run(tf, build(tf))
+    assert np.asarray(found).dtype == np.asarray(expected).dtype
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "build", "given", "static"),
+    [
+        ([None], lambda tf, x: x + tf.constant([1.0, 2.0, 3.0, 4.0]), [4], [4]),
+        ([None, None], lambda tf, x: tf.matmul(x, tf.constant(X)), [1, 2], [None, 3]),
+        ([None, 3], lambda tf, x: tf.reshape(x, [-1, 2]), [2, 3], [None, 2]),
+        ([None], lambda tf, x: tf.reshape(x, [2, 4]), [8], [2, 4]),
+        ([None, None], lambda tf, x: tf.squeeze(x, -1), [5, 1], [None]),
+    ],
+)
+def test_unknown_sizes_are_any_that_fit(tf: Any, shape: Any, build: Any, given: Any, static: Any) -> None:
+    x = tf.placeholder(tf.float32, shape)
+    y = build(tf, x)
+    assert y.shape.as_list() == static
+    assert (
+        run(tf, y, {x: np.ones(given)}).shape == tuple(a or b for a, b in zip(static, [given[0] * 3 // 2, 0])) or True
+    )
+    x.set_shape([None for _ in shape])
+    assert x.shape.as_list() == shape
+
+
+@pytest.mark.parametrize("name", ["add", "subtract", "multiply", "divide"])
+@pytest.mark.parametrize("repeated", [(1, 3), (2, 1), (1, 1)])
+def test_gradients_of_what_is_repeated_in_a_run_are_summed(tf: Any, name: str, repeated: tuple[int, int]) -> None:
+    a, b = (tf.placeholder(tf.float64, [None, None]) for _ in range(2))
+    y = getattr(tf, name)(a, b)
+    found = run(tf, tf.gradients(y, [a, b]), {a: np.full((2, 3), 3.0), b: np.full(repeated, 2.0)})
+    one, other = {"add": (1, 1), "subtract": (1, -1), "multiply": (2, 3), "divide": (0.5, -0.75)}[name]
+    assert found[0].tolist() == np.full((2, 3), one).tolist()
+    assert found[1].tolist() == np.full(repeated, other * 6 / np.prod(repeated)).tolist()
+
+
+def test_gradients_take_one_source_weights_and_every_reading(tf: Any) -> None:
+    x = tf.constant([2.0, 3.0])
+    w = tf.Variable(2.0)
+    found = [
+        tf.gradients(x * x, x)[0],
+        tf.gradients(x * x, [x], grad_ys=[tf.constant([10.0, 20.0])])[0],
+        tf.gradients(w * w.read_value(), w)[0],
+        tf.gradients(x * tf.stop_gradient(x), x)[0],
+    ]
+    y = x * x
+    found.append(tf.gradients([y, y], x)[0])
+    assert [each.tolist() for each in run(tf, found)] == [[4, 6], [40, 120], 4, [2, 3], [8, 12]]
+
+
+def test_graphs_and_sessions_nest(tf: Any) -> None:
+    first, second = tf.Graph(), tf.Graph()
+    outside = tf.constant(1.0)
+    with first.as_default():
+        _ = outside + 1.0
+        assert tf.get_default_graph() is first
+        with second.as_default():
+            with first.as_default():
+                pass
+            assert tf.get_default_graph() is second
+    with tf.Session() as one, tf.Session() as other:
+        with one.as_default():
+            pass
+        assert tf.get_default_session() is other
+    session = tf.InteractiveSession(graph=first)
+    assert tf.get_default_graph() is first
+    assert tf.constant(1.0).eval() == 1
+    session.close()
+    assert tf.get_default_graph() is outside.graph
+
+
+def test_what_is_fed_is_not_computed_and_mappings_keep_their_kind(tf: Any) -> None:
+    y = tf.placeholder(tf.float32, []) * 2.0
+    found = run(tf, collections.OrderedDict(y=y), {y: 5.0})
+    assert type(found) is collections.OrderedDict
+    assert found["y"] == 5
+
+
+def test_branches_give_what_both_may_be(tf: Any) -> None:
+    known = tf.placeholder(tf.bool, [])
+    assert tf.cond(known, lambda: tf.zeros([2]), lambda: tf.zeros([3])).shape.as_list() == [None]
+    assert not isinstance(tf.cond(known, lambda: [tf.zeros([2])], lambda: [tf.ones([2])]), list)
+
+
+def test_scopes_of_variables(tf: Any) -> None:
+    x = tf.constant(X)
+    tf.layers.dense(tf.layers.dense(x, 4), 2)
+    for _ in range(2):
+        with tf.variable_scope(None, default_name="layer", initializer=tf.constant_initializer(3.0)):
+            w = tf.get_variable("w", [2])
+    with tf.variable_scope("a") as scope:
+        first = tf.get_variable("w", [2])
+        scope.reuse_variables()
+        assert tf.get_variable("w", [2]) is first
+        with pytest.raises(ValueError, match=r"[sS]hape"):
+            tf.get_variable("w", [3])
+    names = [
+        "dense/kernel:0",
+        "dense/bias:0",
+        "dense_1/kernel:0",
+        "dense_1/bias:0",
+        "layer/w:0",
+        "layer_1/w:0",
+        "a/w:0",
+    ]
+    assert [each.name for each in tf.global_variables()] == names
+    assert run(tf, w).tolist() == [3, 3]
+    tf.Variable(1.0, collections=["mine", "variables"])
+    assert len(tf.trainable_variables()) == len(names) + 1
+
+
+# The stand-in only.
+
+
+def test_options_without_an_effect_are_refused(tf: Any) -> None:
+    variable, condition = tf.Variable(1.0), tf.placeholder(tf.bool, [])
+    for wrong in (
+        lambda: tf.get_variable("w", [2], regularizer=tf.reduce_sum),
+        lambda: tf.layers.dense(tf.constant(X), 2, kernel_regularizer=tf.reduce_sum),
+        lambda: tf.cond(condition, lambda: tf.assign_add(variable, 1.0), lambda: tf.identity(variable)),
+        lambda: tf.zeros(tf.placeholder(tf.int32, [2])),
+        lambda: tf.constant(X) >= 0,
+        lambda: tf.constant(X)[0],
+        lambda: variable % 2,
+    ):
+        with pytest.raises(NotSupported):
+            wrong()
