@@ -67,13 +67,18 @@ class Dataset:
         return Dataset(self._structure, specs, rows)
 
     def shuffle(self, buffer_size: int, seed: Optional[int] = None, **ignored: Any) -> Dataset:
-        """All rows are read, then shuffled; buffer_size is not used."""
+        """Rows in the order in which they are drawn from a buffer."""
         import numpy as np
 
         def rows() -> Iterator[_Row]:
-            found = list(self._rows())
-            for at in np.random.default_rng(seed).permutation(len(found)):
-                yield found[at]
+            source, random = self._rows(), np.random.default_rng(seed)
+            waiting = list(itertools.islice(source, buffer_size))
+            for row in source:
+                at = int(random.integers(len(waiting)))
+                yield waiting[at]
+                waiting[at] = row
+            for at in random.permutation(len(waiting)):
+                yield waiting[at]
 
         return self._with(rows)
 
@@ -139,7 +144,20 @@ def _arrays(tensors: Any) -> _Row:
     if isinstance(tensors, tuple):
         return tuple(part for value in tensors for part in _arrays(value))
     array = np.asarray(tensors)
-    return (array.astype(np.float32) if isinstance(tensors, (list, float)) and array.dtype.kind == "f" else array,)
+    if isinstance(tensors, (list, float, int)) and not any(isinstance(each, np.generic) for each in _leaves(tensors)):
+        if array.dtype.kind == "f":
+            array = array.astype(np.float32)
+        elif array.dtype == np.int64 and (array == array.astype(np.int32)).all():
+            array = array.astype(np.int32)
+    return (array,)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for each in value:
+            yield from _leaves(each)
+    else:
+        yield value
 
 
 def _positions(tensors: Any) -> Any:

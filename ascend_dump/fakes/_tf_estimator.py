@@ -17,11 +17,24 @@ from typing import Any, Callable, NamedTuple, Optional
 from ascend_dump.fakes import _tf_session
 from ascend_dump.fakes._tf_data import next_elements
 from ascend_dump.fakes._tf_graph import Graph
+from ascend_dump.fakes._tf_hooks import run_with_hooks
 from ascend_dump.fakes._tf_variables import FUNCTIONS as VARIABLES
-from ascend_dump.fakes._tf_variables import global_step
+from ascend_dump.fakes._tf_variables import global_step, refuse_options
 
-__all__ = ["Estimator", "EstimatorSpec", "ModeKeys", "RunConfig", "SessionRunArgs", "SessionRunHook"]
+__all__ = [
+    "Estimator",
+    "EstimatorSpec",
+    "ModeKeys",
+    "NanLossDuringTrainingError",
+    "RunConfig",
+]
 
+_RUN_OPTIONS = frozenset(
+    (
+        *("device_fn", "protocol", "eval_distribute", "experimental_distribute", "session_creation_timeout_secs"),
+        *("experimental_max_worker_delay_secs", "checkpoint_save_graph_def"),
+    )
+)
 _CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\.npz")
 
 
@@ -45,40 +58,9 @@ class EstimatorSpec(NamedTuple):
     prediction_hooks: Any = None
 
 
-class SessionRunArgs(NamedTuple):
-    fetches: Any
-    feed_dict: Any = None
-    options: Any = None
-
-
-class SessionRunValues(NamedTuple):
-    results: Any
-    options: Any = None
-    run_metadata: Any = None
-
-
-class SessionRunContext(NamedTuple):
-    original_args: SessionRunArgs
-    session: Any
-
-
-class SessionRunHook:
-    """What a program may hang into the loop."""
-
-    def begin(self) -> None:
-        """Before the graph is finalised."""
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        """Once, before the first run."""
-
-    def before_run(self, run_context: Any) -> Any:
-        """Before each run; may ask for more with SessionRunArgs."""
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        """After each run."""
-
-    def end(self, session: Any) -> None:
-        """At the end of the loop."""
+class NanLossDuringTrainingError(RuntimeError):
+    def __str__(self) -> str:
+        return "NaN loss during training."
 
 
 class RunConfig:
@@ -98,6 +80,9 @@ class RunConfig:
         train_distribute: Any = None,
         **others: Any,
     ) -> None:
+        unknown = [name for name in others if name not in _RUN_OPTIONS]
+        if unknown:
+            raise TypeError(f"__init__() got an unexpected keyword argument {unknown[0]!r}")
         if save_checkpoints_steps is not None and save_checkpoints_secs is not None:
             raise ValueError("Can not provide both save_checkpoints_steps and save_checkpoints_secs.")
         self._model_dir = model_dir
@@ -150,6 +135,7 @@ class Estimator:
     ) -> None:
         if config is not None and not isinstance(config, RunConfig):
             raise ValueError(f"config must be an instance of `RunConfig`, but provided {config!r}.")
+        refuse_options("Estimator", {"warm_start_from": warm_start_from})
         self._config = RunConfig() if config is None else config
         self._model_dir = model_dir or self._config.model_dir or tempfile.mkdtemp()
         self._model_fn = model_fn
@@ -172,6 +158,20 @@ class Estimator:
         found = [path for path in Path(self._model_dir).glob("*.npz") if _CHECKPOINT.fullmatch(path.name)]
         return str(max(found, key=_number).with_suffix("")) if found else None
 
+    def get_variable_names(self) -> list[str]:
+        """Of the latest checkpoint. Raises ValueError where there is none."""
+        return sorted(self._latest())
+
+    def get_variable_value(self, name: str) -> Any:
+        """From the latest checkpoint. Raises ValueError where there is none."""
+        return self._latest()[name]
+
+    def _latest(self) -> dict[str, Any]:
+        path = self.latest_checkpoint()
+        if path is None:
+            raise ValueError("Estimator is not trained yet")
+        return _stored(path)
+
     def train(
         self,
         input_fn: Callable[..., Any],
@@ -180,21 +180,37 @@ class Estimator:
         max_steps: Optional[int] = None,
         saving_listeners: Any = None,
     ) -> Estimator:
-        """Until `steps` more are done, `max_steps` are reached, or the data ends."""
+        """Until `steps` more are done, `max_steps` are reached, the data ends, or a hook asks for it.
+
+        Raises NanLossDuringTrainingError, NotSupported for listeners.
+        """
+        import numpy as np
+
+        refuse_options("Estimator.train", {"saving_listeners": saving_listeners or None})
+        if steps is not None and max_steps is not None:
+            raise ValueError("Can not provide both steps and max_steps.")
+        for name, count in (("steps", steps), ("max_steps", max_steps)):
+            if count is not None and count <= 0:
+                raise ValueError(f"Must specify {name} > 0, given: {count}")
         graph = self._graph()
         with graph.as_default():
             step = global_step()
             assert step is not None, "it is made where it is missing"
             spec, start = self._build(input_fn, ModeKeys.TRAIN)
-            used = [*(hooks or ()), *(spec.training_hooks or ())]
+            used = [*(hooks or ()), *(spec.training_hooks or ()), *(spec.training_chief_hooks or ())]
             with self._session(graph, used, start) as session:
                 done = int(session.run(step.value()))
                 last = None if steps is None and max_steps is None else done + steps if steps is not None else max_steps
-                while last is None or done < last:
+                stop = False
+                while not stop and (last is None or done < last):
                     try:
-                        values = _run(session, {"loss": spec.loss, "train": spec.train_op, "step": step}, used)
+                        values, stop = run_with_hooks(
+                            session, {"loss": spec.loss, "train": spec.train_op, "step": step}, used
+                        )
                     except _tf_session.OutOfRangeError:
                         break
+                    if np.isnan(values["loss"]).any():
+                        raise NanLossDuringTrainingError
                     done = int(values["step"]) if int(values["step"]) > done else done + 1
                 self._save(session, graph)
         return self
@@ -219,10 +235,12 @@ class Estimator:
             used = [*(hooks or ()), *(spec.evaluation_hooks or ())]
             losses: list[Any] = []
             with self._session(graph, used, start, checkpoint_path) as session:
-                while steps is None or len(losses) < steps:
+                stop = False
+                while not stop and (steps is None or len(losses) < steps):
                     updates = {key: update for key, (_, update) in metrics.items()}
                     try:
-                        losses.append(_run(session, {"loss": spec.loss, "updates": updates}, used)["loss"])
+                        values, stop = run_with_hooks(session, {"loss": spec.loss, "updates": updates}, used)
+                        losses.append(values["loss"])
                     except _tf_session.OutOfRangeError:
                         break
                 found = {key: session.run(value) for key, (value, _) in metrics.items()}
@@ -238,9 +256,10 @@ class Estimator:
             spec, start = self._build(input_fn, ModeKeys.PREDICT)
             used = [*(hooks or ()), *(spec.prediction_hooks or ())]
             with self._session(graph, used, start) as session:
-                while True:
+                stop = False
+                while not stop:
                     try:
-                        found = _run(session, spec.predictions, used)
+                        found, stop = run_with_hooks(session, spec.predictions, used)
                     except _tf_session.OutOfRangeError:
                         return
                     if isinstance(found, Mapping):
@@ -261,7 +280,9 @@ class Estimator:
         features, labels = elements if isinstance(elements, (tuple, list)) and len(elements) == 2 else (elements, None)
         wanted["labels"] = labels
         given = inspect.signature(self._model_fn).parameters
-        return self._model_fn(features, **{key: value for key, value in wanted.items() if key in given}), start
+        spec = self._model_fn(features, **{key: value for key, value in wanted.items() if key in given})
+        refuse_options("EstimatorSpec", {"scaffold": spec.scaffold})
+        return spec, start
 
     def _session(self, graph: Graph, hooks: Iterable[Any], start: Any, checkpoint: Optional[str] = None) -> Any:
         for hook in hooks:
@@ -305,25 +326,19 @@ class _Ended:
         self._session.close()
 
 
-def _run(session: Any, fetches: Any, hooks: Iterable[Any]) -> Any:
-    context = SessionRunContext(SessionRunArgs(fetches), session)
-    asked = [(hook, hook.before_run(context)) for hook in hooks]
-    more = {str(at): args.fetches for at, (_, args) in enumerate(asked) if args is not None}
-    found = session.run({"own": fetches, "hooks": more})
-    for at, (hook, _) in enumerate(asked):
-        hook.after_run(context, SessionRunValues(found["hooks"].get(str(at))))
-    return found["own"]
-
-
 def _restore(session: Any, graph: Graph, path: str) -> None:
     """Values go in by feeding each variable's Assign, because the graph is finalised."""
-    import numpy as np
-
-    with np.load(f"{path}.npz", allow_pickle=False) as stored:
-        known = {name: stored[name] for name in stored.files}
+    known = _stored(path)
     for each in graph.get_collection("variables"):
         if each.op.name in known:
             session.run(each.initializer, {each.initial_value: known[each.op.name]})
+
+
+def _stored(path: str) -> dict[str, Any]:
+    import numpy as np
+
+    with np.load(f"{path}.npz", allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}
 
 
 def _number(path: Path) -> int:

@@ -11,7 +11,10 @@ from ascend_dump.fakes._tf_graph import Tensor, current
 from ascend_dump.fakes._tf_ops import FUNCTIONS as TF
 from ascend_dump.fakes._tf_ops import NN, placeholder
 from ascend_dump.fakes._tf_session import Session
-from ascend_dump.fakes._tf_variables import INITIALIZERS, Variable, variables_initializer
+from ascend_dump.fakes._tf_variables import INITIALIZERS, Variable, refuse_options
+
+#: Options of the loops that change how fast they are, not what they give.
+_ON_SPEED = ("max_queue_size", "workers", "use_multiprocessing")
 
 __all__ = ["Backend", "Dense", "History", "Sequential"]
 
@@ -27,6 +30,9 @@ class Backend:
         self._session = session
 
     def get_session(self) -> Any:
+        default = current.session()
+        if default is not None:
+            return default
         if self._session is None or self._session.graph is not current.graph():
             self._session = Session()
         return self._session
@@ -93,7 +99,6 @@ class Sequential:
     def __init__(self, layers: Sequence[Any] = (), name: Optional[str] = None, *, backend: Backend) -> None:
         self.layers: list[Any] = []
         self._backend = backend
-        self._initialised: set[Any] = set()
         self._output: Any = None
         for layer in layers:
             self.add(layer)
@@ -115,7 +120,8 @@ class Sequential:
     trainable_weights = weights
 
     def compile(self, optimizer: Any = "sgd", loss: Any = None, metrics: Any = None) -> None:
-        """Raises NotSupported for losses and optimizers that are not there."""
+        """Raises NotSupported for losses and optimizers that are not there, and for metrics."""
+        refuse_options("Sequential.compile", {"metrics": metrics or None})
         graph = current.graph()
         integers = loss == "sparse_categorical_crossentropy"
         shape = [None] if integers else self._output.shape.as_list()
@@ -129,43 +135,57 @@ class Sequential:
         self,
         x: Any,
         y: Any,
-        batch_size: int = 32,
+        batch_size: Optional[int] = None,
         epochs: int = 1,
-        verbose: int = 1,
+        verbose: Any = 1,
         shuffle: bool = False,
-        **ignored: Any,
+        **options: Any,
     ) -> History:
-        """Batches in order; shuffle is not used."""
-        import numpy as np
-
+        """Batches in order; shuffle is not used. Raises NotSupported for other options."""
+        refuse_options("Sequential.fit", {name: value or None for name, value in options.items()}, *_ON_SPEED)
         history, session = History(), self._session()
         for _ in range(epochs):
-            losses = []
-            for at in range(0, len(x), batch_size):
-                feed = {self._input: x[at : at + batch_size], self._target: y[at : at + batch_size]}
-                losses.append(session.run([self._loss, self._train], feed)[0])
-            history.history["loss"].append(float(np.mean(losses)))
+            feeds = self._feeds(x, y, batch_size)
+            losses = [session.run([self._loss, self._train], feed)[0] for feed in feeds]
+            history.history["loss"].append(self._mean(losses, feeds))
         return history
 
+    def _feeds(self, x: Any, y: Any, batch_size: Optional[int]) -> list[dict[Any, Any]]:
+        size = batch_size or 32
+        wanted = self._fitting(y)
+        return [{self._input: x[at : at + size], self._target: wanted[at : at + size]} for at in range(0, len(x), size)]
+
+    def _fitting(self, y: Any) -> Any:
+        """With one column more, or less, where the target has one and the data has not."""
+        import numpy as np
+
+        array, rank = np.asarray(y), len(self._target.shape)
+        if array.ndim == rank - 1:
+            return array[..., None]
+        return array[..., 0] if array.ndim == rank + 1 and array.shape[-1] == 1 else array
+
+    def _mean(self, losses: Sequence[Any], feeds: Sequence[dict[Any, Any]]) -> float:
+        """The mean over all rows: the last batch may be smaller."""
+        import numpy as np
+
+        return float(np.average(losses, weights=[len(feed[self._input]) for feed in feeds]))
+
     def train_on_batch(self, x: Any, y: Any) -> Any:
-        return self._session().run([self._loss, self._train], {self._input: x, self._target: y})[0]
+        return self._session().run([self._loss, self._train], {self._input: x, self._target: self._fitting(y)})[0]
 
-    def evaluate(self, x: Any, y: Any, batch_size: int = 32, verbose: int = 1, **ignored: Any) -> Any:
+    def evaluate(self, x: Any, y: Any, batch_size: Optional[int] = None, verbose: Any = 1, **options: Any) -> Any:
+        """The mean loss. Raises NotSupported for other options."""
+        refuse_options("Sequential.evaluate", options, *_ON_SPEED)
+        session, feeds = self._session(), self._feeds(x, y, batch_size)
+        return self._mean([session.run(self._loss, feed) for feed in feeds], feeds)
+
+    def predict(self, x: Any, batch_size: Optional[int] = None, verbose: Any = 0, **options: Any) -> Any:
+        """Raises NotSupported for other options."""
         import numpy as np
 
-        session, losses = self._session(), []
-        for at in range(0, len(x), batch_size):
-            feed = {self._input: x[at : at + batch_size], self._target: y[at : at + batch_size]}
-            losses.append(session.run(self._loss, feed))
-        return np.mean(losses)
-
-    def predict(self, x: Any, batch_size: int = 32, verbose: int = 0, **ignored: Any) -> Any:
-        import numpy as np
-
-        session = self._session()
-        parts = [
-            session.run(self._output, {self._input: x[at : at + batch_size]}) for at in range(0, len(x), batch_size)
-        ]
+        refuse_options("Sequential.predict", options, *_ON_SPEED)
+        session, size = self._session(), batch_size or 32
+        parts = [session.run(self._output, {self._input: x[at : at + size]}) for at in range(0, len(x), size)]
         return np.concatenate(parts)
 
     def get_weights(self) -> list[Any]:
@@ -178,11 +198,11 @@ class Sequential:
             session.run(weight.initializer, {weight.initial_value: value})
 
     def _session(self) -> Any:
-        """The backend's, with this model's variables initialised in it."""
+        """The backend's, with those of this model's variables initialised in it that are not yet."""
         session = self._backend.get_session()
-        if session not in self._initialised:
-            self._initialised.add(session)
-            session.run(variables_initializer(self.weights))
+        new = [weight.initializer for weight in self.weights if not session._has(weight.op)]
+        if new:
+            session.run(new)
         return session
 
 
@@ -191,8 +211,8 @@ def _loss(loss: Any, output: Tensor, target: Tensor) -> Tensor:
         squared: Tensor = TF["reduce_mean"](TF["square"](TF["subtract"](output, target)))
         return squared
     if loss == "sparse_categorical_crossentropy":
-        # The model ends in probabilities.
-        logits = TF["log"](output)
+        # The model ends in probabilities; those of a softmax are not taken back from their logarithms.
+        logits = output.op.inputs[0] if output.op.type == "Softmax" else TF["log"](output)
         entropy: Tensor = NN["sparse_softmax_cross_entropy_with_logits"](labels=target, logits=logits)
         mean: Tensor = TF["reduce_mean"](entropy)
         return mean

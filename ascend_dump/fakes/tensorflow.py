@@ -33,6 +33,7 @@ from ascend_dump.fakes import (
     _tf_estimator,
     _tf_gradients,
     _tf_graph,
+    _tf_hooks,
     _tf_ops,
     _tf_session,
     _tf_variables,
@@ -67,7 +68,8 @@ def modules(npu: Npu) -> Mapping[str, ModuleType]:
             for name in ("Dataset", "make_one_shot_iterator", "make_initializable_iterator")
         },
         "tensorflow.estimator": {
-            name: getattr(_tf_estimator, name) for name in ("Estimator", "EstimatorSpec", "ModeKeys", "RunConfig")
+            name: getattr(_tf_estimator, name)
+            for name in ("Estimator", "EstimatorSpec", "ModeKeys", "NanLossDuringTrainingError", "RunConfig")
         },
         "tensorflow.app": {"run": _run_app},
         "tensorflow.logging": _logging(),
@@ -171,8 +173,8 @@ def _train() -> dict[str, Any]:
         "GradientDescentOptimizer": _tf_gradients.GradientDescentOptimizer,
         "get_global_step": _tf_gradients.get_global_step,
         "get_or_create_global_step": _tf_gradients.get_or_create_global_step,
-        "SessionRunHook": _tf_estimator.SessionRunHook,
-        "SessionRunArgs": _tf_estimator.SessionRunArgs,
+        "SessionRunHook": _tf_hooks.SessionRunHook,
+        "SessionRunArgs": _tf_hooks.SessionRunArgs,
     }
 
 

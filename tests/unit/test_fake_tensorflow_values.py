@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -231,14 +232,90 @@ def test_scopes_of_variables(tf: Any) -> None:
     assert len(tf.trainable_variables()) == len(names) + 1
 
 
+def test_data_without_an_end_is_shuffled_and_numbers_of_python_are_small(tf: Any) -> None:
+    data = tf.data.Dataset.from_tensor_slices(([1, 2, 3], [1.0, 2.0, 3.0])).repeat().shuffle(2).batch(4)
+    numbers, others = tf.data.make_one_shot_iterator(data).get_next()
+    assert (numbers.dtype, others.dtype) == (tf.int32, tf.float32)
+    assert set(run(tf, numbers)) <= {1, 2, 3}
+
+
+def model_fn(features: Any, labels: Any, mode: str) -> Any:
+    import tensorflow as tf
+
+    w = tf.get_variable("w", [4, 1], initializer=tf.zeros_initializer())
+    loss = tf.losses.mean_squared_error(labels, tf.matmul(features, w)) * tf.get_default_graph().get_tensor_by_name(
+        "k:0"
+    )
+    train = tf.train.GradientDescentOptimizer(0.1).minimize(loss, tf.train.get_global_step())
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train)
+
+
+def input_fn() -> Any:
+    import tensorflow as tf
+
+    tf.placeholder(tf.float32, [], name="k")
+    return tf.data.Dataset.from_tensors((np.eye(4, dtype=np.float32), np.ones((4, 1), np.float32))).repeat()
+
+
+def test_hooks_feed_and_stop(tf: Any, tmp_path: Path) -> None:
+    class Hook(tf.train.SessionRunHook):
+        factor = 1.0
+
+        def before_run(self, run_context: Any) -> Any:
+            return tf.train.SessionRunArgs(tf.train.get_global_step(), feed_dict={"k:0": self.factor})
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            if run_values.results >= 2:
+                run_context.request_stop()
+
+    estimator = tf.estimator.Estimator(model_fn, model_dir=str(tmp_path))
+    estimator.train(input_fn, hooks=[Hook()], steps=50)
+    assert int(estimator.get_variable_value("global_step")) in (2, 3)  # when a hook reads the step is not ordered
+    assert "w" in estimator.get_variable_names()
+    hook = Hook()
+    hook.factor = float("nan")
+    with pytest.raises(tf.estimator.NanLossDuringTrainingError):
+        estimator.train(input_fn, hooks=[hook], steps=5)
+    for wrong in ({"steps": 0}, {"steps": 1, "max_steps": 1}):
+        with pytest.raises(ValueError, match="steps"):
+            estimator.train(input_fn, **wrong)
+    with pytest.raises(TypeError):
+        tf.estimator.RunConfig(save_checkpoint_steps=5)
+
+
+def test_keras_goes_on_from_initialised_weights_and_weighs_rows(tf: Any) -> None:
+    from tensorflow.python import keras
+    from tensorflow.python.keras import backend
+
+    x, y = np.eye(5, 4, dtype=np.float32), np.arange(5, dtype=np.float32)
+    with tf.Session() as session:
+        model = keras.Sequential([keras.layers.Dense(1, input_shape=(4,), name="d0")])
+        model.compile("sgd", "mse")
+        session.run(tf.global_variables_initializer())
+        session.run(tf.assign(model.weights[0], np.zeros((4, 1))))
+        assert backend.get_session() is session
+        assert model.evaluate(x, y, batch_size=4, verbose=0) == pytest.approx(float(np.mean(y**2)))
+        assert not model.get_weights()[0].any()
+        classes = keras.Sequential([keras.layers.Dense(3, activation="softmax", input_shape=(4,), name="d1")])
+        classes.compile("sgd", "sparse_categorical_crossentropy")
+        classes.set_weights([np.full((4, 3), 1000.0) * [1, 0, 0], np.zeros(3)])
+        expected = [1000.0] * 4 + [np.log(3)]
+        found = classes.evaluate(x, np.ones((5, 1), np.int32), verbose=0)
+        assert found == pytest.approx(float(np.mean(expected)), rel=1e-5)
+
+
 # The stand-in only.
 
 
-def test_options_without_an_effect_are_refused(tf: Any) -> None:
+def test_options_without_an_effect_are_refused(tf: Any, tmp_path: Path) -> None:
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,))])
     variable, condition = tf.Variable(1.0), tf.placeholder(tf.bool, [])
     for wrong in (
+        lambda: model.compile("sgd", "mse", metrics=["accuracy"]),
+        lambda: model.fit(X, X[:, :1], callbacks=[object()]),
         lambda: tf.get_variable("w", [2], regularizer=tf.reduce_sum),
         lambda: tf.layers.dense(tf.constant(X), 2, kernel_regularizer=tf.reduce_sum),
+        lambda: tf.estimator.Estimator(model_fn, warm_start_from=str(tmp_path)),
         lambda: tf.cond(condition, lambda: tf.assign_add(variable, 1.0), lambda: tf.identity(variable)),
         lambda: tf.zeros(tf.placeholder(tf.int32, [2])),
         lambda: tf.constant(X) >= 0,
