@@ -278,9 +278,16 @@ class Estimator:
         given = inspect.signature(input_fn).parameters
         elements, start = next_elements(input_fn(**{key: value for key, value in wanted.items() if key in given}))
         features, labels = elements if isinstance(elements, (tuple, list)) and len(elements) == 2 else (elements, None)
+        labels = None if mode == ModeKeys.PREDICT else labels
         wanted["labels"] = labels
         given = inspect.signature(self._model_fn).parameters
+        if labels is not None and "labels" not in given:
+            raise ValueError("model_fn does not take labels, but input_fn returns labels.")
         spec = self._model_fn(features, **{key: value for key, value in wanted.items() if key in given})
+        if mode != ModeKeys.PREDICT and spec.loss is None:
+            raise ValueError("Missing loss.")
+        if mode == ModeKeys.TRAIN and spec.train_op is None:
+            raise ValueError("Missing train_op.")
         refuse_options("EstimatorSpec", {"scaffold": spec.scaffold})
         return spec, start
 

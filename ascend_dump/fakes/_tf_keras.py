@@ -211,8 +211,12 @@ def _loss(loss: Any, output: Tensor, target: Tensor) -> Tensor:
         squared: Tensor = TF["reduce_mean"](TF["square"](TF["subtract"](output, target)))
         return squared
     if loss == "sparse_categorical_crossentropy":
-        # The model ends in probabilities; those of a softmax are not taken back from their logarithms.
-        logits = output.op.inputs[0] if output.op.type == "Softmax" else TF["log"](output)
+        if output.op.type != "Softmax":
+            raise NotSupported(
+                "the stand-in for tensorflow has 'sparse_categorical_crossentropy' of a softmax only",
+                hint="end the model in a layer with activation='softmax'",
+            )
+        logits = output.op.inputs[0]
         entropy: Tensor = NN["sparse_softmax_cross_entropy_with_logits"](labels=target, logits=logits)
         mean: Tensor = TF["reduce_mean"](entropy)
         return mean

@@ -279,6 +279,12 @@ def test_hooks_feed_and_stop(tf: Any, tmp_path: Path) -> None:
     for wrong in ({"steps": 0}, {"steps": 1, "max_steps": 1}):
         with pytest.raises(ValueError, match="steps"):
             estimator.train(input_fn, **wrong)
+    for wrong_model in (
+        lambda features, mode: tf.estimator.EstimatorSpec(mode, loss=tf.constant(1.0), train_op=tf.no_op()),
+        lambda features, labels, mode: tf.estimator.EstimatorSpec(mode, train_op=tf.no_op()),
+    ):
+        with pytest.raises(ValueError, match=r"labels|[Mm]issing loss"):
+            tf.estimator.Estimator(wrong_model, model_dir=str(tmp_path / "other")).train(input_fn, steps=1)
     with pytest.raises(TypeError):
         tf.estimator.RunConfig(save_checkpoint_steps=5)
 
@@ -312,6 +318,7 @@ def test_options_without_an_effect_are_refused(tf: Any, tmp_path: Path) -> None:
     variable, condition = tf.Variable(1.0), tf.placeholder(tf.bool, [])
     for wrong in (
         lambda: model.compile("sgd", "mse", metrics=["accuracy"]),
+        lambda: model.compile("sgd", "sparse_categorical_crossentropy"),
         lambda: model.fit(X, X[:, :1], callbacks=[object()]),
         lambda: tf.get_variable("w", [2], regularizer=tf.reduce_sum),
         lambda: tf.layers.dense(tf.constant(X), 2, kernel_regularizer=tf.reduce_sum),
