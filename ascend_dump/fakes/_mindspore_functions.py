@@ -6,6 +6,7 @@ BiasAdd's and BatchNorm's data format, an axis. They show in a dump as inputs wi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -14,7 +15,7 @@ import numpy as np
 from ascend_dump._errors import NotSupported
 from ascend_dump.fakes._mindspore_kernels import KERNELS, Changed
 from ascend_dump.fakes._mindspore_process import current
-from ascend_dump.fakes._mindspore_types import DTYPES, DType, Parameter, Tensor, array_of, dtype_of
+from ascend_dump.fakes._mindspore_types import BFLOAT16, DTYPES, DType, Parameter, Tensor, array_of, dtype_of
 
 if TYPE_CHECKING:
     from ascend_dump.fakes._mindspore_graph import Value
@@ -33,6 +34,11 @@ _BINARY = frozenset(
         *("Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual"),
     )
 )
+#: No kernel on a CPU for integers.
+_FLOATS = frozenset(("Exp", "Log", "Tanh", "Sigmoid", "GeLU", "Softmax", "LogSoftmax"))
+_EQUAL_TYPES = frozenset(("MatMul", "BatchMatMul", "Conv2D", "SoftmaxCrossEntropyWithLogits"))
+#: Optimizer operator -> which input the gradient is; the first one is the variable.
+_GRADIENTS = {"ApplyMomentum": 3, "SGD": 1, "Adam": 9}
 
 
 def execute(op_type: str, *inputs: Value, **attrs: Any) -> tuple[Tensor, ...]:
@@ -40,10 +46,11 @@ def execute(op_type: str, *inputs: Value, **attrs: Any) -> tuple[Tensor, ...]:
     process = current()
     process.initialize_device()
     before = [one.array if isinstance(one, Tensor) else one for one in inputs]
+    _check(op_type, [array for array in before if array is not None])
     with np.errstate(all="ignore"):
         found = KERNELS[op_type](*(array for array in before if array is not None), **attrs)
     whole = found if isinstance(found, Changed) else Changed(found if isinstance(found, tuple) else (found,), {})
-    outputs = tuple(Tensor(np.asarray(one)) for one in whole.outputs)
+    outputs = tuple(Tensor.from_numpy(np.asarray(one)) for one in whole.outputs)
     for position, array in whole.inputs.items():
         target = inputs[position]
         if isinstance(target, Tensor):
@@ -52,6 +59,39 @@ def execute(op_type: str, *inputs: Value, **attrs: Any) -> tuple[Tensor, ...]:
         node = process.tape.note(op_type, inputs, before, outputs, attrs)
         node.marked = process.marked > 0
     return outputs
+
+
+def _check(op_type: str, arrays: Sequence[_Array]) -> None:
+    """Refuse what numpy would compute and MindSpore's kernels refuse."""
+    first = arrays[0]
+    if op_type in _FLOATS and first.dtype.kind in "iub":
+        raise TypeError(f"Select CPU operator[{op_type}] fail! Unsupported data type {dtype_of(first)}!")
+    if op_type in _EQUAL_TYPES and first.dtype != arrays[1].dtype:
+        types = f"{dtype_of(first)} and {dtype_of(arrays[1])}"
+        raise TypeError(f"For primitive[{op_type}], the input type must be same, but got {types}.")
+    if op_type == "MatMul" and (first.ndim, arrays[1].ndim) != (2, 2):
+        raise ValueError("MatMul inputs should have the same dimension size and equal to 2.")
+    if op_type == "BiasAdd" and arrays[1].shape != first.shape[1:2]:
+        raise ValueError(
+            "For 'BiasAdd', bias[0] shape should be equal to input_x[1] shape when data_format is 0, "
+            f"but got bias shape: {arrays[1].shape}, input_shape: {first.shape}."
+        )
+    if op_type in ("Assign", "AssignAdd") and first.shape != arrays[1].shape:
+        raise ValueError(
+            f"For '{op_type}', 'value' must have the same shape as 'variable'. "
+            f"But got 'value' shape: {arrays[1].shape}, 'variable' shape: {first.shape}."
+        )
+    if op_type in ("Assign", "AssignAdd") and _promoted(first.dtype, arrays[1].dtype) != first.dtype:
+        raise TypeError(
+            "Data type conversion is not supported for a 'Parameter': "
+            f"{dtype_of(arrays[1])} cannot be converted to {dtype_of(first)}."
+        )
+    gradient = _GRADIENTS.get(op_type)
+    if gradient is not None and arrays[gradient].shape != first.shape:
+        raise ValueError(
+            f"For primitive[{op_type}], the gradient_shape must be equal to variable_shape which is {first.shape}, "
+            f"but got {arrays[gradient].shape}."
+        )
 
 
 def call(op_type: str, *inputs: Any, **attrs: Any) -> Tensor:
@@ -68,19 +108,37 @@ def expanded(name: str) -> Any:
     return contextlib.nullcontext() if tape is None else tape.within(f"Expand/_{name}")
 
 
+def _promoted(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
+    """The type that two tensors meet in: of a float and an integer, the float."""
+    if one == other:
+        return one
+    whole, broken = sorted((one, other), key=lambda kind: kind.kind not in "iub")
+    if whole.kind in "iub" and broken.kind not in "iub":
+        return broken
+    if BFLOAT16 in (one, other):
+        return np.promote_types(np.float32, other if one == BFLOAT16 else one)
+    if {one.kind, other.kind} == {"i", "u"} and (one if one.kind == "u" else other).itemsize > 1:
+        raise TypeError(f"Type implicit conversion between {one} and {other} is not supported.")
+    return np.promote_types(one, other)
+
+
 def _tensor(value: Any) -> Tensor:
     return value if isinstance(value, Tensor) else Tensor(value)
 
 
 def _same_type(values: Sequence[Any]) -> list[Tensor]:
+    strange = next((one for one in values if isinstance(one, (np.ndarray, str)) or one is None), _YES)
+    if strange is not _YES:
+        raise TypeError(f"the operands must be <Number, Tensor>, but got {type(strange)}")
     tensors = [one for one in values if isinstance(one, Tensor)]
     if not tensors:
         return [_tensor(one) for one in values]
-    kind = np.result_type(*(one.array.dtype for one in tensors))
-    if {one.array.dtype for one in tensors} == {np.dtype(np.float32), np.dtype(np.int64)}:
+    kind = functools.reduce(_promoted, (one.array.dtype for one in tensors))
+    numbers = [one for one in values if not isinstance(one, Tensor)]
+    if kind.kind in "iub" and any(isinstance(one, (float, np.floating)) for one in numbers):
         kind = np.dtype(np.float32)
-    if kind.kind in "iub" and any(isinstance(one, float) for one in values):
-        kind = np.dtype(np.float32)
+    elif kind.kind == "b" and any(not isinstance(one, (bool, np.bool_)) for one in numbers):
+        kind = np.dtype(np.int64)
     made = []
     for one in values:
         if not isinstance(one, Tensor):
@@ -182,7 +240,7 @@ def matmul_kernel(x: Value, y: Value, transpose_x: bool = False, transpose_y: bo
 
 def matmul(x: Any, y: Any) -> Tensor:
     """`ops.matmul`, which the compiler expands into the kernel."""
-    left, right = _same_type((x, y))
+    left, right = _tensor(x), _tensor(y)
     with expanded("MatMulExt"):
         if left.ndim == 2 and right.ndim == 2:
             return matmul_kernel(left, right)
@@ -199,6 +257,8 @@ def reshape(x: Any, shape: Sequence[int]) -> Tensor:
 
 
 def flatten(x: Any, order: str = "C", *, start_dim: int = 1, end_dim: int = -1) -> Tensor:
+    if order == "C" and _tensor(x).ndim == 1:
+        return _tensor(x)
     if order != "C" or start_dim != 1 or end_dim != -1:
         raise NotSupported(
             "the fake MindSpore flattens everything but the first dimension, in C order", hint="use ops.reshape"
@@ -207,7 +267,10 @@ def flatten(x: Any, order: str = "C", *, start_dim: int = 1, end_dim: int = -1) 
 
 
 def transpose(x: Any, input_perm: Sequence[int]) -> Tensor:
-    return execute("Transpose", _tensor(x), perm=tuple(input_perm))[0]
+    value = _tensor(x)
+    return execute(
+        "Transpose", value, perm=tuple(axis % value.ndim for axis in input_perm or reversed(range(value.ndim)))
+    )[0]
 
 
 def cast(x: Any, dtype: Any) -> Tensor:
@@ -221,6 +284,8 @@ def getitem(x: Tensor, key: Any) -> Tensor:
 
 
 def concat(tensors: Sequence[Any], axis: int = 0) -> Tensor:
+    if len({_tensor(one).array.dtype for one in tensors}) > 1:
+        raise RuntimeError("KernelMod Init Failed: Concat: the inputs must have one type")
     return execute("Concat", *(_tensor(one) for one in tensors), axis=axis)[0]
 
 
@@ -229,7 +294,7 @@ cat = concat
 
 def _reduce(op_type: str, x: Any, axis: Any, keep_dims: bool) -> Tensor:
     value = _tensor(x)
-    axes = tuple(range(value.ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    axes = (axis,) if isinstance(axis, int) else tuple(axis or range(value.ndim))
     given = None if axis is None else np.asarray(axes, np.int64)
     constants = (given, np.asarray(keep_dims), *((_NO,) if op_type == "ReduceSum" else ()))
     return execute(op_type, value, *constants, axis=axes, keep_dims=keep_dims)[0]
@@ -237,7 +302,13 @@ def _reduce(op_type: str, x: Any, axis: Any, keep_dims: bool) -> Tensor:
 
 def total(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     with expanded("SumExt"):
-        return _reduce("ReduceSum", x, axis, keepdims)
+        value = _tensor(x)
+        # Integers are summed as int64.
+        return _reduce("ReduceSum", cast(value, DTYPES["int64"]) if _is_short(value) else value, axis, keepdims)
+
+
+def _is_short(value: Tensor) -> bool:
+    return value.array.dtype.kind in "iub" and value.array.dtype != np.int64
 
 
 def reduce_sum(x: Any, axis: Any = None, keep_dims: bool = False) -> Tensor:
@@ -296,12 +367,21 @@ def ones_like(input: Any) -> Tensor:
 
 
 def arange(*arguments: Any, dtype: Any = None) -> Tensor:
-    return Tensor(np.arange(*arguments), dtype)
+    found = np.arange(*arguments)
+    return Tensor(found.astype(np.float32) if dtype is None and found.dtype == np.float64 else found, dtype)
 
 
 def cross_entropy(input: Any, target: Any) -> Tensor:
     """`ops.cross_entropy` of class indices with the reduction mean."""
-    return execute("SparseSoftmaxCrossEntropyWithLogits", _tensor(input), _tensor(target), is_grad=False)[0]
+    logits, labels = _tensor(input), _tensor(target)
+    if logits.ndim != 2 or labels.array.dtype.kind == "f":
+        raise NotSupported(
+            "the fake MindSpore has the cross entropy of logits (N, C) and class indices only",
+            hint="reshape to (N, C); for probabilities use nn.SoftmaxCrossEntropyWithLogits(reduction='mean')",
+        )
+    if (labels.array == -100).any():
+        raise NotSupported("the fake MindSpore ignores no labels (ignore_index)", hint="leave those rows out")
+    return execute("SparseSoftmaxCrossEntropyWithLogits", logits, labels, is_grad=False, exact=True)[0]
 
 
 def shape(x: Tensor) -> tuple[int, ...]:

@@ -91,12 +91,19 @@ def _maxpool_grad(x: _Array, y: _Array, dy: _Array, *, kernel: Any, stride: Any,
 
 
 def _avgpool(x: _Array, *_: _Array, kernel: Sequence[int], stride: Sequence[int], pad_list: Sequence[int]) -> _Array:
-    return np.ascontiguousarray(_windows(x, kernel, stride, 0.0, pad_list).mean(axis=(4, 5))).astype(x.dtype)
+    found = _windows(x, kernel, stride, 0.0, pad_list).sum(axis=(4, 5)) / _covered(x, kernel, stride, pad_list)
+    return np.ascontiguousarray(found).astype(x.dtype)
+
+
+def _covered(x: _Array, kernel: Sequence[int], stride: Sequence[int], pad: Sequence[int]) -> _Array:
+    """How many elements each window has; padding does not count."""
+    found: _Array = _windows(np.ones((1, 1, *x.shape[2:]), x.dtype), kernel, stride, 0.0, pad).sum(axis=(4, 5))
+    return found
 
 
 def _avgpool_grad(x: _Array, dy: _Array, *, kernel: Any, stride: Any, pad_list: Any, **_: Any) -> _Array:
-    count = kernel[0] * kernel[1]
-    parts = np.broadcast_to((dy / count)[..., None, None], (*dy.shape, *kernel))
+    shares = dy / _covered(x, kernel, stride, pad_list)
+    parts = np.broadcast_to(shares[..., None, None], (*dy.shape, *kernel))
     return _spread(parts.astype(x.dtype), x.shape, stride, pad_list)
 
 
@@ -114,8 +121,9 @@ def _batchnorm(x: _Array, gamma: _Array, beta: _Array, mean: _Array, var: _Array
     outputs = (y, now_mean, now_var, now_mean, now_var)
     if not training:
         return Changed(outputs, {})
-    count = x.size // x.shape[1]
-    whole = now_var * count / max(count - 1, 1)
+    count = np.float32(x.size // x.shape[1])
+    # Not a number of a single element.
+    whole = now_var * (count / (count - 1))
     return Changed(
         outputs,
         {
@@ -145,9 +153,24 @@ def softmax(x: _Array, axis: int = -1) -> _Array:
     return found
 
 
-def _sparse_cross_entropy(logits: _Array, labels: _Array, *, is_grad: bool) -> _Array:
+def log_softmax(x: _Array, axis: int = -1) -> _Array:
+    """Not the logarithm of `softmax`, which is 0 where the other one is large."""
+    shifted = x - x.max(axis=axis, keepdims=True)
+    found: _Array = (shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))).astype(x.dtype)
+    return found
+
+
+def _sparse_cross_entropy(logits: _Array, labels: _Array, *, is_grad: bool, exact: bool = False) -> _Array:
+    if logits.ndim != 2 or labels.shape != logits.shape[:1]:
+        raise ValueError(
+            f"Features shape length must be equal to Labels shape length plus 1: {logits.shape}, {labels.shape}"
+        )
+    if ((labels < 0) | (labels >= logits.shape[1])).any():
+        raise ValueError(f"the labels must be in [0, {logits.shape[1]}), but got {labels.tolist()}")
     chances = softmax(logits)
     rows = np.arange(len(labels))
+    if exact:
+        return np.asarray(-log_softmax(logits)[rows, labels].mean(), logits.dtype)
     if not is_grad:
         return np.asarray(-np.log(chances[rows, labels]).mean(), logits.dtype)
     chances[rows, labels] -= 1
@@ -219,9 +242,7 @@ def _gelu(x: _Array) -> _Array:
 
 
 def _divide(a: _Array, b: _Array) -> _Array:
-    return np.asarray(
-        np.true_divide(a, b), np.result_type(a, b) if a.dtype.kind == "f" or b.dtype.kind == "f" else None
-    )
+    return np.asarray(np.true_divide(a, b), np.float32 if a.dtype.kind in "iub" else a.dtype)
 
 
 #: Operator type -> kernel; a single array stands for one output.
@@ -236,7 +257,7 @@ KERNELS: Mapping[str, Callable[..., Any]] = {
     "Abs": np.abs,
     "Exp": np.exp,
     "Log": np.log,
-    "Sqrt": np.sqrt,
+    "Sqrt": lambda x: np.sqrt(x, dtype=np.float32 if x.dtype.kind in "iub" else x.dtype),
     "Square": np.square,
     "Tanh": np.tanh,
     "TanhGrad": lambda y, dy: dy * (1 - y * y),
@@ -268,7 +289,7 @@ KERNELS: Mapping[str, Callable[..., Any]] = {
     "BatchNorm": _batchnorm,
     "BatchNormGrad": _batchnorm_grad,
     "Softmax": lambda x, axis: softmax(x, int(axis[0])),
-    "LogSoftmax": lambda x, axis: np.log(softmax(x, int(axis))),
+    "LogSoftmax": lambda x, axis: log_softmax(x, int(axis)),
     "SparseSoftmaxCrossEntropyWithLogits": _sparse_cross_entropy,
     "SoftmaxCrossEntropyWithLogits": _cross_entropy,
     "Cast": lambda x, *, dtype: x.astype(dtype),

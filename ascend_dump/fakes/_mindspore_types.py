@@ -65,7 +65,7 @@ DTYPES: dict[str, DType] = {
 }
 _BY_NUMPY = {one.numpy: one for one in DTYPES.values()}
 #: What literals become.
-_LITERALS = ((bool, np.bool_), (int, np.int64), (float, np.float32), (complex, np.complex64))
+_LITERALS = ((bool, np.bool_), (int, np.int64), (float, np.float64), (complex, np.complex64))
 
 
 def dtype_of(array: Union[_Array, np.generic]) -> DType:
@@ -116,6 +116,9 @@ class Tensor:
         if isinstance(input_data, str):
             raise TypeError("For Tensor, the input_data must not be a string")
         self.array: _Array = array_of(input_data, dtype)
+        if self.array is input_data or self.array.base is not None:
+            # The program may write to its own array later.
+            self.array = self.array.copy()
         dtype_of(self.array)
         #: The operator that computed it and which output of it this is, while a graph is recorded.
         self.node: Optional[Node] = None
@@ -167,7 +170,13 @@ class Tensor:
 
     @classmethod
     def from_numpy(cls, array: _Array) -> Tensor:
-        return Tensor(array)
+        """A tensor that shares the array's memory."""
+        made = Tensor(0)
+        made.array = array_of(array)
+        return made
+
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> _Array:
+        return np.asarray(self.asnumpy(), dtype)
 
     def __len__(self) -> int:
         return len(self.array)
@@ -179,13 +188,15 @@ class Tensor:
         return bool(self.array)
 
     def __int__(self) -> int:
-        return int(self.array)
+        return int(self.array.item())
 
     def __float__(self) -> float:
-        return float(self.array)
+        return float(self.array.item())
 
     def __index__(self) -> int:
-        return int(self.array)
+        if self.size != 1 or self.array.dtype.kind not in "iu":
+            raise ValueError("Only integer tensors of a single element can be converted to an index.")
+        return int(self.array.item())
 
     def __format__(self, spec: str) -> str:
         return format(self.item() if spec and self.size == 1 else str(self), spec)
@@ -234,10 +245,10 @@ class Tensor:
         return _apply("matmul", self, other)
 
     def __eq__(self, other: object) -> Any:
-        return _call("Equal", self, other)
+        return _call("Equal", self, other) if isinstance(other, _OPERANDS) else False
 
     def __ne__(self, other: object) -> Any:
-        return _call("NotEqual", self, other)
+        return _call("NotEqual", self, other) if isinstance(other, _OPERANDS) else True
 
     def __gt__(self, other: Any) -> Tensor:
         return _call("Greater", self, other)
@@ -294,6 +305,9 @@ class Tensor:
 
     def sqrt(self) -> Tensor:
         return _call("Sqrt", self)
+
+
+_OPERANDS = (Tensor, int, float, complex, np.generic)
 
 
 class Parameter(Tensor):

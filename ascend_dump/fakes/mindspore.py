@@ -22,6 +22,8 @@ Known differences from MindSpore:
 - In `.ir` and execution order, operators are counted without those that MindSpore removes later (Cast begins with 1
   there, backward operators may have gaps). Optimizers number their operators by parameter, MindSpore as it runs them.
 - Outputs of BatchNorm that the CPU's kernel leaves unset are computed here.
+- `use_nesterov` of Momentum, and NaN in ReLU, Maximum and Minimum, are what the documents say; the CPU's kernels ignore
+  the one and lose the other.
 - The `.pb` has operators, inputs and full names, no attributes and types.
 - CrossEntropyLoss, slices, and operators beside those that the modules name have fewer kernels and constant inputs.
 - No communication: `init` gives rank and size from RANK_ID and RANK_SIZE, and there are no collective operators.

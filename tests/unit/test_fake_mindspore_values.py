@@ -1,0 +1,151 @@
+"""What the fake MindSpore computes and refuses: values, types and errors as measured with MindSpore 2.10.0 on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ascend_dump
+from ascend_dump import fakes
+
+
+@pytest.fixture
+def ms() -> Iterator[Any]:
+    with fakes.install("mindspore"):
+        import mindspore
+
+        yield mindspore
+
+
+def tensor(ms: Any, *values: Any, dtype: Any = np.float32) -> Any:
+    return ms.Tensor(np.array(values, dtype))
+
+
+def is_tensor(found: Any, label: str, values: Any) -> None:
+    assert (str(found.dtype), list(found.shape)) == (label, list(np.shape(values)))
+    assert np.allclose(found.asnumpy(), values, rtol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "met"),
+    [
+        ("int32", "float32", "Float32"),
+        ("int64", "float16", "Float16"),
+        ("bool_", "int32", "Int32"),
+        ("bfloat16", "int32", "BFloat16"),
+        ("bfloat16", "float16", "Float32"),
+        ("uint8", "int8", "Int16"),
+        ("float32", "float64", "Float64"),
+    ],
+)
+def test_two_types_meet(ms, one, other, met):
+    for left, right in ((one, other), (other, one)):
+        is_tensor(ms.Tensor([1, 0], getattr(ms, left)) + ms.Tensor([1, 1], getattr(ms, right)), met, [2, 1])
+
+
+def test_unsigned_and_signed_types_do_not_meet(ms):
+    with pytest.raises(TypeError, match="implicit conversion"):
+        ms.Tensor([1], ms.uint32) + ms.Tensor([1], ms.int32)
+
+
+def test_numbers_change_the_type_of_integers_and_booleans(ms):
+    flags, whole = ms.Tensor([True, False]), ms.Tensor([1, 2], ms.int32)
+    is_tensor(flags + 2, "Int64", [3, 2])
+    is_tensor(flags * 1.5, "Float32", [1.5, 0])
+    assert (flags == 2).asnumpy().tolist() == [False, False]
+    is_tensor(whole * np.float32(1.5), "Float32", [1.5, 3])
+    is_tensor(whole / 2, "Float32", [0.5, 1])
+    is_tensor(flags / flags, "Float32", [1, np.nan])
+    is_tensor(ms.ops.sqrt(whole), "Float32", [1, 2**0.5])
+    is_tensor(whole.sum(), "Int64", 3)
+    is_tensor(flags.sum(), "Int64", 1)
+
+
+def test_arange_of_fractions_is_float32(ms):
+    is_tensor(ms.ops.arange(0, 1, 0.25), "Float32", [0, 0.25, 0.5, 0.75])
+
+
+def test_arrays_are_no_operands_of_tensors(ms):
+    with pytest.raises(TypeError, match="ndarray"):
+        tensor(ms, 1.0) + np.ones(1, np.float32)
+    found = np.ones(1, np.float32) + tensor(ms, 1.0)
+    assert isinstance(found, np.ndarray)
+    assert found.tolist() == [2.0]
+
+
+def test_a_tensor_is_equal_to_nothing_else(ms):
+    for other in (None, "text", [1.0], object()):
+        assert (tensor(ms, 1.0) == other) is False
+        assert (tensor(ms, 1.0) != other) is True
+
+
+def test_a_tensor_keeps_its_values_when_the_array_changes(ms):
+    buffer = np.zeros(2, np.float32)
+    made, parameter, of_a_part = ms.Tensor(buffer), ms.Parameter(ms.Tensor(buffer)), ms.Tensor(buffer[:1])
+    shared = ms.from_numpy(buffer)
+    buffer[:] = 5
+    assert made.asnumpy().tolist() == parameter.asnumpy().tolist() == [0, 0]
+    assert of_a_part.asnumpy().tolist() == [0]
+    assert shared.asnumpy().tolist() == [5, 5]
+
+
+def test_tensors_index_and_convert(ms):
+    x = ms.Tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
+    assert x[ms.Tensor([0, 1]), ms.Tensor([1, 2])].asnumpy().tolist() == [1, 5]
+    is_tensor(ms.Tensor([ms.Tensor(1.0), ms.Tensor(2.0)]), "Float32", [1, 2])
+    assert (int(tensor(ms, 3.7)), float(tensor(ms, 3.5))) == (3, 3.5)
+    with pytest.raises(ValueError, match="integer tensors"):
+        _ = [1, 2][ms.Tensor(1.0)]
+    is_tensor(x.transpose(), "Float32", x.asnumpy().T)
+
+
+def test_no_axes_are_all_axes(ms):
+    x = ms.Tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
+    is_tensor(ms.ops.mean(x, ()), "Float32", 2.5)
+    is_tensor(ms.ops.sum(x, (), True), "Float32", [[15]])
+    is_tensor(ms.ops.amax(x, ()), "Float32", 5)
+
+
+def test_logarithms_of_small_chances_are_finite(ms):
+    is_tensor(ms.ops.log_softmax(tensor(ms, 0.0, 1000.0)), "Float32", [-1000, 0])
+    is_tensor(ms.ops.cross_entropy(tensor(ms, [0.0, 1000.0]), ms.Tensor([0], ms.int32)), "Float32", 1000)
+
+
+@pytest.mark.parametrize(
+    ("refused", "error"),
+    [
+        (lambda ms: ms.ops.sigmoid(ms.Tensor([1])), TypeError),
+        (lambda ms: ms.ops.softmax(ms.Tensor([1])), TypeError),
+        (lambda ms: ms.ops.matmul(ms.ops.ones((1, 1)), ms.ops.ones((1, 1), ms.float16)), TypeError),
+        (lambda ms: ms.ops.cat([ms.Tensor([1]), ms.Tensor([1.5])]), RuntimeError),
+        (lambda ms: ms.ops.MatMul()(ms.ops.ones((1, 1, 1)), ms.ops.ones((1, 1, 1))), ValueError),
+        (lambda ms: ms.ops.bias_add(ms.ops.ones((2, 3)), ms.ops.ones((1,))), ValueError),
+        (lambda ms: ms.ops.assign(ms.Parameter(ms.ops.ones((2, 3))), ms.ops.ones(3)), ValueError),
+        (lambda ms: ms.ops.assign_add(ms.Parameter(ms.ops.ones(2)), 1.0), ValueError),
+        (lambda ms: ms.ops.assign_add(ms.Parameter(ms.ops.ones(1, ms.int32)), ms.Tensor([1.5])), TypeError),
+        (lambda ms: ms.ops.cross_entropy(ms.ops.ones((1, 3)), ms.Tensor([-1])), ValueError),
+        (lambda ms: ms.ops.cross_entropy(ms.ops.ones((1, 3)), ms.Tensor([-100])), ascend_dump.NotSupported),
+        (lambda ms: ms.ops.cross_entropy(ms.ops.ones((1, 3)), ms.ops.ones((1, 3))), ascend_dump.NotSupported),
+        (lambda ms: ms.ops.cross_entropy(ms.ops.ones((1, 3, 2)), ms.ops.ones((1, 2))), ascend_dump.NotSupported),
+    ],
+)
+def test_operators_refuse_what_the_kernels_refuse(ms, refused, error):
+    with pytest.raises(error):
+        refused(ms)
+
+
+def test_average_pooling_does_not_count_padding(ms):
+    pool, x = ms.nn.AvgPool2d(2, 1, pad_mode="same"), ms.Tensor(np.float32([[[[1, 2], [3, 4]]]]))
+    value, gradient = ms.value_and_grad(lambda x: pool(x).sum())(x)
+    is_tensor(pool(x), "Float32", [[[[2.5, 3], [3.5, 4]]]])
+    is_tensor(value, "Float32", 13)
+    is_tensor(gradient, "Float32", [[[[0.25, 0.75], [0.75, 2.25]]]])
+
+
+def test_the_variance_of_one_element_is_not_a_number(ms):
+    layer = ms.nn.BatchNorm2d(1).set_train()
+    layer(ms.ops.ones((1, 1, 1, 1)))
+    assert np.isnan(layer.moving_variance.asnumpy()).all()
