@@ -276,6 +276,8 @@ def value_and_grad(
     """`mindspore.value_and_grad`."""
     if return_ids:
         raise NotSupported("the fake MindSpore has no return_ids", hint="leave it at False")
+    if isinstance(grad_position, list):
+        raise TypeError("For 'F.grad', the 'grad_position' must be int or tuple.")
     if grad_position is None and weights is None:
         raise ValueError("`grad_position` and `weight` can not be None at the same time.")
 
@@ -288,9 +290,11 @@ def value_and_grad(
 
     def derive(tape: Tape, *args: Any) -> Any:
         result = fn(*args)
-        loss = result[0] if isinstance(result, (tuple, list)) else result
+        loss = result[0] if has_aux else result
         positions = () if grad_position is None else _as_tuple(grad_position)
         chosen = [args[at] for at in positions]
+        if not all(isinstance(one, Tensor) for one in chosen):
+            raise NotSupported("the fake MindSpore differentiates by tensors only", hint="give a Tensor")
         held = [] if weights is None else [weights] if isinstance(weights, Parameter) else list(weights)
         found = tape.gradients(loss, [*chosen, *held])
         inputs, parameters = tuple(found[: len(chosen)]), tuple(found[len(chosen) :])

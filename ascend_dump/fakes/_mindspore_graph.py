@@ -121,18 +121,26 @@ class Tape:
         found = {id(one): one for node in self.nodes for one in node.inputs if isinstance(one, Parameter)}
         return list(found.values())
 
-    def gradients(self, loss: Tensor, wanted: Sequence[Tensor], seed: Optional[Tensor] = None) -> list[Tensor]:
-        """The gradients of `loss` by `wanted`, each computed by operators of its own; zeros where there is none."""
+    def gradients(
+        self, loss: Union[Tensor, Sequence[Any]], wanted: Sequence[Tensor], seed: Optional[Tensor] = None
+    ) -> list[Tensor]:
+        """The gradients of the sum of `loss` by `wanted`, each computed by operators of its own.
+
+        Zeros where there is none, and for parameters that require none.
+        """
         from ascend_dump.fakes._mindspore_gradients import GRADIENTS, add_all, ones
 
-        reached = {id(one) for one in wanted}
+        reached = {id(one) for one in wanted if not isinstance(one, Parameter) or one.requires_grad}
         useful = []
         for node in list(self.nodes):
             if any(id(one) in reached for one in node.inputs):
                 reached.update(id(one) for one in node.outputs)
                 useful.append(node)
         scopes = _backward_scopes(useful)
-        parts: dict[int, list[Tensor]] = {id(loss): [ones(loss) if seed is None else seed]}
+        parts: dict[int, list[Tensor]] = {}
+        for one in (loss,) if isinstance(loss, Tensor) else loss:
+            if isinstance(one, Tensor):
+                parts.setdefault(id(one), []).append(ones(one) if seed is None else seed)
 
         def total(one: Tensor) -> Optional[Tensor]:
             found = parts.get(id(one), [])

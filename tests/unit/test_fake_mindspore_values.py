@@ -149,3 +149,38 @@ def test_the_variance_of_one_element_is_not_a_number(ms):
     layer = ms.nn.BatchNorm2d(1).set_train()
     layer(ms.ops.ones((1, 1, 1, 1)))
     assert np.isnan(layer.moving_variance.asnumpy()).all()
+
+
+# Gradients.
+
+
+def test_the_gradient_of_several_outputs_is_that_of_their_sum(ms):
+    def both(x):
+        return (x * x).sum(), (3 * x).sum()
+
+    x = tensor(ms, 1.0, 2.0)
+    is_tensor(ms.grad(both)(x), "Float32", [5, 7])
+    is_tensor(ms.value_and_grad(both)(x)[1], "Float32", [5, 7])
+    is_tensor(ms.grad(both, has_aux=True)(x)[0], "Float32", [2, 4])
+
+
+def test_frozen_weights_have_a_gradient_of_zeros(ms):
+    net = ms.nn.Dense(2, 1, weight_init="ones")
+    net.weight.requires_grad = False
+    _, (weight, bias) = ms.value_and_grad(lambda x: net(x).sum(), None, (net.weight, net.bias))(ms.ops.ones((3, 2)))
+    is_tensor(weight, "Float32", [[0, 0]])
+    is_tensor(bias, "Float32", [3])
+
+
+def test_negative_axes_of_a_transpose_have_the_gradient_of_positive_ones(ms):
+    x = ms.Tensor(np.arange(24, dtype=np.float32).reshape(2, 3, 4))
+    scale = ms.Tensor(np.arange(24, dtype=np.float32).reshape(4, 2, 3))
+    gradient = ms.grad(lambda x: (ms.ops.transpose(x, (-1, 0, 1)) * scale).sum())(x)
+    is_tensor(gradient, "Float32", scale.asnumpy().transpose(1, 2, 0))
+
+
+def test_gradients_are_by_tensors_at_positions(ms):
+    with pytest.raises(ascend_dump.NotSupported, match="give a Tensor"):
+        ms.grad(lambda x, y: (x * y).sum(), (0, 1))(tensor(ms, 1.0), 2.0)
+    with pytest.raises(TypeError, match="must be int or tuple"):
+        ms.grad(lambda x: x, [0])
