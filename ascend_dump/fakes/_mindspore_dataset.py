@@ -19,7 +19,8 @@ class Dataset:
     """Rows of arrays, made anew for every pass."""
 
     def __init__(self, rows: Callable[[], Iterator[_Row]], columns: Sequence[str], length: Optional[int]) -> None:
-        self._rows, self._columns, self._length = rows, list(columns), length
+        self._rows, self._length = rows, length
+        self._columns = [columns] if isinstance(columns, str) else list(columns)
 
     def get_dataset_size(self) -> int:
         """Rows of one pass, or batches."""
@@ -41,7 +42,10 @@ class Dataset:
 
         return Dataset(rows, self._columns, None)
 
-    def repeat(self, count: int = 1) -> Dataset:
+    def repeat(self, count: Optional[int] = None) -> Dataset:
+        if count is None or count < 1:
+            raise NotSupported("the fake MindSpore repeats rows a number of times", hint="use repeat(1) or more")
+
         def rows() -> Iterator[_Row]:
             for _ in range(count):
                 yield from self._rows()
@@ -103,6 +107,8 @@ class NumpySlicesDataset(Dataset):
             raise NotSupported("the fake MindSpore keeps the order of rows", hint="use shuffle=False")
         columns = list(data.values()) if isinstance(data, dict) else list(data) if isinstance(data, tuple) else [data]
         arrays = [np.asarray(column) for column in columns]
+        if len({len(array) for array in arrays}) > 1:
+            raise ValueError("Data length in each column is not equal.")
         names = list(data) if isinstance(data, dict) else column_names or [f"column_{at}" for at in range(len(arrays))]
         super().__init__(lambda: iter(zip(*arrays)), names, len(arrays[0]))
 

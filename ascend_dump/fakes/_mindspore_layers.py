@@ -21,6 +21,7 @@ __all__ = ["LAYERS"]
 
 _NCHW = np.asarray(0, np.int64)
 _PAD_MODES = {"same": 1, "valid": 2}
+_MODES = ("valid", "same", "pad")
 
 
 class ReLU(Cell):
@@ -101,6 +102,15 @@ class Dense(Cell):
         super().__init__()
         self.in_channels, self.out_channels, self.has_bias = in_channels, out_channels, has_bias
         init = "he_uniform" if weight_init is None else weight_init
+        if isinstance(init, Tensor) and init.shape != (out_channels, in_channels):
+            raise ValueError(
+                f"For 'Dense', weight init shape error: expected {(out_channels, in_channels)}, but got {init.shape}."
+            )
+        if isinstance(activation, str) and activation not in _ACTIVATIONS:
+            raise NotSupported(
+                f"the fake MindSpore has no activation {activation!r} for Dense",
+                hint=f"give a cell, or one of {', '.join(_ACTIVATIONS)}",
+            )
         self.weight = Parameter(initializer(init, (out_channels, in_channels), dtype), name="weight")
         if has_bias:
             init = "zeros" if bias_init is None else bias_init
@@ -147,6 +157,13 @@ class Conv2d(Cell):
             raise NotSupported(
                 "the fake MindSpore convolves with dilation 1, group 1 and data_format NCHW only", hint="leave them out"
             )
+        if pad_mode not in _MODES:
+            raise ValueError(f"For 'Conv2D', the 'pad_mode' must be in {list(_MODES)}, but got {pad_mode!r}.")
+        if pad_mode != "pad" and np.any(padding):
+            raise ValueError(
+                "For 'Conv2D', the 'pad' must be zero when 'pad_mode' is not 'pad', "
+                f"but got 'pad': {padding} and 'pad_mode': {pad_mode}."
+            )
         self.kernel_size, self.stride = _pair(kernel_size), _pair(stride)
         self.pad_mode, self.padding, self.has_bias = pad_mode, padding, has_bias
         init = "he_uniform" if weight_init is None else weight_init
@@ -163,9 +180,15 @@ class Conv2d(Cell):
 
 
 class _Pool(Cell):
-    def __init__(self, kernel_size: Any = 1, stride: Any = 1, pad_mode: str = "valid") -> None:
+    def __init__(self, kernel_size: Any = 1, stride: Any = 1, pad_mode: str = "valid", padding: Any = 0) -> None:
         super().__init__()
-        self.kernel_size, self.stride, self.pad_mode = _pair(kernel_size), _pair(stride), pad_mode
+        self.kernel_size, self.stride, self.pad_mode = _pair(kernel_size), _pair(stride), pad_mode.lower()
+        if self.pad_mode == "pad":
+            raise NotSupported("the fake MindSpore pools with pad_mode same and valid only", hint="use 'same'")
+        if self.pad_mode not in _PAD_MODES:
+            raise ValueError(
+                f"For {self.cls_name!r}, the 'pad_mode' must be in {list(_MODES)}, but got {self.pad_mode!r}."
+            )
 
     def _attrs(self, x: Tensor) -> dict[str, Any]:
         pads = tuple(padding(x.shape[2:], self.kernel_size, self.stride, self.pad_mode, 0))
@@ -187,6 +210,10 @@ class AvgPool2d(_Pool):
 class BatchNorm2d(Cell):
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.9, affine: bool = True) -> None:
         super().__init__()
+        if not 0 <= momentum <= 1:
+            raise ValueError(
+                f"For {self.cls_name!r}, the 'momentum' must be a number in range [0, 1], but got {momentum}."
+            )
         self.eps, self.momentum = eps, 1.0 - momentum
         ones, zeros = initializer("ones", (num_features,)), initializer("zeros", (num_features,))
         self.moving_mean = Parameter(zeros, name="moving_mean", requires_grad=False)
@@ -195,6 +222,11 @@ class BatchNorm2d(Cell):
         self.beta = Parameter(zeros, name="beta", requires_grad=affine)
 
     def construct(self, x: Tensor) -> Tensor:
+        if x.ndim != 4:
+            raise ValueError(f"For 'BatchNorm2d', the in_shape must have 4 dims, but got {x.ndim}.")
+        return self._normalised(x)
+
+    def _normalised(self, x: Tensor) -> Tensor:
         numbers = (np.asarray(self.eps, np.float32), np.asarray(self.momentum, np.float32))
         return execute(
             "BatchNorm",
@@ -211,7 +243,7 @@ class BatchNorm2d(Cell):
 
 class BatchNorm1d(BatchNorm2d):
     def construct(self, x: Tensor) -> Tensor:
-        y = super().construct(ops.reshape(x, (*x.shape, 1, 1)))
+        y = self._normalised(ops.reshape(x, (*x.shape, 1, 1)))
         return ops.reshape(y, x.shape)
 
 
@@ -262,6 +294,8 @@ class CrossEntropyLoss(_Loss):
             raise NotSupported(
                 "the fake MindSpore computes CrossEntropyLoss with one reduction", hint="use reduction='mean'"
             )
+        if labels.array.dtype.kind in "iu" and labels.array.dtype != np.int32:
+            raise TypeError(f"For 'CrossEntropyLoss', the 'labels' should be Int32, but got {labels.dtype}.")
         return ops.cross_entropy(logits, labels)
 
 

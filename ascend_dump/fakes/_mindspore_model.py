@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Optional
 
+import numpy as np
+
 from ascend_dump._errors import NotSupported
 from ascend_dump.fakes._mindspore_cell import Cell
 from ascend_dump.fakes._mindspore_optimizers import Optimizer, TrainOneStepCell, WithEvalCell, WithLossCell
@@ -118,8 +120,9 @@ class Accuracy:
         self._right = self._all = 0
 
     def update(self, outputs: Tensor, labels: Tensor) -> None:
-        guesses = outputs.array.argmax(axis=1)
-        self._right += int((guesses == labels.array).sum())
+        guesses, wanted = np.asarray(outputs).argmax(axis=1), np.asarray(labels)
+        # Labels are classes, or one row of scores for each.
+        self._right += int((guesses == (wanted.argmax(axis=1) if wanted.ndim == 2 else wanted)).sum())
         self._all += len(guesses)
 
     def eval(self) -> float:

@@ -29,8 +29,13 @@ class Optimizer(Cell):
         self._parameters = ParameterTuple(params)
         if not self._parameters:
             raise ValueError("For 'Optimizer', the argument parameters must not be empty.")
-        if not isinstance(learning_rate, (int, float, Tensor)):
+        if any(isinstance(one, dict) for one in self._parameters):
+            raise NotSupported("the fake MindSpore has no groups of parameters", hint="give the parameters themselves")
+        if not isinstance(learning_rate, (int, float, Tensor)) or np.ndim(learning_rate):
             raise NotSupported("the fake MindSpore has no schedule for learning_rate", hint="give a number")
+        for name, value in (("learning rate", float(learning_rate)), ("weight_decay", float(weight_decay))):
+            if value < 0:
+                raise ValueError(f"For {self.cls_name!r}, the {name!r} must be float and must >= 0, but got '{value}'.")
         self.learning_rate = Parameter(_number(learning_rate), name="learning_rate")
         self.global_step = Parameter(Tensor(np.zeros(1, np.int32)), name="global_step")
         self.weight_decay = float(weight_decay)
@@ -53,6 +58,8 @@ class Optimizer(Cell):
         return self._run_graph((tuple(gradients),), {})
 
     def construct(self, gradients: Sequence[Tensor]) -> Any:
+        if len(gradients) > len(self._parameters):
+            raise RuntimeError(f"got {len(gradients)} gradients of {len(self._parameters)} parameters")
         if self.weight_decay:
             gradients = tuple(
                 # Normalisation's parameters do not decay.
@@ -68,6 +75,10 @@ class Optimizer(Cell):
     def _decay(self, parameter: Parameter, grad: Tensor) -> Tensor:
         decay = Tensor(np.asarray(self.weight_decay, parameter.array.dtype))
         return execute("AddN", call("Mul", parameter, decay), grad)[0]
+
+    def _check_momentum(self, momentum: float) -> None:
+        if momentum < 0:
+            raise ValueError(f"For {self.cls_name!r}, the argument 'momentum' must be at least 0.0, but got {momentum}")
 
     def prepare(self) -> None:
         """What happens once in a step."""
@@ -92,6 +103,7 @@ class Momentum(Optimizer):
     ) -> None:
         super().__init__(learning_rate, params, weight_decay)
         _no_scale(loss_scale)
+        self._check_momentum(momentum)
         self.momentum = Parameter(_number(momentum), name="momentum")
         self.moments = self.states("moments")
         self.use_nesterov = use_nesterov
@@ -117,6 +129,12 @@ class SGD(Optimizer):
     ) -> None:
         super().__init__(learning_rate, params, weight_decay)
         _no_scale(loss_scale)
+        self._check_momentum(momentum)
+        if nesterov and (not momentum or dampening):
+            raise ValueError(
+                "For 'SGD', if 'nesterov' is true, 'momentum' must be > 0.0 and 'dampening' must equal to 0.0, "
+                f"but got 'momentum' {momentum}, 'dampening' {dampening}."
+            )
         self.momentum = Parameter(_number(momentum), name="momentum")
         self.accum = self.states("accum")
         self.stat = self.states("stat", 1.0)
@@ -148,6 +166,9 @@ class Adam(Optimizer):
         _no_scale(loss_scale)
         if use_nesterov:
             raise NotSupported("the fake MindSpore has no use_nesterov for Adam", hint="leave it at False")
+        for name, beta in (("beta1", beta1), ("beta2", beta2)):
+            if not 0 < beta < 1:
+                raise ValueError(f"For 'Adam', the {name!r} must be in range of (0.0, 1.0), but got {beta}.")
         self.beta1, self.beta2, self.eps = (np.asarray(one, np.float32) for one in (beta1, beta2, eps))
         self.beta1_power = Parameter(_number(1.0), name="beta1_power")
         self.beta2_power = Parameter(_number(1.0), name="beta2_power")

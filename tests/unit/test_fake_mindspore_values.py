@@ -184,3 +184,58 @@ def test_gradients_are_by_tensors_at_positions(ms):
         ms.grad(lambda x, y: (x * y).sum(), (0, 1))(tensor(ms, 1.0), 2.0)
     with pytest.raises(TypeError, match="must be int or tuple"):
         ms.grad(lambda x: x, [0])
+
+
+# Layers, optimizers, metrics and data.
+
+
+def trained(ms: Any) -> Any:
+    return [ms.Parameter(ms.ops.ones((2, 3)), name="p")]
+
+
+@pytest.mark.parametrize(
+    ("refused", "error"),
+    [
+        (lambda ms: ms.nn.Conv2d(1, 1, 3, padding=1), ValueError),
+        (lambda ms: ms.nn.Conv2d(1, 1, 3, pad_mode="SAME"), ValueError),
+        (lambda ms: ms.nn.MaxPool2d(2, pad_mode="none"), ValueError),
+        (lambda ms: ms.nn.MaxPool2d(2, pad_mode="pad", padding=1), ascend_dump.NotSupported),
+        (lambda ms: ms.nn.BatchNorm2d(3, momentum=2), ValueError),
+        (lambda ms: ms.nn.BatchNorm2d(3)(ms.ops.ones((2, 3))), ValueError),
+        (lambda ms: ms.nn.Dense(3, 2, weight_init=ms.ops.ones((3, 2))), ValueError),
+        (lambda ms: ms.nn.Dense(3, 2, activation="logsoftmax"), ascend_dump.NotSupported),
+        (lambda ms: ms.nn.Dense(3, 2)(ms.ops.ones((2, 3), ms.float16)), TypeError),
+        (lambda ms: ms.nn.CrossEntropyLoss()(ms.ops.ones((1, 2)), ms.Tensor([1])), TypeError),
+        (lambda ms: ms.nn.Momentum(trained(ms), -0.1, 0.9), ValueError),
+        (lambda ms: ms.nn.Momentum(trained(ms), 0.1, -0.9), ValueError),
+        (lambda ms: ms.nn.SGD(trained(ms), 0.1, weight_decay=-1.0), ValueError),
+        (lambda ms: ms.nn.SGD(trained(ms), 0.1, nesterov=True), ValueError),
+        (lambda ms: ms.nn.Adam(trained(ms), 0.1, beta1=1.5), ValueError),
+        (lambda ms: ms.nn.SGD([{"params": trained(ms)}], 0.1), ascend_dump.NotSupported),
+        (lambda ms: ms.nn.SGD(trained(ms), ms.Tensor([0.1, 0.2])), ascend_dump.NotSupported),
+        (lambda ms: ms.nn.SGD(trained(ms), 0.1)((ms.ops.ones((2, 3)),) * 2), RuntimeError),
+        (lambda ms: ms.nn.Momentum(trained(ms), 0.1, 0.9)((ms.ops.ones(3),)), ValueError),
+        (lambda ms: ms.dataset.NumpySlicesDataset(([1, 2], [1])), ValueError),
+        (lambda ms: ms.dataset.NumpySlicesDataset([1, 2]).repeat(), ascend_dump.NotSupported),
+        (lambda ms: ms.dataset.NumpySlicesDataset([1, 2]).repeat(-1), ascend_dump.NotSupported),
+    ],
+)
+def test_arguments_are_refused_and_not_passed_over(ms, refused, error):
+    with pytest.raises(error):
+        refused(ms)
+
+
+def test_pooling_takes_its_mode_in_capitals(ms):
+    assert ms.nn.MaxPool2d(2, 2, pad_mode="SAME")(ms.ops.ones((1, 1, 3, 3))).shape == (1, 1, 2, 2)
+
+
+def test_accuracy_takes_classes_and_scores(ms):
+    outputs = tensor(ms, [0.2, 0.8], [0.6, 0.4])
+    for labels in (ms.Tensor([1, 1]), tensor(ms, [0, 1], [0, 1]), np.array([1, 1])):
+        accuracy = ms.nn.Accuracy()
+        accuracy.update(outputs, labels)
+        assert accuracy.eval() == 0.5
+
+
+def test_a_single_column_is_named_by_a_string(ms):
+    assert ms.dataset.NumpySlicesDataset([1, 2], "data").get_col_names() == ["data"]
