@@ -10,7 +10,7 @@ import functools
 import inspect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 from ascend_dump._errors import NotSupported
 from ascend_dump.fakes._mindspore_graph import ROOT, Tape
@@ -45,6 +45,8 @@ class Cell:
             if not value.named:
                 value.name, value.named = name, True
             self._params[name] = value
+        elif isinstance(value, ParameterTuple) and self._auto_prefix:
+            self._params.update((one.name, one) for one in value)
         object.__setattr__(self, name, value)
 
     def _add_cell(self, name: str, cell: Cell) -> None:
@@ -189,7 +191,9 @@ class SequentialCell(Cell):
     def __len__(self) -> int:
         return len(self._cells)
 
-    def __getitem__(self, index: int) -> Cell:
+    def __getitem__(self, index: Union[int, slice]) -> Any:
+        if isinstance(index, slice):
+            return type(self)(dict(list(self._cells.items())[index]))
         return list(self._cells.values())[index]
 
     def __iter__(self) -> Iterator[Cell]:
@@ -201,6 +205,11 @@ class CellList(SequentialCell):
 
     def construct(self, *inputs: Any) -> Any:
         raise NotImplementedError("a CellList cannot be called")
+
+    def __getitem__(self, index: Union[int, slice]) -> Any:
+        # Unlike in a sequence, what is in a part counts from 0 again.
+        found = list(self._cells.values())[index]
+        return type(self)(found) if isinstance(found, list) else found
 
 
 def set_dump(target: Any, enabled: bool = True) -> None:

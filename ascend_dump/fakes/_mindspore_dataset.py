@@ -92,7 +92,10 @@ class GeneratorDataset(Dataset):
         def rows() -> Iterator[_Row]:
             found = source() if callable(source) else (source[at] for at in range(len(source)))
             for row in found:
-                yield tuple(np.asarray(value) for value in (row if isinstance(row, (tuple, list)) else (row,)))
+                values = tuple(np.asarray(value) for value in (row if isinstance(row, (tuple, list)) else (row,)))
+                if len(values) != len(self._columns):
+                    raise RuntimeError(f"a row has {len(values)} values, and the data set {len(self._columns)} columns")
+                yield values
 
         super().__init__(rows, column_names, None if callable(source) else len(source))
 

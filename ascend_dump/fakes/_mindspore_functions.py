@@ -43,6 +43,8 @@ _GRADIENTS = {"ApplyMomentum": 3, "SGD": 1, "Adam": 9}
 
 def execute(op_type: str, *inputs: Value, **attrs: Any) -> tuple[Tensor, ...]:
     """Run one operator. inputs: tensors, and arrays for constants."""
+    if not isinstance(inputs[0], Tensor):
+        raise TypeError(f"Failed calling {op_type} with {type(inputs[0])}: the valid calling is with a Tensor")
     process = current()
     process.initialize_device()
     before = [one.array if isinstance(one, Tensor) else one for one in inputs]
@@ -96,7 +98,7 @@ def _check(op_type: str, arrays: Sequence[_Array]) -> None:
 
 def call(op_type: str, *inputs: Any, **attrs: Any) -> Tensor:
     """Run one operator on tensors and Python numbers, and return its first output."""
-    values = _same_type(inputs) if op_type in _BINARY else [_tensor(one) for one in inputs]
+    values = _same_type(inputs) if op_type in _BINARY else inputs
     return execute(op_type, *values, **attrs)[0]
 
 
@@ -300,11 +302,11 @@ def _reduce(op_type: str, x: Any, axis: Any, keep_dims: bool) -> Tensor:
     return execute(op_type, value, *constants, axis=axes, keep_dims=keep_dims)[0]
 
 
-def total(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+def total(x: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
     with expanded("SumExt"):
         value = _tensor(x)
         # Integers are summed as int64.
-        return _reduce("ReduceSum", cast(value, DTYPES["int64"]) if _is_short(value) else value, axis, keepdims)
+        return _reduce("ReduceSum", cast(value, DTYPES["int64"]) if _is_short(value) else value, dim, keepdim)
 
 
 def _is_short(value: Tensor) -> bool:

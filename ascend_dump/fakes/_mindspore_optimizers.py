@@ -6,6 +6,7 @@ AddN, then one operator for each parameter, the last parameter first.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -33,6 +34,9 @@ class Optimizer(Cell):
             raise NotSupported("the fake MindSpore has no groups of parameters", hint="give the parameters themselves")
         if not isinstance(learning_rate, (int, float, Tensor)) or np.ndim(learning_rate):
             raise NotSupported("the fake MindSpore has no schedule for learning_rate", hint="give a number")
+        twice = [name for name, count in Counter(one.name for one in self._parameters).items() if count > 1]
+        if twice:
+            raise ValueError(f"For {self.cls_name!r}, the name {twice[0]!r} already exists. Please set a unique name.")
         for name, value in (("learning rate", float(learning_rate)), ("weight_decay", float(weight_decay))):
             if value < 0:
                 raise ValueError(f"For {self.cls_name!r}, the {name!r} must be float and must >= 0, but got '{value}'.")

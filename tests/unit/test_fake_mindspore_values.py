@@ -109,6 +109,10 @@ def test_no_axes_are_all_axes(ms):
     is_tensor(ms.ops.amax(x, ()), "Float32", 5)
 
 
+def test_a_sum_names_its_arguments_as_the_documents_do(ms):
+    is_tensor(ms.ops.sum(ms.ops.ones((2, 3)), dim=1, keepdim=True), "Float32", [[3], [3]])
+
+
 def test_logarithms_of_small_chances_are_finite(ms):
     is_tensor(ms.ops.log_softmax(tensor(ms, 0.0, 1000.0)), "Float32", [-1000, 0])
     is_tensor(ms.ops.cross_entropy(tensor(ms, [0.0, 1000.0]), ms.Tensor([0], ms.int32)), "Float32", 1000)
@@ -215,7 +219,9 @@ def trained(ms: Any) -> Any:
         (lambda ms: ms.nn.SGD(trained(ms), ms.Tensor([0.1, 0.2])), ascend_dump.NotSupported),
         (lambda ms: ms.nn.SGD(trained(ms), 0.1)((ms.ops.ones((2, 3)),) * 2), RuntimeError),
         (lambda ms: ms.nn.Momentum(trained(ms), 0.1, 0.9)((ms.ops.ones(3),)), ValueError),
+        (lambda ms: ms.nn.SGD(trained(ms) + trained(ms), 0.1), ValueError),
         (lambda ms: ms.dataset.NumpySlicesDataset(([1, 2], [1])), ValueError),
+        (lambda ms: list(ms.dataset.GeneratorDataset([(1, 2)], ["a"])), RuntimeError),
         (lambda ms: ms.dataset.NumpySlicesDataset([1, 2]).repeat(), ascend_dump.NotSupported),
         (lambda ms: ms.dataset.NumpySlicesDataset([1, 2]).repeat(-1), ascend_dump.NotSupported),
     ],
@@ -239,3 +245,27 @@ def test_accuracy_takes_classes_and_scores(ms):
 
 def test_a_single_column_is_named_by_a_string(ms):
     assert ms.dataset.NumpySlicesDataset([1, 2], "data").get_col_names() == ["data"]
+
+
+def test_parameters_in_a_tuple_are_those_of_the_cell(ms):
+    class Net(ms.nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.both = ms.ParameterTuple([ms.Parameter(ms.ops.ones(2), name=name) for name in ("a", "b")])
+
+    assert [one.name for one in Net().trainable_params()] == ["a", "b"]
+
+
+def test_a_part_of_a_sequence_is_a_sequence(ms):
+    part = ms.nn.SequentialCell([ms.nn.ReLU(), ms.nn.Tanh()])[:1]
+    is_tensor(part(tensor(ms, -1.0, 2.0)), "Float32", [0, 2])
+    for kind, first in ((ms.nn.SequentialCell, "1"), (ms.nn.CellList, "0")):
+        part = kind([ms.nn.ReLU(), ms.nn.Dense(2, 2)])[1:]
+        assert isinstance(part, kind)
+        assert [one.name for one in part.get_parameters()] == [f"{first}.weight", f"{first}.bias"]
+
+
+def test_operators_and_layers_take_tensors_only(ms):
+    for layer in (ms.nn.ReLU(), ms.nn.Dense(2, 2), ms.nn.Tanh()):
+        with pytest.raises(TypeError, match="with a Tensor"):
+            layer(np.ones((1, 2), np.float32))
