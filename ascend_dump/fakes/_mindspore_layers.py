@@ -64,6 +64,8 @@ class LogSoftmax(Cell):
 
 class Flatten(Cell):
     def construct(self, x: Any) -> Tensor:
+        if x.ndim < 2:
+            raise ValueError("'start_dim' or 'end_dim' out of range.")
         return ops.flatten(x)
 
 

@@ -24,6 +24,7 @@ Known differences from MindSpore:
 - Outputs of BatchNorm that the CPU's kernel leaves unset are computed here.
 - `use_nesterov` of Momentum, and NaN in ReLU, Maximum and Minimum, are what the documents say; the CPU's kernels ignore
   the one and lose the other.
+- Random initial values are others than MindSpore's; biases without `bias_init` begin with zeros.
 - The `.pb` has operators, inputs and full names, no attributes and types.
 - CrossEntropyLoss, slices, and operators beside those that the modules name have fewer kernels and constant inputs.
 - No communication: `init` gives rank and size from RANK_ID and RANK_SIZE, and there are no collective operators.

@@ -102,6 +102,10 @@ def test_tensors_index_and_convert(ms):
     is_tensor(x.transpose(), "Float32", x.asnumpy().T)
 
 
+def test_flattening_one_dimension_changes_nothing(ms):
+    is_tensor(ms.ops.flatten(tensor(ms, 1.0, 2.0)), "Float32", [1, 2])
+
+
 def test_no_axes_are_all_axes(ms):
     x = ms.Tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
     is_tensor(ms.ops.mean(x, ()), "Float32", 2.5)
@@ -204,6 +208,7 @@ def trained(ms: Any) -> Any:
         (lambda ms: ms.nn.Conv2d(1, 1, 3, pad_mode="SAME"), ValueError),
         (lambda ms: ms.nn.MaxPool2d(2, pad_mode="none"), ValueError),
         (lambda ms: ms.nn.MaxPool2d(2, pad_mode="pad", padding=1), ascend_dump.NotSupported),
+        (lambda ms: ms.nn.Flatten()(ms.ops.ones(3)), ValueError),
         (lambda ms: ms.nn.BatchNorm2d(3, momentum=2), ValueError),
         (lambda ms: ms.nn.BatchNorm2d(3)(ms.ops.ones((2, 3))), ValueError),
         (lambda ms: ms.nn.Dense(3, 2, weight_init=ms.ops.ones((3, 2))), ValueError),
