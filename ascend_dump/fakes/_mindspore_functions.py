@@ -35,7 +35,7 @@ _BINARY = frozenset(
     )
 )
 #: No kernel on a CPU for integers.
-_FLOATS = frozenset(("Exp", "Log", "Tanh", "Sigmoid", "GeLU", "Softmax", "LogSoftmax"))
+_FLOATS = frozenset(("Exp", "Log", "Tanh", "Sigmoid", "Erf", "GeLU", "Softmax", "LogSoftmax"))
 _EQUAL_TYPES = frozenset(("MatMul", "BatchMatMul", "Conv2D", "SoftmaxCrossEntropyWithLogits"))
 #: Optimizer operator -> which input the gradient is; the first one is the variable.
 _GRADIENTS = {"ApplyMomentum": 3, "SGD": 1, "Adam": 9}
@@ -211,8 +211,14 @@ def relu(x: Any) -> Tensor:
     return call("ReLU", x)
 
 
-def gelu(x: Any) -> Tensor:
-    return call("GeLU", x)
+def gelu(input: Any, approximate: str = "none") -> Tensor:
+    if approximate == "tanh":
+        return call("GeLU", input)
+    if approximate != "none":
+        raise ValueError(f"approximate={approximate!r}, expected 'none' or 'tanh'")
+    x = _tensor(input)
+    two, one, half = (Tensor(np.asarray(number, x.array.dtype)) for number in (2, 1, 0.5))
+    return call("Mul", call("Mul", x, call("Add", call("Erf", call("Div", x, call("Sqrt", two))), one)), half)
 
 
 def maximum(x: Any, y: Any) -> Tensor:
@@ -235,18 +241,18 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
     return execute("LogSoftmax", _tensor(x), np.asarray(axis, np.int64))[0]
 
 
-def matmul_kernel(x: Value, y: Value, transpose_x: bool = False, transpose_y: bool = False) -> Tensor:
-    """The kernel MatMul, with its two flags."""
-    return execute("MatMul", x, y, _YES if transpose_x else _NO, _YES if transpose_y else _NO)[0]
+def matmul_kernel(
+    x: Value, y: Value, transpose_x: bool = False, transpose_y: bool = False, *, kernel: str = "MatMul"
+) -> Tensor:
+    """The kernel MatMul or BatchMatMul, with its two flags."""
+    return execute(kernel, x, y, _YES if transpose_x else _NO, _YES if transpose_y else _NO)[0]
 
 
 def matmul(x: Any, y: Any) -> Tensor:
     """`ops.matmul`, which the compiler expands into the kernel."""
     left, right = _tensor(x), _tensor(y)
     with expanded("MatMulExt"):
-        if left.ndim == 2 and right.ndim == 2:
-            return matmul_kernel(left, right)
-        return execute("BatchMatMul", left, right, _NO, _NO)[0]
+        return matmul_kernel(left, right, kernel="MatMul" if left.ndim == right.ndim == 2 else "BatchMatMul")
 
 
 def bias_add(x: Any, bias: Any) -> Tensor:

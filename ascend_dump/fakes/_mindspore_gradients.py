@@ -8,6 +8,8 @@ cross entropy.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
@@ -50,7 +52,7 @@ def _value(node: Node, position: int) -> Any:
 
 
 def _fit(grad: Tensor, like: np.ndarray[Any, Any]) -> Tensor:
-    """Sum a gradient over what was broadcast."""
+    """Sum a gradient over what was broadcast, batches of matrices too."""
     extra = grad.ndim - like.ndim
     axes = tuple(range(extra)) + tuple(
         at for at in range(extra, grad.ndim) if like.shape[at - extra] == 1 and grad.shape[at] != 1
@@ -87,15 +89,26 @@ def _unary(made: Callable[..., Tensor]) -> Rule:
 
 def _matmul(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
     dy, a, b = _first(grads), _value(node, 0), _value(node, 1)
-    if node.op_type != "MatMul" or dy.ndim != 2:
+    if min(node.array(0).ndim, node.array(1).ndim) < 2:
         raise NotSupported("the fake MindSpore differentiates products of matrices only", hint="reshape to matrices")
     flip_a, flip_b = bool(node.before[2]), bool(node.before[3])
+    product = functools.partial(matmul_kernel, kernel=node.op_type)
     da = db = None
     if asked[0]:
-        da = matmul_kernel(b, dy, flip_b, True) if flip_a else matmul_kernel(dy, b, False, not flip_b)
+        da = _fit(product(b, dy, flip_b, True) if flip_a else product(dy, b, False, not flip_b), node.array(0))
     if asked[1]:
-        db = matmul_kernel(dy, a, True, flip_a) if flip_b else matmul_kernel(a, dy, not flip_a, False)
+        db = _fit(product(dy, a, True, flip_a) if flip_b else product(a, dy, not flip_a, False), node.array(1))
     return da, db
+
+
+def _pow(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    dy, x, y = _first(grads), _value(node, 0), Tensor(node.array(1))
+    dx = dz = None
+    if asked[0]:
+        dx = _fit(call("Mul", dy, call("Mul", y, call("Pow", x, call("Sub", y, 1)))), node.array(0))
+    if asked[1]:
+        dz = _fit(call("Mul", dy, call("Mul", node.outputs[0], call("Log", x))), node.array(1))
+    return dx, dz
 
 
 def _bias_add(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
@@ -193,6 +206,11 @@ def _slice(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
     return (execute("StridedSliceGrad", _first(grads), shape=node.array(0).shape, key=node.attrs["key"])[0],)
 
 
+def _slope_of_erf(x: Tensor) -> Tensor:
+    at_zero = Tensor(np.asarray(2 / math.sqrt(math.pi), x.array.dtype))
+    return call("Mul", at_zero, call("Exp", call("Neg", call("Square", x))))
+
+
 def _two(x: Tensor) -> Tensor:
     return Tensor(np.asarray(2, x.array.dtype))
 
@@ -214,7 +232,11 @@ GRADIENTS: Mapping[str, Rule] = {
     "Tanh": _unary(lambda dy, x, y: call("TanhGrad", y, dy)),
     "Sigmoid": _unary(lambda dy, x, y: call("SigmoidGrad", y, dy)),
     "ReLU": _unary(lambda dy, x, y: call("ReluGrad", dy, y)),
+    "Erf": _unary(lambda dy, x, y: call("Mul", dy, _slope_of_erf(x))),
+    "GeLU": _unary(lambda dy, x, y: call("GeLUGrad", dy, x, y)),
+    "Pow": _pow,
     "MatMul": _matmul,
+    "BatchMatMul": _matmul,
     "BiasAdd": _bias_add,
     "Conv2D": _conv2d,
     "MaxPool": _maxpool,

@@ -6,6 +6,7 @@ inputs returns `Changed`: the outputs, and the new values by input.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
@@ -241,6 +242,19 @@ def _gelu(x: _Array) -> _Array:
     return found
 
 
+def _erf(x: _Array) -> _Array:
+    found: _Array = np.vectorize(math.erf, otypes=[np.float64])(x).astype(x.dtype)
+    return found
+
+
+def _gelu_grad(dy: _Array, x: _Array, y: _Array) -> _Array:
+    slope = np.sqrt(2 / np.pi)
+    tanh = np.tanh(slope * (x + 0.044715 * x**3))
+    inner = slope * (1 + 3 * 0.044715 * x**2)
+    found: _Array = (dy * 0.5 * (1 + tanh + x * (1 - tanh**2) * inner)).astype(x.dtype)
+    return found
+
+
 def _divide(a: _Array, b: _Array) -> _Array:
     return np.asarray(np.true_divide(a, b), np.float32 if a.dtype.kind in "iub" else a.dtype)
 
@@ -260,6 +274,8 @@ KERNELS: Mapping[str, Callable[..., Any]] = {
     "Sqrt": lambda x: np.sqrt(x, dtype=np.float32 if x.dtype.kind in "iub" else x.dtype),
     "Square": np.square,
     "Tanh": np.tanh,
+    "GeLUGrad": _gelu_grad,
+    "Erf": _erf,
     "TanhGrad": lambda y, dy: dy * (1 - y * y),
     "Sigmoid": _sigmoid,
     "SigmoidGrad": lambda y, dy: dy * y * (1 - y),

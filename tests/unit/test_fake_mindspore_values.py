@@ -187,6 +187,27 @@ def test_negative_axes_of_a_transpose_have_the_gradient_of_positive_ones(ms):
     is_tensor(gradient, "Float32", scale.asnumpy().transpose(1, 2, 0))
 
 
+def test_powers_batches_of_matrices_and_gelu_have_gradients(ms):
+    x = tensor(ms, 0.5, 2.0, 3.0)
+    is_tensor(ms.grad(lambda x: (x**3).sum())(x), "Float32", [0.75, 12, 27])
+    is_tensor(ms.grad(lambda x: (x ** tensor(ms, 2.0)).sum())(x), "Float32", [1, 4, 6])
+    is_tensor(ms.grad(lambda y: (x**y).sum())(tensor(ms, 2.0)), "Float32", [12.486813])
+    y = tensor(ms, -1.0, 0.0, 2.0)
+    is_tensor(ms.ops.gelu(y), "Float32", [-0.15865526, 0, 1.9544997])
+    is_tensor(ms.grad(lambda y: ms.ops.gelu(y).sum())(y), "Float32", [-0.08331543, 0.5, 1.0852318])
+    is_tensor(ms.ops.gelu(y, "tanh"), "Float32", [-0.15880796, 0, 1.9545977])
+    is_tensor(ms.grad(lambda y: ms.nn.GELU()(y).sum())(y), "Float32", [-0.08296409, 0.5, 1.0860993])
+    with pytest.raises(ValueError, match="'none' or 'tanh'"):
+        ms.ops.gelu(y, "yes")
+    queries = ms.Tensor(np.arange(12, dtype=np.float32).reshape(2, 2, 3))
+    keys = ms.Tensor(np.arange(6, dtype=np.float32).reshape(1, 3, 2))
+    weights = ms.Tensor(np.array([[[1, 2], [3, 4]], [[5, 6], [7, 8]]], np.float32))
+    found = ms.grad(lambda q, k: (ms.ops.matmul(q, k) * weights).sum(), (0, 1))(queries, keys)
+    is_tensor(found[0], "Float32", weights.asnumpy() @ keys.asnumpy().swapaxes(1, 2))
+    expected = (queries.asnumpy().swapaxes(1, 2) @ weights.asnumpy()).sum(0, keepdims=True)
+    is_tensor(found[1], "Float32", expected)
+
+
 def test_gradients_are_by_tensors_at_positions(ms):
     with pytest.raises(ascend_dump.NotSupported, match="give a Tensor"):
         ms.grad(lambda x, y: (x * y).sum(), (0, 1))(tensor(ms, 1.0), 2.0)
