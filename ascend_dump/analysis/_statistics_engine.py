@@ -20,7 +20,7 @@ from ascend_dump.analysis._statistics_merge import combine, combine_counts
 from ascend_dump.analysis._statistics_overlap import distinct, merge
 from ascend_dump.analysis.statistics import Statistics
 
-__all__ = ["find_nonfinite", "measure", "prepare"]
+__all__ = ["dtype_named", "find_nonfinite", "measure", "prepare"]
 
 log = logging.getLogger("ascend_dump")
 
@@ -89,7 +89,7 @@ def find_nonfinite(array: np.ndarray, engine: Optional[str]) -> bool:
 
 
 def prepare(dtypes: Iterable[Union[str, np.dtype[Any], type]]) -> str:
-    layouts = [layout_of(_dtype(each)) for each in dtypes]
+    layouts = [layout_of(dtype_named(each)) for each in dtypes]
     module = _choose(None)
     if module is None:
         return "numpy"
@@ -102,7 +102,7 @@ def prepare(dtypes: Iterable[Union[str, np.dtype[Any], type]]) -> str:
     return "numba"
 
 
-def _dtype(name: Union[str, np.dtype[Any], type]) -> np.dtype[Any]:
+def dtype_named(name: Union[str, np.dtype[Any], type]) -> np.dtype[Any]:
     import ml_dtypes
 
     found = getattr(ml_dtypes, name, name) if isinstance(name, str) else name

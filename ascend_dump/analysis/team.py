@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import platform
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import xxhash
 
+from ascend_dump.analysis._statistics_engine import dtype_named
 from ascend_dump.analysis._statistics_layout import layout_of
 from ascend_dump.analysis._statistics_merge import combine
 from ascend_dump.analysis.statistics import Statistics, statistics
@@ -26,6 +28,9 @@ _PART_BYTES = 2 << 20
 
 #: Address and size of bytes, and the same bytes for Python, which keeps them where they are.
 Memory = tuple[int, int, Any]
+#: Where a structure of two 64-bit integers is returned in two registers, as `_statistics_jobs` expects it.
+_TWO_REGISTERS = frozenset(("x86_64", "aarch64"))
+
 _CallsInParallel = Callable[[int, int], None]
 
 
@@ -76,6 +81,8 @@ class Team:
 
 
 def _compile() -> _Compiled:
+    if platform.machine() not in _TWO_REGISTERS:
+        raise RuntimeError(f"how C functions return a hash on {platform.machine()} is not known here")
     from ascend_dump.analysis import _statistics_jobs as jobs
 
     native: Any = vars(xxhash)["_xxhash"]
@@ -93,7 +100,9 @@ def _try(compiled: _Compiled) -> None:
     def call(function: int, argument: int) -> None:
         ctypes.CFUNCTYPE(None, ctypes.c_int64)(function)(argument)
 
-    samples = [np.arange(-size, size, dtype=np.float32) for size in (1, 20, 100, 5000)]
+    # Small integers: each of the types holds them, and their sums are exact in any order.
+    dtypes = [dtype_named(name) for name in compiled.kinds]
+    samples = [(np.arange(size) % 200 - 100).astype(dtype) for size in (1, 20, 100, 5000) for dtype in dtypes]
     memory = [(sample.ctypes.data, sample.nbytes, sample) for sample in samples]
     if _hash(compiled, call, memory) != [xxhash.xxh3_128_digest(sample.tobytes()) for sample in samples]:
         raise RuntimeError("XXH3_128bits gives something else than xxhash.xxh3_128_digest")

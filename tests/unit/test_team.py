@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import platform
 import threading
 from importlib.util import find_spec
 from typing import Any
@@ -105,6 +106,10 @@ def test_it_is_not_ready_where_the_pieces_do_not_fit(monkeypatch: pytest.MonkeyP
         assert not found.ready
     with monkeypatch.context() as patched:
         patched.setattr(team_module, "statistics", lambda array: None)
+        found.prepare()
+        assert not found.ready
+    with monkeypatch.context() as patched:
+        patched.setattr(platform, "machine", lambda: "s390x")
         found.prepare()
         assert not found.ready
     with monkeypatch.context() as patched:
