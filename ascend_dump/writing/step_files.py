@@ -135,14 +135,16 @@ def _rows(lines: list[Line]) -> str:
     rows = []
     # Lines of one tensor share their statistics, and to write those takes most of the time.
     written: dict[int, str] = {}
-    operator, name = -1, ""
+    operator, name = None, ""
     for line in lines:
         if line.stats is not None:
             stats = written.get(id(line.stats))
             if stats is None:
                 stats = written[id(line.stats)] = _values(line.stats)
-            if line.seq != operator:
-                operator = line.seq
+            # Not by `seq`: several runs of a program may count from 0 in one step.
+            now = (line.op_type, line.op_name, line.phase, line.time)
+            if now != operator:
+                operator = now
                 when = _local_time(line.time // 1_000_000)
                 name = f"{_field(line.op_type)},{_field(line.op_name)},{line.phase},{when}"
             rows.append(f"{name},{line.io},{line.index},{line.nbytes},{line.dtype},{_shape(line.shape)},{stats}\n")

@@ -222,6 +222,17 @@ def test_little_waits_for_a_team(tmp_path: Path) -> None:
     assert len(lines_of(tmp_path)) == 1004
 
 
+def test_the_table_names_operators_of_one_number(tmp_path: Path) -> None:
+    """Several runs of a program may number their operators from 0 in one step."""
+    writer = DirectWriter(model_directory(tmp_path), metadata={}, tensors=False, stats=STATS)
+    names = ["a", "b", "b", "a"]
+    write_step(writer, 0, *(item(name, noise(0, 10), seq=0, phase=f"phase{at}") for at, name in enumerate(names)))
+    writer.close()
+    (table,) = tmp_path.rglob("statistic.csv")
+    rows = [row.split(",")[1:3] for row in table.read_text().splitlines()[1:]]
+    assert rows == [[name, f"phase{at}"] for at, name in enumerate(names)]
+
+
 def test_a_team_that_fails_is_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class BrokenTeam(PatientTeam):
         def statistics(self, memory: Sequence[Memory], dtypes: Sequence[np.dtype[Any]]) -> list[Optional[Statistics]]:
