@@ -6,6 +6,7 @@ loaded in any process, so its package imports its framework only inside function
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
@@ -211,15 +212,27 @@ _loaded: dict[str, Adapter] = {}
 
 
 def _entry_points() -> dict[str, Any]:
+    disabled = {name.strip() for name in os.environ.get("ASCEND_DUMP_DISABLED_ADAPTERS", "").split(",")}
+    found = _registered_in(tuple((directory, _modified(directory)) for directory in sys.path))
+    return {entry.name: entry for entry in found if entry.name not in disabled and "*" not in disabled}
+
+
+@functools.lru_cache(maxsize=1)
+def _registered_in(directories: tuple[tuple[str, int], ...]) -> Sequence[Any]:
+    """What the packages in `sys.path` register. Their metadata takes milliseconds to read, so once for each state."""
     from importlib.metadata import entry_points
 
-    disabled = {name.strip() for name in os.environ.get("ASCEND_DUMP_DISABLED_ADAPTERS", "").split(",")}
-    found: Sequence[Any]
     if sys.version_info >= (3, 10):
-        found = tuple(entry_points(group=GROUP))
-    else:
-        found = entry_points().get(GROUP, ())
-    return {entry.name: entry for entry in found if entry.name not in disabled and "*" not in disabled}
+        return tuple(entry_points(group=GROUP))
+    return tuple(entry_points().get(GROUP, ()))
+
+
+def _modified(directory: str) -> int:
+    """When something was installed there last, in nanoseconds."""
+    try:
+        return os.stat(directory or os.curdir).st_mtime_ns
+    except (OSError, ValueError):
+        return 0
 
 
 def _distribution(entry: Any) -> Any:

@@ -7,7 +7,10 @@ from collections.abc import Iterable
 
 import torch
 
-__all__ = ["cpu_count", "is_recording_graph", "wait_for_copies"]
+__all__ = ["HAS_CUDA", "cpu_count", "is_recording_graph", "wait_for_copies"]
+
+#: Whether this build of PyTorch knows CUDA or ROCm.
+HAS_CUDA: bool = torch.backends.cuda.is_built()
 
 
 def cpu_count() -> int:

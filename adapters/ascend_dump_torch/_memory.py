@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, Optional
 
+import msgspec
 import torch
 
-__all__ = ["extent", "is_plain", "quantization", "range_in", "row_major", "storages_of", "unstorable"]
+__all__ = [
+    "Layout",
+    "ViewKey",
+    "is_plain",
+    "layout_of",
+    "name_of",
+    "quantization",
+    "range_in",
+    "row_major",
+    "storages_of",
+    "unstorable",
+]
 
 _PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter}
 
@@ -57,12 +70,46 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-@functools.lru_cache(1 << 14)
-def extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, Optional[tuple[int, ...]]]:
-    """Elements of memory from the first to the last, and the shape with its dimensions as they follow each other there.
+#: What makes a tensor on a storage, as a rule: where it begins, its sizes and strides in elements, and its type.
+ViewKey = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
-    That shape is None unless each element has its own place, with no gaps between. The tensor is not empty.
+
+class Layout(msgspec.Struct, eq=False, gc=False):
+    """What follows from where a tensor lies in its storage.
+
+    nbytes  of its elements
+    begin   its first byte in the storage
+    span    bytes from there to its last
+    dense   the shape with its dimensions as they follow each other there, unless there are gaps or shared places
     """
+
+    dtype: str
+    is_complex: bool
+    itemsize: int
+    shape: tuple[int, ...]
+    nbytes: int
+    begin: int
+    span: int
+    dense: Optional[tuple[int, ...]]
+
+
+@functools.lru_cache(1 << 14)
+def layout_of(key: ViewKey) -> Layout:
+    first, sizes, stride, dtype = key
+    shape = tuple(sizes)
+    size = dtype.itemsize
+    nbytes = math.prod(shape) * size
+    elements, dense = _extent(shape, stride) if nbytes else (0, shape)
+    return Layout(name_of(dtype), dtype.is_complex, size, shape, nbytes, first * size, elements * size, dense)
+
+
+@functools.lru_cache(256)
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).replace("torch.", "")
+
+
+def _extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, Optional[tuple[int, ...]]]:
+    """Elements of memory from the first to the last of a tensor that is not empty, and `Layout.dense`."""
     elements = 1 + sum((n - 1) * s for n, s in zip(shape, stride))
     if all(n == 1 or s == dense for n, s, dense in zip(shape, stride, row_major(shape))):
         return elements, shape

@@ -6,14 +6,15 @@ import functools
 import math
 import time
 import types
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Optional
 
 import msgspec
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascend_dump.writing import Item
-from ascend_dump_torch._devices import is_recording_graph, wait_for_copies
+from ascend_dump_torch._devices import HAS_CUDA, is_recording_graph, wait_for_copies
 from ascend_dump_torch._memory import is_plain, storages_of
 from ascend_dump_torch._tensors import Operator
 
@@ -33,9 +34,11 @@ _FUNCTIONS = (types.FunctionType, types.MethodType, torch.nn.Module)
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
 
-class _Schema(NamedTuple):
+class _Schema(msgspec.Struct, frozen=True, eq=False):
     """What an operator's schema says, looked up once."""
 
+    #: The operator itself, so that no other gets its id.
+    func: Any
     op_type: str
     base: str
     #: Positions and names of the arguments it writes to.
@@ -81,7 +84,18 @@ def _read_schema(func: Any) -> _Schema:
     reads = not (asynchronous or functional or views or base in ("_unsafe_view", "record_stream"))
     ignores_first = views or (namespace == "aten" and base in _FILLS)
     return _Schema(
-        name, base, writes, outs, unset, ignores_first, composite, reads, asynchronous, functional and not waits, waits
+        func,
+        name,
+        base,
+        writes,
+        outs,
+        unset,
+        ignores_first,
+        composite,
+        reads,
+        asynchronous,
+        functional and not waits,
+        waits,
     )
 
 
@@ -132,7 +146,8 @@ class RecordMode(TorchDispatchMode):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self._session = session
-        self._schemas: dict[Any, _Schema] = {}
+        #: By the id of the operator, which has a hash of its own that takes longer.
+        self._schemas: dict[int, _Schema] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -149,32 +164,38 @@ class RecordMode(TorchDispatchMode):
                 return func(*args, **kwargs)  # for a mode of PyTorch's own below, such as FakeTensorMode
             # A tensor subclass takes the operator apart; its parts come here again.
             return NotImplemented
-        if is_recording_graph():
+        if HAS_CUDA and is_recording_graph():
             session.note_skipped("operators that go into a CUDA graph")
             return func(*args, **kwargs)
-        schema = self._schemas.get(func)
+        schema = self._schemas.get(id(func))
         if schema is None:
             if not isinstance(func, torch._ops.OpOverload):
                 return self._run_higher_order(func, args, kwargs)
-            schema = self._schemas[func] = _read_schema(func)
+            schema = self._schemas[id(func)] = _read_schema(func)
         if schema.composite and not _any_nested(args):
             # Happens in inference mode, where autograd has not taken it apart already. The
             # kernel is the one that would run without us.
             with self:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
-        guard = self._guard if _function_modes() else session.guard
-        before = guard(self._before, schema, args, kwargs)
+        # What goes wrong in our functions ends the recording, never the user's run.
+        try:
+            if _function_modes():
+                pending = _apart(self._before, schema, args, kwargs)
+            else:
+                pending = self._before(schema, args, kwargs)
+        except Exception as error:
+            session.give_up(error)
+            pending = None
         result = func(*args, **kwargs)
-        if before is not None:
-            guard(self._after, schema, before, result)
+        if pending is not None:
+            try:
+                if _function_modes():
+                    _apart(self._after, schema, pending, result)
+                else:
+                    self._after(schema, pending, result)
+            except Exception as error:
+                session.give_up(error)
         return result
-
-    def _guard(self, function: Any, *args: Any) -> Any:
-        if not _function_modes():
-            return self._session.guard(function, *args)
-        # The user's modes for functions would see us looking at tensors.
-        with torch._C.DisableTorchFunction():
-            return self._session.guard(function, *args)
 
     def _run_higher_order(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Record the operators inside (`cond`, `flex_attention`), and mind what they write to."""
@@ -184,9 +205,10 @@ class RecordMode(TorchDispatchMode):
                 return func.py_kernels[_EXPLICIT](*args, **kwargs)
         tensors: list[torch.Tensor] = []
         _collect((args, tuple(kwargs.values())), tensors)
-        self._guard(self._protect, tensors)
+        guard = self._session.guard
+        guard(_apart, self._protect, tensors)
         result = func(*(self._enter_in(value) for value in args), **kwargs)
-        self._guard(self._protect, tensors)
+        guard(_apart, self._protect, tensors)
         return result
 
     def _enter_in(self, value: Any) -> Any:
@@ -203,7 +225,7 @@ class RecordMode(TorchDispatchMode):
 
         return entered
 
-    def _protect(self, tensors: list[torch.Tensor]) -> None:
+    def _protect(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor in tensors:
             self._session.tensors.protect(tensor)
 
@@ -213,13 +235,14 @@ class RecordMode(TorchDispatchMode):
         tensors.next_operator()
         place = session.tracker.place()
         name = session.tracker.name(place.module, schema.base)
-        op = Operator(session.next_seq(), schema.op_type, name, time.time_ns() // 1000, place)
+        now = time.time_ns() // 1000
+        op = Operator(session.next_seq(), schema.op_type, name, now, place.phase, place.module, place.source)
         inputs: list[torch.Tensor] = []
         _collect(args, inputs)
         if kwargs:
             outs = schema.outs
             _collect((value for key, value in kwargs.items() if key not in outs), inputs)
-        pending = _Pending(op, inputs, session.selects(name, place.module))
+        pending = _Pending(op, inputs, session.selects(name, place.module), [])
         overflow = session.overflow_only
         if schema.reads:
             tensors.settle(inputs)
@@ -247,8 +270,9 @@ class RecordMode(TorchDispatchMode):
     def _after(self, schema: _Schema, pending: _Pending, result: Any) -> None:
         session = self._session
         tensors = session.tensors
-        # What was known of this memory was its content before.
-        self._protect(pending.written)
+        if pending.written:
+            # What was known of this memory was its content before.
+            self._protect(pending.written)
         outputs: list[torch.Tensor] = []
         _collect(result if isinstance(result, (tuple, list)) else (result,), outputs)
         if schema.functional or schema.waits:
@@ -259,7 +283,8 @@ class RecordMode(TorchDispatchMode):
                 tensors.mark_unset(tensor)
         if not pending.selected:
             return
-        wait_for_copies(pending.inputs, outputs)
+        if HAS_CUDA:
+            wait_for_copies(pending.inputs, outputs)
         op = pending.op
         items = pending.items
         origin = False
@@ -268,7 +293,8 @@ class RecordMode(TorchDispatchMode):
             settled = [tensor for tensor in outputs if not tensors.is_in_flight(tensor)]
             if unset or schema.asynchronous or not any(nonfinite(tensor) for tensor in settled):
                 return
-            copies = [pending.copies.get(i) for i in range(len(pending.inputs))]
+            kept = pending.copies or {}
+            copies = [kept.get(i) for i in range(len(pending.inputs))]
             before = [tensor if copy is None else copy for tensor, copy in zip(pending.inputs, copies)]
             read = before[1:] if pending.first_unset else before
             origin = not pending.constants and not any(nonfinite(tensor) for tensor in read)
@@ -290,7 +316,7 @@ class RecordMode(TorchDispatchMode):
             session.write(items)
 
 
-class _Pending(msgspec.Struct, eq=False):
+class _Pending(msgspec.Struct, eq=False, gc=False):
     """One operator between before and after.
 
     copies       of the inputs that it writes to, as they were, by position
@@ -300,11 +326,17 @@ class _Pending(msgspec.Struct, eq=False):
     op: Operator
     inputs: list[torch.Tensor]
     selected: bool
-    items: list[Item] = []
-    written: list[torch.Tensor] = []
-    copies: dict[int, torch.Tensor] = {}
+    items: list[Item]
+    written: Sequence[torch.Tensor] = ()
+    copies: Optional[dict[int, torch.Tensor]] = None
     constants: bool = False
     first_unset: bool = False
+
+
+def _apart(function: Any, *args: Any) -> Any:
+    """Call one of our functions; the user's modes for functions do not see it looking at tensors."""
+    with torch._C.DisableTorchFunction():
+        return function(*args)
 
 
 def _collect(values: Any, found: list[torch.Tensor]) -> None:

@@ -28,7 +28,7 @@ _current_node = torch._C._current_autograd_node
 _sequence_nr = torch.autograd._get_sequence_nr
 
 
-class Place(msgspec.Struct, eq=False):
+class Place(msgspec.Struct, eq=False, gc=False):
     module: str
     phase: str
     source: str
@@ -155,7 +155,8 @@ class Tracker:
         return f"{module}/{base}_{count}" if module else f"{base}_{count}"
 
     def _source(self) -> str:
-        frame: Any = sys._getframe(2)
+        # Of this function, `place` and the two of the mode nobody asks.
+        frame: Any = sys._getframe(4)
         user_code = self._user_code
         while frame is not None:
             code = frame.f_code
@@ -163,7 +164,8 @@ class Tracker:
             if known is None:
                 known = user_code[id(code)] = (not code.co_filename.startswith(_LIBRARIES), code)
             if known[0]:
-                key = (id(code), frame.f_lineno)
+                # Python counts to the number of a line each time it is asked.
+                key = (id(code), frame.f_lasti)
                 line = self._lines.get(key)
                 if line is None:
                     line = self._lines[key] = f"{code.co_filename}:{frame.f_lineno}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import re
 import sys
@@ -17,6 +18,7 @@ __all__ = ["openmp_parallel"]
 _RUNTIME = re.compile(r"^(libgomp|libomp|libiomp5)[-.\w]*$")
 
 
+@functools.lru_cache(maxsize=1)
 def openmp_parallel() -> Optional[Callable[[int, int], None]]:
     """A function that calls a C function, given by address, with an integer on each of PyTorch's threads at once.
 

@@ -205,6 +205,8 @@ class Session:
     def write(self, items: list[Item]) -> None:
         new_bytes, self.tensors.new_bytes = self.tensors.new_bytes, 0
         self._writer.put(items, new_bytes)
+        if self._writer.failure is not None:
+            self.recording = False
 
     def note_skipped(self, reason: str) -> None:
         self._writer.skipped[reason] += 1
@@ -214,15 +216,16 @@ class Session:
         try:
             result = function(*args)
         except Exception as error:
-            if self._request.options.get("debug"):
-                raise
-            self._give_up(error)
+            self.give_up(error)
             return None
         if self._writer.failure is not None and self.recording:
             self.recording = False
         return result
 
-    def _give_up(self, error: Exception) -> None:
+    def give_up(self, error: Exception) -> None:
+        """Stop recording because of what one of our functions raised. Raises it where the request asks for that."""
+        if self._request.options.get("debug"):
+            raise error
         self.recording = False
         if self.failure is not None:
             return

@@ -15,8 +15,18 @@ import msgspec
 import torch
 
 from ascend_dump.writing import Item, Line, Payload, Writer, copy_memory
-from ascend_dump_torch._memory import extent, is_plain, quantization, range_in, row_major, storages_of, unstorable
-from ascend_dump_torch._names import Place
+from ascend_dump_torch._memory import (
+    Layout,
+    ViewKey,
+    is_plain,
+    layout_of,
+    name_of,
+    quantization,
+    range_in,
+    row_major,
+    storages_of,
+    unstorable,
+)
 
 __all__ = ["Operator", "Tensors"]
 
@@ -25,24 +35,25 @@ _COPY_AT_ONCE = 16 * 1024
 #: Operators between two looks whether storages are gone that were used last before the look before.
 _SWEEP = 4
 
-_NAMES: dict[torch.dtype, str] = {}
+_Tensor = torch.Tensor
 _strided = torch.strided
-_ViewKey = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
-#: Type, shape, bytes and device; where it lies, as `Line` has it; where it begins in the payload; the payload.
-_View = tuple[tuple[str, tuple[int, ...], int, str], tuple[Any, ...], int, Payload]
+#: The fields of a `Line` from `dtype` to `version` without those of the operator, its `offset`, and the payload.
+_View = tuple[str, tuple[int, ...], int, str, tuple[int, ...], int, int, int, int, int, int, Payload]
 
 
-class Operator(msgspec.Struct, eq=False):
+class Operator(msgspec.Struct, eq=False, gc=False):
     """What the records of one operator share."""
 
     seq: int
     op_type: str
     name: str
     time: int
-    place: Place
+    phase: str
+    module: str
+    source: str
 
 
-class _Known(msgspec.Struct, eq=False):
+class _Known(msgspec.Struct, eq=False, gc=False):
     """A storage seen in this step: the parts of it that are stored, as of one version.
 
     key          by which it is known
@@ -60,9 +71,9 @@ class _Known(msgspec.Struct, eq=False):
     version: int = -1
     unseen_writes: bool = False
     unset: bool = False
-    in_flight: list[tuple[int, int]] = []
+    in_flight: tuple[tuple[int, int], ...] = ()
     ranges: dict[tuple[int, int, str], Payload] = {}
-    views: dict[_ViewKey, _View] = {}
+    views: dict[ViewKey, _View] = {}
     pending: list[Payload] = []
 
     def forget_content(self) -> None:
@@ -167,7 +178,7 @@ class Tensors:
         if in_flight:
             self._any_in_flight = True
             for storage in storages_of(tensor):
-                self._find(storage).in_flight.append(range_in(tensor, storage))
+                self._find(storage).in_flight += (range_in(tensor, storage),)
         else:
             self.settle([tensor])
 
@@ -177,7 +188,7 @@ class Tensors:
             return
         for tensor, storage, known in self._in_flight_around(tensors):
             low, high = range_in(tensor, storage)
-            known.in_flight = [(begin, end) for begin, end in known.in_flight if end <= low or high <= begin]
+            known.in_flight = tuple(one for one in known.in_flight if one[1] <= low or high <= one[0])
 
     def is_in_flight(self, tensor: torch.Tensor) -> bool:
         for one, storage, known in self._in_flight_around([tensor]):
@@ -208,32 +219,53 @@ class Tensors:
         unset: nobody has filled the memory (`empty`), so there is nothing to store.
         copy: holds the values that the tensor had, when it does not hold them any more.
         """
-        if not is_plain(type(tensor)) or tensor.layout is not _strided or tensor.is_nested:
+        kind = type(tensor)
+        if not (kind is _Tensor or is_plain(kind)) or tensor.layout is not _strided or tensor.is_nested:
             return _not_stored(op, tensor, io, index)
         storage = tensor.untyped_storage()
         version = -1 if tensor.is_inference() else tensor._version
         key = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
         known = self._known.get(storage._cdata)
-        if known is not None and known.views and version == known.version and storage.resizable():
-            # Most tensors come again as they are, as an output here and an input there.
-            view = known.views.get(key)
-            if view is not None and not (unset or known.in_flight or copy is not None or tensor.is_neg()):
-                self._just_used.append(known)
-                (dtype, shape, nbytes, device), place, offset, payload = view
-                return Item(_line(op, io, index, dtype, shape, nbytes, device, *place, offset), payload)
+        # Most tensors come again as they are, as an output here and an input there.
+        view = known.views.get(key) if known is not None and known.version == version else None
+        if known is None or view is None or unset or copy is not None or tensor.is_neg() or not storage.resizable():
+            return self._look(op, tensor, storage, version, key, io, index, unset, copy)
+        self._just_used.append(known)
+        dtype, shape, nbytes, device, stride, first, number, address, size, version, offset, payload = view
+        # By position, in the order of Line: this runs for every tensor.
+        line = Line(
+            op.seq, op.op_type, op.name, io, index, op.time, dtype, shape, nbytes, device,
+            op.phase, op.module, op.source, stride, first, number, address, size, version, offset,
+        )  # fmt: skip
+        return Item(line, payload)
+
+    def _look(
+        self,
+        op: Operator,
+        tensor: torch.Tensor,
+        storage: Any,
+        version: int,
+        key: ViewKey,
+        io: str,
+        index: int,
+        unset: bool,
+        copy: Optional[torch.Tensor],
+    ) -> Item:
+        """`item` of a tensor that is not known as it is."""
         if tensor.is_meta or tensor._is_zerotensor():
             return _not_stored(op, tensor, io, index)
         known = self._find(storage)
         self._just_used.append(known)
-        if version != known.version:
+        if known.version != version:
             known.version = version
             known.forget_content()
-        first, sizes, stride, kind = key
-        nbytes = tensor.nbytes
-        shape = tuple(sizes)
-        place = (stride, first, known.number, storage.data_ptr(), storage.nbytes(), version)
-        device = "cpu" if tensor.is_cpu else str(tensor.device)
-        line = _line(op, io, index, _name_of(kind), shape, nbytes, device, *place)
+        layout = layout_of(key)
+        shape, nbytes = layout.shape, layout.nbytes
+        line = Line(
+            op.seq, op.op_type, op.name, io, index, op.time, layout.dtype, shape, nbytes,
+            "cpu" if tensor.is_cpu else str(tensor.device), op.phase, op.module, op.source,
+            key[2], key[0], known.number, storage.data_ptr(), storage.nbytes(), version,
+        )  # fmt: skip
         if tensor.is_quantized:
             line.quantization = quantization(tensor)
         if not nbytes:
@@ -247,19 +279,17 @@ class Tensors:
         if copy is not None:
             line.stored_stride = row_major(shape)
             return Item(line, self._own(copy.resolve_conj().resolve_neg().contiguous(), line.dtype, shape, nbytes))
-        return self._stored(tensor, storage, known, key, line)
+        return self._stored(tensor, storage, known, key, layout, line)
 
-    def _stored(self, tensor: torch.Tensor, storage: Any, known: _Known, key: _ViewKey, line: Line) -> Item:
+    def _stored(
+        self, tensor: torch.Tensor, storage: Any, known: _Known, key: ViewKey, layout: Layout, line: Line
+    ) -> Item:
         """The bytes of a tensor for its line: those of a range of this memory that is queued already, or new ones."""
-        dtype, shape, stride, nbytes = line.dtype, line.shape, line.stride, line.nbytes
-        size = tensor.element_size()
-        begin = line.storage_offset * size
-        elements, dense = extent(shape, stride)
-        span = elements * size
+        dtype, begin, span, dense = layout.dtype, layout.begin, layout.span, layout.dense
         if begin + span > line.storage_nbytes:
             line.skipped = "memory that is freed, or packed"
             return Item(line, None)
-        plain = not (tensor.is_conj() or tensor.is_neg())
+        plain = not (tensor.is_neg() or (layout.is_complex and tensor.is_conj()))
         # Memory that others share cannot be resized: numpy, another process, a file.
         trusted = plain and not known.unseen_writes and storage.resizable() and not self._rehash
         if trusted:
@@ -270,16 +300,16 @@ class Tensors:
                         found, line.offset = around, begin - low
                         break
             if found is not None:
-                return _keep_view(known, key, line, found)
-        if not plain or span > nbytes or (dense is None and not tensor.is_cpu):
+                return _keep_view(known, key, layout, line, found)
+        if not plain or span > layout.nbytes or (dense is None and not tensor.is_cpu):
             # Elements with gaps between them, or not as they stand in memory: stored on their own.
-            line.stored_stride = row_major(shape)
+            line.stored_stride = row_major(layout.shape)
             host = (tensor if plain else tensor.resolve_conj().resolve_neg()).contiguous()
-            return Item(line, self._own(host, dtype, shape, nbytes))
+            return Item(line, self._own(host, dtype, layout.shape, layout.nbytes))
         if tensor.is_cpu:
-            payload = Payload(storage, line.address + begin, span, dtype, dense or (span // size,))
+            payload = Payload(storage, line.address + begin, span, dtype, dense or (span // layout.itemsize,))
             if dense is None and self._whole:
-                payload.strided = (shape, tuple(s * size for s in stride))
+                payload.strided = (layout.shape, tuple(s * layout.itemsize for s in line.stride))
             if span <= _COPY_AT_ONCE or not trusted:
                 payload.owner = copy_memory(payload.address, span)
             else:
@@ -287,10 +317,10 @@ class Tensors:
             self.new_bytes += span
         else:
             # Keeps the strides of a dense tensor.
-            payload = self._own(tensor.cpu(), dtype, dense or shape, span)
+            payload = self._own(tensor.cpu(), dtype, dense or layout.shape, span)
         if trusted and payload.strided is None:
             known.ranges[begin, begin + span, dtype] = payload
-            return _keep_view(known, key, line, payload)
+            return _keep_view(known, key, layout, line, payload)
         return Item(line, payload)
 
     def _own(self, host: torch.Tensor, dtype: str, shape: tuple[int, ...], nbytes: int) -> Payload:
@@ -313,11 +343,13 @@ class Tensors:
         known.pending.clear()
 
 
-def _keep_view(known: _Known, key: _ViewKey, line: Line, payload: Payload) -> Item:
+def _keep_view(known: _Known, key: ViewKey, layout: Layout, line: Line, payload: Payload) -> Item:
     # The key does not tell whether a tensor is conjugated, nor the scale of a quantized one.
-    if not key[3].is_complex and line.quantization is None:
-        place = (line.stride, line.storage_offset, line.storage, line.address, line.storage_nbytes, line.version)
-        known.views[key] = ((line.dtype, line.shape, line.nbytes, line.device), place, line.offset, payload)
+    if not layout.is_complex and line.quantization is None:
+        known.views[key] = (
+            line.dtype, line.shape, line.nbytes, line.device, line.stride, line.storage_offset, line.storage,
+            line.address, line.storage_nbytes, line.version, line.offset, payload,
+        )  # fmt: skip
     return Item(line, payload)
 
 
@@ -326,36 +358,9 @@ def _not_stored(op: Operator, tensor: torch.Tensor, io: str, index: int) -> Item
     # A nested tensor of the strided layout has no sizes.
     shape = () if tensor.is_nested else tuple(tensor.shape)
     device = "cpu" if tensor.is_cpu else str(tensor.device)
-    line = _line(op, io, index, _name_of(tensor.dtype), shape, 0, device)
+    line = Line(
+        op.seq, op.op_type, op.name, io, index, op.time, name_of(tensor.dtype), shape, 0, device,
+        op.phase, op.module, op.source,
+    )  # fmt: skip
     line.skipped = unstorable(tensor)
     return Item(line, None)
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    name = _NAMES.get(dtype)
-    if name is None:
-        name = _NAMES[dtype] = str(dtype).replace("torch.", "")
-    return name
-
-
-def _line(
-    op: Operator, io: str, index: int, dtype: str, shape: tuple[int, ...], nbytes: int, device: str, *place: Any
-) -> Line:
-    # By position, in the order of Line: this runs for every tensor.
-    at = op.place
-    return Line(
-        op.seq,
-        op.op_type,
-        op.name,
-        io,
-        index,
-        op.time,
-        dtype,
-        shape,
-        nbytes,
-        device,
-        at.phase,
-        at.module,
-        at.source,
-        *place,
-    )

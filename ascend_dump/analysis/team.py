@@ -44,8 +44,12 @@ class _Compiled(NamedTuple):
     owners: tuple[Any, ...]
 
 
+#: What `prepare` found to work in this process.
+_proven: Optional[_Compiled] = None
+
+
 class Team:
-    """Run jobs on the threads behind `parallel`.
+    """Run jobs on the threads behind `parallel`; `ready` where `prepare` has run before in this process.
 
     parallel: calls the C function at the first address with the second argument, a 64-bit integer, on as many threads
               as it likes at once, and returns when all of them have
@@ -53,7 +57,7 @@ class Team:
 
     def __init__(self, parallel: _CallsInParallel) -> None:
         self._parallel = parallel
-        self._compiled: Optional[_Compiled] = None
+        self._compiled = _proven
 
     @property
     def ready(self) -> bool:
@@ -62,10 +66,11 @@ class Team:
     def prepare(self) -> None:
         """Compile what the threads run and try it on this one. Where that fails, `ready` stays False and a debug
         message says why: numba is not installed, or this build of xxhash hides its C function."""
+        global _proven
         try:
             compiled = _compile()
             _try(compiled)
-            self._compiled = compiled
+            self._compiled = _proven = compiled
         except Exception as error:  # whatever a compiler, its cache or a foreign library may raise
             log.debug("tensors are hashed and scanned one after the other: %r", error)
 

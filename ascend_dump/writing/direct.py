@@ -39,8 +39,9 @@ class DirectWriter(Writer):
         self._batch_bytes = 0
         self._closed = False
         # Compiling takes long, and the first operators are not there yet. Without it they wait.
-        with contextlib.suppress(RuntimeError):
-            threading.Thread(target=self._attempt, args=(self._store.prepare,), daemon=True).start()
+        if not self._store.takes_many:
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(target=self._attempt, args=(self._store.prepare,), daemon=True).start()
 
     def begin_step(self, number: int) -> None:
         self._hand_over()

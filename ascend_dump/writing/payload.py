@@ -15,6 +15,9 @@ QUEUED, COPYING, WRITING, DONE = range(4)
 
 _READ_ONLY = 0x100  # PyBUF_READ
 _address_of_bytes = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(("PyBytes_AsString", ctypes.pythonapi))
+_bytes_at = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
+    ("PyBytes_FromStringAndSize", ctypes.pythonapi)
+)
 _view_memory = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
     ("PyMemoryView_FromMemory", ctypes.pythonapi)
 )
@@ -22,10 +25,11 @@ _view_memory = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssi
 
 def copy_memory(address: int, nbytes: int) -> bytes:
     """The bytes at an address. `ctypes.string_at` does the same below 2 GiB, and takes the size modulo 4 GiB above."""
-    return bytes(_view_memory(address, nbytes, _READ_ONLY)) if nbytes else b""
+    found: bytes = _bytes_at(address, nbytes) if nbytes else b""
+    return found
 
 
-class Payload(msgspec.Struct, eq=False):
+class Payload(msgspec.Struct, eq=False, gc=False):
     """Bytes in memory that one or more records read from.
 
     owner    keeps the memory at `address` alive, or is the bytes themselves
@@ -62,7 +66,7 @@ class Payload(msgspec.Struct, eq=False):
         return self.address
 
 
-class Item(msgspec.Struct, eq=False):
+class Item(msgspec.Struct, eq=False, gc=False):
     """One record on its way: the line, and the bytes it reads from, if any.
 
     The line's `offset` is the byte position of element 0 within the payload; the writer makes

@@ -98,6 +98,7 @@ def test_other_types_are_left_to_others(team: Team) -> None:
 
 
 def test_it_is_not_ready_where_the_pieces_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team_module, "_proven", None)
     found = Team(on_three_threads)
     assert not found.ready
     with monkeypatch.context() as patched:
@@ -118,3 +119,4 @@ def test_it_is_not_ready_where_the_pieces_do_not_fit(monkeypatch: pytest.MonkeyP
         assert not found.ready
     found.prepare()
     assert found.ready
+    assert Team(on_three_threads).ready, "the next one finds it done"
