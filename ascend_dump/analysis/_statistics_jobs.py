@@ -1,6 +1,7 @@
 """Hashes and statistics of many tensors, as one function that any number of threads of any runtime may run at once.
 
 The function takes jobs from a list until none is left. It touches no Python object: the threads need not be Python's.
+Of a tensor that is both hashed and scanned each part is read from memory once: the scan finds it in the cache.
 What numba keeps of it holds the kernels too: touch this file after a change of theirs.
 """
 
@@ -15,18 +16,32 @@ from numba import types
 from numba.extending import intrinsic
 
 from ascend_dump.analysis import _statistics_kernels as kernels
+from ascend_dump.analysis._numba_primitives import inner
 
-__all__ = ["FLOATS", "HASH", "HEAD", "JOB", "RESULT", "work"]
+__all__ = ["FLOATS", "FUNCTIONS", "HASH", "PART", "RESULT", "work"]
 
-#: What a job does: hash, or scan the words of a float, by the position of its name here.
+#: What a job does: scan a part that holds floats of a type, by the position of its name here; hash; or do both, which
+#: is HASH and 1 and that position, for all parts of a tensor.
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 HASH = len(FLOATS)
-#: 64-bit integers of a job: what it does, the address, and bytes to hash or words to scan.
-JOB = 3
-#: 64-bit numbers that a job leaves: the low and high half of a hash, or what a scan returns.
+#: Bytes of a part, which the caches next to a CPU hold. A sum over the sums of parts does not depend on who made them.
+PART = 256 << 10
+#: 64-bit integers of a job: what it does, the address, the number of bytes, and the row of its first result.
+_JOB = 4
+#: 64-bit numbers of a result: the low and high half of a hash, or what a scan returns. Of both the hash comes first.
 RESULT = 9
-#: 64-bit integers of what `work` is given: jobs taken, jobs there are, addresses of XXH3_128bits, jobs and results.
-HEAD = 5
+#: The functions of xxhash whose addresses `work` is given. Builds for x86 have two more that use the vectors of the CPU
+#: they run on, and take half the time.
+FUNCTIONS = (
+    ("XXH3_128bits_dispatch", "XXH3_128bits"),
+    ("XXH3_createState",),
+    ("XXH3_128bits_reset",),
+    ("XXH3_128bits_update_dispatch", "XXH3_128bits_update"),
+    ("XXH3_128bits_digest",),
+    ("XXH3_freeState",),
+)
+#: 64-bit integers of what `work` is given: jobs taken, jobs there are, addresses of jobs, results, and functions.
+_HEAD = 4 + len(FUNCTIONS)
 
 
 _array: Any = vars(numba)["carray"]
@@ -57,45 +72,79 @@ def _take(typing: Any, address: Any) -> Any:
 
 
 @_intrinsic
-def _call_hash(typing: Any, function: Any, address: Any, nbytes: Any) -> Any:
-    """Call XXH3_128bits(address, nbytes): two 64-bit halves, which x86-64 and AArch64 return in two registers."""
+def _call(typing: Any, function: Any, arguments: Any) -> Any:
+    """Call a C function of 64-bit integers or addresses that gives one, or nothing."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        integer = ir.IntType(64)
+        values = [builder.extract_value(given[1], i) for i in range(arguments.count)]
+        kind = ir.FunctionType(integer, [integer] * len(values))
+        return builder.call(builder.inttoptr(given[0], kind.as_pointer()), values)
+
+    return types.int64(types.int64, arguments), generate
+
+
+@_intrinsic
+def _call_hash(typing: Any, function: Any, arguments: Any) -> Any:
+    """Call one that gives a hash: two 64-bit halves, which x86-64 and AArch64 return in two registers."""
     halves = cast(Any, types).UniTuple(types.uint64, 2)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         integer = ir.IntType(64)
-        kind = ir.FunctionType(ir.LiteralStructType([integer, integer]), [integer, integer])
-        found = builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
+        values = [builder.extract_value(given[1], i) for i in range(arguments.count)]
+        kind = ir.FunctionType(ir.LiteralStructType([integer, integer]), [integer] * len(values))
+        found = builder.call(builder.inttoptr(given[0], kind.as_pointer()), values)
         return context.make_tuple(builder, halves, [builder.extract_value(found, half) for half in (0, 1)])
 
-    return halves(types.int64, types.int64, types.int64), generate
+    return halves(types.int64, arguments), generate
+
+
+@inner()
+def _scan(kind: Any, address: Any, nbytes: Any, result: Any) -> None:
+    if kind == 0:
+        found = kernels.scan_float32(_array(_pointer(address), nbytes >> 2, np.uint32))
+    elif kind == 1:
+        found = kernels.scan_bfloat16(_array(_pointer(address), nbytes >> 1, np.uint16))
+    elif kind == 2:
+        found = kernels.scan_float16(_array(_pointer(address), nbytes >> 1, np.uint16))
+    else:
+        found = kernels.scan_float64(_array(_pointer(address), nbytes >> 3, np.uint64))
+    top, low, total, squares, nan, posinf, neginf, poszero, negzero = found
+    result[0], result[1], result[2], result[3] = top, low, total, squares
+    result[4], result[5], result[6] = nan, posinf, neginf
+    result[7], result[8] = poszero, negzero
 
 
 def _work(head: Any) -> None:
-    state = _array(_pointer(head), HEAD, np.int64)
-    count = state[1]
-    jobs = _array(_pointer(state[3]), (count, JOB), np.int64)
-    results = _array(_pointer(state[4]), (count, RESULT), np.float64)
-    hashes = _array(_pointer(state[4]), (count, RESULT), np.uint64)
+    given = _array(_pointer(head), _HEAD, np.int64)
+    count = given[1]
+    jobs = _array(_pointer(given[2]), (count, _JOB), np.int64)
+    hash_all, create, reset, update, digest, free = given[4], given[5], given[6], given[7], given[8], given[9]
+    state = 0
     while True:
         i = _take(head)
         if i >= count:
             break
-        kind, address, size = jobs[i, 0], jobs[i, 1], jobs[i, 2]
-        if kind == HASH:
-            hashes[i, 0], hashes[i, 1] = _call_hash(state[2], address, size)
+        kind, address, nbytes = jobs[i, 0], jobs[i, 1], jobs[i, 2]
+        place = given[3] + jobs[i, 3] * 8 * RESULT
+        if kind < HASH:
+            _scan(kind, address, nbytes, _array(_pointer(place), RESULT, np.float64))
             continue
-        if kind == 0:
-            found = kernels.scan_float32(_array(_pointer(address), size, np.uint32))
-        elif kind == 1:
-            found = kernels.scan_bfloat16(_array(_pointer(address), size, np.uint16))
-        elif kind == 2:
-            found = kernels.scan_float16(_array(_pointer(address), size, np.uint16))
-        else:
-            found = kernels.scan_float64(_array(_pointer(address), size, np.uint64))
-        top, low, total, squares, nan, posinf, neginf, poszero, negzero = found
-        results[i, 0], results[i, 1], results[i, 2], results[i, 3] = top, low, total, squares
-        results[i, 4], results[i, 5], results[i, 6] = nan, posinf, neginf
-        results[i, 7], results[i, 8] = poszero, negzero
+        halves = _array(_pointer(place), 2, np.uint64)
+        if kind == HASH:
+            halves[0], halves[1] = _call_hash(hash_all, (address, nbytes))
+            continue
+        if state == 0:
+            state = _call(create, ())
+        _call(reset, (state,))
+        for begin in range(0, nbytes, PART):
+            part = min(PART, nbytes - begin)
+            place += 8 * RESULT
+            _call(update, (state, address + begin, part))
+            _scan(kind - HASH - 1, address + begin, part, _array(_pointer(place), RESULT, np.float64))
+        halves[0], halves[1] = _call_hash(digest, (state,))
+    if state != 0:
+        _call(free, (state,))
 
 
 work: Any = cast(Any, numba).cfunc(types.void(types.int64), cache=True)(_work)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import platform
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
@@ -19,15 +20,12 @@ from ascend_dump.analysis._statistics_layout import layout_of
 from ascend_dump.analysis._statistics_merge import combine
 from ascend_dump.analysis.statistics import Statistics, statistics
 
-__all__ = ["Memory", "Team"]
+__all__ = ["Measured", "Memory", "Team"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Several threads scan a part each of a larger tensor.
-_PART_BYTES = 2 << 20
-
-#: Address and size of bytes, and the same bytes for Python, which keeps them where they are.
-Memory = tuple[int, int, Any]
+#: Address and size of bytes, which stay there until all is done, and what gives them to Python.
+Memory = tuple[int, int, Callable[[], Any]]
 #: Where a structure of two 64-bit integers is returned in two registers, as `_statistics_jobs` expects it.
 _TWO_REGISTERS = frozenset(("x86_64", "aarch64"))
 
@@ -36,9 +34,11 @@ _CallsInParallel = Callable[[int, int], None]
 
 class _Compiled(NamedTuple):
     work: int
-    hash: int
+    #: Addresses of functions of xxhash.
+    functions: tuple[int, ...]
     kinds: dict[str, int]
     hash_kind: int
+    part: int
     result: int
     #: What owns the code at these addresses.
     owners: tuple[Any, ...]
@@ -74,15 +74,49 @@ class Team:
         except Exception as error:  # whatever a compiler, its cache or a foreign library may raise
             log.debug("tensors are hashed and scanned one after the other: %r", error)
 
-    def hash(self, memory: Sequence[Memory]) -> list[bytes]:
-        """The digests of xxh3-128, as `xxhash.xxh3_128_digest` gives them."""
-        assert self._compiled is not None, "the team is not ready"
-        return _hash(self._compiled, self._parallel, memory)
+    def measure(
+        self, memory: Sequence[Memory], dtypes: Sequence[Optional[np.dtype[Any]]], *, hashes: bool = True
+    ) -> Measured:
+        """Hash memory, unless told not to, and scan what has a dtype that there are jobs for. Call it on one thread.
 
-    def statistics(self, memory: Sequence[Memory], dtypes: Sequence[np.dtype[Any]]) -> list[Optional[Statistics]]:
-        """What `statistics` gives for each; None for a dtype that it has to be asked about itself."""
+        Both takes little longer than the hashes alone: the bytes come from memory once.
+        """
         assert self._compiled is not None, "the team is not ready"
-        return _scan(self._compiled, self._parallel, memory, dtypes)
+        return _measure(self._compiled, self._parallel, memory, dtypes, hashes=hashes)
+
+
+class Measured:
+    """What the jobs left.
+
+    found  their results
+    rows   for each tensor the row of its hash, and those of its parts if it was scanned
+    """
+
+    def __init__(
+        self,
+        memory: Sequence[Memory],
+        dtypes: Sequence[Optional[np.dtype[Any]]],
+        found: np.ndarray,
+        rows: list[tuple[int, range]],
+    ) -> None:
+        self._memory = memory
+        self._dtypes = dtypes
+        self._found = found
+        self._rows = rows
+
+    def digests(self) -> list[bytes]:
+        """The xxh3-128 of each, as `xxhash.xxh3_128_digest` gives it."""
+        # The low half comes first; a digest is written from its high end.
+        halves = self._found.view(np.uint64)[[row for row, _ in self._rows], 1::-1].astype(">u8").tobytes()
+        return [halves[i : i + 16] for i in range(0, len(halves), 16)]
+
+    def statistics(self, i: int) -> Optional[Statistics]:
+        """What `statistics` gives for one of them; None if it was not scanned."""
+        parts, dtype = self._rows[i][1], self._dtypes[i]
+        if not parts or dtype is None:
+            return None
+        array = np.frombuffer(self._memory[i][2](), dtype)
+        return combine(array, layout_of(dtype), self._found[parts.start : parts.stop].tolist())
 
 
 def _compile() -> _Compiled:
@@ -92,11 +126,14 @@ def _compile() -> _Compiled:
 
     native: Any = vars(xxhash)["_xxhash"]
     library = ctypes.PyDLL(native.__file__)
-    # Builds for x86 have one that uses the vectors of the CPU it runs on, which takes half the time.
-    function = getattr(library, "XXH3_128bits_dispatch", None) or library.XXH3_128bits
-    address = ctypes.cast(function, ctypes.c_void_p).value or 0
+    functions = []
+    for names in jobs.FUNCTIONS:
+        function = next(filter(None, (getattr(library, name, None) for name in names)), None)
+        if function is None:
+            raise RuntimeError(f"this build of xxhash hides {names[-1]}")
+        functions.append(ctypes.cast(function, ctypes.c_void_p).value or 0)
     kinds = {name: kind for kind, name in enumerate(jobs.FLOATS)}
-    return _Compiled(jobs.work.address, address, kinds, jobs.HASH, jobs.RESULT, (library, jobs))
+    return _Compiled(jobs.work.address, tuple(functions), kinds, jobs.HASH, jobs.PART, jobs.RESULT, (library, jobs))
 
 
 def _try(compiled: _Compiled) -> None:
@@ -106,52 +143,52 @@ def _try(compiled: _Compiled) -> None:
         ctypes.CFUNCTYPE(None, ctypes.c_int64)(function)(argument)
 
     # Small integers: each of the types holds them, and their sums are exact in any order.
+    sizes = (1, 20, 100, 5000, compiled.part)
     dtypes = [dtype_named(name) for name in compiled.kinds]
-    samples = [(np.arange(size) % 200 - 100).astype(dtype) for size in (1, 20, 100, 5000) for dtype in dtypes]
-    memory = [(sample.ctypes.data, sample.nbytes, sample) for sample in samples]
-    if _hash(compiled, call, memory) != [xxhash.xxh3_128_digest(sample.tobytes()) for sample in samples]:
+    samples = [(np.arange(size) % 200 - 100).astype(dtype) for size in sizes for dtype in dtypes]
+    memory = [(sample.ctypes.data, sample.nbytes, sample.tobytes) for sample in samples]
+    digests = [xxhash.xxh3_128_digest(sample.tobytes()) for sample in samples]
+    both = _measure(compiled, call, memory, [sample.dtype for sample in samples])
+    if digests != both.digests() or digests != _measure(compiled, call, memory, [None] * len(memory)).digests():
         raise RuntimeError("XXH3_128bits gives something else than xxhash.xxh3_128_digest")
-    if _scan(compiled, call, memory, [sample.dtype for sample in samples]) != [statistics(one) for one in samples]:
+    if any(both.statistics(i) != statistics(sample) for i, sample in enumerate(samples)):
         raise RuntimeError("the compiled jobs give something else than statistics()")
 
 
-def _hash(compiled: _Compiled, parallel: _CallsInParallel, memory: Sequence[Memory]) -> list[bytes]:
+def _measure(
+    compiled: _Compiled,
+    parallel: _CallsInParallel,
+    memory: Sequence[Memory],
+    dtypes: Sequence[Optional[np.dtype[Any]]],
+    *,
+    hashes: bool = True,
+) -> Measured:
+    part, hash_kind = compiled.part, compiled.hash_kind
+    jobs: list[tuple[int, int, int, int]] = []
+    rows = [(0, range(0))] * len(memory)
+    row = 0
     # The largest first, so that no thread begins with it when the others end.
-    order = sorted(range(len(memory)), key=lambda i: -memory[i][1])
-    found = _run(compiled, parallel, [(compiled.hash_kind, *memory[i][:2]) for i in order])
-    digests = [b""] * len(memory)
-    # The low half comes first; a digest is written from its high end.
-    halves = np.ascontiguousarray(found.view(np.uint64)[:, 1::-1]).astype(">u8").tobytes()
-    for row, i in enumerate(order):
-        digests[i] = halves[16 * row : 16 * row + 16]
-    return digests
-
-
-def _scan(
-    compiled: _Compiled, parallel: _CallsInParallel, memory: Sequence[Memory], dtypes: Sequence[np.dtype[Any]]
-) -> list[Optional[Statistics]]:
-    jobs: list[tuple[int, int, int]] = []
-    rows: list[Optional[range]] = []
-    for (address, nbytes, _), dtype in zip(memory, dtypes):
-        kind = compiled.kinds.get(dtype.name) if dtype.isnative else None
-        if kind is None or not nbytes or address % dtype.itemsize:
-            rows.append(None)
-            continue
-        first, size = len(jobs), dtype.itemsize
-        jobs += [
-            (kind, address + begin, min(_PART_BYTES, nbytes - begin) // size) for begin in range(0, nbytes, _PART_BYTES)
-        ]
-        rows.append(range(first, len(jobs)))
-    found = _run(compiled, parallel, jobs).tolist() if jobs else []
-    return [
-        None if part is None else combine(np.frombuffer(data, dtype), layout_of(dtype), [found[i] for i in part])
-        for part, (_, _, data), dtype in zip(rows, memory, dtypes)
-    ]
-
-
-def _run(compiled: _Compiled, parallel: _CallsInParallel, jobs: list[tuple[int, int, int]]) -> np.ndarray:
+    for i in sorted(range(len(memory)), key=lambda i: -memory[i][1]):
+        address, nbytes, _ = memory[i]
+        dtype = dtypes[i]
+        kind = None
+        if dtype is not None and dtype.isnative and nbytes and address % dtype.itemsize == 0:
+            kind = compiled.kinds.get(dtype.name)
+        first = row
+        if hashes:
+            jobs.append((hash_kind if kind is None else hash_kind + 1 + kind, address, nbytes, row))
+            row += 1
+        parts = range(row, row + (0 if kind is None else math.ceil(nbytes / part)))
+        if kind is not None and not hashes:
+            jobs += [
+                (kind, address + begin, min(part, nbytes - begin), one)
+                for one, begin in zip(parts, range(0, nbytes, part))
+            ]
+        rows[i] = (first, parts)
+        row = parts.stop
     todo = np.array(jobs, dtype=np.int64)
-    results = np.empty((len(jobs), compiled.result))
-    head = np.array([0, len(jobs), compiled.hash, todo.ctypes.data, results.ctypes.data], dtype=np.int64)
-    parallel(compiled.work, head.ctypes.data)
-    return results
+    found = np.empty((row, compiled.result))
+    if jobs:
+        head = np.array([0, len(jobs), todo.ctypes.data, found.ctypes.data, *compiled.functions], dtype=np.int64)
+        parallel(compiled.work, head.ctypes.data)
+    return Measured(memory, dtypes, found, rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -14,13 +15,13 @@ import xxhash
 from ascend_dump._errors import AscendDumpError
 from ascend_dump._paths import add_private_directory
 from ascend_dump.writing.budget import Budget
-from ascend_dump.writing.dtypes import has_values, numpy_dtype
+from ascend_dump.writing.dtypes import values_dtype
 from ascend_dump.writing.layout import Line
 from ascend_dump.writing.payload import Payload
 from ascend_dump.writing.recent import Recent
 from ascend_dump.writing.shard import Limits
 from ascend_dump.writing.step_files import StepFiles
-from ascend_dump.writing.team import Memory, Team
+from ascend_dump.writing.team import Measured, Memory, Team
 
 __all__ = ["Store"]
 
@@ -69,6 +70,8 @@ class Store:
         self._closed_text_bytes = 0
         self._next_shards: dict[int, int] = {}
         self._places: Recent[bytes, tuple[str, int]] = Recent(_KNOWN_PLACES)
+        #: Whether most bytes of the last tensors that were measured together came for the first time.
+        self._mostly_new = True
         self._known_stats: Recent[tuple[bytes, str, Any], tuple[Any, ...]] = Recent(_KNOWN_STATS)
 
     @property
@@ -104,34 +107,52 @@ class Store:
         team = self._team
         if team is None or not team.ready:
             return
+        memory = [(payload.place(), payload.nbytes, payload.view) for payload in payloads]
+        none: list[Optional[np.dtype[Any]]] = [None] * len(memory)
+        dtypes = none
+        if self._stats:
+            dtypes = [values_dtype(payload.dtype) if payload.strided is None else None for payload in payloads]
         try:
-            memory = [(payload.place(), payload.nbytes, payload.view()) for payload in payloads]
-            for payload, digest in zip(payloads, team.hash(memory)):
+            # Most of what follows something new is new too, and most of what follows something known is known.
+            found = team.measure(memory, dtypes if self._mostly_new else none)
+            for payload, digest in zip(payloads, found.digests()):
                 payload.digest = digest
             if self._stats:
-                self._measure_statistics(team, payloads, memory)
+                self._measure_statistics(team, payloads, memory, dtypes, found)
         except Exception as error:
             # Everything can be done one after the other, too.
             self._team = None
             log.warning("tensors are no longer hashed side by side, which takes longer: %r", error)
 
-    def _measure_statistics(self, team: Team, payloads: list[Payload], memory: list[Memory]) -> None:
+    def _measure_statistics(
+        self,
+        team: Team,
+        payloads: list[Payload],
+        memory: list[Memory],
+        dtypes: list[Optional[np.dtype[Any]]],
+        found: Measured,
+    ) -> None:
+        """Give payloads the statistics that are known, that were `found` as they were hashed, or are found now."""
         from ascend_dump.writing.summary import as_stored
 
-        fresh: dict[Any, tuple[Memory, np.dtype[Any]]] = {}
-        asked = []
-        for payload, place in zip(payloads, memory):
+        new: dict[Any, int] = {}
+        waiting = []
+        for i, payload in enumerate(payloads):
             key = (payload.digest, payload.dtype, payload.strided)
             payload.stats = self._known_stats.get(key)
-            if payload.stats is None and payload.strided is None and has_values(payload.dtype):
-                with contextlib.suppress(AscendDumpError):  # `store` tells why there are none
-                    fresh[key] = (place, numpy_dtype(payload.dtype))
-                    asked.append((payload, key))
-        found = team.statistics([place for place, _ in fresh.values()], [dtype for _, dtype in fresh.values()])
-        for key, statistics in zip(fresh, found):
+            if payload.stats is None and dtypes[i] is not None:
+                new[key] = i
+                waiting.append((payload, key))
+        places: Iterable[int] = new.values()
+        if not self._mostly_new and new:
+            found = team.measure([memory[i] for i in places], [dtypes[i] for i in places], hashes=False)
+            places = range(len(new))
+        self._mostly_new = 2 * sum(memory[i][1] for i in new.values()) > sum(nbytes for _, nbytes, _ in memory)
+        for key, place in zip(new, places):
+            statistics = found.statistics(place)
             if statistics is not None:
                 self._known_stats.put(key, self._chosen(as_stored(statistics)))
-        for payload, key in asked:
+        for payload, key in waiting:
             payload.stats = self._known_stats.get(key)
 
     def store(self, payload: Payload, line: Line) -> None:

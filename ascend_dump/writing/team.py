@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Optional, Protocol
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.statistics import Statistics
 
-__all__ = ["Memory", "Team"]
+__all__ = ["Measured", "Memory", "Team"]
 
-#: Address and size of bytes, and the same bytes for Python, which keeps them where they are.
-Memory = tuple[int, int, Any]
+#: Address and size of bytes, which stay there until all is done, and what gives them to Python.
+Memory = tuple[int, int, Callable[[], Any]]
+
+
+class Measured(Protocol):
+    """What was found in several tensors."""
+
+    def digests(self) -> list[bytes]:
+        """The xxh3-128 of each."""
+
+    def statistics(self, i: int) -> Optional[Statistics]:
+        """Those of one, None where it was not asked for, or is left to others."""
 
 
 class Team(Protocol):
@@ -25,8 +35,7 @@ class Team(Protocol):
 
     def prepare(self) -> None: ...
 
-    def hash(self, memory: Sequence[Memory]) -> list[bytes]:
-        """The xxh3-128 digests."""
-
-    def statistics(self, memory: Sequence[Memory], dtypes: Sequence[np.dtype[Any]]) -> list[Optional[Statistics]]:
-        """The statistics of elements that follow each other; None where it leaves them to others."""
+    def measure(
+        self, memory: Sequence[Memory], dtypes: Sequence[Optional[np.dtype[Any]]], *, hashes: bool = True
+    ) -> Measured:
+        """Hash them, unless told not to, and compute the statistics of those that have a dtype."""

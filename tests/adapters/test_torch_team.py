@@ -17,7 +17,7 @@ from ascend_dump_torch import _openmp, _session  # noqa: E402
 from torch import nn  # noqa: E402
 
 import ascend_dump  # noqa: E402
-from ascend_dump.analysis.team import Team  # noqa: E402
+from ascend_dump.analysis.team import Measured, Team  # noqa: E402
 
 needs_team = pytest.mark.skipif(
     find_spec("numba") is None or _openmp.openmp_parallel() is None, reason="needs numba, and PyTorch with OpenMP"
@@ -36,9 +36,9 @@ def teams(monkeypatch: pytest.MonkeyPatch) -> list[Team]:
             self.tensors = 0
             made.append(self)
 
-        def hash(self, memory: Any) -> list[bytes]:
+        def measure(self, memory: Any, dtypes: Any, *, hashes: bool = True) -> Measured:
             self.tensors += len(memory)
-            return super().hash(memory)
+            return super().measure(memory, dtypes, hashes=hashes)
 
     monkeypatch.setattr(_session, "Team", ReadyTeam)
     monkeypatch.setattr(_session, "cpu_count", lambda: 1)

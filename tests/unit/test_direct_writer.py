@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import pytest
@@ -154,15 +154,23 @@ class PatientTeam:
     def prepare(self) -> None:
         pass
 
-    def hash(self, memory: Sequence[Memory]) -> list[bytes]:
+    def measure(
+        self, memory: Sequence[Memory], dtypes: Sequence[Optional[np.dtype[Any]]], *, hashes: bool = True
+    ) -> PatientlyMeasured:
         self.given.append(len(memory))
-        return [xxhash.xxh3_128_digest(ctypes.string_at(address, nbytes)) for address, nbytes, _ in memory]
+        return PatientlyMeasured([ctypes.string_at(address, nbytes) for address, nbytes, _ in memory], dtypes)
 
-    def statistics(self, memory: Sequence[Memory], dtypes: Sequence[np.dtype[Any]]) -> list[Optional[Statistics]]:
-        return [
-            statistics(np.frombuffer(ctypes.string_at(address, nbytes), dtype)) if dtype.kind == "f" else None
-            for (address, nbytes, _), dtype in zip(memory, dtypes)
-        ]
+
+class PatientlyMeasured(NamedTuple):
+    data: list[bytes]
+    dtypes: Sequence[Optional[np.dtype[Any]]]
+
+    def digests(self) -> list[bytes]:
+        return list(map(xxhash.xxh3_128_digest, self.data))
+
+    def statistics(self, i: int) -> Optional[Statistics]:
+        dtype = self.dtypes[i]
+        return statistics(np.frombuffer(self.data[i], dtype)) if dtype is not None and dtype.kind == "f" else None
 
 
 @pytest.mark.parametrize("settings", [{}, {"tensors": False, "stats": STATS}, {"stats": STATS}])
@@ -235,7 +243,9 @@ def test_the_table_names_operators_of_one_number(tmp_path: Path) -> None:
 
 def test_a_team_that_fails_is_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class BrokenTeam(PatientTeam):
-        def statistics(self, memory: Sequence[Memory], dtypes: Sequence[np.dtype[Any]]) -> list[Optional[Statistics]]:
+        def measure(
+            self, memory: Sequence[Memory], dtypes: Sequence[Optional[np.dtype[Any]]], *, hashes: bool = True
+        ) -> PatientlyMeasured:
             raise OSError("no threads today")
 
     writer = DirectWriter(model_directory(tmp_path), metadata={}, tensors=False, stats=STATS, team=BrokenTeam())

@@ -7,7 +7,7 @@ import math
 import platform
 import threading
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Optional
 
 import ml_dtypes
 import numpy as np
@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ascend_dump.analysis import team as team_module
-from ascend_dump.analysis.statistics import statistics
+from ascend_dump.analysis.statistics import Statistics, statistics
 from ascend_dump.analysis.team import Team
 
 pytestmark = pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
@@ -44,7 +44,19 @@ def team() -> Team:
 
 
 def memory(array: np.ndarray) -> tuple[int, int, Any]:
-    return (array.ctypes.data, array.nbytes, array.view(np.uint8).data)
+    return (array.ctypes.data, array.nbytes, array.tobytes)
+
+
+def hashes(team: Team, arrays: list[np.ndarray]) -> list[bytes]:
+    return team.measure([memory(one) for one in arrays], [None] * len(arrays)).digests()
+
+
+def scanned(team: Team, arrays: list[np.ndarray], *, hashed: bool) -> list[Optional[Statistics]]:
+    """Statistics of each; `hashed` tells whether in one pass with the hashes, which are looked at too."""
+    found = team.measure([memory(one) for one in arrays], [one.dtype for one in arrays], hashes=hashed)
+    if hashed:
+        assert found.digests() == [xxhash.xxh3_128_digest(one.tobytes()) for one in arrays]
+    return [found.statistics(i) for i in range(len(arrays))]
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
@@ -52,10 +64,10 @@ def dtype_named(name: str) -> np.dtype[Any]:
 
 
 def test_digests_are_those_of_xxhash(team: Team) -> None:
-    arrays = [np.random.default_rng(size).bytes(size) for size in (1, 3, 16, 17, 128, 129, 240, 241, 5000, 3 << 20)]
-    found = team.hash([memory(np.frombuffer(one, np.uint8)) for one in arrays])
-    assert found == [xxhash.xxh3_128_digest(one) for one in arrays]
-    assert team.hash([]) == []
+    sizes = (1, 3, 16, 17, 128, 129, 240, 241, 5000, 3 << 20)
+    arrays = [np.random.default_rng(size).integers(0, 256, size, np.uint8) for size in sizes]
+    assert hashes(team, arrays) == [xxhash.xxh3_128_digest(one.tobytes()) for one in arrays]
+    assert hashes(team, []) == []
 
 
 @settings(max_examples=40, deadline=None)
@@ -69,8 +81,9 @@ def test_statistics_are_those_of_each_alone(team: Team, data: st.DataObject) -> 
         for value in data.draw(st.lists(st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0]), max_size=4)):
             array[data.draw(st.integers(0, size - 1))] = value
         arrays.append(array)
-    found = team.statistics([memory(one) for one in arrays], [one.dtype for one in arrays])
-    assert [repr(one) for one in found] == [repr(statistics(array, threads=1)) for array in arrays]
+    expected = [repr(statistics(array, threads=1)) for array in arrays]
+    for hashed in (False, True):
+        assert list(map(repr, scanned(team, arrays, hashed=hashed))) == expected
 
 
 @pytest.mark.parametrize("name", FLOATS)
@@ -78,23 +91,34 @@ def test_a_large_tensor_is_shared_among_threads(team: Team, name: str) -> None:
     # Small integers: their sums and squares are exact in any order.
     array = np.random.default_rng(0).integers(-9, 9, 2_500_001).astype(dtype_named(name))
     array[[5, -1]] = 77, -78
-    assert team.statistics([memory(array)], [array.dtype]) == [statistics(array)]
+    for hashed in (False, True):
+        assert scanned(team, [array], hashed=hashed) == [statistics(array)]
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_a_sum_does_not_depend_on_how_it_was_made(team: Team, name: str) -> None:
+    """Two captures of the same numbers must not differ in a digit."""
+    arrays = [
+        np.random.default_rng(size).normal(size=size).astype(dtype_named(name)) for size in (7, 70_000, 1_000_003)
+    ]
+    assert scanned(team, arrays, hashed=True) == scanned(team, arrays, hashed=False)
 
 
 def test_values_beyond_the_range_of_a_sum(team: Team) -> None:
     array = np.full(600_000, 1e300)
-    (found,) = team.statistics([memory(array)], [array.dtype])
-    assert found == statistics(array)
-    assert found is not None
-    assert found.mean == pytest.approx(1e300)
+    for hashed in (False, True):
+        (found,) = scanned(team, [array], hashed=hashed)
+        assert found == statistics(array)
+        assert found is not None
+        assert found.mean == pytest.approx(1e300)
 
 
 def test_other_types_are_left_to_others(team: Team) -> None:
     arrays = [np.arange(5), np.array([True]), np.ones(2, ml_dtypes.float8_e4m3fn), np.empty(0, np.float32)]
-    assert team.statistics([memory(one) for one in arrays], [one.dtype for one in arrays]) == [None] * 4
-    packed = np.frombuffer(b"x" + np.ones(3, np.float32).tobytes(), np.uint8)[1:]
-    swapped = np.ones(3, ">f4")
-    assert team.statistics([memory(packed), memory(swapped)], [np.dtype("f4"), swapped.dtype]) == [None, None]
+    packed = np.frombuffer(b"x" + np.ones(3, np.float32).tobytes(), np.uint8)[1:].view(np.float32)
+    arrays += [packed, np.ones(3, ">f4")]
+    for hashed in (False, True):
+        assert scanned(team, arrays, hashed=hashed) == [None] * 6
 
 
 def test_it_is_not_ready_where_the_pieces_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
