@@ -105,23 +105,17 @@ class DirectWriter(Writer):
                 self._busy = False
 
     def _write(self, items: list[Item]) -> None:
+        payloads = (item.payload for item in items)
+        new = {id(one): one for one in payloads if one is not None and one.state != DONE}
         try:
             if self.failure is None and self._store.step is not None:
-                self._measure(items)
+                if new:
+                    self._store.measure(list(new.values()))
                 self._write_records(items)
         finally:
-            for item in items:
-                payload = item.payload
-                if payload is not None:
-                    payload.owner = None
-                    payload.state = DONE
-
-    def _measure(self, items: list[Item]) -> None:
-        if self._store.takes_many:
-            payloads = [item.payload for item in items]
-            new = {id(one): one for one in payloads if one is not None and one.state != DONE}
-            if new:
-                self._store.measure(list(new.values()))
+            for payload in new.values():
+                payload.owner = None
+                payload.state = DONE
 
     def _write_payload(self, payload: Payload, line: Line) -> None:
         self._store.store(payload, line)

@@ -37,6 +37,7 @@ class Payload(msgspec.Struct, eq=False, gc=False):
     strided  (shape, strides in bytes) for statistics, when they are not over the plain range
     counted  it is among the bytes that wait for the writer
     digest   xxh3-128 of the bytes, once they are hashed
+    stats    `Line.stats` as JSON: many lines, and rows of the table, have the same
     """
 
     owner: Any
@@ -50,7 +51,7 @@ class Payload(msgspec.Struct, eq=False, gc=False):
     shard: str = ""
     offset: int = 0
     digest: bytes = b""
-    stats: Optional[tuple[Any, ...]] = None
+    stats: Any = None
 
     def view(self) -> Union[bytes, memoryview]:
         if isinstance(self.owner, bytes):

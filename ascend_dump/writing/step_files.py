@@ -7,12 +7,12 @@ import functools
 import os
 import time
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import msgspec
 
 from ascend_dump.writing.append_file import AppendFile
-from ascend_dump.writing.layout import CSV_HEADER, INDEX, SHARD, STATISTIC, Line, Number, encodable, shard_name
+from ascend_dump.writing.layout import CSV_HEADER, INDEX, SHARD, STATISTIC, Line, encodable, shard_name
 from ascend_dump.writing.shard import LIMITS, Buffer, Limits, Shard
 
 __all__ = ["StepFiles"]
@@ -133,27 +133,24 @@ class StepFiles:
 
 def _rows(lines: list[Line]) -> str:
     rows = []
-    # Lines of one tensor share their statistics, and to write those takes most of the time.
+    # Lines of one tensor share their statistics.
     written: dict[int, str] = {}
     operator, name = None, ""
     for line in lines:
-        if line.stats is not None:
-            stats = written.get(id(line.stats))
-            if stats is None:
-                stats = written[id(line.stats)] = _values(line.stats)
+        stats: Any = line.stats  # as JSON, see `Payload`
+        if stats is not None:
+            values = written.get(id(stats))
+            if values is None:
+                # JSON's numbers are those of the table.
+                values = written[id(stats)] = bytes(stats)[1:-1].decode().replace("null", "").replace('"', "")
             # Not by `seq`: several runs of a program may count from 0 in one step.
             now = (line.op_type, line.op_name, line.phase, line.time)
             if now != operator:
                 operator = now
                 when = _local_time(line.time // 1_000_000)
                 name = f"{_field(line.op_type)},{_field(line.op_name)},{line.phase},{when}"
-            rows.append(f"{name},{line.io},{line.index},{line.nbytes},{line.dtype},{_shape(line.shape)},{stats}\n")
+            rows.append(f"{name},{line.io},{line.index},{line.nbytes},{line.dtype},{_shape(line.shape)},{values}\n")
     return "".join(rows)
-
-
-def _values(stats: tuple[Number, ...]) -> str:
-    # JSON's numbers are those of the table, and its encoder is the fastest there is.
-    return msgspec.json.encode(stats)[1:-1].decode().replace("null", "").replace('"', "")
 
 
 @functools.lru_cache(1 << 13)

@@ -7,8 +7,9 @@ import logging
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
+import msgspec
 import numpy as np
 import xxhash
 
@@ -72,7 +73,7 @@ class Store:
         self._places: Recent[bytes, tuple[str, int]] = Recent(_KNOWN_PLACES)
         #: Whether most bytes of the last tensors that were measured together came for the first time.
         self._mostly_new = True
-        self._known_stats: Recent[tuple[bytes, str, Any], tuple[Any, ...]] = Recent(_KNOWN_STATS)
+        self._known_stats: Recent[tuple[bytes, str, Any], msgspec.Raw] = Recent(_KNOWN_STATS)
 
     @property
     def step(self) -> Optional[int]:
@@ -160,19 +161,19 @@ class Store:
 
         line: the record to name them after
         """
-        data = payload.view()
-        digest = payload.digest = payload.digest or xxhash.xxh3_128_digest(data)
+        if not payload.digest:
+            payload.digest = xxhash.xxh3_128_digest(payload.view())
         if self._tensors:
-            place = self._places.get(digest)
+            place = self._places.get(payload.digest)
             if place is None:
                 self._budget.check(self.bytes_written, payload.nbytes)
                 name = f"{line.op_name}.{line.io}.{line.index}"
-                place = self._open().append(name, payload.dtype, payload.shape, data, payload.nbytes)
-                self._places.put(digest, place)
+                place = self._open().append(name, payload.dtype, payload.shape, payload.view(), payload.nbytes)
+                self._places.put(payload.digest, place)
                 self.bytes_written += payload.nbytes
             payload.shard, payload.offset = place
         if self._stats and payload.stats is None:
-            payload.stats = self._statistics(payload, data, line)
+            payload.stats = self._statistics(payload, line)
 
     def complete(self, line: Line, payload: Optional[Payload]) -> None:
         """Fill in what the line says of its bytes, which are stored."""
@@ -211,23 +212,25 @@ class Store:
                 self._closed_records += files.records
                 self._files = None
 
-    def _statistics(self, payload: Payload, data: Union[bytes, memoryview], line: Line) -> Optional[tuple[Any, ...]]:
+    def _statistics(self, payload: Payload, line: Line) -> Optional[msgspec.Raw]:
         key = (payload.digest, payload.dtype, payload.strided)
         found = self._known_stats.get(key)
         if found is None:
             from ascend_dump.writing.summary import summarize
 
             try:
-                found = self._chosen(summarize(data, payload.dtype, payload.strided))
+                found = self._chosen(summarize(payload.view(), payload.dtype, payload.strided))
             except AscendDumpError:
                 self._note_skipped(f"no statistics for {payload.dtype}", line)
                 return None
             self._known_stats.put(key, found)
         return found
 
-    def _chosen(self, stats: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _chosen(self, stats: tuple[Any, ...]) -> msgspec.Raw:
         count, *values = stats
-        return (count, *[value if wanted else None for wanted, value in zip(self._wanted, values)])
+        return msgspec.Raw(
+            msgspec.json.encode((count, *[value if wanted else None for wanted, value in zip(self._wanted, values)]))
+        )
 
     def _note_skipped(self, reason: str, line: Line) -> None:
         self.skipped[reason] += 1
