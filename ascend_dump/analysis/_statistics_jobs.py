@@ -7,6 +7,7 @@ What numba keeps of it holds the kernels too: touch this file after a change of 
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Callable, cast
 
 import numba
@@ -18,7 +19,7 @@ from numba.extending import intrinsic
 from ascend_dump.analysis import _statistics_kernels as kernels
 from ascend_dump.analysis._numba_primitives import inner
 
-__all__ = ["FLOATS", "FUNCTIONS", "HASH", "PART", "RESULT", "work"]
+__all__ = ["FLOATS", "FUNCTIONS", "HASH", "JOB", "PART", "ROW", "work"]
 
 #: What a job does: scan a part that holds floats of a type, by the position of its name here; hash; or do both, which
 #: is HASH and 1 and that position, for all parts of a tensor.
@@ -26,10 +27,11 @@ FLOATS = ("float32", "bfloat16", "float16", "float64")
 HASH = len(FLOATS)
 #: Bytes of a part, which the caches next to a CPU hold. A sum over the sums of parts does not depend on who made them.
 PART = 256 << 10
-#: 64-bit integers of a job: what it does, the address, the number of bytes, and the row of its first result.
-_JOB = 4
-#: 64-bit numbers of a result: the low and high half of a hash, or what a scan returns. Of both the hash comes first.
-RESULT = 9
+#: 64-bit integers of a job: what it does, the address, the number of bytes, and the rows that it fills: of the digest,
+#: and the first of those of parts.
+JOB = 5
+#: 64-bit numbers of a row: the digest in the first two, or what a scan returns.
+ROW = 9
 #: The functions of xxhash whose addresses `work` is given. Builds for x86 have two more that use the vectors of the CPU
 #: they run on, and take half the time.
 FUNCTIONS = (
@@ -69,6 +71,17 @@ def _take(typing: Any, address: Any) -> Any:
         return builder.atomic_rmw("add", place, ir.Constant(integer, 1), "monotonic")
 
     return types.int64(types.int64), generate
+
+
+@_intrinsic
+def _swapped(typing: Any, value: Any) -> Any:
+    """A digest is written from its high end."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        swapped = builder.bswap(arguments[0])
+        return swapped if sys.byteorder == "little" else arguments[0]
+
+    return types.uint64(types.uint64), generate
 
 
 @_intrinsic
@@ -118,7 +131,7 @@ def _scan(kind: Any, address: Any, nbytes: Any, result: Any) -> None:
 def _work(head: Any) -> None:
     given = _array(_pointer(head), _HEAD, np.int64)
     count = given[1]
-    jobs = _array(_pointer(given[2]), (count, _JOB), np.int64)
+    jobs = _array(_pointer(given[2]), (count, JOB), np.int64)
     hash_all, create, reset, update, digest, free = given[4], given[5], given[6], given[7], given[8], given[9]
     state = 0
     while True:
@@ -126,23 +139,24 @@ def _work(head: Any) -> None:
         if i >= count:
             break
         kind, address, nbytes = jobs[i, 0], jobs[i, 1], jobs[i, 2]
-        place = given[3] + jobs[i, 3] * 8 * RESULT
+        place = given[3] + jobs[i, 4] * 8 * ROW
         if kind < HASH:
-            _scan(kind, address, nbytes, _array(_pointer(place), RESULT, np.float64))
+            _scan(kind, address, nbytes, _array(_pointer(place), ROW, np.float64))
             continue
-        halves = _array(_pointer(place), 2, np.uint64)
         if kind == HASH:
-            halves[0], halves[1] = _call_hash(hash_all, (address, nbytes))
-            continue
-        if state == 0:
-            state = _call(create, ())
-        _call(reset, (state,))
-        for begin in range(0, nbytes, PART):
-            part = min(PART, nbytes - begin)
-            place += 8 * RESULT
-            _call(update, (state, address + begin, part))
-            _scan(kind - HASH - 1, address + begin, part, _array(_pointer(place), RESULT, np.float64))
-        halves[0], halves[1] = _call_hash(digest, (state,))
+            low, high = _call_hash(hash_all, (address, nbytes))
+        else:
+            if state == 0:
+                state = _call(create, ())
+            _call(reset, (state,))
+            for begin in range(0, nbytes, PART):
+                part = min(PART, nbytes - begin)
+                _call(update, (state, address + begin, part))
+                _scan(kind - HASH - 1, address + begin, part, _array(_pointer(place), ROW, np.float64))
+                place += 8 * ROW
+            low, high = _call_hash(digest, (state,))
+        written = _array(_pointer(given[3] + jobs[i, 3] * 8 * ROW), 2, np.uint64)
+        written[0], written[1] = _swapped(high), _swapped(low)
     if state != 0:
         _call(free, (state,))
 

@@ -9,6 +9,7 @@ import ctypes
 import logging
 import math
 import platform
+from array import array
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
@@ -39,7 +40,8 @@ class _Compiled(NamedTuple):
     kinds: dict[str, int]
     hash_kind: int
     part: int
-    result: int
+    job: int
+    row: int
     #: What owns the code at these addresses.
     owners: tuple[Any, ...]
 
@@ -86,37 +88,35 @@ class Team:
 
 
 class Measured:
-    """What the jobs left.
-
-    found  their results
-    rows   for each tensor the row of its hash, and those of its parts if it was scanned
-    """
+    """What the jobs left: a row for the hash of each tensor, and then one for each part of those that were scanned."""
 
     def __init__(
         self,
         memory: Sequence[Memory],
         dtypes: Sequence[Optional[np.dtype[Any]]],
-        found: np.ndarray,
-        rows: list[tuple[int, range]],
+        found: array[float],
+        rows: Sequence[range],
+        row: int,
     ) -> None:
         self._memory = memory
         self._dtypes = dtypes
         self._found = found
         self._rows = rows
+        self._row = row
 
     def digests(self) -> list[bytes]:
         """The xxh3-128 of each, as `xxhash.xxh3_128_digest` gives it."""
-        # The low half comes first; a digest is written from its high end.
-        halves = self._found.view(np.uint64)[[row for row, _ in self._rows], 1::-1].astype(">u8").tobytes()
-        return [halves[i : i + 16] for i in range(0, len(halves), 16)]
+        found = self._found[: self._row * len(self._memory)].tobytes()
+        return [found[begin : begin + 16] for begin in range(0, len(found), 8 * self._row)]
 
     def statistics(self, i: int) -> Optional[Statistics]:
         """What `statistics` gives for one of them; None if it was not scanned."""
-        parts, dtype = self._rows[i][1], self._dtypes[i]
-        if not parts or dtype is None:
+        rows, dtype = self._rows[i], self._dtypes[i]
+        if not rows or dtype is None:
             return None
-        array = np.frombuffer(self._memory[i][2](), dtype)
-        return combine(array, layout_of(dtype), self._found[parts.start : parts.stop].tolist())
+        size = self._row
+        partials = [self._found[size * row : size * (row + 1)].tolist() for row in rows]
+        return combine(np.frombuffer(self._memory[i][2](), dtype), layout_of(dtype), partials)
 
 
 def _compile() -> _Compiled:
@@ -133,7 +133,9 @@ def _compile() -> _Compiled:
             raise RuntimeError(f"this build of xxhash hides {names[-1]}")
         functions.append(ctypes.cast(function, ctypes.c_void_p).value or 0)
     kinds = {name: kind for kind, name in enumerate(jobs.FLOATS)}
-    return _Compiled(jobs.work.address, tuple(functions), kinds, jobs.HASH, jobs.PART, jobs.RESULT, (library, jobs))
+    return _Compiled(
+        jobs.work.address, tuple(functions), kinds, jobs.HASH, jobs.PART, jobs.JOB, jobs.ROW, (library, jobs)
+    )
 
 
 def _try(compiled: _Compiled) -> None:
@@ -164,31 +166,28 @@ def _measure(
     hashes: bool = True,
 ) -> Measured:
     part, hash_kind = compiled.part, compiled.hash_kind
-    jobs: list[tuple[int, int, int, int]] = []
-    rows = [(0, range(0))] * len(memory)
-    row = 0
+    jobs: list[int] = []
+    rows = [range(0)] * len(memory)
+    row = len(memory)
     # The largest first, so that no thread begins with it when the others end.
-    for i in sorted(range(len(memory)), key=lambda i: -memory[i][1]):
+    for i in sorted(range(len(memory)), key=[-nbytes for _, nbytes, _ in memory].__getitem__):
         address, nbytes, _ = memory[i]
         dtype = dtypes[i]
         kind = None
         if dtype is not None and dtype.isnative and nbytes and address % dtype.itemsize == 0:
             kind = compiled.kinds.get(dtype.name)
-        first = row
+        if kind is not None:
+            rows[i] = range(row, row + math.ceil(nbytes / part))
         if hashes:
-            jobs.append((hash_kind if kind is None else hash_kind + 1 + kind, address, nbytes, row))
-            row += 1
-        parts = range(row, row + (0 if kind is None else math.ceil(nbytes / part)))
-        if kind is not None and not hashes:
-            jobs += [
-                (kind, address + begin, min(part, nbytes - begin), one)
-                for one, begin in zip(parts, range(0, nbytes, part))
-            ]
-        rows[i] = (first, parts)
-        row = parts.stop
-    todo = np.array(jobs, dtype=np.int64)
-    found = np.empty((row, compiled.result))
+            jobs += (hash_kind if kind is None else hash_kind + 1 + kind, address, nbytes, i, row)
+        elif kind is not None:
+            for one, begin in zip(rows[i], range(0, nbytes, part)):
+                jobs += (kind, address + begin, min(part, nbytes - begin), i, one)
+        row += len(rows[i])
+    todo = array("q", jobs)
+    found = array("d", bytes(8 * compiled.row * row))
     if jobs:
-        head = np.array([0, len(jobs), todo.ctypes.data, found.ctypes.data, *compiled.functions], dtype=np.int64)
-        parallel(compiled.work, head.ctypes.data)
-    return Measured(memory, dtypes, found, rows)
+        places = (todo.buffer_info()[0], found.buffer_info()[0])
+        head = array("q", (0, len(jobs) // compiled.job, *places, *compiled.functions))
+        parallel(compiled.work, head.buffer_info()[0])
+    return Measured(memory, dtypes, found, rows, compiled.row)

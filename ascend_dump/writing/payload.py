@@ -14,7 +14,9 @@ __all__ = ["COPYING", "DONE", "QUEUED", "WRITING", "Item", "Payload", "copy_memo
 QUEUED, COPYING, WRITING, DONE = range(4)
 
 _READ_ONLY = 0x100  # PyBUF_READ
-_address_of_bytes = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(("PyBytes_AsString", ctypes.pythonapi))
+_address_of_bytes: Any = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(("PyBytes_AsString", ctypes.pythonapi))
+#: Where the bytes of a `bytes` object begin, which lies where its id says.
+_HEADER: int = _address_of_bytes(b"") - id(b"")
 _bytes_at = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
     ("PyBytes_FromStringAndSize", ctypes.pythonapi)
 )
@@ -61,10 +63,7 @@ class Payload(msgspec.Struct, eq=False, gc=False):
 
     def place(self) -> int:
         """The address of what `view` gives."""
-        if isinstance(self.owner, bytes):
-            address: int = _address_of_bytes(self.owner)
-            return address
-        return self.address
+        return id(self.owner) + _HEADER if isinstance(self.owner, bytes) else self.address
 
 
 class Item(msgspec.Struct, eq=False, gc=False):
