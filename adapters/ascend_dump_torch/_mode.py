@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ascend_dump.writing import Item
 from ascend_dump_torch._devices import HAS_CUDA, is_recording_graph, wait_for_copies
 from ascend_dump_torch._memory import is_plain, storages_of
+from ascend_dump_torch._schema import Schema, read_schema
 from ascend_dump_torch._tensors import Operator
 
 if TYPE_CHECKING:
@@ -30,112 +31,15 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 #: Their kernels for every device may run under a mode; others assert that there is none.
 _SEEN_THROUGH = ("flex_attention", "flex_attention_backward")
+#: Most of what is passed beside tensors; to ask whether it is one takes longer.
+_NO_TENSORS = frozenset(
+    (bool, int, float, str, type(None), torch.dtype, torch.layout, torch.device, torch.memory_format)
+)
 _FUNCTIONS = (types.FunctionType, types.MethodType, torch.nn.Module)
-_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
-
-class _Schema(msgspec.Struct, frozen=True, eq=False):
-    """What an operator's schema says, looked up once."""
-
-    #: The operator itself, so that no other gets its id.
-    func: Any
-    op_type: str
-    base: str
-    #: Positions and names of the arguments it writes to.
-    writes: tuple[tuple[int, str], ...]
-    #: Names of those among them that are results only.
-    outs: frozenset[str]
-    #: Its outputs are memory that nobody has filled.
-    unset: bool
-    #: It overwrites its first argument without reading it, or gives a view of it.
-    ignores_first: bool
-    #: It is made of other operators, which are recorded instead of it.
-    composite: bool
-    #: It reads its arguments; otherwise it looks at them in another way, or lets others read them.
-    reads: bool
-    #: It works on after it returned (collectives), on the memory of its arguments.
-    asynchronous: bool
-    #: It works on after it returned, on the memory of its outputs; `wait_tensor` waits for it.
-    functional: bool
-    #: It is that `wait_tensor`.
-    waits: bool
-
-
-def _read_schema(func: Any) -> _Schema:
-    schema = func._schema
-    name = schema.name
-    namespace, _, base = name.partition("::")
-    writes = tuple(
-        (position, argument.name)
-        for position, argument in enumerate(schema.arguments)
-        if (argument.alias_info is not None and argument.alias_info.is_write)
-        or argument.name in (_WRITTEN_BACKWARD if "backward" in base else _WRITTEN_FORWARD)
-        or (namespace == "c10d" and not argument.name.startswith("input"))  # collectives say it in names
-    )
-    outs = frozenset(argument.name for argument in schema.arguments if argument.is_out)
-    unset = namespace == "aten" and base in _UNSET
-    # A device's own kernel goes before the composite one and may round differently.
-    own_kernel = any(_has_kernel(func.name(), device) for device in ("CPU", "CUDA", "PrivateUse1"))
-    composite = not own_kernel and _has_kernel(func.name(), "CompositeImplicitAutograd")
-    asynchronous = namespace == "c10d"
-    functional = namespace in ("c10d_functional", "_c10d_functional")
-    waits = functional and base == "wait_tensor"
-    views = any(value.alias_info is not None and not value.alias_info.is_write for value in schema.returns)
-    reads = not (asynchronous or functional or views or base in ("_unsafe_view", "record_stream"))
-    ignores_first = views or (namespace == "aten" and base in _FILLS)
-    return _Schema(
-        func,
-        name,
-        base,
-        writes,
-        outs,
-        unset,
-        ignores_first,
-        composite,
-        reads,
-        asynchronous,
-        functional and not waits,
-        waits,
-    )
-
-
-#: Arguments that operators write to without saying so in their schema: batch norms of every
-#: backend, and the recurrent layers of oneDNN, cuDNN and MIOpen.
-_WRITTEN_FORWARD = ("running_mean", "running_var")
-_WRITTEN_BACKWARD = ("workspace", "reserve")
 
 #: Floating-point types without Inf and NaN.
 _FINITE_ONLY = {getattr(torch, name) for name in ("float4_e2m1fn_x2",) if hasattr(torch, name)}
-
-#: These keep what fits of the content.
-_RESIZES = ("resize_", "resize_as_")
-_UNSET = {
-    *_RESIZES,
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "empty_permuted",
-    "empty_quantized",
-    "_empty_affine_quantized",
-    "_empty_per_channel_affine_quantized",
-    "new_empty",
-    "new_empty_strided",
-    "_efficientzerotensor",
-}
-
-_FILLS = {
-    "bernoulli_",
-    "cauchy_",
-    "copy_",
-    "exponential_",
-    "fill_",
-    "geometric_",
-    "log_normal_",
-    "normal_",
-    "random_",
-    "uniform_",
-    "zero_",
-}
 
 
 class RecordMode(TorchDispatchMode):
@@ -147,7 +51,7 @@ class RecordMode(TorchDispatchMode):
         super().__init__()
         self._session = session
         #: By the id of the operator, which has a hash of its own that takes longer.
-        self._schemas: dict[int, _Schema] = {}
+        self._schemas: dict[int, Schema] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -171,7 +75,7 @@ class RecordMode(TorchDispatchMode):
         if schema is None:
             if not isinstance(func, torch._ops.OpOverload):
                 return self._run_higher_order(func, args, kwargs)
-            schema = self._schemas[id(func)] = _read_schema(func)
+            schema = self._schemas[id(func)] = read_schema(func)
         if schema.composite and not _any_nested(args):
             # Happens in inference mode, where autograd has not taken it apart already. The
             # kernel is the one that would run without us.
@@ -229,7 +133,7 @@ class RecordMode(TorchDispatchMode):
         for tensor in tensors:
             self._session.tensors.protect(tensor)
 
-    def _before(self, schema: _Schema, args: Any, kwargs: Any) -> _Pending:
+    def _before(self, schema: Schema, args: Any, kwargs: Any) -> _Pending:
         session = self._session
         tensors = session.tensors
         tensors.next_operator()
@@ -267,7 +171,7 @@ class RecordMode(TorchDispatchMode):
             pending.constants = _has_nonfinite_number(args) or _has_nonfinite_number(kwargs.values())
         return pending
 
-    def _after(self, schema: _Schema, pending: _Pending, result: Any) -> None:
+    def _after(self, schema: Schema, pending: _Pending, result: Any) -> None:
         session = self._session
         tensors = session.tensors
         if pending.written:
@@ -278,7 +182,7 @@ class RecordMode(TorchDispatchMode):
         if schema.functional or schema.waits:
             for tensor in outputs:
                 tensors.set_in_flight(tensor, schema.functional)
-        if schema.unset and schema.base not in _RESIZES:
+        if schema.unset and not schema.resizes:
             for tensor in outputs:
                 tensors.mark_unset(tensor)
         if not pending.selected:
@@ -344,6 +248,8 @@ def _collect(values: Any, found: list[torch.Tensor]) -> None:
         kind = type(value)
         if kind is _Tensor or kind is _Parameter:
             found.append(value)
+        elif kind in _NO_TENSORS:
+            pass
         elif isinstance(value, _Tensor):
             found.append(_base(value))
         elif isinstance(value, (tuple, list)):

@@ -168,8 +168,11 @@ class Tensors:
             self._find(storage).unset = True
 
     def is_unset(self, tensor: torch.Tensor) -> bool:
-        known = (self._known.get(storage._cdata) for storage in storages_of(tensor))
-        return any(one is not None and one.unset for one in known)
+        for storage in storages_of(tensor):
+            known = self._known.get(storage._cdata)
+            if known is not None and known.unset:
+                return True
+        return False
 
     def set_in_flight(self, tensor: torch.Tensor, in_flight: bool) -> None:
         """Say that a collective begins to write this memory, or that somebody has waited for it."""

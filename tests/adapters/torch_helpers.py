@@ -9,7 +9,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import pytest
 import torch
-from ascend_dump_torch import _mode, _stack
+from ascend_dump_torch import _mode, _schema, _stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascend_dump.writing import Payload
@@ -51,7 +51,7 @@ class Shadow(TorchDispatchMode):
             self.steps[-1].append(Ran(func._schema.name, [], []))  # counted, but not recorded
             raise
         after = [value_of(tensor) for tensor in tensors_in([result])]
-        if not _mode._read_schema(func).writes and before != [value_of(tensor) for tensor in tensors_in(inputs)]:
+        if not _schema.read_schema(func).writes and before != [value_of(tensor) for tensor in tensors_in(inputs)]:
             self.unannounced.add(func._schema.name)
         self.steps[-1].append(Ran(func._schema.name, before, after))
         return result
