@@ -125,18 +125,16 @@ class Writer(ABC):
                 log.warning("%s", error)
 
     def _write_records(self, items: list[Item]) -> None:
-        lines: list[Line] = []
+        stored = 0
         try:
             for item in items:
-                line, payload = item.line, item.payload
+                payload = item.payload
                 if payload is not None and payload.state != DONE:
-                    self._write_payload(payload, line)
-                self._store.complete(line, payload)
-                lines.append(line)
+                    self._write_payload(payload, item.line)
+                stored += 1
         finally:
-            if lines:
-                self._store.add(lines)
-                self.logical_bytes += sum(line.nbytes for line in lines)
+            if stored:
+                self.logical_bytes += self._store.add(items[:stored])
 
     @abstractmethod
     def _write_payload(self, payload: Payload, line: Line) -> None: ...

@@ -18,7 +18,7 @@ from ascend_dump._paths import add_private_directory
 from ascend_dump.writing.budget import Budget
 from ascend_dump.writing.dtypes import values_dtype
 from ascend_dump.writing.layout import Line
-from ascend_dump.writing.payload import Payload
+from ascend_dump.writing.payload import Item, Payload
 from ascend_dump.writing.recent import Recent
 from ascend_dump.writing.shard import Limits
 from ascend_dump.writing.step_files import StepFiles
@@ -175,25 +175,28 @@ class Store:
         if self._stats and payload.stats is None:
             payload.stats = self._statistics(payload, line)
 
-    def complete(self, line: Line, payload: Optional[Payload]) -> None:
-        """Fill in what the line says of its bytes, which are stored."""
-        if payload is None:
-            if line.skipped:
+    def add(self, items: list[Item]) -> int:
+        """Add records, whose bytes are stored, to the open step; returns how many bytes they are of. Raises OSError."""
+        lines = []
+        nbytes = 0
+        for item in items:
+            line, payload = item.line, item.payload
+            if payload is not None:
+                line.hash = payload.digest.hex()
+                line.stats = payload.stats
+                if payload.shard:
+                    line.shard = payload.shard
+                    line.offset += payload.offset
+                    line.blob = (payload.offset, payload.nbytes)
+            elif line.skipped:
                 self._note_skipped(line.skipped, line)
-            return
-        line.hash = payload.digest.hex()
-        line.stats = payload.stats
-        if payload.shard:
-            line.shard = payload.shard
-            line.offset += payload.offset
-            line.blob = (payload.offset, payload.nbytes)
-
-    def add(self, lines: list[Line]) -> None:
-        """Add records to the open step. Raises OSError."""
+            nbytes += line.nbytes
+            lines.append(line)
         files = self._open()
         if not self._tensors:
             self._budget.check(self._closed_text_bytes + files.text_bytes, 0)
         files.add(lines)
+        return nbytes
 
     def flush(self) -> None:
         """Make everything so far readable. Raises OSError."""
