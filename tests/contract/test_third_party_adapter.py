@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Callable
@@ -13,6 +15,7 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
+from ascend_dump._adapter import registered
 from ascend_dump.fakes.contract import AdapterContract
 
 
@@ -33,6 +36,25 @@ class TestToy(AdapterContract):
 
     def run_step(self, target: Any) -> Any:
         return target(np.arange(6, dtype=np.float32))
+
+
+def test_one_that_is_installed_while_the_program_runs_is_found(
+    third_party: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook, where pip runs in a cell: what is registered is kept until a directory of sys.path changes."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = registered()
+    assert "toy" not in before
+    shutil.copytree(third_party, tmp_path, dirs_exist_ok=True)
+    later = time.time_ns() + 10**9  # the clock of a file system may stand still for some milliseconds
+    os.utime(tmp_path, ns=(later, later))
+    assert set(registered()) - set(before) == {"toy"}
+    monkeypatch.setenv("ASCEND_DUMP_DISABLED_ADAPTERS", "toy")
+    assert registered() == before
+    monkeypatch.delenv("ASCEND_DUMP_DISABLED_ADAPTERS")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path[1:], str(tmp_path / "none")])
+    assert "toy" in registered()
 
 
 def test_what_it_raises_at_the_end_stays_out_of_the_program(
