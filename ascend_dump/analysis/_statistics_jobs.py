@@ -7,7 +7,6 @@ What numba keeps of it holds the kernels too: touch this file after a change of 
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Callable, cast
 
 import numba
@@ -75,11 +74,10 @@ def _take(typing: Any, address: Any) -> Any:
 
 @_intrinsic
 def _swapped(typing: Any, value: Any) -> Any:
-    """A digest is written from its high end."""
+    """The bytes from the high end on, as a digest is written."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        swapped = builder.bswap(arguments[0])
-        return swapped if sys.byteorder == "little" else arguments[0]
+        return builder.bswap(arguments[0])
 
     return types.uint64(types.uint64), generate
 

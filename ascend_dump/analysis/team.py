@@ -30,6 +30,9 @@ Memory = tuple[int, int, Callable[[], Any]]
 #: Where a structure of two 64-bit integers is returned in two registers, as `_statistics_jobs` expects it.
 _TWO_REGISTERS = frozenset(("x86_64", "aarch64"))
 
+#: Bytes of a tensor above which others scan its parts while one thread hashes it.
+_LARGE = 16 << 20
+
 _CallsInParallel = Callable[[int, int], None]
 
 
@@ -178,9 +181,10 @@ def _measure(
             kind = compiled.kinds.get(dtype.name)
         if kind is not None:
             rows[i] = range(row, row + math.ceil(nbytes / part))
+        at_once = hashes and kind is not None and nbytes <= _LARGE
         if hashes:
-            jobs += (hash_kind if kind is None else hash_kind + 1 + kind, address, nbytes, i, row)
-        elif kind is not None:
+            jobs += (hash_kind + 1 + kind if kind is not None and at_once else hash_kind, address, nbytes, i, row)
+        if kind is not None and not at_once:
             for one, begin in zip(rows[i], range(0, nbytes, part)):
                 jobs += (kind, address + begin, min(part, nbytes - begin), i, one)
         row += len(rows[i])

@@ -109,13 +109,12 @@ class Store:
         if team is None or not team.ready:
             return
         memory = [(payload.place(), payload.nbytes, payload.view) for payload in payloads]
-        none: list[Optional[np.dtype[Any]]] = [None] * len(memory)
-        dtypes = none
+        dtypes: list[Optional[np.dtype[Any]]] = [None] * len(memory)
         if self._stats:
             dtypes = [values_dtype(payload.dtype) if payload.strided is None else None for payload in payloads]
         try:
             # Most of what follows something new is new too, and most of what follows something known is known.
-            found = team.measure(memory, dtypes if self._mostly_new else none)
+            found = team.measure(memory, dtypes if self._mostly_new else [None] * len(memory))
             for payload, digest in zip(payloads, found.digests()):
                 payload.digest = digest
             if self._stats:
