@@ -94,13 +94,16 @@ def _check_adapters(request: DumpRequest) -> None:
         click.echo("ascend-dump: no adapter is usable in this environment, `ascend-dump doctor` says why", err=True)
         return
     refused = []
+    told = []
     for adapter in launchable:
         problems = adapter.check(request, None)
-        errors = [problem for problem in problems if problem.severity == "error"]
-        refused += errors[:1]
-        for problem in problems:
-            click.echo(f"{adapter.name}: {problem}", err=True)
-    if len(refused) == len(launchable):
+        refused += [problem for problem in problems if problem.severity == "error"][:1]
+        told += [(adapter.name, problem) for problem in problems]
+    all_refuse = len(refused) == len(launchable)
+    for name, problem in told:
+        if not (all_refuse and problem in refused):  # the error below says it
+            click.echo(f"{name}: {problem}", err=True)
+    if all_refuse:
         raise ConfigError(
             "every usable adapter refuses this request: " + "; ".join(problem.message for problem in refused),
             hint=refused[0].hint or "change the setting that it names",
