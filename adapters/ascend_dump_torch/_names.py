@@ -155,8 +155,9 @@ class Tracker:
         return f"{module}/{base}_{count}" if module else f"{base}_{count}"
 
     def _source(self) -> str:
-        # Of this function, `place` and the two of the mode nobody asks.
-        frame: Any = sys._getframe(4)
+        # Not this function, `place`, nor the mode's `_before`. A thread of PyTorch's own, which runs a backward pass,
+        # has no frames below those.
+        frame: Any = sys._getframe(3)
         user_code = self._user_code
         while frame is not None:
             code = frame.f_code

@@ -19,7 +19,7 @@ __all__ = ["MemoryGuard"]
 _WRITES = ("resize_", "__setitem__")
 #: What gives the memory to others, who may write to it at any time from then on. Moving to shared
 #: memory runs operators on the old memory before it frees it.
-_SHARES = ("_share_fd_cpu_", "_share_filename_cpu_")
+_SHARES = ("_share_fd_cpu_", "_share_filename_cpu_", "_share_cuda_")
 _SHARES_TENSOR = ("numpy", "__dlpack__")
 
 

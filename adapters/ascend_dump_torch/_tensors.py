@@ -307,8 +307,8 @@ class Tensors:
         if not plain or span > layout.nbytes or (dense is None and not tensor.is_cpu):
             # Elements with gaps between them, or not as they stand in memory: stored on their own.
             line.stored_stride = row_major(layout.shape)
-            host = (tensor if plain else tensor.resolve_conj().resolve_neg()).contiguous()
-            return Item(line, self._own(host, dtype, layout.shape, layout.nbytes))
+            packed = (tensor if plain else tensor.resolve_conj().resolve_neg()).contiguous()
+            return Item(line, self._own(packed, dtype, layout.shape, layout.nbytes))
         if tensor.is_cpu:
             payload = Payload(storage, line.address + begin, span, dtype, dense or (span // layout.itemsize,))
             if dense is None and self._whole:
@@ -319,15 +319,15 @@ class Tensors:
                 known.pending.append(payload)
             self.new_bytes += span
         else:
-            # Keeps the strides of a dense tensor.
-            payload = self._own(tensor.cpu(), dtype, dense or layout.shape, span)
+            payload = self._own(tensor, dtype, dense or layout.shape, span)
         if trusted and payload.strided is None:
             known.ranges[begin, begin + span, dtype] = payload
             return _keep_view(known, key, layout, line, payload)
         return Item(line, payload)
 
-    def _own(self, host: torch.Tensor, dtype: str, shape: tuple[int, ...], nbytes: int) -> Payload:
-        """A payload of a tensor that nobody else has."""
+    def _own(self, tensor: torch.Tensor, dtype: str, shape: tuple[int, ...], nbytes: int) -> Payload:
+        """A payload of a dense tensor that nobody else has, or of one on a device."""
+        host = tensor.cpu()  # keeps the strides
         self.new_bytes += nbytes
         return Payload(host.untyped_storage(), host.data_ptr(), nbytes, dtype, shape)
 

@@ -237,6 +237,37 @@ def test_second_derivatives(dumps: Path) -> None:
     assert {record.phase for record in cap.dump()} == {"forward", "backward", "other"}
 
 
+def test_operators_in_threads_of_pytorch_itself(dumps: Path) -> None:
+    """These have no line of the user's: backward passes of devices run there, and those that are nested 60 deep."""
+
+    class Nested(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, depth: int) -> Any:
+            ctx.depth = depth
+            ctx.save_for_backward(x)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            (x,) = ctx.saved_tensors
+            if not ctx.depth:
+                return gradient, None
+            with torch.enable_grad():
+                inner = x.detach().requires_grad_()
+                Nested.apply(inner * 2, ctx.depth - 1).sum().backward()
+            return inner.grad * gradient, None
+
+    x = torch.ones(3, requires_grad=True)
+    with ascend_dump.capture(path=dumps, strict=True) as cap:
+        Nested.apply(x, 62).sum().backward()
+    assert x.grad is not None
+    assert x.grad[0] == 2.0**62
+    inner = cap.dump().select(op_type="aten::mul", phase="backward", io="output")
+    assert len(inner) > 100
+    sources = {bool(record.source) for record in cap.dump()}
+    assert sources == {True, False}, "some ran where there is no line"
+
+
 def test_wrappers_do_not_show_in_names(dumps: Path) -> None:
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 

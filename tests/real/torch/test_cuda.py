@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from ascend_dump_torch import _mode
 from torch import nn
 from truth import Truth, compare_step
 from workloads import digest, make_llama, train
@@ -196,6 +197,7 @@ def test_operators_that_go_into_a_graph_are_left_alone(monkeypatch: pytest.Monke
     with ascend_dump.capture(path=tmp_path) as cap:
         before = torch.ones(3) + 1
         with monkeypatch.context() as patched:
+            patched.setattr(_mode, "HAS_CUDA", True)
             patched.setattr(torch.cuda, "is_initialized", lambda: True)
             patched.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
             product = before * 2

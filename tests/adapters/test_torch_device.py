@@ -1,0 +1,101 @@
+"""Memory of a device, which the host cannot read: tensors only say so here, and what is read of them is watched.
+
+What needs a device itself is in tests/real/torch/test_cuda.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any, Callable
+
+import numpy as np
+import pytest
+
+import ascend_dump
+from ascend_dump.writing import Payload
+
+torch = pytest.importorskip("torch")
+
+from ascend_dump_torch import _tensors  # noqa: E402  (needs torch)
+from torch_helpers import Residual, Shadow, assert_same_as_shadow, same, train, transformer  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def copied(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Where `Tensor.cpu` has put copies. Nothing else may be read."""
+    addresses: set[int] = set()
+
+    def cpu(self: Any) -> Any:
+        # As the real one: new memory, and the strides of a dense tensor.
+        host = self.clone()
+        addresses.add(host.data_ptr())
+        return host
+
+    class Watched(Payload):
+        def __post_init__(self) -> None:
+            assert self.address in addresses, "memory of the device would be read"
+
+    monkeypatch.setattr(torch.Tensor, "is_cpu", False, raising=False)
+    monkeypatch.setattr(torch.Tensor, "cpu", cpu)
+    monkeypatch.setattr(_tensors, "Payload", Watched)
+    return addresses
+
+
+@pytest.mark.parametrize("data", ["tensor", "stats"])
+@pytest.mark.parametrize("make", [Residual, transformer])
+def test_a_training_loop(make: Callable[[], Any], data: str, tmp_path: Path, copied: set[int]) -> None:
+    def make_input() -> Any:
+        return torch.randn(2, 3, 8, 8) if make is Residual else torch.randn(2, 5, 32)
+
+    torch.manual_seed(3)
+    model = make()
+    expected = train(copy.deepcopy(model), make_input)
+    shadow = Shadow()
+    with ascend_dump.capture(model, path=tmp_path, data=data, strict=True) as cap, shadow.under(model):
+        assert same(expected, train(model, make_input))
+    assert len(copied) > 50
+    if data == "tensor":
+        assert assert_same_as_shadow(cap, shadow) > 50
+
+
+@pytest.mark.parametrize("data", ["tensor", "stats", "full"])
+def test_views(data: str, tmp_path: Path) -> None:
+    x = torch.arange(24.0).reshape(4, 6)
+    z = torch.complex(x, -x)
+    views = {
+        "gaps": x[:, ::2],
+        "transposed": x.t(),
+        "part": x[1:3],
+        "expanded": x[:1].expand(5, 6),
+        "overlapping": x.as_strided((3, 4), (1, 2)),
+        "conjugated": z.conj(),
+        "negative": z.conj().imag,
+        "empty": x[:0],
+        "bytes": x.view(torch.uint8)[:, 1::3],
+    }
+    expected = {name: view.resolve_conj().resolve_neg().numpy().copy() for name, view in views.items()}
+    with ascend_dump.capture(path=tmp_path, data=data, strict=True) as cap:
+        for view in views.values():
+            torch.ones_like(view)
+    found = cap.dump().select(op_type="aten::ones_like", io="input")
+    assert len(found) == len(views)
+    for record, (name, array) in zip(found, expected.items()):
+        assert record.shape == array.shape, name
+        if data == "stats":
+            assert record.statistics().count == array.size, name
+            assert not array.size or name == "conjugated" or record.statistics().max == array.max(), name
+        else:
+            assert np.array_equal(record.numpy(), array), name
+
+
+def test_what_overflowed_in_place(tmp_path: Path) -> None:
+    """The inputs of such an operator are kept as they were, on the device, until its output is known."""
+    x = torch.tensor([[1.0, 1000.0], [2.0, 3.0]]).t()
+    with ascend_dump.capture(path=tmp_path, scene="overflow", strict=True) as cap:
+        x[:, :1].exp_()
+    (before,) = cap.dump().select(op_type="aten::exp_", io="input")
+    (after,) = cap.dump().select(op_type="aten::exp_", io="output")
+    assert before.numpy().tolist() == [[1.0], [1000.0]]
+    assert after.numpy()[1, 0] == math.inf
