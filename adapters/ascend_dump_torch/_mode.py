@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 import time
 import types
 from collections.abc import Sequence
@@ -50,6 +51,8 @@ class RecordMode(TorchDispatchMode):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self._session = session
+        # The backward passes of several devices run in a thread each, with this mode in all of them.
+        self._lock = threading.RLock()
         #: By the id of the operator, which has a hash of its own that takes longer.
         self._schemas: dict[int, Schema] = {}
 
@@ -83,20 +86,22 @@ class RecordMode(TorchDispatchMode):
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         # What goes wrong in our functions ends the recording, never the user's run.
         try:
-            if _function_modes():
-                pending = _apart(self._before, schema, args, kwargs)
-            else:
-                pending = self._before(schema, args, kwargs)
+            with self._lock:
+                if _function_modes():
+                    pending = _apart(self._before, schema, args, kwargs)
+                else:
+                    pending = self._before(schema, args, kwargs)
         except Exception as error:
             session.give_up(error)
             pending = None
         result = func(*args, **kwargs)
         if pending is not None:
             try:
-                if _function_modes():
-                    _apart(self._after, schema, pending, result)
-                else:
-                    self._after(schema, pending, result)
+                with self._lock:
+                    if _function_modes():
+                        _apart(self._after, schema, pending, result)
+                    else:
+                        self._after(schema, pending, result)
             except Exception as error:
                 session.give_up(error)
         return result

@@ -193,12 +193,15 @@ class Session:
             )
 
     def _module_called(self, module: torch.nn.Module, args: Any) -> None:
-        if self.recording and threading.get_ident() == self._thread:
+        if self.recording and self._records_here():
             self.guard(self.tracker.enter, module)
 
     def _module_returned(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        if self.recording and threading.get_ident() == self._thread:
+        if self.recording and self._records_here():
             self.guard(self.tracker.leave)
+
+    def _records_here(self) -> bool:
+        return threading.get_ident() == self._thread or _stack.is_active(self._mode)
 
     # What the mode asks and tells.
 

@@ -20,7 +20,7 @@ from typing import Any, Callable
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-__all__ = ["follow_inference_mode", "insert", "remove"]
+__all__ = ["follow_inference_mode", "insert", "is_active", "remove"]
 
 #: What PyTorch itself sets while a thread has modes.
 _KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
@@ -78,6 +78,11 @@ def _align_after(leave: Any) -> None:
             torch._C._dispatch_tls_set_dispatch_key_included(key, active)
 
     torch.inference_mode.__exit__ = leave_aligned
+
+
+def is_active(mode: TorchDispatchMode) -> bool:
+    """Whether this thread has the mode: threads in which PyTorch runs a backward pass have those of the caller."""
+    return any(one is mode for one in _get_current_dispatch_mode_stack())
 
 
 def _user_modes() -> list[Any]:

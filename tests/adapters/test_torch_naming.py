@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 import ascend_dump
 
 torch = pytest.importorskip("torch")
+
+from ascend_dump_torch import _session, _stack  # noqa: E402  (needs torch)
 
 
 @pytest.fixture
@@ -240,6 +244,8 @@ def test_second_derivatives(dumps: Path) -> None:
 def test_operators_in_threads_of_pytorch_itself(dumps: Path) -> None:
     """These have no line of the user's: backward passes of devices run there, and those that are nested 60 deep."""
 
+    block = torch.nn.Sequential(torch.nn.Linear(3, 3))
+
     class Nested(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Any, depth: int) -> Any:
@@ -251,21 +257,54 @@ def test_operators_in_threads_of_pytorch_itself(dumps: Path) -> None:
         def backward(ctx: Any, gradient: Any) -> Any:
             (x,) = ctx.saved_tensors
             if not ctx.depth:
+                threads.append(threading.get_ident())
+                block[0](x)  # as a checkpoint computes a module again
                 return gradient, None
             with torch.enable_grad():
                 inner = x.detach().requires_grad_()
                 Nested.apply(inner * 2, ctx.depth - 1).sum().backward()
             return inner.grad * gradient, None
 
+    threads: list[int] = []
     x = torch.ones(3, requires_grad=True)
-    with ascend_dump.capture(path=dumps, strict=True) as cap:
+    with ascend_dump.capture(block, path=dumps, strict=True) as cap:
+        block(x.detach())
         Nested.apply(x, 62).sum().backward()
+    assert threads != [threading.get_ident()]
+    assert [record.module for record in cap.dump().select(op_type="aten::addmm", io="output")] == ["0", "0"]
     assert x.grad is not None
     assert x.grad[0] == 2.0**62
     inner = cap.dump().select(op_type="aten::mul", phase="backward", io="output")
     assert len(inner) > 100
     sources = {bool(record.source) for record in cap.dump()}
     assert sources == {True, False}, "some ran where there is no line"
+
+
+def test_two_backward_passes_at_once(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each device has a thread of its own. None is here: two threads get the mode as PyTorch gives it to them."""
+
+    class Slow(dict[Any, int]):
+        def get(self, key: Any, default: Any = None) -> Any:
+            found = super().get(key, default)
+            time.sleep(0.001)
+            return found
+
+    def run(mode: Any) -> None:
+        _stack.insert(mode)
+        for _ in range(20):
+            torch.ones(3).mul_(2)
+        _stack.remove(mode)
+
+    with ascend_dump.capture(path=dumps, strict=True) as cap:
+        (session,) = (one for one in _session._sessions if one.armed)
+        monkeypatch.setattr(session.tracker, "_counts", Slow())
+        threads = [threading.Thread(target=run, args=(session._mode,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    names = [record.op_name for record in cap.dump().select(op_type="aten::mul_", io="output")]
+    assert sorted(names) == sorted(f"mul__{i}" for i in range(40))
 
 
 def test_wrappers_do_not_show_in_names(dumps: Path) -> None:
