@@ -327,7 +327,11 @@ class Tensors:
 
     def _own(self, tensor: torch.Tensor, dtype: str, shape: tuple[int, ...], nbytes: int) -> Payload:
         """A payload of a dense tensor that nobody else has, or of one on a device."""
-        host = tensor.cpu()  # keeps the strides
+        try:
+            host = tensor.cpu()  # keeps the strides
+        except RuntimeError:
+            # Of types like uint3 and bits16, which PyTorch has no operators for. What is wrong otherwise is so again.
+            host = tensor.view(torch.uint8 if tensor.element_size() == 1 else torch.int16).cpu()
         self.new_bytes += nbytes
         return Payload(host.untyped_storage(), host.data_ptr(), nbytes, dtype, shape)
 

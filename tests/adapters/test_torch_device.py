@@ -1,6 +1,6 @@
 """Memory of a device, which the host cannot read: tensors only say so here, and what is read of them is watched.
 
-What needs a device itself is in tests/real/torch/test_cuda.py.
+The tests of types and of the scene overflow run so too; what needs a device itself is in tests/real/torch/test_cuda.py.
 """
 
 from __future__ import annotations
@@ -14,33 +14,24 @@ import numpy as np
 import pytest
 
 import ascend_dump
-from ascend_dump.writing import Payload
 
 torch = pytest.importorskip("torch")
 
-from ascend_dump_torch import _tensors  # noqa: E402  (needs torch)
-from torch_helpers import Residual, Shadow, assert_same_as_shadow, same, train, transformer  # noqa: E402
+from torch_helpers import (  # noqa: E402  (needs torch)
+    Residual,
+    Shadow,
+    assert_same_as_shadow,
+    pretend_device,
+    same,
+    train,
+    transformer,
+)
 
 
 @pytest.fixture(autouse=True)
 def copied(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """Where `Tensor.cpu` has put copies. Nothing else may be read."""
-    addresses: set[int] = set()
-
-    def cpu(self: Any) -> Any:
-        # As the real one: new memory, and the strides of a dense tensor.
-        host = self.clone()
-        addresses.add(host.data_ptr())
-        return host
-
-    class Watched(Payload):
-        def __post_init__(self) -> None:
-            assert self.address in addresses, "memory of the device would be read"
-
-    monkeypatch.setattr(torch.Tensor, "is_cpu", False, raising=False)
-    monkeypatch.setattr(torch.Tensor, "cpu", cpu)
-    monkeypatch.setattr(_tensors, "Payload", Watched)
-    return addresses
+    """Where `Tensor.cpu` has put copies."""
+    return pretend_device(monkeypatch)
 
 
 @pytest.mark.parametrize("data", ["tensor", "stats"])

@@ -13,7 +13,15 @@ import ascend_dump
 
 torch = pytest.importorskip("torch")
 
+from torch_helpers import pretend_device  # noqa: E402  (needs torch)
+
 INF, NAN = math.inf, math.nan
+
+
+@pytest.fixture(autouse=True, params=["host", "device"])
+def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "device":
+        pretend_device(monkeypatch)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import pytest
 import torch
-from ascend_dump_torch import _mode, _schema, _stack
+from ascend_dump_torch import _mode, _schema, _stack, _tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascend_dump.writing import Payload
@@ -164,6 +164,29 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
         return view(self)
 
     monkeypatch.setattr(Payload, "view", slowly)
+
+
+def pretend_device(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Make tensors say that they lie on a device, whose memory must not be read: what is read has come from `cpu`.
+
+    Gives the addresses where that has put copies.
+    """
+    addresses: set[int] = set()
+
+    def cpu(self: torch.Tensor) -> torch.Tensor:
+        # As the real one: new memory, and the strides of a dense tensor.
+        host = self.clone()
+        addresses.add(host.data_ptr())
+        return host
+
+    class Watched(Payload):
+        def __post_init__(self) -> None:
+            assert self.address in addresses, "memory of the device would be read"
+
+    monkeypatch.setattr(torch.Tensor, "is_cpu", False, raising=False)
+    monkeypatch.setattr(torch.Tensor, "cpu", cpu)
+    monkeypatch.setattr(_tensors, "Payload", Watched)
+    return addresses
 
 
 class Residual(torch.nn.Module):
