@@ -39,24 +39,32 @@ def watch_functions(process: Process, session: GeSession) -> None:
         ) from None
     watch = _Watch(process, session)
     kind = type(tf.function(lambda: None))
-    real = kind.__call__
+    real, decorator = kind.__call__, tf.function
 
     @functools.wraps(real)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return watch.call(self, real, args, kwargs)
 
-    kind.__call__ = call
+    @functools.wraps(decorator)
+    def function(func: Any = None, *args: Any, **kwargs: Any) -> Any:
+        # The device compiles, XLA does not.
+        kwargs.update({name: False for name in ("jit_compile", "experimental_compile") if kwargs.get(name)})
+        return decorator(func, *args, **kwargs)
+
+    kind.__call__, tf.function = call, function
     op_callbacks.add_op_callback(watch.callback)
+    process.undo.append(functools.partial(setattr, tf, "function", decorator))
     process.undo.append(functools.partial(setattr, kind, "__call__", real))
     process.undo.append(functools.partial(op_callbacks.remove_op_callback, watch.callback))
     process.undo.append(watch.end)
 
 
 class _Running:
-    """A loaded function: its model, its operators by name, and how often it has run."""
+    """A loaded function: its model, its graph, its operators by name, and how often it has run."""
 
-    def __init__(self, model: int, ops: Sequence[Planned]) -> None:
+    def __init__(self, model: int, graph: Any, ops: Sequence[Planned]) -> None:
         self.model = model
+        self.graph = graph
         self.ops = {op.name: op for op in ops}
         self.step = 0
 
@@ -67,6 +75,8 @@ class _Watch:
         self._session = session
         self._loaded: weakref.WeakKeyDictionary[Any, _Running] = weakref.WeakKeyDictionary()
         self._now: Optional[_Running] = None
+        #: Whether a thread is in a call of a function already.
+        self._inside = threading.local()
         self._lock = threading.RLock()
         self._on = True
 
@@ -74,18 +84,33 @@ class _Watch:
         self._on = False
 
     def call(self, function: Any, real: Any, args: Any, kwargs: Any) -> Any:
-        """One call of a tf.function: a step, unless another one is running or it is called while one is traced."""
+        """One call of a tf.function: a step. One that is called inside another is inlined, as far as it can be."""
         import tensorflow as tf
 
-        if not self._on or self._now is not None or not tf.executing_eagerly():
+        if not self._on or tf.config.functions_run_eagerly():
             return real(function, *args, **kwargs)
+        if getattr(self._inside, "call", False):
+            try:
+                return function._python_function(*args, **kwargs)
+            except Exception:
+                return real(function, *args, **kwargs)
+        if self._now is not None or not tf.executing_eagerly():
+            return real(function, *args, **kwargs)
+        self._inside.call = True
+        try:
+            return self._step(function, real, args, kwargs)
+        finally:
+            self._inside.call = False
+
+    def _step(self, function: Any, real: Any, args: Any, kwargs: Any) -> Any:
         concrete = function.get_concrete_function(*args, **kwargs)
         running = self._loaded.get(concrete)
         if running is None:
             plan = make_plan(concrete.graph, concrete.graph.get_operations(), frozenset())
             if not plan.ops:
                 return real(function, *args, **kwargs)
-            running = self._loaded[concrete] = _Running(self._session.load(plan.ops), plan.ops)
+            graph = weakref.ref(concrete.graph)
+            running = self._loaded[concrete] = _Running(self._session.load(plan.ops), graph, plan.ops)
         self._npu.begin_step(running.model, running.step)
         self._now = running
         try:
@@ -110,12 +135,15 @@ class _Watch:
                 self._tell(op_type, op_type, len(inputs), numeric, [t.numpy() for t, n in zip(tensors, numeric) if n])
             return
         name = str(op_name.decode() if isinstance(op_name, bytes) else op_name)
-        tell = functools.partial(self._tell_traced, op_type, name, len(inputs), numeric)
+        tell = functools.partial(self._tell_traced, weakref.ref(graph), op_type, name, len(inputs), numeric)
         tf.numpy_function(tell, [each for each, is_numeric in zip(tensors, numeric) if is_numeric], [])
 
-    def _tell_traced(self, op_type: str, name: str, count: int, numeric: Sequence[bool], *values: Any) -> None:
+    def _tell_traced(
+        self, graph: Any, op_type: str, name: str, count: int, numeric: Sequence[bool], *values: Any
+    ) -> None:
+        # A data set's functions run beside it, bodies of loops inside it: their operators may have the same names.
         running = self._now
-        if self._on and running is not None and name in running.ops:
+        if self._on and running is not None and graph == running.graph and name in running.ops:
             self._tell(op_type, name, count, numeric, values, running)
 
     def _tell(

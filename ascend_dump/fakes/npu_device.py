@@ -14,7 +14,8 @@ on the device, each call of it a step; eager operators run as single operators.
 Known differences from a device, beside those of `npu_bridge`:
 
 - Functions are instrumented while they are traced, so those traced before `as_default()` stay on the host.
-- Operators inside loops and branches of a function are told as they run; on a device they belong to subgraphs.
+- Operators inside loops and branches of a function are not told; on a device they belong to subgraphs.
+- A function in a function is inlined where a call made on the device traces it, not where get_concrete_function does.
 - A function's Identity operators are not told.
 - What an option means is checked as far as Python checks it; most options without a part in a dump are missing.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -11,6 +12,48 @@ import tensorflow as tf
 
 import ascend_dump
 from ascend_dump import fakes
+
+
+def odd_functions(path: str) -> dict[str, Any]:
+    """Functions with a loop over mapped data, functions in functions, for XLA, and switched to eager execution."""
+    os.mkdir(path)
+    numbers = tf.data.Dataset.from_tensor_slices(np.arange(4, dtype=np.float32))
+    traced = []
+    with fakes.install("npu_device", cwd=path) as npu:
+        import npu_device
+
+        dump = npu_device.global_options().dump_config
+        dump.enable_dump, dump.dump_path = True, path
+        npu_device.open().as_default()
+
+        @tf.function
+        def inner(x: Any) -> Any:
+            return tf.square(x, name="sq")
+
+        @tf.function(jit_compile=True)
+        def outer(x: Any) -> Any:
+            total = tf.constant(0.0)
+            for each in numbers.map(lambda value: tf.multiply(value, 10.0, name="mul")):
+                total += each
+            return inner(tf.multiply(x, 2.0, name="mul") + total)
+
+        result = float(outer(tf.constant(3.0)))
+        tf.config.run_functions_eagerly(True)
+
+        @tf.function
+        def eager(x: Any) -> Any:
+            traced.append(x)
+            return tf.exp(x)
+
+        eager(tf.constant(1.0))
+        tf.config.run_functions_eagerly(False)
+        last = npu.executed[-1]
+    records = ascend_dump.open(path)
+    return {
+        "result": result,
+        "named": {name: [float(each.numpy()) for each in records.select(op=name)] for name in ("mul", "sq")},
+        "eager": [len(traced), last.op_type, last.model_id],
+    }
 
 
 def main(path: str) -> None:
@@ -47,7 +90,7 @@ def main(path: str) -> None:
         "weights": [float(each.numpy().max()) for each in records.select(io="input", index=1)],
         "gradients": len(ascend_dump.open(path).select(op="gradient_tape/mm/MatMul", io="output")),
     }
-    print(json.dumps(found))
+    print(json.dumps({**found, **odd_functions(f"{path}/odd")}))
 
 
 if __name__ == "__main__":

@@ -32,3 +32,7 @@ def test_functions_are_graphs_of_the_device_and_eager_operators_run_one_by_one(t
     assert found["single"][-1] == "Square"
     # Behind the installation the function runs on and tells nothing.
     assert found["behind"] == 0
+    # The data set multiplies under the same name, on the host; a function in a function is part of its graph.
+    assert found["result"] == 66.0**2
+    assert found["named"] == {"mul": [6.0], "sq": [66.0**2]}
+    assert found["eager"] == [1, "Exp", None]
