@@ -133,13 +133,16 @@ def _of_target(request: DumpRequest, target: Any) -> Iterator[Problem]:
         config = holder_of(target)._session_config
     elif kind != "config":
         return
-    if config is None:
-        return
-    settings = effective(config)
+    settings = {} if config is None else effective(config)
     # Of what the user wrote, this stays beside our settings.
     beside: dict[str, Any] = {
         name: settings[name] for name in ("use_off_line", "enable_exception_dump") if name in settings
     }
+    if kind == "npu_run_config":
+        # NPUEstimator's own entry comes last and always says both; what the user's says is still looked at.
+        beside.pop("use_off_line", None)
+        if target.enable_exception_dump is not None:
+            beside.setdefault("enable_exception_dump", target.enable_exception_dump)
     for problem in check_parameters({**beside, "enable_dump": True, "dump_path": os.getcwd()}):
         if problem.where in beside:
             yield problem
@@ -152,6 +155,9 @@ def _of_target(request: DumpRequest, target: Any) -> Iterator[Problem]:
                 "leave dump settings to dump_config=",
                 "session_config",
             )
+        own = target._dump_config
+        if own is not None and (own._enable_dump or own._enable_dump_debug):
+            yield _replaced("dump_config=", own._dump_path)
         return
     yield from _of_switches(request, settings, "the configuration")
 
@@ -168,10 +174,14 @@ def _of_switches(request: DumpRequest, settings: Mapping[str, Any], whose: str) 
             other,
         )
     elif any(settings.get(name) is True for name in ours):
-        yield Problem(
-            "AD294",
-            "warning",
-            f"{whose} has a dump of its own, into {settings.get('dump_path')}: it is replaced for the block",
-            "leave it out, or do not capture",
-            "target",
-        )
+        yield _replaced(whose, settings.get("dump_path"))
+
+
+def _replaced(whose: str, path: Any) -> Problem:
+    return Problem(
+        "AD294",
+        "warning",
+        f"{whose} has a dump of its own, into {path}: it is replaced for the block",
+        "leave it out, or do not capture",
+        "target",
+    )

@@ -16,7 +16,7 @@ from ascend_dump._errors import AscendDumpError, CaptureError, NotSupported
 from ascend_dump._paths import make_private_directory, make_run_directory
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.cann.config.tensorflow import parameters
+from ascend_dump.cann.config.tensorflow import DUMP_KEYS, parameters
 from ascend_dump.cann.mapping import MAPPING
 from ascend_dump_tensorflow import _hook
 from ascend_dump_tensorflow._bridge import bridge, device, device_is_open, holder_of, kind_of, make_dump_config
@@ -243,17 +243,22 @@ class NpuSession:
         return config
 
     def _mend(self, config: Any) -> Any:
-        """A configuration that has our settings, but not in the entry that counts: NPUEstimator appended another."""
-        if config is None:
+        """A configuration that has our settings, but not alone: NPUEstimator appends an entry to those of the user."""
+        found = [] if config is None else entries(config)
+        if not any(has_root(entry, {str(self.root)}) for entry in found):
             return config
-        ours = any(has_root(entry, {str(self.root)}) for entry in entries(config))
         settings = effective(config)
-        if not ours or (all(settings.get(name) == value for name, value in self.values.items())):
+        silenced = any(settings.get(name) != value for name, value in self.values.items())
+        # The bridge goes through all entries: steps and layers in an older one would narrow this dump.
+        keys = set(DUMP_KEYS) - {"quant_dumpable"}
+        mixed = any(keys & set(entry.parameter_map) for entry in found[:-1])
+        if silenced:
+            log.warning(
+                "an entry of NpuOptimizer that was appended later switched the dump off; this session gets the "
+                "settings again. NPUEstimator takes them by NPURunConfig(dump_config=…) [AD292]"
+            )
+        if not silenced and not mixed:
             return config
-        log.warning(
-            "an entry of NpuOptimizer that was appended later switched the dump off; this session gets the "
-            "settings again. NPUEstimator takes them by NPURunConfig(dump_config=…) [AD292]"
-        )
         made = copy_of(config)
         put(made, self.values)
         return made

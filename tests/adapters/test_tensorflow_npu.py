@@ -133,6 +133,41 @@ def test_an_entry_that_is_appended_later_does_not_silence_the_dump(tf: Any, capt
     assert b"dump_path" not in config.SerializeToString()
 
 
+def test_what_session_config_says_of_a_dump_does_not_narrow_that_of_an_npu_estimator(
+    tf: Any, capture: Any, tmp_path: Path
+) -> None:
+    from npu_bridge.npu_init import NPUEstimator, NPURunConfig
+
+    config = tf.ConfigProto()
+    older = config.graph_options.rewrite_options.custom_optimizers.add()
+    older.name = "NpuOptimizer"
+    older.parameter_map["dump_layer"].s = b"act"
+    older.parameter_map["use_off_line"].b = False
+    target = NPURunConfig(session_config=config)
+    # NPUEstimator says use_off_line=True in its own entry.
+    assert load("tensorflow").check(ascend_dump.DumpRequest(steps=0), target) == []
+    with capture(target) as cap:
+        NPUEstimator(model_function, model_dir=str(tmp_path / "m"), config=target).train(input_function, steps=4)
+    assert {step for step, _ in multiplied(cap)} == {0, 2}
+    assert older.parameter_map["dump_layer"].s == b"act"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"enable_exception_dump": 3}, ("AD295", "error", "enable_exception_dump")),
+        ({"dump_config": {"enable_dump": True, "dump_path": "/own"}}, ("AD294", "warning", "target")),
+        ({"dump_config": {"enable_dump_debug": True, "dump_path": "/own"}}, ("AD294", "warning", "target")),
+    ],
+)
+def test_what_an_npu_run_config_says_itself_is_checked(npu: Any, settings: Any, expected: tuple[str, ...]) -> None:
+    from npu_bridge.npu_init import DumpConfig, NPURunConfig
+
+    given = {name: DumpConfig(**value) if name == "dump_config" else value for name, value in settings.items()}
+    problems = load("tensorflow").check(ascend_dump.DumpRequest(steps=0), NPURunConfig(**given))
+    assert [(one.code, one.severity, one.where) for one in problems] == [expected]
+
+
 def test_settings_are_bytes_and_bools_in_the_fields_that_are_read(tf: Any, tmp_path: Path) -> None:
     config = tf.ConfigProto()
     request = ascend_dump.DumpRequest(path=tmp_path, steps="0|5", mode="output", layers=["a", "b"])
