@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Optional
 
@@ -136,13 +137,15 @@ def fill(module: ModuleType) -> None:
             unknown = [name for name in others if name not in _OTHERS]
             if unknown:
                 raise TypeError(f"__init__() got an unexpected keyword argument {unknown[0]!r}")
+            settled = {**_OTHERS, **others, "profiling_config": profiling_config}
+            _check_values(iterations_per_loop, settled)
             if json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster"):
                 raise ValueError('"cluster" and "distribute" must all be set in ps mode')
             if dump_config is not None and not isinstance(dump_config, module.DumpConfig):
                 raise ValueError("`dump_config` must be provided with type `DumpConfig`")
             self.iterations_per_loop = iterations_per_loop
             self._dump_config = dump_config
-            for name, value in {**_OTHERS, **others, "profiling_config": profiling_config}.items():
+            for name, value in settled.items():
                 setattr(self, name if name in _PUBLIC else f"_{name}", value)
             if save_checkpoints_secs is None and save_checkpoints_steps is None:
                 save_checkpoints_steps = 100
@@ -169,6 +172,29 @@ def fill(module: ModuleType) -> None:
         config_pb2=config_pb2,
         RewriterConfig=RewriterConfig,
     )
+
+
+def _check_values(loop: Any, settled: Mapping[str, Any]) -> None:
+    """The few values that NPURunConfig looks at. Raises TypeError and ValueError."""
+    for name, value, least in (
+        ("iterations_per_loop", loop, 1),
+        ("graph_run_mode", settled["graph_run_mode"], 0),
+        ("enable_exception_dump", settled["enable_exception_dump"], 0),
+    ):
+        if not isinstance(value, int):
+            raise TypeError(f"{name} must be int, got {type(value)}")
+        if value < least:
+            raise ValueError(f"{name} must be {'positive' if least else 'nonnegative'}, got {value}")
+    if settled["graph_run_mode"] > 1:
+        raise ValueError('"graph_run_mode" value must be 0 or 1')
+    if not isinstance(settled["mix_compile_mode"], bool):
+        raise TypeError('"mix_compile_mode" type must be bool')
+    if settled["mix_compile_mode"] and loop != 1:
+        raise ValueError('"iterations_per_loop" must be 1 with "mix_compile_mode" is True')
+    if not isinstance(settled["jit_compile"], str):
+        raise TypeError(f"Expected str, got {type(settled['jit_compile']).__name__}")
+    if not isinstance(settled["horovod_mode"], bool):
+        raise ValueError('"horovod_mode" type must be bool')
 
 
 class _Settings:

@@ -88,13 +88,13 @@ def _load_dump_config(config: Any, keys: Any) -> None:
     keys["enable_dump_debug"].b = False if dump is None else dump._enable_dump_debug
     if dump is None:
         return
-    # The debug mode depends on dump_mode, as in the original.
-    debug_mode = None if dump._dump_mode is None else dump._dump_debug_mode
+    # Whether the debug mode is set depends on dump_mode, as in the original: None of its own is refused.
+    if dump._dump_mode is not None:
+        keys["dump_debug_mode"].s = _bytes(dump._dump_debug_mode)
     for key, value in {
         "dump_path": dump._dump_path,
         "dump_step": dump._dump_step,
         "dump_mode": dump._dump_mode,
-        "dump_debug_mode": debug_mode,
         "dump_data": dump.dump_data,
         "dump_layer": dump.dump_layer,
     }.items():

@@ -92,17 +92,10 @@ def read_attributes(config: Any, *, cwd: str) -> Optional[Attributes]:
 
 def read_init_options(config: Any) -> dict[str, str]:
     """What GEInitialize gets: of these the first call in the process decides. Raises Refused."""
-    data, exception = "tensor", 2
+    found = {keys.DUMP_DATA: "tensor", keys.ENABLE_EXCEPTION: "2"}
     for parameters in _entries(config):
-        if "enable_exception_dump" in parameters:
-            exception = parameters["enable_exception_dump"].i
-            if not 0 <= exception <= 2:
-                raise Refused("enable_exception_dump should be one of 0, 1 and 2.")
-        if "dump_data" in parameters:
-            data = _text(parameters, "dump_data")
-            if data not in ("tensor", "stats"):
-                raise Refused("dump_data should be 'tensor' or 'stats'.")
-    return {keys.DUMP_DATA: data, keys.ENABLE_EXCEPTION: str(exception)}
+        found.update(_init_options(parameters))
+    return found
 
 
 def read_device(config: Any, environ: Mapping[str, str]) -> Optional[int]:
@@ -111,7 +104,7 @@ def read_device(config: Any, environ: Mapping[str, str]) -> Optional[int]:
     DEVICE_ID is a physical number, which is taken for the logical one here. Raises Invalid.
     """
     named = [keys["session_device_id"].i for keys in _entries(config) if "session_device_id" in keys]
-    if named and named[-1] >= 0:
+    if named:
         return int(named[-1])
     for name in ("ASCEND_DEVICE_ID", "DEVICE_ID"):
         text = environ.get(name, "")
@@ -122,6 +115,21 @@ def read_device(config: Any, environ: Mapping[str, str]) -> Optional[int]:
                 raise Invalid(f"{name} should be >= 0.")
             return int(text)
     return None
+
+
+def _init_options(parameters: Any) -> dict[str, str]:
+    """Those of one entry. Raises Refused."""
+    found = {}
+    if "enable_exception_dump" in parameters:
+        exception = parameters["enable_exception_dump"].i
+        if not 0 <= exception <= 2:
+            raise Refused("enable_exception_dump should be one of 0, 1 and 2.")
+        found[keys.ENABLE_EXCEPTION] = str(exception)
+    if "dump_data" in parameters:
+        found[keys.DUMP_DATA] = _text(parameters, "dump_data")
+        if found[keys.DUMP_DATA] not in ("tensor", "stats"):
+            raise Refused("dump_data should be 'tensor' or 'stats'.")
+    return found
 
 
 def _entries(config: Any) -> list[Any]:
@@ -155,8 +163,13 @@ def _read_entry(values: _Values, parameters: Any, cwd: str) -> None:
             raise ProcessAborted("dump debug mode should be one of the list:[aicore_overflow, atomic_overflow, all]")
     if "quant_dumpable" in parameters:
         values.quant = _text(parameters, "quant_dumpable")
+    if "graph_run_mode" in parameters and parameters["graph_run_mode"].i > 1:
+        raise ProcessAborted("graph_run_mode value must be 0 or 1")
     if "use_off_line" in parameters:
         values.offline = parameters["use_off_line"].b
+    _init_options(parameters)
+    if "session_device_id" in parameters and parameters["session_device_id"].i < 0:
+        raise ProcessAborted("session_device_id must be nonnegative integer.")
     if "dump_layer" in parameters:
         values.layer = _text(parameters, "dump_layer")
 

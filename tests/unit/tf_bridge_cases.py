@@ -305,6 +305,7 @@ def test_use_off_line_false_stays_on_the_host(on: On) -> None:
         ({"dump_data": "x"}, "dump_data should be 'tensor' or 'stats'."),
         ({"dump_data": "x", "enable_dump": False}, "dump_data should be 'tensor' or 'stats'."),
         ({"enable_exception_dump": 3}, "enable_exception_dump should be one of 0, 1 and 2."),
+        ({"enable_exception_dump": 3, "use_off_line": False}, "enable_exception_dump should be one of 0, 1 and 2."),
         ({"dump_step": "0|"}, "E10001"),
         ({"dump_step": "0||1"}, "dump_step string style is error"),
         ({"enable_dump_debug": True}, "E10001"),
@@ -339,9 +340,11 @@ def test_a_path_must_be_writable_and_no_link(on: On) -> None:
     [
         ({"enable_dump": True, "dump_mode": "outputs"}, r"dump mode should be one of the list:\[input, output, all\]"),
         ({"enable_dump_debug": True, "dump_debug_mode": "aicore"}, "dump debug mode should be one of the list"),
+        ({"session_device_id": -1}, "session_device_id must be nonnegative integer."),
+        ({"graph_run_mode": 2}, "graph_run_mode value must be 0 or 1"),
     ],
 )
-def test_a_mistyped_mode_ends_the_process(on: On, keys: dict[str, Any], message: str) -> None:
+def test_a_mistyped_mode_or_number_ends_the_process(on: On, keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ProcessAborted, match=message):
         on.train(on.config(dump_path=str(on.path), **keys))
 
@@ -431,7 +434,6 @@ def test_ranks_come_from_the_environment(on: On, monkeypatch: pytest.MonkeyPatch
         ({"DEVICE_ID": "5"}, {}, "5"),
         ({"DEVICE_ID": "5", "ASCEND_DEVICE_ID": "6"}, {}, "6"),
         ({"ASCEND_DEVICE_ID": "6"}, {"session_device_id": 7}, "7"),
-        ({"ASCEND_DEVICE_ID": "6"}, {"session_device_id": -1}, "6"),
     ],
 )
 def test_the_directory_has_the_number_of_the_device(
@@ -467,6 +469,39 @@ def test_dump_config_checks_nothing_and_keeps_two_names_without_underscore(on: O
         "dump_data": "tensor",
         "dump_layer": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"enable_exception_dump": -1}, ValueError, "enable_exception_dump must be nonnegative, got -1"),
+        ({"enable_exception_dump": None}, TypeError, "enable_exception_dump must be int, got"),
+        ({"iterations_per_loop": 0}, ValueError, "iterations_per_loop must be positive, got 0"),
+        ({"graph_run_mode": 2}, ValueError, '"graph_run_mode" value must be 0 or 1'),
+        ({"mix_compile_mode": 1}, TypeError, '"mix_compile_mode" type must be bool'),
+        ({"mix_compile_mode": True, "iterations_per_loop": 2}, ValueError, '"iterations_per_loop" must be 1'),
+        ({"jit_compile": True}, TypeError, "Expected str, got bool"),
+        ({"horovod_mode": 1}, ValueError, '"horovod_mode" type must be bool'),
+    ],
+)
+def test_npu_run_config_looks_at_a_few_values(
+    on: On, settings: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    from npu_bridge.npu_init import NPURunConfig
+
+    with pytest.raises(error, match=message):
+        NPURunConfig(**settings)
+
+
+def test_what_dump_config_cannot_hold_is_told_by_npu_estimator(on: On) -> None:
+    from npu_bridge.npu_init import DumpConfig, NPUEstimator, NPURunConfig
+
+    def model(features: Any, labels: Any, mode: Any) -> None:
+        """Never called."""
+
+    for wrong in ({"dump_debug_mode": None}, {"dump_step": 5}, {"enable_dump": "True"}):
+        with pytest.raises(TypeError):
+            NPUEstimator(model, config=NPURunConfig(dump_config=DumpConfig(**wrong)))
 
 
 # The computational graph.
