@@ -1,4 +1,4 @@
-"""Where TensorFlow runs a graph: `BaseSession.run`, and the callables that keras makes of a session."""
+"""Where TensorFlow runs a graph: `BaseSession.run`, and the callables that programs and keras make of a session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class Recorder(Protocol):
 def replace_runs(recorder: Recorder) -> Callable[[], None]:
     """Hand the runs of claimed sessions to the recorder; returns what takes that back."""
     where = session_class()
-    run_before, callable_before = where.run, where._make_callable_from_options
+    names = ("run", "make_callable", "_make_callable_from_options")
+    before = {name: getattr(where, name) for name in names}
+    run_before, callable_before = before["run"], before["_make_callable_from_options"]
 
     @functools.wraps(run_before)
     def run(self: Any, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
@@ -31,22 +33,35 @@ def replace_runs(recorder: Recorder) -> Callable[[], None]:
             return run_before(self, fetches, feed_dict, options, run_metadata)
         return recorder.run(self, functools.partial(run_before, self), fetches, feed_dict, options, run_metadata)
 
+    @functools.wraps(before["make_callable"])
+    def make_callable(self: Any, fetches: Any, feed_list: Any = None, accept_options: bool = False) -> Any:
+        plain = before["make_callable"](self, fetches, feed_list, accept_options)
+        # With a list of feeds TensorFlow goes by `run` itself.
+        if feed_list is not None:
+            return plain
+
+        def call(**options: Any) -> Any:
+            return self.run(fetches, **options) if recorder.claims(self) else plain(**options)
+
+        return call
+
     @functools.wraps(callable_before)
-    def make_callable(self: Any, callable_options: Any) -> Any:
+    def make_callable_from_options(self: Any, callable_options: Any) -> Any:
         plain = callable_before(self, callable_options)
         # A value that TensorFlow itself carries from a fetch to a feed is out of reach of `run`.
         if callable_options.tensor_connection:
             return plain
         return _Callable(recorder, self, plain, functools.partial(run_before, self), callable_options)
 
-    where.run, where._make_callable_from_options = run, make_callable
+    after = dict(zip(names, (run, make_callable, make_callable_from_options)))
+    for name, function in after.items():
+        setattr(where, name, function)
 
     def back() -> None:
         # Whoever has wrapped them meanwhile keeps a way to what they were.
-        if where.__dict__.get("run") is run:
-            where.run = run_before
-        if where.__dict__.get("_make_callable_from_options") is make_callable:
-            where._make_callable_from_options = callable_before
+        for name, function in after.items():
+            if where.__dict__.get(name) is function:
+                setattr(where, name, before[name])
 
     return back
 

@@ -367,10 +367,23 @@ def test_threads_have_their_own_runs(capture: Any) -> None:
     assert sorted(found.values()) == [0.0, 2.0, 4.0, 6.0]
 
 
+def test_callables_of_a_session_are_recorded(capture: Any) -> None:
+    x = tf.placeholder_with_default(1.0, [], name="x")
+    end = tf.multiply(x, 2.0, name="end")
+    with capture() as cap:
+        session = tf.Session()
+        plain, fed = session.make_callable(end), session.make_callable([end], [x])
+        assert [plain(), fed(3.0)] == [2.0, [6.0]]
+    with session:
+        assert [plain(), fed(4.0)] == [2.0, [8.0]]
+    assert sorted(float(one.numpy()) for one in cap.dump().select(op="end", io="output")) == [2.0, 6.0]
+
+
 def test_after_the_block_tensorflow_is_as_before(capture: Any) -> None:
     from tensorflow.python.client.session import BaseSession
 
-    before = {name: BaseSession.__dict__[name] for name in ("__init__", "run", "_make_callable_from_options")}
+    names = ("__init__", "run", "make_callable", "_make_callable_from_options")
+    before = {name: BaseSession.__dict__[name] for name in names}
     with capture() as cap, tf.Session() as session:
         session.run(tf.constant(1.0))
         assert BaseSession.__dict__["run"] is not before["run"]
