@@ -140,6 +140,17 @@ class BaseSession:
             values.append(value[()] if value.ndim == 0 else value.copy())
         return handler.build_results(self, values)
 
+    def make_callable(self, fetches: Any, feed_list: Any = None, accept_options: bool = False) -> Callable[..., Any]:
+        """Runs these fetches with what is fed, in the order of `feed_list`. Raises TypeError for another kind of it."""
+        if feed_list is not None and not isinstance(feed_list, (list, tuple)):
+            raise TypeError(f"Argument `feed_list` must be a list or tuple. Received: feed_list={feed_list}")
+        FetchHandler(self._graph, fetches)
+
+        def run(*feeds: Any, **options: Any) -> Any:
+            return self.run(fetches, dict(zip(feed_list or (), feeds)), **options)
+
+        return run
+
     def close(self) -> None:
         self._closed = True
 
@@ -259,9 +270,11 @@ class BaseSession:
             own = op.attrs["seed"] if op.attrs["seed"] is not None else op._id
             self._random[op] = np.random.default_rng([op.attrs["graph_seed"] or 0, own])
         source, shape = self._random[op], [int(dim) for dim in self._plain(inputs[0])]
-        found = source.random(shape) if op.type == "RandomUniform" else source.standard_normal(shape)
-        if op.type == "TruncatedNormal":
-            found = np.clip(found, -2, 2)
+        found = np.asarray(source.random(shape) if op.type == "RandomUniform" else source.standard_normal(shape))
+        while op.type == "TruncatedNormal" and (abs(found) > 2).any():
+            # What is too far away is drawn again.
+            outside = abs(found) > 2
+            found[outside] = source.standard_normal(int(outside.sum()))
         return [(found * op.attrs["spread"] + op.attrs["middle"]).astype(op.outputs[0].dtype.as_numpy_dtype)]
 
     def _make_iterator(self, op: Operation, inputs: Sequence[Any]) -> Sequence[Any]:

@@ -75,6 +75,7 @@ class _Watch:
         for name, put in (
             ("__init__", self._init),
             ("run", self._run),
+            ("make_callable", self._make_plain_callable),
             ("_make_callable_from_options", self._make_callable),
             ("close", self._close),
         ):
@@ -122,6 +123,19 @@ class _Watch:
         known = dict(zip((tensor.name for tensor in model.plan.wanted), values))
         self._report(model, {**known, **before, **fed})
         return found
+
+    def _make_plain_callable(
+        self, session: Any, fetches: Any, feed_list: Any = None, accept_options: bool = False
+    ) -> Any:
+        """With a list of feeds TensorFlow goes through `run` itself."""
+        call = self._real["make_callable"](session, fetches, feed_list, accept_options)
+        if feed_list is not None:
+            return call
+
+        def run(**options: Any) -> Any:
+            return session.run(fetches, **options) if self._offline(self._state(session)) else call(**options)
+
+        return run
 
     def _make_callable(self, session: Any, options: Any) -> Any:
         """tf.keras runs its steps through a callable of its own."""

@@ -22,8 +22,7 @@ Known differences from a device:
 - The `_<n>` behind `ge_default_<time>` counts the graphs of the process; where the real number comes from is not known.
 - Of the graphs only the stage Build is written, as text; the gaps between the numbers of the files are always the same.
 - PRINT_MODEL and the checks of rank tables are left out. DEVICE_ID is taken for a logical number.
-- iterations_per_loop changes nothing: each `Session.run` is one step. `Session.make_callable` and `partial_run`
-  run on the host.
+- iterations_per_loop changes nothing: each `Session.run` is one step. `Session.partial_run` runs on the host.
 - What an operator tramples over is seen in the dump, not by later operators: TensorFlow has computed them.
 - Settings that need a device beyond the dump (precision, profiling, collectives) are accepted without effect. Ranks
   come from RANK_ID and RANK_SIZE.

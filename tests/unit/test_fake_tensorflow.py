@@ -162,6 +162,14 @@ def test_random_initial_values_repeat_and_differ(tf: Any) -> None:
     assert abs(found[0][0]).max() <= (6 / 100) ** 0.5
 
 
+def test_a_truncated_normal_is_drawn_again_outside_and_not_cut(tf: Any) -> None:
+    made = tf.truncated_normal_initializer(stddev=0.5, mean=1.0, seed=3)
+    found = abs(run(tf, tf.get_variable("w", [2000], initializer=made)) - 1.0)
+    assert found.max() < 1.0
+    assert len(np.unique(found)) > 1900
+    assert np.isscalar(run(tf, tf.get_variable("s", [], initializer=made)))
+
+
 def test_a_branch_runs_only_where_it_is_taken(tf: Any) -> None:
     x = tf.placeholder(tf.float32, [])
     counter = tf.get_variable("n", [], initializer=tf.zeros_initializer())

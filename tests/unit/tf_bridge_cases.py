@@ -287,6 +287,25 @@ def test_the_documents_configuration_has_its_exact_bytes(on: On) -> None:
     assert (rewrite.memory_optimization, RewriterConfig.MANUAL) == (2, 2)
 
 
+def test_callables_of_a_session_run_on_the_device(on: On) -> None:
+    tf = on.tf
+    with tf.Graph().as_default():
+        x = tf.placeholder(tf.float32, [2], name="x")
+        fed, free = tf.square(x, name="fed"), tf.square(tf.get_variable("w", [], initializer=tf.ones_initializer()))
+        with tf.Session(config=on.dumping(dump_mode="output")) as session:
+            session.run(tf.global_variables_initializer())
+            assert session.make_callable([fed], [x])([1.0, 3.0])[0].tolist() == [1.0, 9.0]
+            call = session.make_callable(free)
+            assert [call(), call()] == [1.0, 1.0]
+            assert session.make_callable(free.op, accept_options=True)(options=None) is None
+            with pytest.raises(TypeError, match="must be a list or tuple"):
+                session.make_callable(fed, x)
+            with pytest.raises(ValueError, match="nosuch"):
+                session.make_callable("nosuch:0")
+    assert [one.numpy().tolist() for one in on.records(op="fed")] == [[1.0, 9.0]]
+    assert sorted(one.step for one in on.records(op=free.op.name)) == [0, 0, 1]
+
+
 def test_use_off_line_false_stays_on_the_host(on: On) -> None:
     assert on.train(on.dumping(use_off_line=False)) == [4.0]
     assert on.npu.executed == []
