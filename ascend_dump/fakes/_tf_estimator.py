@@ -1,15 +1,17 @@
 """`tf.estimator` of the stand-in for TensorFlow: a training and an evaluation loop around a model function.
 
-Checkpoints are `model.ckpt-<step>.npz` in model_dir, the latest one is restored. Saving and restoring run through the
-session, as TensorFlow's do.
+Checkpoints are `model.ckpt-<step>.npz` in model_dir, the latest one is restored. They are written before the first
+step, as often as the RunConfig says, and at the end. Saving and restoring run through the session, as TensorFlow's do.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import re
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
@@ -35,6 +37,8 @@ _RUN_OPTIONS = frozenset(
         *("experimental_max_worker_delay_secs", "checkpoint_save_graph_def"),
     )
 )
+#: Seconds between checkpoints where a program says nothing.
+_OFTEN = 600
 _CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\.npz")
 
 
@@ -71,10 +75,10 @@ class RunConfig:
         model_dir: Optional[str] = None,
         tf_random_seed: Optional[int] = None,
         save_summary_steps: int = 100,
-        save_checkpoints_steps: Optional[int] = None,
-        save_checkpoints_secs: Optional[int] = None,
+        save_checkpoints_steps: Any = ...,
+        save_checkpoints_secs: Any = ...,
         session_config: Any = None,
-        keep_checkpoint_max: int = 5,
+        keep_checkpoint_max: Optional[int] = 5,
         keep_checkpoint_every_n_hours: int = 10000,
         log_step_count_steps: Optional[int] = 100,
         train_distribute: Any = None,
@@ -83,13 +87,19 @@ class RunConfig:
         unknown = [name for name in others if name not in _RUN_OPTIONS]
         if unknown:
             raise TypeError(f"__init__() got an unexpected keyword argument {unknown[0]!r}")
+        # None is an answer too: where both are, nothing is saved.
+        if save_checkpoints_secs is ...:
+            save_checkpoints_secs = _OFTEN if save_checkpoints_steps is ... else None
+        if save_checkpoints_steps is ...:
+            save_checkpoints_steps = None
         if save_checkpoints_steps is not None and save_checkpoints_secs is not None:
             raise ValueError("Can not provide both save_checkpoints_steps and save_checkpoints_secs.")
         self._model_dir = model_dir
         self._tf_random_seed = tf_random_seed
         self._session_config = session_config
-        self._save_checkpoints_steps = save_checkpoints_steps
-        self._save_checkpoints_secs = save_checkpoints_secs
+        self._save_checkpoints_steps: Optional[int] = save_checkpoints_steps
+        self._save_checkpoints_secs: Optional[int] = save_checkpoints_secs
+        self._keep_checkpoint_max = keep_checkpoint_max
         self._train_distribute = train_distribute
 
     @property
@@ -111,6 +121,10 @@ class RunConfig:
     @property
     def save_checkpoints_secs(self) -> Optional[int]:
         return self._save_checkpoints_secs
+
+    @property
+    def keep_checkpoint_max(self) -> Optional[int]:
+        return self._keep_checkpoint_max
 
     def replace(self, **changes: Any) -> Any:
         """A copy with other values. Raises ValueError for what cannot be replaced."""
@@ -202,6 +216,8 @@ class Estimator:
                 done = int(session.run(step.value()))
                 last = None if steps is None and max_steps is None else done + steps if steps is not None else max_steps
                 stop = False
+                saver = _Saver(self._config, functools.partial(self._save, session, graph))
+                saver.at(done)
                 while not stop and (last is None or done < last):
                     try:
                         values, stop = run_with_hooks(
@@ -212,7 +228,8 @@ class Estimator:
                     if np.isnan(values["loss"]).any():
                         raise NanLossDuringTrainingError
                     done = int(values["step"]) if int(values["step"]) > done else done + 1
-                self._save(session, graph)
+                    saver.at(done)
+                saver.at(done, end=True)
         return self
 
     def evaluate(
@@ -314,6 +331,33 @@ class Estimator:
         values = session.run({each.op.name: each.value() for each in graph.get_collection("variables")})
         Path(self._model_dir).mkdir(parents=True, exist_ok=True)
         np.savez(Path(self._model_dir, f"model.ckpt-{int(values['global_step'])}.npz"), **values)
+        saved = sorted((path for path in Path(self._model_dir).glob("*.npz") if _number(path) >= 0), key=_number)
+        for old in saved[: -(self._config.keep_checkpoint_max or len(saved))]:
+            old.unlink()
+
+
+class _Saver:
+    """When a training loop saves."""
+
+    def __init__(self, config: Any, save: Callable[[], None]) -> None:
+        self._steps = config.save_checkpoints_steps
+        self._seconds = config.save_checkpoints_secs
+        self._save = save
+        self._last: Optional[tuple[int, float]] = None
+
+    def at(self, step: int, *, end: bool = False) -> None:
+        """After so many steps of training."""
+        if not (self._steps or self._seconds):
+            return
+        now = time.monotonic()
+        if self._last is not None:
+            last, then = self._last
+            if step == last or not (
+                end or (self._steps and step >= last + self._steps) or (self._seconds and now >= then + self._seconds)
+            ):
+                return
+        self._save()
+        self._last = step, now
 
 
 class _Ended:

@@ -249,6 +249,24 @@ def test_an_estimator_trains_saves_and_goes_on(tf: Any, tmp_path: Path) -> None:
     assert after["mean"] == pytest.approx(np.mean([row["y"] for row in again.predict(input_fn)]), abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ({}, {0, 7}),
+        ({"save_checkpoints_steps": 3}, {0, 3, 6, 7}),
+        ({"save_checkpoints_steps": 1, "keep_checkpoint_max": 2}, {6, 7}),
+        ({"save_checkpoints_secs": 600}, {0, 7}),
+        ({"save_checkpoints_steps": None, "save_checkpoints_secs": None}, set()),
+    ],
+)
+def test_an_estimator_saves_as_often_as_its_configuration_says(
+    tf: Any, tmp_path: Path, settings: Any, steps: set[int]
+) -> None:
+    config = tf.estimator.RunConfig(**settings)
+    tf.estimator.Estimator(model_fn, str(tmp_path), config, {"rate": 0.5}).train(input_fn, steps=7)
+    assert {int(path.name.split(".")[1][5:]) for path in tmp_path.glob("model.ckpt-*")} == steps
+
+
 def test_keras_trains_in_the_session_it_is_given(tf: Any) -> None:
     from tensorflow.python import keras
     from tensorflow.python.keras import backend

@@ -15,6 +15,7 @@ pytest.register_assert_rewrite("test_fake_tensorflow")
 from test_fake_tensorflow import (  # noqa: E402  (after their asserts are rewritten)
     test_a_branch_runs_only_where_it_is_taken,
     test_a_truncated_normal_is_drawn_again_outside_and_not_cut,
+    test_an_estimator_saves_as_often_as_its_configuration_says,
     test_an_estimator_trains_saves_and_goes_on,
     test_data_sets_end_and_begin_again,
     test_fetches_keep_their_structure,
@@ -31,6 +32,7 @@ from test_fake_tensorflow import (  # noqa: E402  (after their asserts are rewri
 __all__ = [
     "test_a_branch_runs_only_where_it_is_taken",
     "test_a_truncated_normal_is_drawn_again_outside_and_not_cut",
+    "test_an_estimator_saves_as_often_as_its_configuration_says",
     "test_an_estimator_trains_saves_and_goes_on",
     "test_data_sets_end_and_begin_again",
     "test_fetches_keep_their_structure",
