@@ -1,12 +1,12 @@
 """The options of `npu_device`: what can be set, what is refused, and what GE is handed.
 
 Source: hicann/tensorflow tf_adapter_2.x/python/npu_device/configs (option_base.py, dump_config.py, npu_config.py).
-Options without a part in a dump are kept as far as programs commonly set them.
+Options without a part in a dump can be set and have no effect; those under `experimental` are missing.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 from ascend_dump.cann.config import keys
 
@@ -82,6 +82,9 @@ class NpuBaseConfig:
             if isinstance(option, NpuBaseConfig):
                 found.update(option.as_dict())
             elif option.value is not None:
+                if isinstance(option, DeprecatedValue):
+                    instead = f"use '{option.replacement}' instead" if option.replacement else "do not set it"
+                    print(f"[warning][tf_adapter] Option '{name}' is deprecated, please {instead}.")
                 found[name] = option.value
         return found
 
@@ -99,22 +102,87 @@ class NpuDumpConfig(NpuBaseConfig):
         super().__init__()
 
 
+class DeprecatedValue(OptionValue):
+    """An option that is told of when it is taken. replacement: the name of the one that follows it, if any."""
+
+    def __init__(self, optional: Any, *, replacement: Optional[str]) -> None:
+        super().__init__(None, optional)
+        self.replacement = replacement
+
+
+class _Group(NpuBaseConfig):
+    """Options without a part in a dump, by name."""
+
+    def __init__(self, **options: tuple[Any, Any]) -> None:
+        for name, (default, optional) in options.items():
+            setattr(self, name, OptionValue(default, optional))
+        super().__init__()
+
+
+_PRECISIONS = (
+    *("force_fp32", "allow_fp32_to_fp16", "force_fp16", "must_keep_origin_dtype", "allow_mix_precision"),
+    *("cube_fp16in_fp32out", "allow_mix_precision_fp16", "allow_mix_precision_bf16", "allow_fp32_to_bf16"),
+)
+_NEWER_PRECISIONS = (
+    *("fp16", "origin", "cube_fp16in_fp32out", "mixed_float16", "mixed_bfloat16", "cube_hif8", "mixed_hif8"),
+)
+#: Option -> default and list; those that take anything and have no default are named behind it.
+_OTHERS: dict[str, tuple[Any, Any]] = {
+    "graph_run_mode": (1, [0, 1]),
+    "precision_mode": (None, list(_PRECISIONS)),
+    "precision_mode_v2": (None, list(_NEWER_PRECISIONS)),
+    "op_compiler_cache_mode": ("enable", ["enable", "disable", "force"]),
+    "ac_parallel_enable": (None, ["0", "1"]),
+    "hcom_parallel": (True, _BOTH),
+    "is_tailing_optimization": (False, _BOTH),
+    "enable_small_channel": (False, _BOTH),
+    "deterministic": (0, [0, 1]),
+    "topo_sorting_mode": (None, [0, 1, None]),
+    "overflow_flag": (1, [0, 1]),
+    "stream_sync_timeout": (-1, None),
+    "event_sync_timeout": (-1, None),
+    "execute_times": (-1, None),
+    "external_weight": (False, _BOTH),
+    "jit_compile": ("auto", ["true", "false", "auto"]),
+    "input_fusion_size": (131072, None),
+    "compile_dynamic_mode": (False, _BOTH),
+    "export_compile_stat": (1, [0, 1, 2]),
+    "oo_constant_folding": (True, _BOTH),
+    "input_batch_cpy": (False, _BOTH),
+    "shape_generalization_mode": ("STRICT", ["STRICT", "FULL", "ADAPTIVE"]),
+    "all_tensor_not_empty": (False, _BOTH),
+    "oo_level": ("O3", ["O0", "O1", "O2", "O3"]),
+}
+_ANYTHING = (
+    *("graph_memory_max_size", "variable_memory_max_size", "enable_scope_fusion_passes", "fusion_switch_file"),
+    *("op_compiler_cache_dir", "stream_max_parallel_num", "hcom_multi_mode", "op_debug_config", "debug_dir"),
+    *("modify_mixlist", "op_precision_mode", "graph_exec_timeout", "customize_dtypes", "graph_compiler_cache_dir"),
+    *("aicore_num", "auto_multistream_parallel_mode", "optimization_switch"),
+)
+
+
 class NpuConfig(NpuBaseConfig):
     """What `npu_device.global_options()` gives."""
 
     def __init__(self) -> None:
-        self.precision_mode = OptionValue(None, None)
-        self.precision_mode_v2 = OptionValue(None, None)
-        self.graph_run_mode = OptionValue(1, [0, 1])
+        for name, (default, optional) in {**_OTHERS, **dict.fromkeys(_ANYTHING, (None, None))}.items():
+            setattr(self, name, OptionValue(default, optional))
         self.quant_dumpable = OptionValue(None, ["0", "1"])
-        self.op_debug_level = OptionValue(None, [0, 1, 2, 3, 4])
-        self.op_debug_config = OptionValue(None, None)
-        self.debug_dir = OptionValue(None, None)
-        self.fusion_switch_file = OptionValue(None, None)
         self.enable_exception_dump = OptionValue(2, [0, 1, 2])
         self.dump_config = NpuDumpConfig()
-        self.deterministic = OptionValue(0, [0, 1])
-        self.jit_compile = OptionValue("auto", ["true", "false", "auto"])
+        self.variable_format_optimize = DeprecatedValue(_BOTH, replacement=None)
+        self.op_select_implmode = DeprecatedValue(
+            ["high_performance", "high_precision"], replacement="op_precision_mode"
+        )
+        self.optypelist_for_implmode = DeprecatedValue(None, replacement="op_precision_mode")
+        self.op_debug_level = DeprecatedValue([0, 1, 2, 3, 4], replacement="op_debug_config")
+        self.aoe_config = _Group(aoe_mode=(None, ["1", "2", "4"]), work_path=("./", None), aoe_config_file=(None, None))
+        self.profiling_config = _Group(enable_profiling=(False, _BOTH), profiling_options=("{}", None))
+        self.memory_config = _Group(
+            atomic_clean_policy=(0, [0, 1]),
+            static_memory_policy=(0, [0, 1, 2, 3, 4]),
+            variable_use_1g_huge_page=(0, [0, 1, 2]),
+        )
         super().__init__()
 
 

@@ -17,7 +17,7 @@ Known differences from a device, beside those of `npu_bridge`:
 - Operators inside loops and branches of a function are not told; on a device they belong to subgraphs.
 - A function in a function is inlined where a call made on the device traces it, not where get_concrete_function does.
 - A function's Identity operators are not told.
-- What an option means is checked as far as Python checks it; most options without a part in a dump are missing.
+- What an option means is checked as far as Python checks it. Handles have no `scope()`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class _Handle:
         self._process = process
         self._session = session
         self.device_id = number
-        self.workers_num = int(process.npu.environ.get("RANK_SIZE") or 1)
+        environ = process.npu.environ
+        self.workers_num = int(environ.get("RANK_SIZE") or environ.get("CM_WORKER_SIZE") or 1)
+        self.worker_id = int(environ.get("RANK_ID") or 0) if self.workers_num > 1 else 0
 
     def name(self) -> str:
         return f"/job:localhost/replica:0/task:0/device:NPU:{self.device_id}"
@@ -93,7 +95,7 @@ class _Handle:
         return self
 
     def is_cluster_worker(self) -> bool:
-        return self.workers_num > 1
+        return self.workers_num > self.worker_id >= 0 and self.workers_num > 1
 
 
 class _Device:
@@ -130,9 +132,9 @@ class _Device:
         return self._instances[number]
 
     def close(self) -> None:
+        """Nothing runs on the device from here on: the handle is remembered, so `open` gives it without opening it."""
         for handle in self._instances.values():
             handle._session.close()
-        self._instances.clear()
 
 
 def _fill_device(process: Process, module: ModuleType) -> None:

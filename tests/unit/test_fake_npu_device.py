@@ -15,7 +15,7 @@ from ascend_dump import NotSupported, fakes
 
 @pytest.fixture
 def npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    for name in ("ASCEND_DEVICE_ID", "RANK_SIZE", "CM_WORKER_SIZE", "DUMP_GRAPH_PATH"):
+    for name in ("ASCEND_DEVICE_ID", "RANK_ID", "RANK_SIZE", "CM_WORKER_SIZE", "DUMP_GRAPH_PATH"):
         monkeypatch.delenv(name, raising=False)
     with fakes.install("tensorflow", "npu_device", cwd=tmp_path) as device:
         yield device
@@ -69,6 +69,46 @@ def test_open_takes_the_options_once(npu: Any, tmp_path: Path) -> None:
     assert handle.name().endswith("NPU:0")
     with pytest.raises(RuntimeError, match="device 1 as existed instance on"):
         npu_device.open(1)
+
+
+def test_options_beside_the_dump_can_be_set(npu: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    import npu_device
+
+    options = npu_device.global_options()
+    options.hcom_parallel = False
+    options.modify_mixlist = "ops.json"
+    options.profiling_config.enable_profiling = True
+    options.aoe_config.aoe_mode = "2"
+    options.op_debug_level = 1
+    with pytest.raises(ValueError, match="'fp32' not in optional list"):
+        options.precision_mode = "fp32"
+    with pytest.raises(ValueError, match="NpuConfig has no option nosuch"):
+        options.nosuch = 1
+    found = options.as_dict()
+    assert [found[name] for name in ("hcom_parallel", "modify_mixlist", "enable_profiling", "aoe_mode")] == [
+        *("0", "ops.json", "1", "2")
+    ]
+    assert "Option 'op_debug_level' is deprecated, please use 'op_debug_config' instead" in capsys.readouterr().out
+
+
+def test_a_device_that_was_closed_is_not_opened_again(npu: Any, tmp_path: Path) -> None:
+    import npu_device.npu_device
+
+    handle = npu_device.open()
+    npu_device.npu_device.close()
+    dump = npu_device.global_options().dump_config
+    dump.enable_dump, dump.dump_path = True, str(tmp_path)
+    assert npu_device.open() is handle
+    assert npu.dump_root is None
+
+
+def test_workers_are_counted_by_either_variable(npu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import npu_device
+
+    monkeypatch.setenv("CM_WORKER_SIZE", "4")
+    monkeypatch.setenv("RANK_ID", "3")
+    handle = npu_device.open()
+    assert (handle.workers_num, handle.worker_id, handle.is_cluster_worker()) == (4, 3, True)
 
 
 @pytest.mark.parametrize(
