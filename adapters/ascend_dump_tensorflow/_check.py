@@ -24,10 +24,12 @@ from ascend_dump_tensorflow._bridge import (
 )
 from ascend_dump_tensorflow._npu import settled_data
 from ascend_dump_tensorflow._options import OPTIONS, operators_of
-from ascend_dump_tensorflow._proto import conflict, effective
+from ascend_dump_tensorflow._proto import conflict, effective, settings_of_entries
 
 __all__ = ["check", "check_config"]
 
+#: Of an entry these are read only where the dump is on by then.
+_BESIDE_A_SWITCH = ("dump_step", "dump_mode", "dump_debug_mode")
 _ORDER = ("error", "silent", "warning")
 
 
@@ -44,7 +46,21 @@ def check(request: DumpRequest, target: Any) -> list[Problem]:
 
 def check_config(config: Any) -> list[Problem]:
     """What is wrong with the dump settings that somebody wrote into a ConfigProto; it is not changed."""
-    return check_parameters(effective(config), all=True)
+    found = check_parameters(effective(config), all=True)
+    each = settings_of_entries(config)
+    if len(each) > 1:
+        told = {(problem.where, problem.message) for problem in found}
+        for number, settings in enumerate(each):
+            later = set[str]().union(*each[number + 1 :])
+            for problem in check_parameters(settings, all=True):
+                # What has no effect here may have one in a later entry, but for what is read beside its switch only.
+                ignored = problem.where in _BESIDE_A_SWITCH and problem.where not in later
+                # That the switches exclude each other is GE's, which sees what all entries say together.
+                refused = problem.severity == "error" and problem.code != "AD291"
+                if (refused or ignored) and (problem.where, problem.message) not in told:
+                    message = f"entry {number + 1} of NpuOptimizer: {problem.message}"
+                    found.append(problem._replace(message=message))
+    return sorted(found, key=lambda problem: _ORDER.index(problem.severity))
 
 
 def _too_late(target: Any) -> Iterator[Problem]:

@@ -23,6 +23,7 @@ __all__ = [
     "entries",
     "has_root",
     "put",
+    "settings_of_entries",
     "strip",
     "take_out",
 ]
@@ -70,6 +71,17 @@ def effective(config: Any) -> dict[str, Any]:
     for entry in entries(config):
         for name, value in entry.parameter_map.items():
             found[name] = _plain(value)
+    return found
+
+
+def settings_of_entries(config: Any) -> list[dict[str, Any]]:
+    """What the bridge goes by when it checks each entry: its own keys, and the switches as they are by then."""
+    switches: dict[str, Any] = {}
+    found = []
+    for entry in entries(config):
+        own = {name: _plain(value) for name, value in entry.parameter_map.items()}
+        switches.update({name: own[name] for name in _SWITCHES if name in own})
+        found.append({**switches, **own})
     return found
 
 

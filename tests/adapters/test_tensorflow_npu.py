@@ -15,6 +15,7 @@ from ascend_dump_tensorflow import _hook, apply, check_config, dump_config
 import ascend_dump
 import ascend_dump.fakes
 from ascend_dump._adapter import load
+from ascend_dump.fakes.npu_bridge import ProcessAborted
 
 X = np.arange(8, dtype="f").reshape(2, 4)
 
@@ -226,6 +227,49 @@ def test_what_is_wrong_in_a_written_configuration(tf: Any) -> None:
     before = config.SerializeToString(deterministic=True)
     assert {(one.code, one.where) for one in check_config(config)} == {("AD295", "enable_dump"), ("AD113", "dump_path")}
     assert config.SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        # The bridge checks each entry with the switches as they are by then.
+        ({"enable_dump": True}, {"dump_path": "here"}, ("error", "dump_path")),
+        ({"enable_dump": True, "dump_path": "here"}, {"dump_mode": "all"}, ("error", "dump_path")),
+        ({"enable_dump": True, "dump_path": "/no/such"}, {"dump_path": "here"}, ("error", "dump_path")),
+        (
+            {"enable_dump": True, "dump_path": "here", "dump_mode": "x"},
+            {"dump_path": "here", "dump_mode": "all"},
+            ("error", "dump_mode"),
+        ),
+        ({"dump_step": "5"}, {"enable_dump": True, "dump_path": "here"}, ("silent", "dump_step")),
+        ({"dump_layer": "mm"}, {"enable_dump": True, "dump_path": "here"}, None),
+        ({"dump_step": "5"}, {"enable_dump": True, "dump_path": "here", "dump_step": "6"}, None),
+        ({"enable_dump": False}, {"enable_dump": True, "dump_path": "here"}, None),
+        (
+            {"enable_dump": True, "enable_dump_debug": True, "dump_path": "here"},
+            {"enable_dump": False, "dump_path": "here"},
+            None,
+        ),
+    ],
+)
+def test_each_entry_of_a_written_configuration_is_looked_at(
+    tf: Any, tmp_path: Path, first: Any, second: Any, expected: Any
+) -> None:
+    config = tf.ConfigProto()
+    for settings in (first, second):
+        entry = config.graph_options.rewrite_options.custom_optimizers.add()
+        entry.name = "NpuOptimizer"
+        for name, value in settings.items():
+            if isinstance(value, bool):
+                entry.parameter_map[name].b = value
+            else:
+                entry.parameter_map[name].s = (str(tmp_path) if value == "here" else value).encode()
+    assert [(one.severity, one.where) for one in check_config(config)] == ([] if expected is None else [expected])
+    if expected is None or expected[0] == "silent":
+        run_network(tf, config, times=1)
+        return
+    with pytest.raises((tf.errors.InternalError, ProcessAborted)):
+        run_network(tf, config, times=1)
 
 
 @pytest.mark.parametrize(
