@@ -141,6 +141,12 @@ def test_both_switches(dump: dict[str, Any]) -> None:
     assert "ge.exec" not in problem.message + problem.hint
 
 
+@pytest.mark.parametrize("name", ["dump_steps", "dump_layers", "dumpMode", "Enable_Dump"])
+def test_a_misspelt_key_is_ignored(dump: dict[str, Any], name: str) -> None:
+    assert found(**dump, **{name: "x"}) == {("AD113", "silent", name)}
+    assert found(**dump, enable_data_pre_proc=True, graph_run_mode=1, profiling_mode=True) == set()
+
+
 def test_what_has_no_effect(dump: dict[str, Any]) -> None:
     assert found(**dump, use_off_line=False) == {("AD292", "silent", "use_off_line")}
     assert found(dump_path=dump["dump_path"]) == {("AD113", "silent", "dump_path")}

@@ -7,6 +7,7 @@ process), GE `dump_properties` (the exclusion of `enable_dump` and `enable_dump_
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
@@ -94,7 +95,7 @@ def check_parameters(source: Source, *, all: bool = False, situation: Optional[S
         reason = "it holds no object of keys and values" if parsed.refusal is None else parsed.refusal.reason
         return [Problem("AD110", "error", reason, 'write {"enable_dump": true, "dump_path": "/d"}')]
     given = parsed.value
-    found = [*_wrong_fields(given), *_wrong_values(given), *_without_effect(given)]
+    found = [*_wrong_fields(given), *_wrong_values(given), *_without_effect(given), *_misspelt(given)]
     values = {name: value for name, value in given.items() if name in KEYS and _fits(KEYS[name], value)}
     found += _of_ge(values, here)
     order = ("error", "silent", "warning")
@@ -163,6 +164,16 @@ def _without_effect(given: Mapping[str, Any]) -> Iterator[Problem]:
             'set parameter_map["use_off_line"].b = True, or leave it out',
             "use_off_line",
         )
+
+
+def _misspelt(given: Mapping[str, Any]) -> Iterator[Problem]:
+    # A map of protobuf has no order of its own.
+    for name in sorted(given):
+        near = difflib.get_close_matches(name.lower(), KEYS, n=1, cutoff=0.8) if name not in KEYS else []
+        if near and "dump" in name.lower():
+            yield Problem(
+                "AD113", "silent", f"{name} is no key that the bridge reads: it is ignored", f"write {near[0]}", name
+            )
 
 
 def _of_ge(values: Mapping[str, Value], here: Situation) -> Iterator[Problem]:
