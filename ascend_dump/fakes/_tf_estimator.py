@@ -93,7 +93,7 @@ class RunConfig:
         if save_checkpoints_steps is ...:
             save_checkpoints_steps = None
         if save_checkpoints_steps is not None and save_checkpoints_secs is not None:
-            raise ValueError("Can not provide both save_checkpoints_steps and save_checkpoints_secs.")
+            raise ValueError("`save_checkpoints_steps` and `save_checkpoints_secs` cannot be both set.")
         self._model_dir = model_dir
         self._tf_random_seed = tf_random_seed
         self._session_config = session_config

@@ -16,6 +16,8 @@ Known differences from TensorFlow:
 - Random numbers come from numpy and are the same in every run of a program, with or without a seed.
 - tf.cond is a functional If; there are no loops. tf.data has no map. Checkpoints are .npz files.
 - Names of gradients and of what keras adds differ in detail.
+- An Estimator has no hooks of its own. TensorFlow's fetches the global step too in every step that it logs, the first
+  one among them: those steps are another graph of the device, with a count of its own.
 """
 
 from __future__ import annotations

@@ -262,6 +262,8 @@ def test_an_estimator_trains_saves_and_goes_on(tf: Any, tmp_path: Path) -> None:
 def test_an_estimator_saves_as_often_as_its_configuration_says(
     tf: Any, tmp_path: Path, settings: Any, steps: set[int]
 ) -> None:
+    with pytest.raises(ValueError, match="`save_checkpoints_steps` and `save_checkpoints_secs` cannot be both set"):
+        tf.estimator.RunConfig(save_checkpoints_steps=1, save_checkpoints_secs=1)
     config = tf.estimator.RunConfig(**settings)
     tf.estimator.Estimator(model_fn, str(tmp_path), config, {"rate": 0.5}).train(input_fn, steps=7)
     assert {int(path.name.split(".")[1][5:]) for path in tmp_path.glob("model.ckpt-*")} == steps
