@@ -103,7 +103,7 @@ _FIELDS: dict[str, dict[str, tuple[int, str]]] = {
         "isolate_session_state": (15, "bool"),
     },
     "ConfigProto.DeviceCountEntry": {"key": (1, "string"), "value": (2, "int32")},
-    "RunOptions": {"trace_level": (1, "int32"), "timeout_in_ms": (2, "int64")},
+    "RunOptions": {"trace_level": (1, "RunOptions.TraceLevel"), "timeout_in_ms": (2, "int64")},
     "RunMetadata": {},
 }
 _ENUMS: dict[str, dict[str, int]] = {
@@ -118,6 +118,7 @@ _ENUMS: dict[str, dict[str, int]] = {
         "RECOMPUTATION_HEURISTICS": 5,
         "SCHEDULING_HEURISTICS": 6,
     },
+    "RunOptions.TraceLevel": {"NO_TRACE": 0, "SOFTWARE_TRACE": 1, "HARDWARE_TRACE": 2, "FULL_TRACE": 3},
     "OptimizerOptions.Level": {"L1": 0, "L0": -1},
     "OptimizerOptions.GlobalJitLevel": {"DEFAULT": 0, "OFF": -1, "ON_1": 1, "ON_2": 2},
 }

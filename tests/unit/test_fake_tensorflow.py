@@ -71,6 +71,14 @@ def test_fetches_keep_their_structure(tf: Any) -> None:
         run(tf, "nosuch:0")
 
 
+def test_run_options_have_trace_levels(tf: Any) -> None:
+    options = tf.RunOptions(trace_level=tf.RunOptions.SOFTWARE_TRACE, timeout_in_ms=5000)
+    assert options.SerializeToString() == b"\x08\x01\x10\x88\x27"
+    assert tf.RunOptions.FULL_TRACE == 3
+    with tf.Session() as session:
+        assert session.run(tf.constant(2.0), options=options, run_metadata=tf.RunMetadata()) == 2
+
+
 def test_what_tensorflow_refuses(tf: Any) -> None:
     x = tf.placeholder(tf.float32, [None, 2], name="x")
     w = tf.get_variable("w", [2])
