@@ -8,6 +8,7 @@ and orders; types in lower case; bfloat16 as float32) follow the document "Using
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -43,13 +44,20 @@ class Selection:
         #: Entries of `kernels` that have matched nothing yet.
         self._unused = dict.fromkeys(entry for entry in settings.kernels if entry) if settings.dump_mode == 1 else {}
         self._marked = settings.dump_mode == 2
+        # Kernel by kernel, the device writes nothing where the block `e2e_dump_settings` is missing.
+        self._silent = process.target == "Ascend" and not settings.e2e and not process.runtime.ge
         self.inputs = settings.input_output in (0, 1)
         self.outputs = settings.input_output in (0, 2)
         self._devices = None if process.target == "CPU" else settings.support_device
         self._process = process
 
+    def takes_device(self) -> bool:
+        if self._silent:
+            return False
+        return self._devices is None or self._process.context["device_id"] in self._devices
+
     def takes_step(self, iteration: int) -> bool:
-        if self._devices is not None and self._process.context["device_id"] not in self._devices:
+        if not self.takes_device():
             return False
         return self._ranges is None or any(first <= iteration <= last for first, last in self._ranges)
 
@@ -147,18 +155,22 @@ class Dumper:
 
     def write_step(self, graph: Graph, tape: Tape, iteration: int) -> None:
         taken = self.selection.takes_step(iteration)
-        # A graph that runs in the iteration of the one before leaves no line.
-        if taken and self.process.target != "Ascend" and self.process.rank_id == 0 and iteration != self._told:
-            name = f"ms_global_execution_order_graph_{graph.number}.csv"
-            self.folder("execution_order").append(name, f"{iteration}\n".encode())
-            self._told = iteration
         folder = self.folder(self.settings.net_name, str(graph.number), str(iteration))
         for node, name in graph.names_of(tape):
             self._write_node(folder, node, name, taken)
+            if taken and self.process.target != "Ascend":
+                self._write_history(graph, iteration)
         if taken and self.process.target != "Ascend" and self.selection.outputs:
             self._write_parameters(folder, tape)
         if taken and self.process.target == "GPU":
             self._write_constants(self.folder(self.settings.net_name, str(graph.number), CONSTANTS), tape)
+
+    def _write_history(self, graph: Graph, iteration: int) -> None:
+        """Note the iteration, behind the first operator; a graph in the iteration of the one before leaves no line."""
+        if self.process.rank_id == 0 and self.settings.op_debug_mode != 4 and iteration != self._told:
+            name = f"ms_global_execution_order_graph_{graph.number}.csv"
+            self.folder("execution_order").append(name, f"{iteration}\n".encode())
+            self._told = iteration
 
     def _write_node(self, folder: Folder, node: Node, name: str, taken: bool) -> None:
         mode = self.settings.op_debug_mode
@@ -166,10 +178,10 @@ class Dumper:
             try:
                 self.process.run_on_device(node.op_type, name, node)
             except RuntimeError:
-                if mode == 4:
+                if mode == 4 and self.selection.takes_device():
                     self._write(folder, node.op_type, name, self._pieces(node, inputs=True, outputs=False))
                 raise
-            if mode == 4 or (mode == 3 and not self._overflowed(node, name)):
+            if mode == 4 or (mode == 3 and not (taken and self._overflowed(node, name))):
                 return
         elif mode == 4:
             self.process.log("ERROR", f"Abnormal dump is not supported on {self.process.target} backend.")
@@ -204,7 +216,7 @@ class Dumper:
 
     def _write_constants(self, folder: Folder, tape: Tape) -> None:
         """Tensors that the program holds and that are neither parameters nor inputs, once per graph."""
-        if folder.path.exists():
+        if os.path.exists(folder.path):
             return
         made = {id(output) for node in tape.nodes for output in node.outputs} | {
             id(one) for one in tape.inputs.values()

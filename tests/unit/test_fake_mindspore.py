@@ -651,6 +651,14 @@ def test_a_path_that_cannot_be_made_is_logged_and_the_run_goes_on(npu, config, t
     assert any("Create the dir(" in line for line in npu.log)
 
 
+def test_abnormal_dump_has_no_history(npu, config, tmp_path):
+    in_graph_mode()
+    config(op_debug_mode=4)
+    dense_net()(rows())
+    assert not any("global" in name for name in names(tmp_path / OUT))
+    assert {name.split(".")[0].split("/")[-1] for name in tensors(tmp_path)} == {"Parameter"}
+
+
 # The older and the other devices.
 
 
@@ -714,6 +722,33 @@ def test_ascend_dumps_the_inputs_of_an_operator_that_fails(npu, config, tmp_path
         dense_net()(rows())
     assert [name.split("/")[4].split(".")[0] for name in tensors(tmp_path)] == ["BiasAdd"] * 3
     assert all(".input." in name for name in tensors(tmp_path))
+
+
+def test_a_device_that_is_not_named_has_no_exception_dump(npu, config, tmp_path):
+    on_ascend()
+    npu.fail("Default/fc-Dense/BiasAdd-op0")
+    config(op_debug_mode=4, support_device=[3])
+    with pytest.raises(RuntimeError, match="Launch kernel failed"):
+        dense_net()(rows())
+    assert tensors(tmp_path) == []
+
+
+def test_overflow_in_other_iterations_is_not_counted(npu, config, tmp_path):
+    on_ascend()
+    npu.overflow("Default/relu-ReLU/ReLU-op0")
+    config(op_debug_mode=3, overflow_number=1, iteration="1-2")
+    net = dense_net()
+    for _ in range(3):
+        net(rows())
+    assert {name.split("/")[3] for name in tensors(tmp_path)} == {"1"}
+
+
+def test_ascend_has_no_tensors_without_the_block_for_them(npu, tmp_path):
+    on_ascend()
+    with environment(**{VARIABLE: o2_settings(tmp_path)}):
+        dense_net()(rows())
+    assert any("otherwise there will be no data" in line for line in npu.log)
+    assert tensors(tmp_path) == []
 
 
 def test_set_dump_chooses_cells_on_ascend_only(npu, config, tmp_path):
