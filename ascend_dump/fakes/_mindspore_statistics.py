@@ -7,6 +7,7 @@ maximum, minimum or average that no finite element has (tensor_stat_dump.cc, csv
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Union
 
@@ -78,5 +79,5 @@ def row(facts: Sequence[str], array: _Array, dtype: str, categories: Sequence[st
 def write_row(folder: Folder, facts: Sequence[str], array: _Array, dtype: str, categories: Sequence[str]) -> None:
     """Append a tensor to the file of a directory, which begins with the header."""
     text = row(facts, array, dtype, categories)
-    new = not (folder.path / _STATISTIC).exists()
+    new = not os.path.exists(folder.path / _STATISTIC)
     folder.append(_STATISTIC, (header(categories) + text if new else text).encode())

@@ -5,7 +5,6 @@ Sources: adump file_utils (O_APPEND, permissions, the limit of 1 MiB, ENAMETOOLO
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Sequence
@@ -42,17 +41,14 @@ class Disk:
         """Leave so many bytes free; what is written from now on uses them up."""
         self._left = free_bytes
 
-    def take(self, directory: Path, size: int) -> int:
-        """Use up room for a file that another writer of the host writes there.
+    def room(self, directory: Path) -> int:
+        """Bytes that are free for what is written there."""
+        return self._free(directory) if self._left is None else self._left
 
-        Returns how many of its bytes to write, fewer where files are cut off. Raises OSError where it does not fit.
-        """
-        if size > (self._free(directory) if self._left is None else self._left):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written = size if self.cut_after is None else min(size, self.cut_after)
+    def take(self, size: int) -> None:
+        """Use up room: another writer of the host has written so much."""
         if self._left is not None:
-            self._left -= written
-        return written
+            self._left -= size
 
     def write_dump(self, path: str, tensors: Sequence[Any], *, exception: bool = False, **header: Any) -> None:
         """Append a dump file. path: the whole text of it as CANN builds it, doubled slashes included."""
@@ -78,7 +74,7 @@ class Disk:
         directory = Path(folder)
         try:
             make_private_directory(directory)
-            free = self._free(directory) if self._left is None else self._left
+            free = self.room(directory)
             if free < _LEAST_FREE or size > free:
                 self.log.append(f"the disk is full ({free} bytes free), dropped: {path}")
                 return
@@ -94,8 +90,7 @@ class Disk:
             # The process that dumps learns of nothing.
             self.log.append(f"cannot write {path}: {error}")
             return
-        if self._left is not None:
-            self._left -= place.stat().st_size - start
+        self.take(place.stat().st_size - start)
         self.files.append(place)
 
     def _append_mapping(self, directory: Path, lines: str) -> None:

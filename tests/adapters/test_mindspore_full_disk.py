@@ -21,7 +21,7 @@ def test_what_was_written_before_the_disk_was_full_is_read(tmp_path: Path, monke
 
         mindspore.set_context(mode=mindspore.GRAPH_MODE)
         mindspore.set_device("CPU")
-        net = mindspore.nn.SequentialCell(mindspore.nn.Dense(4, 3, weight_init="ones"), mindspore.nn.ReLU())
+        net = mindspore.nn.SequentialCell(mindspore.nn.Dense(4, 128, weight_init="ones"), mindspore.nn.ReLU())
         rows = mindspore.Tensor(np.ones((2, 4), "f4"))
         with ascend_dump.capture(net, path=tmp_path) as cap:
             net(rows)

@@ -485,14 +485,38 @@ def test_the_npy_header_is_one_that_numpy_reads(array):
     assert read.tobytes() == array.tobytes()
 
 
-def test_a_full_disk_ends_the_run(npu, config):
+def doubled(count: int) -> Any:
+    """A network of one operator, and an input of so many elements of 4 bytes."""
+    import mindspore as ms
+
+    class Net(ms.nn.Cell):
+        def construct(self, x):
+            return x + x
+
+    return Net(), ms.Tensor(np.ones(count, np.float32))
+
+
+def test_a_full_disk_ends_the_run_and_leaves_what_fitted(npu, config, tmp_path):
     in_graph_mode()
     config()
-    net = dense_net()
-    net.compile(rows())
-    npu.fill_disk(500)
-    with pytest.raises(RuntimeError, match="This error may be caused by insufficient disk space"):
-        net(rows())
+    net, x = doubled(256)
+    net.compile(x)
+    npu.fill_disk(1152 + 500)
+    with pytest.raises(RuntimeError, match=r"insufficient disk space\. Please check"):
+        net(x)
+    found = sorted((tmp_path / OUT / "rank_0/Net").rglob("*.npy"))
+    assert [(path.stat().st_size, stat.S_IMODE(path.stat().st_mode)) for path in found] == [(1152, 0o400), (500, 0o644)]
+
+
+def test_a_full_disk_swallows_small_tensors_and_texts(npu, config, tmp_path):
+    """As measured: below 1024 bytes nobody learns of it, and the files are empty."""
+    in_graph_mode()
+    config()
+    npu.fill_disk(0)
+    net, x = doubled(255)
+    net(x)
+    assert sum(names(tmp_path / OUT).values()) == 4 + 4 + 2
+    assert all(path.stat().st_size == 0 for path in (tmp_path / OUT).rglob("*") if path.is_file())
 
 
 def test_a_file_that_was_cut_off_is_told_by_the_reader(npu, config, tmp_path):
@@ -643,12 +667,43 @@ def test_own_loops_over_data_are_iterations(npu, config, tmp_path):
     assert sorted({name.split("/")[3] for name in tensors(tmp_path)}) == ["0", "1", "2", "3", "4", "5", "6"]
 
 
-def test_a_path_that_cannot_be_made_is_logged_and_the_run_goes_on(npu, config, tmp_path):
+@pytest.mark.parametrize("kind", ["file", "dangling", "loop", "long", "too long"])
+def test_a_path_that_cannot_be_made_is_logged_and_the_run_goes_on(npu, tmp_path, kind):
     in_graph_mode()
-    (tmp_path / OUT).write_text("a file")
-    config()
-    assert dense_net()(rows()).shape == (2, 3)
+    place = tmp_path / OUT
+    if kind == "file":
+        place.write_text("a file")
+    elif "long" in kind:
+        place = place.joinpath("d" * 300) if kind == "long" else place.joinpath(*["d" * 200] * 25)
+    else:
+        place.symlink_to(place if kind == "loop" else tmp_path / "nowhere")
+    with environment(**{VARIABLE: write_settings(tmp_path / "dump.json", settings(place))}):
+        assert dense_net()(rows()).shape == (2, 3)
     assert any("Create the dir(" in line for line in npu.log)
+
+
+def test_a_net_name_that_no_directory_can_have_loses_the_tensors_only(npu, config, tmp_path):
+    in_graph_mode()
+    config(net_name="n" * 256)
+    dense_net()(rows())
+    assert tensors(tmp_path) == []
+    assert len(names(tmp_path / OUT)) == 4 + 2
+
+
+def test_a_net_name_that_no_directory_can_have_loses_the_statistics_of_a_gpu(npu, config, tmp_path):
+    in_graph_mode("GPU")
+    config(net_name="n" * 256, saved_data="full")
+    dense_net()(rows())
+    assert len(names(tmp_path / OUT)) == 4
+
+
+def test_a_text_that_cannot_be_opened_is_logged_and_the_run_goes_on(npu, config, tmp_path):
+    in_graph_mode()
+    (tmp_path / OUT / "rank_0/graphs/ms_output_trace_code_graph_0.ir").mkdir(parents=True)
+    config()
+    dense_net()(rows())
+    assert len(tensors(tmp_path)) == 14
+    assert any("Open file" in line and "Is a directory" in line for line in npu.log)
 
 
 def test_abnormal_dump_has_no_history(npu, config, tmp_path):
