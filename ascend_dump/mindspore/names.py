@@ -38,6 +38,7 @@ AUXILIARY = re.compile(
 )
 METADATA_DIRECTORY = ".dump_metadata"
 
+_WRITTEN = str.maketrans(dict.fromkeys("/. \\", "_"))
 _DIGITS = re.compile(r"\d{1,18}", re.ASCII)
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 _RANK = re.compile(r"rank_(\d{1,9})", re.ASCII)
@@ -101,8 +102,8 @@ def build_name(name: NpyName) -> str:
 
 
 def written(full_name: str) -> str:
-    """A full name as it stands in file names: slashes, and the dots of parameters, become `_`."""
-    return full_name.replace("/", "_").replace(".", "_")
+    """A full name as it stands in file names: slashes, dots, blanks and backslashes become `_`."""
+    return full_name.translate(_WRITTEN)
 
 
 def parse_place(parts: Sequence[str]) -> Place:

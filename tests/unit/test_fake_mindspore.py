@@ -706,6 +706,25 @@ def test_a_text_that_cannot_be_opened_is_logged_and_the_run_goes_on(npu, config,
     assert any("Open file" in line and "Is a directory" in line for line in npu.log)
 
 
+def test_blanks_and_backslashes_of_names_are_written_like_slashes(npu, config, tmp_path):
+    ms = in_graph_mode()
+    config()
+
+    class Net(ms.nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.w = ms.Parameter(ms.Tensor(np.ones(4, np.float32)), name="a b.c/d\\e:f")
+
+        def construct(self, x):
+            return x + self.w
+
+    Net()(rows())
+    [path] = (tmp_path / OUT).rglob("Parameter.a*")
+    assert path.name.startswith("Parameter.a_b_c_d_e:f.0.0.")
+    [record] = ascend_dump.open(tmp_path / OUT).select(op="a b.c/d\\e:f")
+    assert record.path == path
+
+
 def test_abnormal_dump_has_no_history(npu, config, tmp_path):
     in_graph_mode()
     config(op_debug_mode=4)
