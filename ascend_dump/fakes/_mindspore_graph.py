@@ -121,6 +121,16 @@ class Tape:
         found = {id(one): one for node in self.nodes for one in node.inputs if isinstance(one, Parameter)}
         return list(found.values())
 
+    def drop_unused_inputs(self, result: Any) -> None:
+        """Forget the inputs of the graph that no operator takes and that are no result."""
+        used = {id(one) for node in self.nodes for one in node.inputs}
+        waiting = [result]
+        while waiting:
+            one = waiting.pop()
+            used.add(id(one))
+            waiting.extend(one.values() if isinstance(one, dict) else one if isinstance(one, (tuple, list)) else ())
+        self.inputs = {name: one for name, one in self.inputs.items() if id(one) in used}
+
     def gradients(
         self, loss: Union[Tensor, Sequence[Any]], wanted: Sequence[Tensor], seed: Optional[Tensor] = None
     ) -> list[Tensor]:

@@ -80,6 +80,8 @@ class Process:
         self._dumps_tensors: Optional[bool] = None
         self._dumper: Optional[Dumper] = None
         self._graphs: dict[Any, Graph] = {}
+        #: How many were compiled, or began to be.
+        self._numbers = 0
         self._names: Counter[str] = Counter()
         self._iteration: Optional[int] = None
         self._user_counts = False
@@ -148,19 +150,17 @@ class Process:
             self._dumper.write_metadata()
         self.initialized.add(self.target)
 
-    def _compile(self, graph: Graph, tape: Tape) -> None:
-        graph.name(tape, self._names)
-        if self._dumper is not None:
-            self._dumper.write_graph(graph, tape)
-
-    def _prepare_compilation(self) -> None:
+    def _prepare_compilation(self) -> bool:
+        """Tells whether the new graph's texts are written: not by the compilation that is a late first reader."""
         runtime = self.runtime
         if runtime.ge and not runtime.old_ge and self._dumps_tensors is None and os.environ.get(CONFIG_VARIABLE):
             for turn in (1, 2, 3):
                 self.log("WARNING", _DEPRECATED.format(turn=turn))
+        known = self._dumper is not None or self._dumps_tensors is None
         settings = self.parse()
         if self._dumps_tensors is None:
             self._dumps_tensors = settings is not None
+        return known
 
     # Steps that the program counts itself.
 
@@ -216,8 +216,7 @@ class Process:
     ) -> Any:
         self.initialize_device()
         graph = self._graphs.get(key)
-        if graph is None:
-            self._prepare_compilation()
+        texts = graph is None and self._prepare_compilation()
         tape = Tape(traced=graph is None)
         tape.inputs.update(inputs)
         outer = self.tape
@@ -225,9 +224,10 @@ class Process:
             result = function(*args, **kwargs)
         if outer is not None:
             outer.nodes.extend(tape.nodes)
-        if graph is None:
-            graph = self._add_graph(key, tape)
-        self._finish(graph, tape)
+        # Without an operator there is nothing to compile and nothing to run.
+        if tape.nodes:
+            tape.drop_unused_inputs(result)
+            self._finish(graph or self._add_graph(key, tape, texts), tape)
         return result
 
     def compile(
@@ -237,37 +237,41 @@ class Process:
         self.initialize_device()
         if key in self._graphs:
             return
-        self._prepare_compilation()
+        texts = self._prepare_compilation()
         tape = Tape(traced=True)
         tape.inputs.update(inputs)
         with self.recording(tape, graph=True):
-            function(*args)
+            tape.drop_unused_inputs(function(*args))
         for node in reversed(tape.nodes):
             for value, array in zip(node.inputs, node.before):
                 if isinstance(value, Parameter) and array is not None:
                     value.array = array
-        self._add_graph(key, tape)
+        if tape.nodes:
+            self._add_graph(key, tape, texts)
 
-    def _add_graph(self, key: Any, tape: Tape) -> Graph:
-        graph = Graph(len(self._graphs))
-        self._compile(graph, tape)
-        # A graph that could not be written is compiled again.
-        self._graphs[key] = graph
+    def _add_graph(self, key: Any, tape: Tape, texts: bool) -> Graph:
+        graph = Graph(self._numbers)
+        self._numbers += 1
+        names = self._names.copy()
+        graph.name(tape, names)
+        if texts and self._dumper is not None:
+            self._dumper.write_graph(graph, tape)
+        # A graph that could not be written is compiled again: its number is lost, its names are not.
+        self._graphs[key], self._names = graph, names
         return graph
 
     def _finish(self, graph: Graph, tape: Tape) -> None:
         iteration = self._iteration or 0
-        try:
-            if self._dumps_tensors and self._dumper is not None:
-                self._dumper.write_step(graph, tape, iteration)
-            elif self.target == "Ascend":
-                for node, name in graph.names_of(tape):
-                    self.run_on_device(node.op_type, name, node)
-        finally:
-            graph.runs += 1
-            if not self._user_counts:
-                # It is the count of whichever graph ran last, not of the one that runs next.
-                self._iteration = graph.runs + (self._settings.initial_iteration if self._settings else 0)
+        if self._dumps_tensors and self._dumper is not None:
+            self._dumper.write_step(graph, tape, iteration)
+        elif self.target == "Ascend":
+            for node, name in graph.names_of(tape):
+                self.run_on_device(node.op_type, name, node)
+        # A run that failed does not count.
+        graph.runs += 1
+        if not self._user_counts:
+            # It is the count of whichever graph ran last, not of the one that runs next.
+            self._iteration = graph.runs + (self._settings.initial_iteration if self._settings else 0)
 
     def run_on_device(self, op_type: str, name: str, node: Any, model_id: Optional[int] = None) -> None:
         """Tell the simulated device of an operator. Raises RuntimeError where it was told to fail."""

@@ -27,6 +27,10 @@ Known differences from MindSpore:
 - Random initial values are others than MindSpore's; biases without `bias_init` begin with zeros.
 - The `.pb` has operators, inputs and full names, no attributes and types.
 - CrossEntropyLoss, slices, and operators beside those that the modules name have fewer kernels and constant inputs.
+- A graph that could not be dumped is run again; MindSpore refuses every later run of it, and ends the process where it
+  was a parameter that could not be written.
+- Of graphs compiled after a configuration was refused late, one more may have its texts than with MindSpore, which
+  also cannot run a graph that was refused after an operator of PyNative mode.
 - No communication: `init` gives rank and size from RANK_ID and RANK_SIZE, and there are no collective operators.
 - The alerts about a missing `e2e_dump_settings` do not wait a second each.
 - On Ascend, task and stream are 0; a sampled tensor is its first elements in one dimension; data formats are not

@@ -131,10 +131,13 @@ def test_after_a_run_another_cell_leaves_its_graph_only(npu, config, tmp_path):
     config()
     net(rows())
     assert not (tmp_path / OUT).exists()
+    # The compilation that reads it does so too late for its own graph.
     dense_net()(rows())
-    graph = "ms_output_trace_code_graph_1"
+    assert not (tmp_path / OUT).exists()
+    dense_net()(rows())
+    graph = "ms_output_trace_code_graph_2"
     assert sorted(names(tmp_path / OUT)) == [
-        "rank_0/execution_order/ms_execution_order_graph_1.csv",
+        "rank_0/execution_order/ms_execution_order_graph_2.csv",
         f"rank_0/graphs/{graph}.ir",
         f"rank_0/graphs/{graph}.pb",
     ]
@@ -506,6 +509,10 @@ def test_a_full_disk_ends_the_run_and_leaves_what_fitted(npu, config, tmp_path):
         net(x)
     found = sorted((tmp_path / OUT / "rank_0/Net").rglob("*.npy"))
     assert [(path.stat().st_size, stat.S_IMODE(path.stat().st_mode)) for path in found] == [(1152, 0o400), (500, 0o644)]
+    # A run that failed does not count.
+    npu.fill_disk(1 << 20)
+    dense_net()(rows())
+    assert {name.split("/")[3] for name in tensors(tmp_path)} == {"0"}
 
 
 def test_a_full_disk_swallows_small_tensors_and_texts(npu, config, tmp_path):
@@ -723,6 +730,45 @@ def test_blanks_and_backslashes_of_names_are_written_like_slashes(npu, config, t
     assert path.name.startswith("Parameter.a_b_c_d_e:f.0.0.")
     [record] = ascend_dump.open(tmp_path / OUT).select(op="a b.c/d\\e:f")
     assert record.path == path
+
+
+def test_inputs_that_nothing_takes_are_not_written(npu, config, tmp_path):
+    ms = in_graph_mode()
+    config()
+
+    class Net(ms.nn.Cell):
+        def construct(self, x, returned, unused):
+            return x + x, returned
+
+    Net()(rows(), rows(), rows())
+    assert {name.split(".")[1] for name in tensors(tmp_path) if "Parameter" in name} == {"x", "returned"}
+
+
+def test_a_graph_without_an_operator_is_none(npu, config, tmp_path):
+    ms = in_graph_mode()
+    config(dump_mode=1, kernels=["relu"])
+
+    class Net(ms.nn.Cell):
+        def construct(self, x):
+            return x
+
+    same, net = Net(), dense_net()
+    for one in (same, net, same, same, net):
+        one(rows())
+    same.compile(rows(3))
+    dense_net()(rows())
+    assert {tuple(name.split("/")[2:4]) for name in tensors(tmp_path)} == {("0", "0"), ("0", "1"), ("1", "2")}
+
+
+def test_a_graph_that_cannot_be_compiled_loses_its_number_and_no_name(npu, config, tmp_path):
+    ms = in_graph_mode()
+    config()
+    net, x = doubled(2)
+    with pytest.raises(RuntimeError, match="Unexpected type Complex"):
+        net(ms.Tensor(np.ones(2, np.complex64)))
+    net(x)
+    assert {tuple(name.split("/")[2:4]) for name in tensors(tmp_path)} == {("1", "0")}
+    assert {name.split(".")[1] for name in tensors(tmp_path)} == {"Default_Add-op0", "x"}
 
 
 def test_abnormal_dump_has_no_history(npu, config, tmp_path):
