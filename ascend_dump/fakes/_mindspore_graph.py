@@ -131,6 +131,13 @@ class Tape:
             waiting.extend(one.values() if isinstance(one, dict) else one if isinstance(one, (tuple, list)) else ())
         self.inputs = {name: one for name, one in self.inputs.items() if id(one) in used}
 
+    def undo(self) -> None:
+        """Give the parameters the values back that they had before."""
+        for node in reversed(self.nodes):
+            for value, array in zip(node.inputs, node.before):
+                if isinstance(value, Parameter) and array is not None:
+                    value.array = array
+
     def gradients(
         self, loss: Union[Tensor, Sequence[Any]], wanted: Sequence[Tensor], seed: Optional[Tensor] = None
     ) -> list[Tensor]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ascend_dump._errors import NotSupported
 from ascend_dump.fakes._mindspore_graph import Graph, Tape
-from ascend_dump.fakes._mindspore_types import Parameter, Tensor
+from ascend_dump.fakes._mindspore_types import Tensor
 from ascend_dump.mindspore.dump_json import CONFIG_VARIABLE, read_file
 from ascend_dump.mindspore.runtime import Runtime, parse_version
 from ascend_dump.mindspore.settings import Settings
@@ -214,48 +214,49 @@ class Process:
         kwargs: Mapping[str, Any],
         inputs: Mapping[str, Tensor],
     ) -> Any:
-        self.initialize_device()
         graph = self._graphs.get(key)
-        texts = graph is None and self._prepare_compilation()
         tape = Tape(traced=graph is None)
         tape.inputs.update(inputs)
         outer = self.tape
         with self.recording(tape, graph=True):
             result = function(*args, **kwargs)
-        if outer is not None:
-            outer.nodes.extend(tape.nodes)
-        # Without an operator there is nothing to compile and nothing to run.
+        # Without an operator there is nothing to compile and nothing to run, not even a device.
         if tape.nodes:
             tape.drop_unused_inputs(result)
-            self._finish(graph or self._add_graph(key, tape, texts), tape)
+            graph = graph or self._add_graph(key, tape)
+            if outer is not None:
+                outer.nodes.extend(tape.nodes)
+            self._finish(graph, tape)
         return result
 
     def compile(
         self, key: Any, function: Callable[..., Any], args: tuple[Any, ...], inputs: Mapping[str, Tensor]
     ) -> None:
         """Compile without running: what the function does to parameters is undone."""
-        self.initialize_device()
         if key in self._graphs:
             return
-        texts = self._prepare_compilation()
         tape = Tape(traced=True)
         tape.inputs.update(inputs)
         with self.recording(tape, graph=True):
             tape.drop_unused_inputs(function(*args))
-        for node in reversed(tape.nodes):
-            for value, array in zip(node.inputs, node.before):
-                if isinstance(value, Parameter) and array is not None:
-                    value.array = array
         if tape.nodes:
-            self._add_graph(key, tape, texts)
+            self._add_graph(key, tape)
+            tape.undo()
 
-    def _add_graph(self, key: Any, tape: Tape, texts: bool) -> Graph:
-        graph = Graph(self._numbers)
-        self._numbers += 1
-        names = self._names.copy()
-        graph.name(tape, names)
-        if texts and self._dumper is not None:
-            self._dumper.write_graph(graph, tape)
+    def _add_graph(self, key: Any, tape: Tape) -> Graph:
+        """Compile what ran; where that is refused, it is undone."""
+        try:
+            self.initialize_device()
+            texts = self._prepare_compilation()
+            graph = Graph(self._numbers)
+            self._numbers += 1
+            names = self._names.copy()
+            graph.name(tape, names)
+            if texts and self._dumper is not None:
+                self._dumper.write_graph(graph, tape)
+        except RuntimeError:
+            tape.undo()
+            raise
         # A graph that could not be written is compiled again: its number is lost, its names are not.
         self._graphs[key], self._names = graph, names
         return graph

@@ -760,6 +760,40 @@ def test_a_graph_without_an_operator_is_none(npu, config, tmp_path):
     assert {tuple(name.split("/")[2:4]) for name in tensors(tmp_path)} == {("0", "0"), ("0", "1"), ("1", "2")}
 
 
+def test_a_graph_without_an_operator_reads_nothing(npu, config, tmp_path):
+    ms = in_graph_mode()
+
+    class Net(ms.nn.Cell):
+        def construct(self, x):
+            return x
+
+    config(dump_mode=3)
+    Net()(rows())
+    assert not ms.hal.device.is_initialized("CPU")
+    config()
+    dense_net()(rows())
+    assert len(tensors(tmp_path)) == 14
+
+
+def test_a_compilation_that_fails_changes_no_parameter(npu, config):
+    ms = in_graph_mode()
+    config()
+
+    class Net(ms.nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.w = ms.Parameter(ms.Tensor(np.ones(2, np.float32)), name="w")
+
+        def construct(self, x):
+            ms.ops.assign_add(self.w, self.w)
+            return x + x
+
+    net = Net()
+    with pytest.raises(RuntimeError, match="Unexpected type Complex"):
+        net(ms.Tensor(np.ones(2, np.complex64)))
+    assert net.w.asnumpy().tolist() == [1, 1]
+
+
 def test_a_graph_that_cannot_be_compiled_loses_its_number_and_no_name(npu, config, tmp_path):
     ms = in_graph_mode()
     config()
