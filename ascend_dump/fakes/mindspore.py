@@ -17,6 +17,8 @@ Known differences from MindSpore:
   backward operators).
 - Equal operators of a graph share the scope of their backward operators, as in MindSpore; where one of them comes from
   a layer and one from a function of `ops`, MindSpore sometimes keeps them apart.
+- An operator written as a symbol behind the call of a cell that has the same one (`self.inner(x) + 1`) has the scope of
+  its own cell; MindSpore gives both the scope of the inner one.
 - The gradient of a function under `jit` in PyNative mode writes the forward graph only.
 - Behind Flatten and Reshape, which copy nothing, MindSpore may write a tensor with the shape it had before them.
 - In `.ir` and execution order, operators are counted without those that MindSpore removes later (Cast begins with 1
@@ -26,6 +28,7 @@ Known differences from MindSpore:
   the one and lose the other.
 - Random initial values are others than MindSpore's; biases without `bias_init` begin with zeros.
 - The `.pb` has operators, inputs and full names, no attributes and types.
+- Tensors in a tuple that is an argument are inputs of operators here; MindSpore makes constants of them.
 - CrossEntropyLoss, slices, and operators beside those that the modules name have fewer kernels and constant inputs.
 - A graph that could not be dumped is run again; MindSpore refuses every later run of it, and ends the process where it
   was a parameter that could not be written.
