@@ -225,8 +225,8 @@ class RecordMode(TorchDispatchMode):
             session.write(items)
 
 
-class _Pending(msgspec.Struct, eq=False, gc=False):
-    """One operator between before and after.
+class _Pending(msgspec.Struct, eq=False):
+    """One operator between before and after; an exception of the operator's may keep it, in a frame of its traceback.
 
     copies       of the inputs that it writes to, as they were, by position
     first_unset  what its first argument held was nobody's

@@ -265,3 +265,31 @@ def test_a_failure_of_ours_keeps_no_tensor(dumps: Path, monkeypatch: pytest.Monk
         gc.collect()
         assert kept() is None
     assert cap is not None
+
+
+def test_an_error_of_the_programs_keeps_nothing_for_ever(dumps: Path) -> None:
+    """Its traceback holds frames of ours, whose objects must not hide a cycle from Python's collector."""
+
+    class Trainer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(3, 4))
+            self.weight.register_hook(self.look)
+            self.error: Any = None
+
+        def look(self, gradient: Any) -> None: ...
+
+        def forward(self, x: Any) -> Any:
+            try:
+                return torch.mm(self.weight, x)
+            except RuntimeError as error:
+                self.error = error
+
+    with ascend_dump.capture(path=dumps):
+        trainer = Trainer()
+        trainer(torch.ones(3, 3))
+        assert trainer.error is not None
+        gone = weakref.ref(trainer)
+        del trainer
+    gc.collect()
+    assert gone() is None
