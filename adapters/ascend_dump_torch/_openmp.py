@@ -17,13 +17,30 @@ __all__ = ["openmp_parallel"]
 #: GNU's runtime, and LLVM's and Intel's, which have its entry points too.
 _RUNTIME = re.compile(r"^(libgomp|libomp|libiomp5)[-.\w]*$")
 
+#: Among the flags of a process in Linux: forked, and no program loaded since (PF_FORKNOEXEC).
+_FORKED = 0x40
 
-@functools.lru_cache(maxsize=1)
+
 def openmp_parallel() -> Optional[Callable[[int, int], None]]:
     """A function that calls a C function, given by address, with an integer on each of PyTorch's threads at once.
 
-    None where PyTorch has threads of its own, or the OpenMP runtime it uses cannot be told.
+    None where PyTorch has threads of its own, the OpenMP runtime it uses cannot be told, or may wait for ever: in a
+    forked process, for threads that only its parent has.
     """
+    return None if _is_forked() else _find_parallel()
+
+
+def _is_forked() -> bool:
+    try:
+        stat = Path("/proc/self/stat").read_bytes()
+    except OSError:
+        return False
+    # After the name of the program, in parentheses, which may hold any.
+    return bool(int(stat.rpartition(b")")[2].split()[6]) & _FORKED)
+
+
+@functools.lru_cache(maxsize=1)
+def _find_parallel() -> Optional[Callable[[int, int], None]]:
     if "parallel backend: OpenMP" not in torch.__config__.parallel_info():
         return None
     path = _runtime()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import threading
 from importlib.util import find_spec
 from pathlib import Path
@@ -128,11 +129,34 @@ def test_a_function_runs_on_each_thread_of_pytorch() -> None:
     assert len({thread for thread, _ in seen}) == 3
 
 
+@needs_team
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_forked_process_does_without(tmp_path: Path, teams: list[Any]) -> None:
+    """Its parent's threads are not there, and to wait for them would take for ever."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        torch.ones(1 << 20).add_(1)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            code = 1
+            try:
+                with ascend_dump.capture(path=tmp_path, data="stats", strict=True) as cap:
+                    torch.ones(100).add_(1)
+                code = 0 if len(cap.dump()) == 3 else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_no_team_where_the_runtime_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(torch.__config__, "parallel_info", lambda: "ATen parallel backend: native thread pool\n")
         # What it found once it keeps for the process.
-        assert _openmp.openmp_parallel.__wrapped__() is None
+        assert _openmp._find_parallel.__wrapped__() is None
     lib = os.path.join(os.path.dirname(torch.__file__), "lib")
     row = "7f00-7f01 r-xp 00000000 fe:00 123   {}\n"
     cases = [
