@@ -125,6 +125,7 @@ class Accuracy:
         self._right += int((guesses == (wanted.argmax(axis=1) if wanted.ndim == 2 else wanted)).sum())
         self._all += len(guesses)
 
+    # MindSpore's name for it; no text is run as code.
     def eval(self) -> float:
         return self._right / self._all
 
@@ -204,6 +205,7 @@ class Model:
                 break
         tell("on_train_end")
 
+    # MindSpore's name for it; no text is run as code.
     def eval(self, valid_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False) -> dict[str, Any]:
         if self._eval_network is None or not self._metrics:
             raise ValueError(

@@ -140,6 +140,7 @@ class Tensor:
     def consumers(self) -> list[Operation]:
         return list(self._consumers)
 
+    # TensorFlow's name for it; no text is run as code.
     def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
         return _session_or_default(session).run(self, feed_dict)
 

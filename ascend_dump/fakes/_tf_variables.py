@@ -95,6 +95,7 @@ class Variable:
         except ValueError as error:
             raise TypeError(str(error)) from None
 
+    # TensorFlow's name for it; no text is run as code.
     def eval(self, session: Any = None) -> Any:
         return self._variable.eval(session=session)
 

@@ -150,6 +150,7 @@ def test_sessions_run_on_the_device_through_compat_v1(npu: Any, tmp_path: Path) 
 
     npu_device.compat.enable_v1()
     names: dict[str, Any] = {}
+    # Python allows a star only at the top of a module, which this stands for.
     exec("from npu_device.compat.v1.npu_init import *", names)
     tf = names["tf"]
     config = names["npu_config_proto"](tf.ConfigProto())

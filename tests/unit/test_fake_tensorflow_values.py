@@ -6,25 +6,16 @@ Each of these runs on the real TensorFlow too, but for those at the end.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ascend_dump import NotSupported, fakes
+from ascend_dump import NotSupported
 
 X = np.array([[1, -2, 3], [0.5, 0, -1]], np.float32)
 INTS = np.array([[1, -2, 3], [5, 0, -7]], np.int32)
-
-
-@pytest.fixture
-def tf() -> Iterator[Any]:
-    with fakes.install("tensorflow"):
-        import tensorflow
-
-        yield tensorflow
 
 
 def run(tf: Any, fetches: Any, feed: Any = None) -> Any:

@@ -430,6 +430,7 @@ def test_a_star_import_rebinds_names_of_the_script(on: On) -> None:
     import tensorflow
 
     names: dict[str, Any] = {"tf": None}
+    # Python allows a star only at the top of a module, which this stands for.
     exec("from npu_bridge.npu_init import *", names)
     assert names["tf"] is tensorflow
     assert {"RewriterConfig", "session", "backend", "config_pb2", "os", "npu_ops", "DumpConfig"} <= names.keys()
