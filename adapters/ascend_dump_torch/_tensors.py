@@ -96,6 +96,7 @@ class Tensors:
         self._just_used: list[_Known] = []
         self._used: list[_Known] = []
         self._any_in_flight = False
+        self._any_unset = False
         self.new_bytes = 0
 
     def begin_step(self) -> None:
@@ -137,6 +138,7 @@ class Tensors:
             torch.UntypedStorage._free_weak_ref(one.handle)
         self._numbered = 0
         self._any_in_flight = False
+        self._any_unset = False
 
     def protect(self, tensor: torch.Tensor) -> None:
         """Call before the memory of `tensor` is written or freed, and after: its content is a new one."""
@@ -164,10 +166,13 @@ class Tensors:
 
     def mark_unset(self, tensor: torch.Tensor) -> None:
         """Say that this memory was allocated and not filled."""
+        self._any_unset = True
         for storage in storages_of(tensor):
             self._find(storage).unset = True
 
     def is_unset(self, tensor: torch.Tensor) -> bool:
+        if not self._any_unset:
+            return False
         for storage in storages_of(tensor):
             known = self._known.get(storage._cdata)
             if known is not None and known.unset:

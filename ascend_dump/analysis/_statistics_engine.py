@@ -61,7 +61,7 @@ def measure(array: np.ndarray, engine: Optional[str], threads: Optional[int] = N
         partials = _scan(array, layout, _statistics_numpy, most)
     if layout.table is not None:
         return combine_counts(layout.table, partials[0] if len(partials) == 1 else np.sum(partials, axis=0))
-    return combine(array, layout, partials)
+    return combine(array.size, layout, partials, lambda: array)
 
 
 def find_nonfinite(array: np.ndarray, engine: Optional[str]) -> bool:

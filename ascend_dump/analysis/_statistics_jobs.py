@@ -17,8 +17,9 @@ from numba.extending import intrinsic
 
 from ascend_dump.analysis import _statistics_kernels as kernels
 from ascend_dump.analysis._numba_primitives import inner
+from ascend_dump.analysis._statistics_merge import ORDINARY
 
-__all__ = ["FLOATS", "FUNCTIONS", "HASH", "JOB", "PART", "ROW", "work"]
+__all__ = ["FLOATS", "FUNCTIONS", "HASH", "JOB", "PART", "ROW", "UNUSUAL", "work"]
 
 #: What a job does: scan a part that holds floats of a type, by the position of its name here; hash; or do both, which
 #: is HASH and 1 and that position, for all parts of a tensor.
@@ -41,8 +42,12 @@ FUNCTIONS = (
     ("XXH3_128bits_digest",),
     ("XXH3_freeState",),
 )
-#: 64-bit integers of what `work` is given: jobs taken, jobs there are, addresses of jobs, results, and functions.
-_HEAD = 4 + len(FUNCTIONS)
+#: 64-bit integers of what `work` is given: jobs taken, jobs there are, whether a scan found sums that are not ordinary;
+#: addresses of jobs and results; a function that one thread calls before it takes jobs, or 0, and that thread; the
+#: function that tells a thread which it is, and `FUNCTIONS`.
+_HEAD = 8 + len(FUNCTIONS)
+#: The position of the third.
+UNUSUAL = 2
 
 
 _array: Any = vars(numba)["carray"]
@@ -111,35 +116,45 @@ def _call_hash(typing: Any, function: Any, arguments: Any) -> Any:
 
 
 @inner()
-def _scan(kind: Any, address: Any, nbytes: Any, result: Any) -> None:
+def _scan(kind: Any, address: Any, nbytes: Any, result: Any) -> Any:
+    """Fill a row; tells whether its sums may have left their range."""
     if kind == 0:
-        found = kernels.scan_float32(_array(_pointer(address), nbytes >> 2, np.uint32))
+        count = nbytes >> 2
+        found = kernels.scan_float32(_array(_pointer(address), count, np.uint32))
     elif kind == 1:
-        found = kernels.scan_bfloat16(_array(_pointer(address), nbytes >> 1, np.uint16))
+        count = nbytes >> 1
+        found = kernels.scan_bfloat16(_array(_pointer(address), count, np.uint16))
     elif kind == 2:
-        found = kernels.scan_float16(_array(_pointer(address), nbytes >> 1, np.uint16))
+        count = nbytes >> 1
+        found = kernels.scan_float16(_array(_pointer(address), count, np.uint16))
     else:
-        found = kernels.scan_float64(_array(_pointer(address), nbytes >> 3, np.uint64))
+        count = nbytes >> 3
+        found = kernels.scan_float64(_array(_pointer(address), count, np.uint64))
     top, low, total, squares, nan, posinf, neginf, poszero, negzero = found
     result[0], result[1], result[2], result[3] = top, low, total, squares
     result[4], result[5], result[6] = nan, posinf, neginf
     result[7], result[8] = poszero, negzero
+    return not (1 / ORDINARY < squares < ORDINARY or poszero + negzero == count)
 
 
 def _work(head: Any) -> None:
     given = _array(_pointer(head), _HEAD, np.int64)
     count = given[1]
-    jobs = _array(_pointer(given[2]), (count, JOB), np.int64)
-    hash_all, create, reset, update, digest, free = given[4], given[5], given[6], given[7], given[8], given[9]
+    jobs = _array(_pointer(given[3]), (count, JOB), np.int64)
+    results, meanwhile, thread, current = given[4], given[5], given[6], given[7]
+    hash_all, create, reset, update, digest, free = given[8], given[9], given[10], given[11], given[12], given[13]
+    if meanwhile != 0 and _call(current, ()) == thread:
+        _call(meanwhile, ())
     state = 0
     while True:
         i = _take(head)
         if i >= count:
             break
         kind, address, nbytes = jobs[i, 0], jobs[i, 1], jobs[i, 2]
-        place = given[3] + jobs[i, 4] * 8 * ROW
+        place = results + jobs[i, 4] * 8 * ROW
         if kind < HASH:
-            _scan(kind, address, nbytes, _array(_pointer(place), ROW, np.float64))
+            if _scan(kind, address, nbytes, _array(_pointer(place), ROW, np.float64)):
+                given[UNUSUAL] = 1
             continue
         if kind == HASH:
             low, high = _call_hash(hash_all, (address, nbytes))
@@ -150,10 +165,11 @@ def _work(head: Any) -> None:
             for begin in range(0, nbytes, PART):
                 part = min(PART, nbytes - begin)
                 _call(update, (state, address + begin, part))
-                _scan(kind - HASH - 1, address + begin, part, _array(_pointer(place), ROW, np.float64))
+                if _scan(kind - HASH - 1, address + begin, part, _array(_pointer(place), ROW, np.float64)):
+                    given[UNUSUAL] = 1
                 place += 8 * ROW
             low, high = _call_hash(digest, (state,))
-        written = _array(_pointer(given[3] + jobs[i, 3] * 8 * ROW), 2, np.uint64)
+        written = _array(_pointer(results + jobs[i, 3] * 8 * ROW), 2, np.uint64)
         written[0], written[1] = _swapped(high), _swapped(low)
     if state != 0:
         _call(free, (state,))

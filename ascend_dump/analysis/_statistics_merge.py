@@ -11,10 +11,12 @@ import numpy as np
 from ascend_dump.analysis._statistics_layout import Layout, Table, chunks
 from ascend_dump.analysis.statistics import Statistics
 
-__all__ = ["Partial", "combine", "combine_counts"]
+__all__ = ["ORDINARY", "Partial", "combine", "combine_counts"]
 
 #: Below it a float64 sum of squares may have lost squares to underflow that matter.
 _SMALL_SQUARES = 1e-270
+#: Between the inverse of this and this a sum of squares is far inside the range, and so is the sum of the elements.
+ORDINARY = 1e250
 
 
 class Partial(NamedTuple):
@@ -35,8 +37,11 @@ class Partial(NamedTuple):
     negzero: int
 
 
-def combine(array: np.ndarray, layout: Layout, partials: Sequence[Sequence[float]]) -> Statistics:
-    """Join the partials of all blocks of `array`; it is read again only if float64 sums left their range."""
+def combine(
+    count: int, layout: Layout, partials: Sequence[Sequence[float]], array: Callable[[], np.ndarray]
+) -> Statistics:
+    """Join the partials of all blocks of an array of `count` elements, which is read again only if float64 sums left
+    their range: surely not where those of each block are far inside, see `ORDINARY`."""
     if len(partials) == 1:
         maximum, minimum, total, squares, *counted = partials[0]
     else:
@@ -45,13 +50,12 @@ def combine(array: np.ndarray, layout: Layout, partials: Sequence[Sequence[float
         total, squares = _add(columns[2]), _add(columns[3])
         counted = [sum(column) for column in columns[4:]]
     nan, posinf, neginf, poszero, negzero = map(int, counted)
-    count = array.size
     if layout.kind == "integer":
         mean, norm = total / count, math.sqrt(squares)
     elif nan or posinf or neginf:
         mean, norm = _propagate(nan, posinf, neginf)
     elif not math.isfinite(total) or not squares < math.inf or (squares < _SMALL_SQUARES and poszero + negzero < count):
-        mean, norm = _scaled(array, layout, float(maximum), float(minimum))
+        mean, norm = _scaled(array(), layout, float(maximum), float(minimum))
     else:
         mean, norm = total / count, math.sqrt(squares)
     some = nan < count

@@ -6,9 +6,11 @@ Threads of our own would take CPUs from the operators, whose threads wait busily
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import math
 import platform
+import threading
 from array import array
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
@@ -34,6 +36,7 @@ _TWO_REGISTERS = frozenset(("x86_64", "aarch64"))
 _LARGE = 16 << 20
 
 _CallsInParallel = Callable[[int, int], None]
+_Callback = ctypes.CFUNCTYPE(None)
 
 
 class _Compiled(NamedTuple):
@@ -45,6 +48,7 @@ class _Compiled(NamedTuple):
     part: int
     job: int
     row: int
+    unusual: int
     #: What owns the code at these addresses.
     owners: tuple[Any, ...]
 
@@ -80,18 +84,68 @@ class Team:
             log.debug("tensors are hashed and scanned one after the other: %r", error)
 
     def measure(
-        self, memory: Sequence[Memory], dtypes: Sequence[Optional[np.dtype[Any]]], *, hashes: bool = True
+        self,
+        memory: Sequence[Memory],
+        dtypes: Sequence[Optional[np.dtype[Any]]],
+        *,
+        hashes: bool = True,
+        meanwhile: Optional[Callable[[], None]] = None,
     ) -> Measured:
         """Hash memory, unless told not to, and scan what has a dtype that there are jobs for. Call it on one thread.
 
         Both takes little longer than the hashes alone: the bytes come from memory once.
+
+        meanwhile: called here, once, while other threads begin. What it raises is raised when all is done.
         """
         assert self._compiled is not None, "the team is not ready"
-        return _measure(self._compiled, self._parallel, memory, dtypes, hashes=hashes)
+        return _measure(self._compiled, self._parallel, memory, dtypes, hashes=hashes, meanwhile=meanwhile)
+
+
+class _Beside:
+    """A Python function as a C function, that is called at most once, and what it raised."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function: Optional[Callable[[], None]] = function
+        self._raised: Optional[BaseException] = None
+        self._callback = _Callback(self._call)
+        self.address = _address(self._callback)
+
+    def finish(self) -> None:
+        """Call the function if nobody has, and raise what it raised. Nobody may call `address` from now on."""
+        self._call()
+        del self._callback  # which refers to this object
+        if self._raised is not None:
+            raise self._raised
+
+    def _call(self) -> None:
+        function, self._function = self._function, None
+        if function is None:
+            return
+        # A finalizer may let go of the memory that others read at this moment.
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            function()
+        except BaseException as error:
+            self._raised = error
+        finally:
+            if collects:
+                gc.enable()
+
+
+def _let_go() -> Any:
+    raise RuntimeError("memory is read again after it was let go")
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 class Measured:
-    """What the jobs left: a row for the hash of each tensor, and then one for each part of those that were scanned."""
+    """What the jobs left: a row for the hash of each tensor, and then one for each part of those that were scanned.
+
+    The memory is not needed any more.
+    """
 
     def __init__(
         self,
@@ -100,26 +154,38 @@ class Measured:
         found: array[float],
         rows: Sequence[range],
         row: int,
+        unusual: bool,
     ) -> None:
-        self._memory = memory
+        self._sizes = [nbytes for _, nbytes, _ in memory]
         self._dtypes = dtypes
         self._found = found
         self._rows = rows
         self._row = row
+        #: Where some memory may have to be read again.
+        self._known: dict[int, Statistics] = {}
+        if unusual:
+            self._known = {i: self._combine(i, data) for i, (_, _, data) in enumerate(memory) if rows[i]}
 
     def digests(self) -> list[bytes]:
         """The xxh3-128 of each, as `xxhash.xxh3_128_digest` gives it."""
-        found = self._found[: self._row * len(self._memory)].tobytes()
+        found = self._found[: self._row * len(self._sizes)].tobytes()
         return [found[begin : begin + 16] for begin in range(0, len(found), 8 * self._row)]
 
-    def statistics(self, i: int) -> Optional[Statistics]:
-        """What `statistics` gives for one of them; None if it was not scanned."""
-        rows, dtype = self._rows[i], self._dtypes[i]
-        if not rows or dtype is None:
-            return None
-        size = self._row
-        partials = [self._found[size * row : size * (row + 1)].tolist() for row in rows]
-        return combine(np.frombuffer(self._memory[i][2](), dtype), layout_of(dtype), partials)
+    def has_statistics(self, i: int) -> bool:
+        """Whether one of them was scanned."""
+        return bool(self._rows[i])
+
+    def statistics(self, i: int) -> Statistics:
+        """What `statistics` gives for one that was scanned."""
+        return self._known.get(i) or self._combine(i, _let_go)
+
+    def _combine(self, i: int, data: Callable[[], Any]) -> Statistics:
+        dtype, size = self._dtypes[i], self._row
+        assert dtype is not None, "only what has a type is scanned"
+        partials = [self._found[size * row : size * (row + 1)].tolist() for row in self._rows[i]]
+        return combine(
+            self._sizes[i] // dtype.itemsize, layout_of(dtype), partials, lambda: np.frombuffer(data(), dtype)
+        )
 
 
 def _compile() -> _Compiled:
@@ -129,15 +195,26 @@ def _compile() -> _Compiled:
 
     native: Any = vars(xxhash)["_xxhash"]
     library = ctypes.PyDLL(native.__file__)
-    functions = []
+    # What Python's numbers of threads are, where there is one.
+    functions = [_address(ctypes.PyDLL(None).pthread_self)]
     for names in jobs.FUNCTIONS:
         function = next(filter(None, (getattr(library, name, None) for name in names)), None)
         if function is None:
             raise RuntimeError(f"this build of xxhash hides {names[-1]}")
-        functions.append(ctypes.cast(function, ctypes.c_void_p).value or 0)
+        functions.append(_address(function))
+    if ctypes.CFUNCTYPE(ctypes.c_int64)(functions[0])() != threading.get_ident():
+        raise RuntimeError("pthread_self gives something else than threading.get_ident")
     kinds = {name: kind for kind, name in enumerate(jobs.FLOATS)}
     return _Compiled(
-        jobs.work.address, tuple(functions), kinds, jobs.HASH, jobs.PART, jobs.JOB, jobs.ROW, (library, jobs)
+        jobs.work.address,
+        tuple(functions),
+        kinds,
+        jobs.HASH,
+        jobs.PART,
+        jobs.JOB,
+        jobs.ROW,
+        jobs.UNUSUAL,
+        (library, jobs),
     )
 
 
@@ -167,6 +244,7 @@ def _measure(
     dtypes: Sequence[Optional[np.dtype[Any]]],
     *,
     hashes: bool = True,
+    meanwhile: Optional[Callable[[], None]] = None,
 ) -> Measured:
     part, hash_kind = compiled.part, compiled.hash_kind
     jobs: list[int] = []
@@ -190,8 +268,14 @@ def _measure(
         row += len(rows[i])
     todo = array("q", jobs)
     found = array("d", bytes(8 * compiled.row * row))
+    unusual = False
+    beside = None if meanwhile is None else _Beside(meanwhile)
     if jobs:
-        places = (todo.buffer_info()[0], found.buffer_info()[0])
-        head = array("q", (0, len(jobs) // compiled.job, *places, *compiled.functions))
+        places = (0, todo.buffer_info()[0], found.buffer_info()[0])
+        first = (0, 0) if beside is None else (beside.address, threading.get_ident())
+        head = array("q", (0, len(jobs) // compiled.job, *places, *first, *compiled.functions))
         parallel(compiled.work, head.buffer_info()[0])
-    return Measured(memory, dtypes, found, rows, compiled.row)
+        unusual = bool(head[compiled.unusual])
+    if beside is not None:
+        beside.finish()
+    return Measured(memory, dtypes, found, rows, compiled.row, unusual)

@@ -134,7 +134,11 @@ class Writer(ABC):
                 stored += 1
         finally:
             if stored:
-                self.logical_bytes += self._store.add(items[:stored])
+                self._add(items[:stored])
+
+    def _add(self, items: list[Item]) -> None:
+        """Write the lines of records whose bytes are stored."""
+        self.logical_bytes += self._store.add(items)
 
     @abstractmethod
     def _write_payload(self, payload: Payload, line: Line) -> None: ...

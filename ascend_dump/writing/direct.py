@@ -14,6 +14,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Callable
 
+from ascend_dump._errors import WriteError
 from ascend_dump.writing.base import Writer
 from ascend_dump.writing.layout import Line
 from ascend_dump.writing.payload import DONE, Item, Payload, copy_memory
@@ -37,6 +38,7 @@ class DirectWriter(Writer):
         self._todo: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._batch: list[Item] = []
         self._batch_bytes = 0
+        self._read: list[Item] = []
         self._closed = False
         # Compiling takes long, and the first operators are not there yet. Without it they wait.
         if not self._store.takes_many:
@@ -44,12 +46,10 @@ class DirectWriter(Writer):
                 threading.Thread(target=self._attempt, args=(self._store.prepare,), daemon=True).start()
 
     def begin_step(self, number: int) -> None:
-        self._hand_over()
-        self._do(self._store.begin, number)
+        self._complete(self._store.begin, number)
 
     def end_step(self) -> None:
-        self._hand_over()
-        self._do(self._store.begin, None)
+        self._complete(self._store.begin, None)
 
     def put(self, items: list[Item], new_bytes: int) -> None:
         with self._lock:
@@ -67,12 +67,10 @@ class DirectWriter(Writer):
             payload.owner = copy_memory(payload.address, payload.nbytes)
 
     def flush(self) -> None:
-        self._hand_over()
-        self._do(self._store.flush)
+        self._complete(self._store.flush)
 
     def close(self) -> None:
-        self._hand_over()
-        self._do(self._store.close)
+        self._complete(self._store.close)
         self._closed = True
 
     def abandon(self) -> None:
@@ -81,6 +79,13 @@ class DirectWriter(Writer):
         self._lock = threading.RLock()
         self._todo.clear()
         self._batch = []
+        self._read = []
+
+    def _complete(self, then: Callable[..., None], *args: Any) -> None:
+        """Write all there is, before something else is done with the files."""
+        self._hand_over()
+        self._do(self._add_read)
+        self._do(then, *args)
 
     def _hand_over(self) -> None:
         """Write what `put` gathered."""
@@ -110,12 +115,30 @@ class DirectWriter(Writer):
         try:
             if self.failure is None and self._store.step is not None:
                 if new:
-                    self._store.measure(list(new.values()))
-                self._write_records(items)
+                    self._store.measure(list(new.values()), self._add_read)
+                self._add_read()
+                if self.failure is None:
+                    self._write_records(items)
         finally:
             for payload in new.values():
                 payload.owner = None
                 payload.state = DONE
+
+    def _add(self, items: list[Item]) -> None:
+        if self._store.takes_many:
+            self._read = items  # their lines are written while the next tensors are hashed
+        else:
+            super()._add(items)
+
+    def _add_read(self) -> None:
+        """Write the lines of records whose bytes were read before."""
+        items, self._read = self._read, []
+        if items:
+            self._attempt(super()._add, items)
+
+    def _fail(self, error: WriteError) -> None:
+        self._add_read()
+        super()._fail(error)
 
     def _write_payload(self, payload: Payload, line: Line) -> None:
         self._store.store(payload, line)

@@ -17,13 +17,16 @@ Memory = tuple[int, int, Callable[[], Any]]
 
 
 class Measured(Protocol):
-    """What was found in several tensors."""
+    """What was found in several tensors, whose memory is not needed any more."""
 
     def digests(self) -> list[bytes]:
         """The xxh3-128 of each."""
 
-    def statistics(self, i: int) -> Optional[Statistics]:
-        """Those of one, None where it was not asked for, or is left to others."""
+    def has_statistics(self, i: int) -> bool:
+        """Whether one was asked for, and is not left to others."""
+
+    def statistics(self, i: int) -> Statistics:
+        """Those of such a one."""
 
 
 class Team(Protocol):
@@ -36,6 +39,14 @@ class Team(Protocol):
     def prepare(self) -> None: ...
 
     def measure(
-        self, memory: Sequence[Memory], dtypes: Sequence[Optional[np.dtype[Any]]], *, hashes: bool = True
+        self,
+        memory: Sequence[Memory],
+        dtypes: Sequence[Optional[np.dtype[Any]]],
+        *,
+        hashes: bool = True,
+        meanwhile: Optional[Callable[[], None]] = None,
     ) -> Measured:
-        """Hash them, unless told not to, and compute the statistics of those that have a dtype."""
+        """Hash them, unless told not to, and compute the statistics of those that have a dtype.
+
+        meanwhile: called once on this thread while others begin. What it raises is raised when they have ended.
+        """

@@ -10,7 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Callable
 
+import numpy as np
 import pytest
+import xxhash
 
 torch = pytest.importorskip("torch")
 
@@ -37,9 +39,9 @@ def teams(monkeypatch: pytest.MonkeyPatch) -> list[Team]:
             self.tensors = 0
             made.append(self)
 
-        def measure(self, memory: Any, dtypes: Any, *, hashes: bool = True) -> Measured:
+        def measure(self, memory: Any, dtypes: Any, **how: Any) -> Measured:
             self.tensors += len(memory)
-            return super().measure(memory, dtypes, hashes=hashes)
+            return super().measure(memory, dtypes, **how)
 
     monkeypatch.setattr(_session, "Team", ReadyTeam)
     monkeypatch.setattr(_session, "cpu_count", lambda: 1)
@@ -127,6 +129,32 @@ def test_a_function_runs_on_each_thread_of_pytorch() -> None:
     assert [argument for _, argument in seen] == [7, 7, 7, 8, 8, 8]
     assert {thread for thread, _ in seen[:3]} == {thread for thread, _ in seen[3:]}, "they are kept, not made anew"
     assert len({thread for thread, _ in seen}) == 3
+
+
+@needs_team
+def test_python_runs_beside_the_hashes(teams: list[Any]) -> None:
+    """Here, also operators: what runs meanwhile may set off anything."""
+    parallel = _openmp.openmp_parallel()
+    assert parallel is not None
+    team = Team(parallel)
+    team.prepare()
+    before = torch.get_num_threads()
+    ones, zeros = torch.ones(1 << 20), torch.zeros(3)
+    memory = [(one.data_ptr(), one.nbytes, one.numpy().tobytes) for one in (ones, zeros)]
+    seen: list[tuple[int, float]] = []
+    try:
+        torch.set_num_threads(3)
+        for _ in range(20):
+            found = team.measure(
+                memory,
+                [np.dtype(np.float32)] * 2,
+                meanwhile=lambda: seen.append((threading.get_ident(), torch.ones(1 << 20).add(1).sum().item())),
+            )
+            assert found.digests() == [xxhash.xxh3_128_digest(one.numpy().tobytes()) for one in (ones, zeros)]
+            assert (found.statistics(0).mean, found.statistics(1).zero) == (1.0, 3)
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [(threading.get_ident(), 2.0 * (1 << 20))] * 20
 
 
 @needs_team

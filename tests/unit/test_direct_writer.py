@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from host_dumps import in_memory, item, line, lines_of, model_directory, noise, 
 
 from ascend_dump.analysis.statistics import Statistics, statistics
 from ascend_dump.writing import DirectWriter, HostWriter, Item, Payload
+from ascend_dump.writing.append_file import AppendFile
 from ascend_dump.writing.store import Store
 from ascend_dump.writing.team import Memory
 
@@ -155,9 +156,16 @@ class PatientTeam:
         pass
 
     def measure(
-        self, memory: Sequence[Memory], dtypes: Sequence[Optional[np.dtype[Any]]], *, hashes: bool = True
+        self,
+        memory: Sequence[Memory],
+        dtypes: Sequence[Optional[np.dtype[Any]]],
+        *,
+        hashes: bool = True,
+        meanwhile: Optional[Callable[[], None]] = None,
     ) -> PatientlyMeasured:
         self.given.append(len(memory))
+        if meanwhile is not None:
+            meanwhile()
         return PatientlyMeasured([ctypes.string_at(address, nbytes) for address, nbytes, _ in memory], dtypes)
 
 
@@ -168,9 +176,12 @@ class PatientlyMeasured(NamedTuple):
     def digests(self) -> list[bytes]:
         return list(map(xxhash.xxh3_128_digest, self.data))
 
-    def statistics(self, i: int) -> Optional[Statistics]:
+    def has_statistics(self, i: int) -> bool:
         dtype = self.dtypes[i]
-        return statistics(np.frombuffer(self.data[i], dtype)) if dtype is not None and dtype.kind == "f" else None
+        return dtype is not None and dtype.kind == "f"
+
+    def statistics(self, i: int) -> Statistics:
+        return statistics(np.frombuffer(self.data[i], self.dtypes[i]))
 
 
 @pytest.mark.parametrize("settings", [{}, {"tensors": False, "stats": STATS}, {"stats": STATS}])
@@ -243,9 +254,7 @@ def test_the_table_names_operators_of_one_number(tmp_path: Path) -> None:
 
 def test_a_team_that_fails_is_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class BrokenTeam(PatientTeam):
-        def measure(
-            self, memory: Sequence[Memory], dtypes: Sequence[Optional[np.dtype[Any]]], *, hashes: bool = True
-        ) -> PatientlyMeasured:
+        def measure(self, *args: Any, **kwargs: Any) -> PatientlyMeasured:
             raise OSError("no threads today")
 
     writer = DirectWriter(model_directory(tmp_path), metadata={}, tensors=False, stats=STATS, team=BrokenTeam())
@@ -256,6 +265,93 @@ def test_a_team_that_fails_is_done_without(tmp_path: Path, caplog: pytest.LogCap
     assert writer.failure is None
     assert ["no threads today" in one.getMessage() for one in caplog.records] == [True]
     assert [one["stats"][0] for one in lines_of(tmp_path)] == [10, 20, 10, 20]
+
+
+def test_lines_are_written_while_the_next_tensors_are_hashed(tmp_path: Path) -> None:
+    class WatchedTeam(PatientTeam):
+        def measure(
+            self, *args: Any, meanwhile: Optional[Callable[[], None]] = None, **kwargs: Any
+        ) -> PatientlyMeasured:
+            before = len(lines_of(tmp_path))
+            measured = super().measure(*args, meanwhile=meanwhile, **kwargs)
+            seen.append((before, len(lines_of(tmp_path))))
+            return measured
+
+    seen: list[tuple[int, int]] = []
+    writer = DirectWriter(model_directory(tmp_path), metadata={}, tensors=False, stats=STATS, team=WatchedTeam())
+    writer.begin_step(0)
+    for number in range(450):
+        put(writer, item(f"{number}", noise(number, 9)))
+    assert seen == [(0, 0), (0, 200)], "the first has no lines before it"
+    writer.flush()
+    assert len(lines_of(tmp_path)) == 450
+    writer.close()
+    names = [one["op_name"] for one in lines_of(tmp_path)]
+    assert names == [f"{number}" for number in range(450)]
+    assert all(len(one["stats"]) == 11 for one in lines_of(tmp_path))
+
+
+def test_lines_of_what_was_read_survive_what_cannot_be_written(tmp_path: Path) -> None:
+    """A tensor finds no room, and nothing else goes wrong."""
+    team = PatientTeam()
+    writer = DirectWriter(model_directory(tmp_path), metadata={}, max_bytes=3000, team=team)
+    writer.begin_step(0)
+    for number in range(3):
+        put(writer, item(f"{number}", noise(number, 100)))
+        put(writer, item(f"again{number}", noise(number, 100)))
+    writer.flush()
+    put(writer, item("large", noise(9, 5000)))
+    writer.close()
+    assert writer.failure is not None
+    assert writer.failure.code == "AD503"
+    assert len(lines_of(tmp_path)) == 6
+
+
+@pytest.mark.parametrize("calls", [True, False])
+def test_a_full_disk_is_told_once_when_lines_are_written_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, calls: bool
+) -> None:
+    class Lazy(PatientTeam):
+        def measure(
+            self, *args: Any, meanwhile: Optional[Callable[[], None]] = None, **kwargs: Any
+        ) -> PatientlyMeasured:
+            return super().measure(*args, meanwhile=meanwhile if calls else None, **kwargs)
+
+    writer = DirectWriter(model_directory(tmp_path), metadata={}, tensors=False, stats=STATS, team=Lazy())
+    writer.begin_step(0)
+    for number in range(250):
+        put(writer, item(f"{number}", noise(number, 9)))
+
+    def full(self: AppendFile, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(AppendFile, "append", full)
+    with caplog.at_level(logging.WARNING, "ascend_dump"):
+        for number in range(250):
+            put(writer, item(f"{number}", noise(number, 9)))
+        writer.close()
+    assert writer.failure is not None
+    assert writer.failure.code == "AD502"
+    assert len(caplog.records) == 1
+    assert writer.records == 0
+
+
+def test_an_interrupt_while_lines_are_written_reaches_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = DirectWriter(model_directory(tmp_path), metadata={}, tensors=False, stats=STATS, team=PatientTeam())
+    writer.begin_step(0)
+    for number in range(250):
+        put(writer, item(f"{number}", noise(number, 9)))
+
+    def interrupted(self: AppendFile, data: bytes) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(AppendFile, "append", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        writer.flush()
+    assert writer.failure is not None
+    writer.close()
 
 
 def test_a_forked_child_lets_go_of_what_waits(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 import platform
 import threading
@@ -56,7 +57,7 @@ def scanned(team: Team, arrays: list[np.ndarray], *, hashed: bool) -> list[Optio
     found = team.measure([memory(one) for one in arrays], [one.dtype for one in arrays], hashes=hashed)
     if hashed:
         assert found.digests() == [xxhash.xxh3_128_digest(one.tobytes()) for one in arrays]
-    return [found.statistics(i) for i in range(len(arrays))]
+    return [found.statistics(i) if found.has_statistics(i) else None for i in range(len(arrays))]
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
@@ -111,6 +112,69 @@ def test_values_beyond_the_range_of_a_sum(team: Team) -> None:
         assert found == statistics(array)
         assert found is not None
         assert found.mean == pytest.approx(1e300)
+
+
+def test_the_memory_is_needed_only_as_it_is_measured(team: Team) -> None:
+    arrays = [np.full(600_000, 1e300), np.full(9, 1e-200), np.zeros(5), np.array([1.0, math.nan]), np.arange(70_000.0)]
+    expected = [repr(statistics(array)) for array in arrays]
+    for hashed in (False, True):
+        copies = [array.copy() for array in arrays]
+        found = team.measure([memory(one) for one in copies], [one.dtype for one in copies], hashes=hashed)
+        for one in copies:
+            one.fill(7)
+        assert [repr(found.statistics(i)) for i in range(len(copies))] == expected
+
+
+@pytest.mark.parametrize("count", [0, 1, 40])
+def test_something_is_done_meanwhile_once_and_here(team: Team, count: int) -> None:
+    arrays = [np.arange(1000.0 + i) for i in range(count)]
+    here = []
+    found = team.measure(
+        [memory(one) for one in arrays],
+        [one.dtype for one in arrays],
+        meanwhile=lambda: here.append((threading.get_ident(), gc.isenabled())),
+    )
+    assert here == [(threading.get_ident(), False)], "memory that is read must not be let go by a finalizer"
+    assert gc.isenabled()
+    assert found.digests() == [xxhash.xxh3_128_digest(one.tobytes()) for one in arrays]
+
+
+def test_it_is_done_on_a_thread_of_the_team(team: Team) -> None:
+    """That of the caller works as well, as threads of OpenMP do."""
+    inside = []
+
+    def on_these_two(function: int, argument: int) -> None:
+        other = threading.Thread(target=_CALL(function), args=(argument,))
+        other.start()
+        inside.append("begin")
+        _CALL(function)(argument)
+        inside.append("end")
+        other.join()
+
+    array = np.arange(1 << 20)
+    found = Team(on_these_two).measure([memory(array)], [None], meanwhile=lambda: inside.append("meanwhile"))
+    assert inside == ["begin", "meanwhile", "end"]
+    assert found.digests() == [xxhash.xxh3_128_digest(array.tobytes())]
+
+
+def test_what_is_raised_meanwhile_is_raised_when_all_is_done(team: Team) -> None:
+    ended = []
+
+    def parallel(function: int, argument: int) -> None:
+        _CALL(function)(argument)
+        ended.append(True)
+
+    def fail() -> None:
+        raise KeyboardInterrupt
+
+    gc.disable()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Team(parallel).measure([memory(np.arange(5))], [None], meanwhile=fail)
+        assert not gc.isenabled(), "as it was"
+    finally:
+        gc.enable()
+    assert ended
 
 
 def test_other_types_are_left_to_others(team: Team) -> None:
