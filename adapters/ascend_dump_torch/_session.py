@@ -25,6 +25,7 @@ from ascend_dump.writing import DirectWriter, HostWriter, Item, Run, Writer
 from ascend_dump_torch import _stack
 from ascend_dump_torch._devices import cpu_count
 from ascend_dump_torch._eager import force_eager
+from ascend_dump_torch._heap import Reserve
 from ascend_dump_torch._layers import LayerFilter
 from ascend_dump_torch._mode import RecordMode
 from ascend_dump_torch._names import Tracker
@@ -36,6 +37,8 @@ __all__ = ["Session"]
 
 log = logging.getLogger("ascend_dump")
 
+#: Bytes of tensors in a row of recorded steps, before it is worth to keep memory for more.
+_UNRESERVED = 32 << 20
 _ALL_STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 
 
@@ -89,6 +92,8 @@ class Session:
             max_bytes=request.max_bytes,
         )
         self.tensors = Tensors(self._writer, whole=with_stats, rehash=bool(request.options.get("rehash", False)))
+        self._reserve = Reserve()
+        self._unreserved = _UNRESERVED
         self._mode = RecordMode(self)
         if target is not None:
             self._watch = Watch(target, self._target_called)
@@ -173,9 +178,11 @@ class Session:
             undo.callback(register_module_forward_hook(self._module_returned, always_call=True).remove)
             undo.enter_context(force_eager())
             undo.enter_context(MemoryGuard(self))
+            undo.callback(self._reserve.give_back)
             _stack.insert(self._mode)
             undo.callback(self._take_mode_out)
             self._undo = undo.pop_all()
+        self._unreserved = _UNRESERVED
         self.recording = True
 
     def _disarm_step(self) -> None:
@@ -208,6 +215,11 @@ class Session:
     def write(self, items: list[Item]) -> None:
         new_bytes, self.tensors.new_bytes = self.tensors.new_bytes, 0
         self._writer.put(items, new_bytes)
+        self._unreserved -= new_bytes
+        if self._unreserved < 0:
+            # Not for small programs, which it would take longer than it spares.
+            self._unreserved = sys.maxsize
+            self._reserve.take()
         if self._writer.failure is not None:
             self.recording = False
 
