@@ -19,7 +19,7 @@ from ascend_dump.analysis import _statistics_kernels as kernels
 from ascend_dump.analysis._numba_primitives import inner
 from ascend_dump.analysis._statistics_merge import ORDINARY
 
-__all__ = ["FLOATS", "FUNCTIONS", "HASH", "JOB", "PART", "ROW", "UNUSUAL", "work"]
+__all__ = ["FLOATS", "FUNCTIONS", "HASH", "JOB", "MEANWHILE", "PART", "PYTHON", "RAISED", "ROW", "UNUSUAL", "work"]
 
 #: What a job does: scan a part that holds floats of a type, by the position of its name here; hash; or do both, which
 #: is HASH and 1 and that position, for all parts of a tensor.
@@ -42,12 +42,16 @@ FUNCTIONS = (
     ("XXH3_128bits_digest",),
     ("XXH3_freeState",),
 )
+#: The functions of Python whose addresses `work` is given. A callback of ctypes would lose what a signal handler raises
+#: as Python begins.
+PYTHON = ("PyGILState_Ensure", "PyObject_CallObject", "Py_DecRef", "PyErr_Fetch", "PyGILState_Release")
 #: 64-bit integers of what `work` is given: jobs taken, jobs there are, whether a scan found sums that are not ordinary;
-#: addresses of jobs and results; a function that one thread calls before it takes jobs, or 0, and that thread; the
-#: function that tells a thread which it is, and `FUNCTIONS`.
-_HEAD = 8 + len(FUNCTIONS)
-#: The position of the third.
-UNUSUAL = 2
+#: addresses of jobs and results; a Python object that one thread calls before it takes jobs, 0 if none or when that is
+#: done, what it raised as `PyErr_Fetch` gives it, and that thread; the function that tells a thread which it is,
+#: `PYTHON`, and `FUNCTIONS`.
+_HEAD = 11 + len(PYTHON) + len(FUNCTIONS)
+#: Positions of some.
+UNUSUAL, MEANWHILE, RAISED = 2, 5, 6
 
 
 _array: Any = vars(numba)["carray"]
@@ -137,14 +141,25 @@ def _scan(kind: Any, address: Any, nbytes: Any, result: Any) -> Any:
     return not (1 / ORDINARY < squares < ORDINARY or poszero + negzero == count)
 
 
+@inner()
+def _call_python(head: Any, given: Any) -> None:
+    ensure, call, let_go, fetch, release = given[11], given[12], given[13], given[14], given[15]
+    held = _call(ensure, ())
+    _call(let_go, (_call(call, (given[MEANWHILE], 0)),))
+    raised = head + 8 * RAISED
+    _call(fetch, (raised, raised + 8, raised + 16))
+    given[MEANWHILE] = 0
+    _call(release, (held,))
+
+
 def _work(head: Any) -> None:
     given = _array(_pointer(head), _HEAD, np.int64)
     count = given[1]
     jobs = _array(_pointer(given[3]), (count, JOB), np.int64)
-    results, meanwhile, thread, current = given[4], given[5], given[6], given[7]
-    hash_all, create, reset, update, digest, free = given[8], given[9], given[10], given[11], given[12], given[13]
-    if meanwhile != 0 and _call(current, ()) == thread:
-        _call(meanwhile, ())
+    results, thread, current = given[4], given[9], given[10]
+    hash_all, create, reset, update, digest, free = given[16], given[17], given[18], given[19], given[20], given[21]
+    if given[MEANWHILE] != 0 and _call(current, ()) == thread:
+        _call_python(head, given)
     state = 0
     while True:
         i = _take(head)

@@ -6,9 +6,11 @@ Threads of our own would take CPUs from the operators, whose threads wait busily
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import logging
 import math
+import os
 import platform
 import threading
 from array import array
@@ -36,7 +38,8 @@ _TWO_REGISTERS = frozenset(("x86_64", "aarch64"))
 _LARGE = 16 << 20
 
 _CallsInParallel = Callable[[int, int], None]
-_Callback = ctypes.CFUNCTYPE(None)
+#: Raises what it is given. It takes over the references, as `PyErr_Fetch` gives them.
+_raise = ctypes.PYFUNCTYPE(None, *[ctypes.c_void_p] * 3)(("PyErr_Restore", ctypes.pythonapi))
 
 
 class _Compiled(NamedTuple):
@@ -49,12 +52,16 @@ class _Compiled(NamedTuple):
     job: int
     row: int
     unusual: int
+    meanwhile: int
+    raised: int
     #: What owns the code at these addresses.
     owners: tuple[Any, ...]
 
 
 #: What `prepare` found to work in this process.
 _proven: Optional[_Compiled] = None
+#: Whether garbage is not collected for a moment because of `_without_collection`.
+_paused = False
 
 
 class Team:
@@ -101,36 +108,29 @@ class Team:
         return _measure(self._compiled, self._parallel, memory, dtypes, hashes=hashes, meanwhile=meanwhile)
 
 
-class _Beside:
-    """A Python function as a C function, that is called at most once, and what it raised."""
-
-    def __init__(self, function: Callable[[], None]) -> None:
-        self._function: Optional[Callable[[], None]] = function
-        self._raised: Optional[BaseException] = None
-        self._callback = _Callback(self._call)
-        self.address = _address(self._callback)
-
-    def finish(self) -> None:
-        """Call the function if nobody has, and raise what it raised. Nobody may call `address` from now on."""
-        self._call()
-        del self._callback  # which refers to this object
-        if self._raised is not None:
-            raise self._raised
-
-    def _call(self) -> None:
-        function, self._function = self._function, None
-        if function is None:
-            return
-        # A finalizer may let go of the memory that others read at this moment.
-        collects = gc.isenabled()
+def _without_collection(function: Callable[[], None]) -> None:
+    """Call a function. A finalizer in it may let go of the memory that others read at this moment."""
+    global _paused
+    collects = gc.isenabled()
+    try:
+        _paused = collects
         gc.disable()
-        try:
-            function()
-        except BaseException as error:
-            self._raised = error
-        finally:
-            if collects:
-                gc.enable()
+        function()
+    finally:
+        if collects:
+            gc.enable()
+        _paused = False
+
+
+def _collect_in_child() -> None:
+    """Another thread forked, and here nobody returns from the above."""
+    global _paused
+    if _paused:
+        gc.enable()
+        _paused = False
+
+
+os.register_at_fork(after_in_child=_collect_in_child)
 
 
 def _let_go() -> Any:
@@ -197,6 +197,7 @@ def _compile() -> _Compiled:
     library = ctypes.PyDLL(native.__file__)
     # What Python's numbers of threads are, where there is one.
     functions = [_address(ctypes.PyDLL(None).pthread_self)]
+    functions += (_address(getattr(ctypes.pythonapi, name)) for name in jobs.PYTHON)
     for names in jobs.FUNCTIONS:
         function = next(filter(None, (getattr(library, name, None) for name in names)), None)
         if function is None:
@@ -214,6 +215,8 @@ def _compile() -> _Compiled:
         jobs.JOB,
         jobs.ROW,
         jobs.UNUSUAL,
+        jobs.MEANWHILE,
+        jobs.RAISED,
         (library, jobs),
     )
 
@@ -269,13 +272,17 @@ def _measure(
     todo = array("q", jobs)
     found = array("d", bytes(8 * compiled.row * row))
     unusual = False
-    beside = None if meanwhile is None else _Beside(meanwhile)
+    beside = None if meanwhile is None else functools.partial(_without_collection, meanwhile)
     if jobs:
         places = (0, todo.buffer_info()[0], found.buffer_info()[0])
-        first = (0, 0) if beside is None else (beside.address, threading.get_ident())
+        first = (0 if beside is None else id(beside), 0, 0, 0, threading.get_ident())
         head = array("q", (0, len(jobs) // compiled.job, *places, *first, *compiled.functions))
         parallel(compiled.work, head.buffer_info()[0])
         unusual = bool(head[compiled.unusual])
+        if head[compiled.raised]:
+            _raise(*head[compiled.raised : compiled.raised + 3])
+        if not head[compiled.meanwhile]:
+            beside = None
     if beside is not None:
-        beside.finish()
+        beside()
     return Measured(memory, dtypes, found, rows, compiled.row, unusual)

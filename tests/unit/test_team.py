@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import gc
 import math
+import os
 import platform
+import signal
 import threading
 from importlib.util import find_spec
 from typing import Any, Optional
@@ -175,6 +177,56 @@ def test_what_is_raised_meanwhile_is_raised_when_all_is_done(team: Team) -> None
     finally:
         gc.enable()
     assert ended
+
+
+def test_what_a_signal_handler_raises_as_python_begins_is_not_lost(team: Team) -> None:
+    numba: Any = pytest.importorskip("numba")
+    send: Any = ctypes.CDLL(None)["raise"]
+    send.argtypes = [ctypes.c_int]
+
+    class Stopped(Exception):
+        pass
+
+    def stop(number: int, frame: Any) -> None:
+        raise Stopped
+
+    def parallel(function: int, argument: int) -> None:
+        run = _CALL(function)
+
+        @numba.cfunc("void(int64)")
+        def signalled(argument: int) -> None:
+            send(number)
+            run(argument)
+
+        signalled.ctypes(argument)
+
+    number = int(signal.SIGUSR1)
+    before = signal.signal(number, stop)
+    try:
+        with pytest.raises(Stopped):
+            Team(parallel).measure([memory(np.arange(5))], [None], meanwhile=lambda: None)
+    finally:
+        signal.signal(number, before)
+    assert gc.isenabled()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_child_that_is_forked_meanwhile_collects_garbage(team: Team) -> None:
+    status = []
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            os._exit(not gc.isenabled())
+        status.append(os.waitpid(child, 0)[1])
+
+    def fork_elsewhere() -> None:
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
+
+    team.measure([memory(np.arange(5))], [None], meanwhile=fork_elsewhere)
+    assert status == [0]
 
 
 def test_other_types_are_left_to_others(team: Team) -> None:
