@@ -26,8 +26,8 @@ class Writer(ABC):
 
     tensors    write values; otherwise only the index
     stats      names of `Statistics` fields to record, empty for none
-    max_bytes  stop before more bytes of tensors than this are written; without `tensors` when the
-               index and statistics have about this size
+    max_bytes  stop before more bytes of tensors than this are written, with what the files hold besides from
+               1 MiB on; without `tensors` when the index and statistics have about this size
     limits     when a shard is full
     team       hashes and sums up several tensors at once
 

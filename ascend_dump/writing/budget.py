@@ -29,8 +29,8 @@ class Budget:
         """Raise WriteError when `nbytes` more than the `written` ones are too many (AD503, AD502)."""
         if self._max_bytes is not None and written + nbytes > self._max_bytes:
             raise WriteError(
-                f"max_bytes={self._max_bytes} would be exceeded: {written} bytes are written and the next tensor has "
-                f"{nbytes}; the capture stops, the run goes on",
+                f"max_bytes={self._max_bytes} would be exceeded: {written} bytes are written"
+                f"{f' and the next tensor has {nbytes}' if nbytes else ''}; the capture stops, the run goes on",
                 hint="raise max_bytes, or select fewer steps or layers",
                 code="AD503",
             )

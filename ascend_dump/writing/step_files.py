@@ -51,7 +51,7 @@ class StepFiles:
         self._encoder = msgspec.json.Encoder()
         # The index of an earlier visit to this step is continued, its shards are not touched.
         taken = (SHARD.fullmatch(f"{step}/{name}") for name in os.listdir(directory))
-        self.next_shard = max(next_shard, *(int(one[2][8:-12]) + 1 for one in taken if one), 0)
+        self.next_shard = self._first_shard = max(next_shard, *(int(one[2][8:-12]) + 1 for one in taken if one), 0)
         self._csv: Optional[AppendFile] = None
         with contextlib.ExitStack() as opened:
             self._index = AppendFile(directory / INDEX)
@@ -72,6 +72,11 @@ class StepFiles:
     def text_bytes(self) -> int:
         """Sizes of the files that are not shards."""
         return self._index.nbytes + (self._csv.nbytes if self._csv is not None else 0)
+
+    @property
+    def header_bytes(self) -> int:
+        """Room that the shards of this visit reserve."""
+        return (self.next_shard - self._first_shard) * (8 + self._limits.room)
 
     def append(self, name: str, dtype: str, shape: tuple[int, ...], data: Buffer, nbytes: int) -> tuple[str, int]:
         """Store one tensor; returns its shard, as lines name it, and its offset. Raises OSError."""

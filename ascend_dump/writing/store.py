@@ -30,6 +30,8 @@ log = logging.getLogger("ascend_dump")
 #: Distinct tensors whose place is remembered (about 200 bytes each), and whose statistics are.
 _KNOWN_PLACES = 1 << 20
 _KNOWN_STATS = 1 << 15
+#: Bytes besides those of tensors that do not count for `max_bytes`; many short steps have more than their tensors.
+_FREE = 1 << 20
 #: Bytes of a tensor that are scanned sooner than it takes to begin.
 _SMALL = 16 << 10
 #: A digest, the type of the elements, and `Payload.strided`.
@@ -73,7 +75,7 @@ class Store:
         self._step: Optional[int] = None
         self._files: Optional[StepFiles] = None
         self._closed_records = 0
-        self._closed_text_bytes = 0
+        self._closed_text_bytes = self._closed_header_bytes = 0
         self._next_shards: dict[int, int] = {}
         self._places: Recent[bytes, tuple[str, int]] = Recent(_KNOWN_PLACES)
         #: Whether most bytes of the last tensors that were measured together came for the first time.
@@ -188,7 +190,7 @@ class Store:
         if self._tensors:
             place = self._places.get(payload.digest)
             if place is None:
-                self._budget.check(self.bytes_written, payload.nbytes)
+                self._budget.check(self._spent(), payload.nbytes)
                 name = f"{line.op_name}.{line.io}.{line.index}"
                 place = self._open().append(name, payload.dtype, payload.shape, payload.view(), payload.nbytes)
                 self._places.put(payload.digest, place)
@@ -217,8 +219,7 @@ class Store:
             nbytes += line.nbytes
             lines.append(line)
         files = self._open()
-        if not self._tensors:
-            self._budget.check(self._closed_text_bytes + files.text_bytes, 0)
+        self._budget.check(self._spent(), 0)
         files.add(lines)
         return nbytes
 
@@ -236,6 +237,7 @@ class Store:
             finally:
                 self._next_shards[files.step] = files.next_shard
                 self._closed_text_bytes += files.text_bytes
+                self._closed_header_bytes += files.header_bytes
                 self._closed_records += files.records
                 self._files = None
 
@@ -262,6 +264,14 @@ class Store:
     def _note_skipped(self, reason: str, line: Line) -> None:
         self.skipped[reason] += 1
         self.first_skipped.setdefault(reason, f"{line.op_name}.{line.io}.{line.index}")
+
+    def _spent(self) -> int:
+        """What counts for `max_bytes`."""
+        files = self._files
+        besides = self._closed_text_bytes + self._closed_header_bytes
+        if files is not None:
+            besides += files.text_bytes + files.header_bytes
+        return self.bytes_written + max(0, besides - _FREE) if self._tensors else besides
 
     def _open(self) -> StepFiles:
         if self._files is None:

@@ -443,6 +443,18 @@ def test_max_bytes_counts_distinct_tensors_exactly(
     assert all(open_shards(tmp_path).values())
 
 
+def test_max_bytes_limits_what_many_short_steps_have_besides_their_tensors(tmp_path: Path, directory: Path) -> None:
+    writer = HostWriter(directory, metadata={}, max_bytes=1_000_000)
+    for step in range(100):
+        write_step(writer, step, item("op", noise(step, 2)))
+    writer.close()
+    assert writer.failure is not None
+    assert writer.failure.code == "AD503"
+    written = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    assert 1_000_000 < written < 3_000_000
+    assert len(list(open_dump(tmp_path))) == writer.records
+
+
 def test_max_bytes_limits_statistics_too(tmp_path: Path, directory: Path) -> None:
     writer = HostWriter(directory, metadata={}, tensors=False, stats=("max",), max_bytes=100_000)
     writer.begin_step(0)
