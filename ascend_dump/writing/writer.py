@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 from ascend_dump._errors import WriteError
@@ -26,6 +26,8 @@ _ITEM_BYTES = 1024
 #: Records are handed to the writer in batches of about this size.
 _BATCH_BYTES = 4 << 20
 _BATCH_ITEMS = 100
+#: A smaller batch waits at most this long: the program may hang and then be killed.
+_IDLE_SECONDS = 0.5
 _Task = Union[list[Item], threading.Event, "_Step", None]
 
 
@@ -176,7 +178,11 @@ class HostWriter(Writer):
     def _run(self) -> None:
         self._attempt(self._store.prepare)
         while True:
-            task = self._queue.get()
+            try:
+                task = self._queue.get(timeout=None if self._store.step is None else _IDLE_SECONDS)
+            except Empty:
+                self._send()
+                continue
             self._attempt(self._do, task)
             if isinstance(task, threading.Event):
                 task.set()

@@ -85,3 +85,28 @@ def test_killed_at_a_random_moment(tmp_path: Path, nursery: subprocess.Popen[str
     complete = sum(path.read_bytes().count(b"\n") for path in tmp_path.rglob("index.jsonl"))
     # A line may lack its newline only.
     assert 0 < complete <= records <= complete + 1
+
+
+def test_killed_while_it_hangs(tmp_path: Path) -> None:
+    """What ran before is there, however little it is."""
+    program = """
+import sys, time
+from pathlib import Path
+from ascend_dump.writing import HostWriter, Item, Line, Payload
+
+writer = HostWriter(Path(sys.argv[1]), metadata={})
+writer.begin_step(0)
+for number in range(3):
+    line = Line(number, "t", f"op{number}", "output", 0, 1, "uint8", (7,), 7, stride=(1,))
+    writer.put([Item(line, Payload(b"content", 0, 7, "uint8", (7,)))], 7)
+time.sleep(60)
+"""
+    index = model_directory(tmp_path) / "0" / "index.jsonl"
+    with subprocess.Popen([sys.executable, "-c", program, str(index.parents[1])]) as process:
+        try:
+            end = time.monotonic() + 30
+            while not (index.exists() and index.stat().st_size) and time.monotonic() < end:
+                time.sleep(0.05)
+        finally:
+            process.kill()
+    assert [record.numpy().tobytes() for record in open_dump(tmp_path)] == [b"content"] * 3
