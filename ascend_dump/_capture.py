@@ -21,7 +21,7 @@ from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, Con
 from ascend_dump._log import give_messages_a_name
 from ascend_dump._paths import holds_files, make_private_directory
 from ascend_dump._problem import Problem
-from ascend_dump._rank import current_rank
+from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest, unknown_name
 from ascend_dump._steps import StepsLike
 
@@ -289,12 +289,11 @@ class Capture:
         self._report_problems()
         rank = current_rank()
         make_private_directory(self.request.path)
-        if rank.rank in self.request.ranks:
+        if is_selected(rank, self.request.ranks):
             self._session = adapter.start(self.request, self._target)
             self._path = adapter.root(self._session)
             _running.add(self)
         else:
-            log.info("rank %d is not among ranks=%s: nothing is captured here", rank.rank, self.request.ranks)
             self._path = self.request.path / rank.level
         self._adapter = adapter
         self._step = 0

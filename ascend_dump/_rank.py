@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
+from collections.abc import Container
 from typing import NamedTuple
 
-__all__ = ["Rank", "current_rank"]
+__all__ = ["Rank", "current_rank", "is_selected"]
+
+log = logging.getLogger("ascend_dump")
 
 #: Variables of torchrun, of Ascend's rank tables and msrun, of Open MPI: the rank, then the world size by any name.
 _VARIABLES = (
@@ -42,3 +46,19 @@ def current_rank() -> Rank:
                 return Rank(number, max(int(os.environ[world]), number + 1))
         return Rank(number, number + 1)
     return Rank(0, 1)
+
+
+def is_selected(rank: Rank, ranks: Container[int]) -> bool:
+    """Whether this process is to be captured; warns, at rank 0, where none of the run is."""
+    if rank.rank in ranks:
+        return True
+    if rank.rank or any(one in ranks for one in range(rank.world)):
+        log.info("rank %d is not among ranks=%s: nothing is captured here", rank.rank, ranks)
+    else:
+        log.warning(
+            "nothing is captured: ranks=%s selects none of the %d of this run [AD303]\n"
+            "Hint: ranks count from 0; start the capture after the process group, or by a launcher that sets RANK",
+            ranks,
+            rank.world,
+        )
+    return False

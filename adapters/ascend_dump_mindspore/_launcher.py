@@ -10,7 +10,7 @@ from ascend_dump._activation import at_exit
 from ascend_dump._adapter import Adapter
 from ascend_dump._errors import ConfigError
 from ascend_dump._paths import make_private_directory
-from ascend_dump._rank import current_rank
+from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest
 from ascend_dump_mindspore._session import Session
 
@@ -29,9 +29,7 @@ def activate(adapter: Adapter, request: DumpRequest) -> None:
         # The program has not chosen its mode yet; should nothing be dumped, this is among the reasons in the end.
         if problem.code != "AD279":
             log.warning("%s", problem)
-    rank = current_rank().rank
-    if rank not in request.ranks:
-        log.info("rank %d is not among ranks=%s: nothing is captured here", rank, request.ranks)
+    if not is_selected(current_rank(), request.ranks):
         return
     make_private_directory(request.path)
     session = Session(request, None)

@@ -11,7 +11,7 @@ from ascend_dump._activation import at_exit
 from ascend_dump._adapter import Adapter
 from ascend_dump._errors import ConfigError
 from ascend_dump._paths import make_private_directory
-from ascend_dump._rank import current_rank
+from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest
 from ascend_dump_tensorflow import _hook
 from ascend_dump_tensorflow._bridge import is_on_npu
@@ -67,9 +67,7 @@ class _Process:
         if self._over or self._session is not None or os.getpid() != self._process:
             return
         self._over = True
-        rank = current_rank().rank
-        if rank not in self._request.ranks:
-            log.info("rank %d is not among ranks=%s: nothing is captured here", rank, self._request.ranks)
+        if not is_selected(current_rank(), self._request.ranks):
             return
         try:
             for problem in self._adapter.check(self._request, None):

@@ -13,7 +13,7 @@ import torch
 from ascend_dump._activation import active_instead_of, at_exit
 from ascend_dump._adapter import Adapter
 from ascend_dump._paths import make_private_directory
-from ascend_dump._rank import current_rank
+from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest
 from ascend_dump.pytorch.calls import keep_hooks_quiet
 from ascend_dump.pytorch.compiled import Root
@@ -69,9 +69,7 @@ class _Process:
                 log.info("the adapter %s dumps this process; ASCEND_DUMP_DISABLED_ADAPTERS leaves one out", instead)
                 self._steps.end()
                 return
-            rank = current_rank().rank
-            if rank not in self._request.ranks:
-                log.info("rank %d is not among ranks=%s: nothing is captured here", rank, self._request.ranks)
+            if not is_selected(current_rank(), self._request.ranks):
                 self._steps.end()
                 return
             make_private_directory(self._request.path)

@@ -9,7 +9,7 @@ from ascend_dump._activation import active_instead_of, at_exit
 from ascend_dump._adapter import Adapter
 from ascend_dump._errors import ConfigError
 from ascend_dump._paths import make_private_directory
-from ascend_dump._rank import current_rank
+from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest
 from ascend_dump.pytorch.calls import keep_hooks_quiet
 from ascend_dump.pytorch.steps import ProcessSteps
@@ -50,9 +50,7 @@ class _Process:
             self._open()
 
     def _open(self) -> None:
-        rank = current_rank().rank
-        if rank not in self._request.ranks:
-            log.info("rank %d is not among ranks=%s: nothing is captured here", rank, self._request.ranks)
+        if not is_selected(current_rank(), self._request.ranks):
             self._steps.end()
             return
         make_private_directory(self._request.path)

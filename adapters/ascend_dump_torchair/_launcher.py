@@ -13,7 +13,7 @@ from ascend_dump._activation import at_exit
 from ascend_dump._adapter import Adapter
 from ascend_dump._errors import ConfigError
 from ascend_dump._paths import make_private_directory
-from ascend_dump._rank import current_rank
+from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest
 from ascend_dump_torchair._hook import Hook
 from ascend_dump_torchair._session import Session
@@ -46,10 +46,9 @@ class _Process:
         if self._session is not None:
             self._session.add(config)
             return
-        rank = current_rank().rank
-        if rank not in self._request.ranks:
-            self._refused = f"rank {rank} is not among ranks={self._request.ranks}"
-            log.info("%s: nothing is captured here", self._refused)
+        rank = current_rank()
+        if not is_selected(rank, self._request.ranks):
+            self._refused = f"rank {rank.rank} is not among ranks={self._request.ranks}"
             return
         problems = self._adapter.check(self._request, config)
         for problem in problems:

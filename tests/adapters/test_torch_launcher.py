@@ -303,6 +303,10 @@ def test_another_rank(launched: Launched, monkeypatch: pytest.MonkeyPatch) -> No
     done = launched.run(program, "--ranks", "0")
     assert done.stderr == ""
     assert not list(launched.dumps.rglob("*.json*"))
+    monkeypatch.setenv("RANK", "0")
+    done = launched.run(program, "--ranks", "2")
+    assert done.stderr.startswith("ascend-dump: nothing is captured: ranks=2 selects none of the 2 of this run [AD303]")
+    monkeypatch.setenv("RANK", "1")
     launched.run(program, "--ranks", "1")
     assert {record.rank for record in launched.dump()} == {1}
     assert [path.name for path in launched.dumps.iterdir()] == ["worldsize2_global_rank1"]

@@ -321,6 +321,17 @@ class TestSelection:
         rows = next(cap.path.rglob("statistic.csv")).read_text().splitlines()
         assert len(rows) == 1 + len(cap.dump())
 
+    def test_ranks_that_the_run_does_not_have(
+        self, dumps: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        for rank, ranks, told in (("0", "1", False), ("0", "2-7", True), ("1", "2-7", False)):
+            monkeypatch.setenv("RANK", rank)
+            caplog.clear()
+            with ascend_dump.capture(path=dumps, ranks=ranks):
+                torch.ones(1) + 1
+            assert ("ranks=2-7 selects none of the 2 of this run [AD303]" in caplog.text) == told
+
     def test_another_rank_writes_nothing(self, dumps: Path) -> None:
         model = net()
         with ascend_dump.capture(model, path=dumps, ranks="1", strict=True) as cap:
