@@ -201,11 +201,21 @@ class LineLoader:
 
         line: Line = record._key
         if line.stats is None:
+            _refuse_packed(record)
             return None
         values: list[Any] = [_number(value, record) for value in line.stats]
         if not isinstance(values[0], int) or values[0] < 0:
             raise CorruptDump(f"{record.label} has statistics of {values[0]} elements", path=record.path)
         return Statistics(*values)
+
+
+def _refuse_packed(record: Record) -> None:
+    from ascend_dump.writing.dtypes import has_values
+
+    if record.dtype is not None and not has_values(record.dtype):
+        raise NotSupported(
+            f"no statistics are defined for {record.dtype}", hint="numpy() gives the bytes as they are stored"
+        )
 
 
 def _number(value: Any, record: Record) -> Any:

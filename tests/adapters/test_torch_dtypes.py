@@ -175,6 +175,10 @@ def test_shell_types_are_read_as_bytes(dumps: Path) -> None:
         found = {record.dtype: record.numpy().view(np.uint8).tolist() for record in dump.select("view_*", io="input")}
         for name in names:
             assert found[name] == list(range(8)), name
+        for record in dump.select("view_*", io="input"):
+            if record.dtype in names:
+                with pytest.raises(ascend_dump.NotSupported, match=f"no statistics are defined for {record.dtype}"):
+                    record.statistics()
 
 
 def test_packed_elements_do_not_reach_past_their_memory(dumps: Path) -> None:
