@@ -277,6 +277,11 @@ class Session:
         self._writer.end_step()
         self._writer.close()
         self.failure = self.failure or self._writer.failure
+        if self._writer.records:
+            # With nothing written they are among `reasons`.
+            for reason in self._layers.reasons():
+                self.note_skipped(reason)
+                log.warning("%s", reason)
         try:
             self._write_manifest()
         except AscendDumpError as error:
@@ -313,8 +318,10 @@ class Session:
             self._watch.remove()
 
     def reasons(self) -> Optional[list[str]]:
-        if self._abandoned or self._superseded or (self.overflow_only and self._step is not None):
+        if self._abandoned or self._superseded:
             return None
+        if self.overflow_only and self._step is not None:
+            return self._layers.reasons() or None
         found = []
         if self._other_threads:
             found.append(

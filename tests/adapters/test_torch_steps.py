@@ -371,10 +371,22 @@ class TestNothingWritten:
 
     def test_no_layer_matches(self, dumps: Path, caplog: pytest.LogCaptureFixture) -> None:
         model = net()
-        with ascend_dump.capture(model, path=dumps, layers=["2/admm_0", "0/*"]):
+        reason = "layers='2/admm_0' matched no operator; nearest: 2/addmm_0"
+        with ascend_dump.capture(model, path=dumps, layers=["2/admm_0", "0/*"]) as cap:
             call(model)
-        assert not [record for record in caplog.records if "wrote nothing" in record.getMessage()]
+        assert [record.getMessage().split(",")[0] for record in caplog.records] == [reason]
+        skipped = json.loads((cap.path / "manifest.json").read_text())["skipped"]
+        assert reason in [one["reason"].split(",")[0] for one in skipped]
         with ascend_dump.capture(model, path=dumps, layers="2/admm_0"):
+            call(model)
+        assert reason in complaint(caplog)
+
+    def test_no_layer_matches_where_nothing_overflows(self, dumps: Path, caplog: pytest.LogCaptureFixture) -> None:
+        model = net()
+        with ascend_dump.capture(model, path=dumps, layers="2/*", scene="overflow"):
+            call(model)
+        assert not caplog.records
+        with ascend_dump.capture(model, path=dumps, layers="2/admm_0", scene="overflow"):
             call(model)
         assert "layers='2/admm_0' matched no operator; nearest: 2/addmm_0" in complaint(caplog)
 
