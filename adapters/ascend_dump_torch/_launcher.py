@@ -101,7 +101,8 @@ class _Process:
             helps = "torch.distributed.run" in sys.modules or multiprocessing.parent_process() is not None
             if not self._steps.begun and not helps and self._process == os.getpid():
                 log.warning(
-                    "ASCEND_DUMP is set, but no torch.nn.Module with parameters was called, so nothing was captured"
+                    "ASCEND_DUMP is set, but this process called no torch.nn.Module with parameters: "
+                    "nothing of it was captured"
                 )
             return
         self._session.stop()
