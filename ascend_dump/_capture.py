@@ -11,7 +11,6 @@ import functools
 import inspect
 import logging
 import os
-import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
@@ -24,6 +23,7 @@ from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest, unknown_name
 from ascend_dump._steps import StepsLike
+from ascend_dump._turns import Turns
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -118,7 +118,7 @@ class Capture:
         self._active = False
         self._step = 0
         self._each_call: Optional[bool] = None
-        self._lock = threading.Lock()
+        self._turns = Turns()
 
     @property
     def path(self) -> Path:
@@ -341,7 +341,7 @@ class _Call:
     def __enter__(self) -> None:
         cap = self._capture
         # A recursive call, or one from a second thread, runs inside the open step.
-        if not cap._lock.acquire(blocking=False):
+        if not cap._turns.take(recorded=cap._session is not None):
             return
         self._mine = "outside"
         try:
@@ -360,7 +360,7 @@ class _Call:
                 cap._adapter_of_session().step(cap._session, number)
             self._mine = "step"
         except BaseException:
-            cap._lock.release()
+            cap._turns.end()
             raise
 
     def __exit__(
@@ -382,7 +382,7 @@ class _Call:
             elif mine == "block":
                 cap.__exit__(kind, error, trace)
         finally:
-            cap._lock.release()
+            cap._turns.end()
 
 
 #: Captures that must be finished when the interpreter exits.

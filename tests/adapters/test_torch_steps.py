@@ -231,6 +231,41 @@ class TestForms:
             assert steps_of(evaluate.capture) == {0, 1}
         assert len(paths) == 2
 
+    def test_calls_beside_a_recorded_one_are_told(self, dumps: Path, caplog: pytest.LogCaptureFixture) -> None:
+        @ascend_dump.capture(path=dumps / "inside")
+        async def add(number: int) -> Any:
+            await asyncio.sleep(0.01)
+            if number:
+                await asyncio.gather(add(number - 1), asyncio.create_task(add(0)))
+            return torch.ones(1) + 1
+
+        async def beside() -> None:
+            await asyncio.gather(add(0), add(0), add(0))
+
+        asyncio.run(add(2))
+        asyncio.run(add(1))
+        add.capture.stop()
+        assert steps_of(add.capture) == {0, 1}
+        assert not caplog.records
+        asyncio.run(beside())
+        add.capture.stop()
+        assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+            "a call of a captured function began while another was recorded"
+        ]
+        caplog.clear()
+
+        @ascend_dump.capture(path=dumps / "thread")
+        def outer() -> None:
+            torch.ones(1) + 1
+            thread = threading.Thread(target=outer)
+            if threading.current_thread() is threading.main_thread():
+                thread.start(), thread.join()
+
+        outer(), outer()
+        outer.capture.stop()
+        assert len(caplog.records) == 1
+        assert steps_of(outer.capture) == {0, 1}
+
     def test_generators_are_refused(self) -> None:
         def batches() -> Iterator[int]:
             yield 1

@@ -19,7 +19,7 @@ ADAPTERS = ROOT / "adapters"
 
 FRAMEWORKS = {"torch", "torch_npu", "torchair", "mindspore", "tensorflow", "npu_bridge", "npu_device", "acl"}
 
-BASE = {"_version", "_errors", "_log", "_problem", "_steps", "_rank", "_paths", "_patterns", "_request"}
+BASE = {"_version", "_errors", "_log", "_problem", "_steps", "_rank", "_paths", "_patterns", "_request", "_turns"}
 HOUSE = {*BASE, "cann", "mindspore", "writing", "reading", "analysis", "report", "_adapter", "_capture", "_activation"}
 #: Each part of the core and the parts it may import.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_problem": set(),
     "_log": set(),
     "_rank": set(),
+    "_turns": set(),
     "_steps": {"_errors"},
     "_paths": {"_errors"},
     "_patterns": {"_errors"},
