@@ -186,14 +186,7 @@ class Capture:
         elif not holds_files(self.path):
             reasons = adapter.reasons(session)
             if reasons is not None:
-                listed = "".join(f"\n  - {reason}" for reason in reasons or ["no selected operator ran in the block"])
-                self._complain(
-                    CaptureError(
-                        f"the capture wrote nothing{listed}",
-                        hint="see cap.problems, and `ascend-dump doctor`",
-                        code="AD303",
-                    )
-                )
+                self._complain(_nothing_written(reasons or ["no selected operator ran in the block"]))
 
     def step(self) -> None:
         """Begin the next step, where neither a model nor a decorated function tells steps apart.
@@ -352,6 +345,7 @@ class _Call:
             number = cap._step
             cap._step += 1
             if number not in cap.request.steps:
+                _running.add(cap)
                 return
             if not cap._active:
                 cap._arm()
@@ -363,12 +357,7 @@ class _Call:
             cap._turns.end()
             raise
 
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         cap, mine = self._capture, self._mine
         if not mine:
             return
@@ -385,6 +374,12 @@ class _Call:
             cap._turns.end()
 
 
+def _nothing_written(reasons: list[str]) -> CaptureError:
+    listed = "".join(f"\n  - {reason}" for reason in reasons)
+    hint = "see cap.problems, and `ascend-dump doctor`"
+    return CaptureError(f"the capture wrote nothing{listed}", hint=hint, code="AD303")
+
+
 #: Captures that must be finished when the interpreter exits.
 _running: set[Capture] = set()
 
@@ -393,6 +388,9 @@ _running: set[Capture] = set()
 def _stop_all() -> None:
     for cap in tuple(_running):
         try:
+            if cap._path is None:  # a decorated function, none of whose calls was selected
+                give_messages_a_name()
+                log.warning("%s", _nothing_written([f"steps={cap.request.steps} was not reached: {cap._step} calls"]))
             cap.stop()
         except Exception as error:
             log.warning("%s", error)

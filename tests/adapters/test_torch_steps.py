@@ -404,6 +404,21 @@ class TestNothingWritten:
             call(model), call(model)
         assert "steps=5|7 was not reached: 2 steps ran" in complaint(caplog)
 
+    @pytest.mark.parametrize("steps", ["5", "1"])
+    def test_step_of_a_decorated_function_never_reached(self, dumps: Path, steps: str) -> None:
+        program = f"""
+import torch, ascend_dump
+@ascend_dump.capture(path={str(dumps)!r}, steps={steps!r})
+def add(x):
+    return x + 1
+for _ in range(3):
+    add(torch.ones(1))
+"""
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ)
+        expected = "ascend-dump: the capture wrote nothing\n  - steps=5 was not reached: 3 calls [AD303]\n"
+        assert done.returncode == 0
+        assert done.stderr.startswith(expected) if steps == "5" else done.stderr == ""
+
     def test_no_layer_matches(self, dumps: Path, caplog: pytest.LogCaptureFixture) -> None:
         model = net()
         reason = "layers='2/admm_0' matched no operator; nearest: 2/addmm_0"
