@@ -6,11 +6,8 @@ Threads of our own would take CPUs from the operators, whose threads wait busily
 from __future__ import annotations
 
 import ctypes
-import functools
-import gc
 import logging
 import math
-import os
 import platform
 import threading
 from array import array
@@ -60,8 +57,6 @@ class _Compiled(NamedTuple):
 
 #: What `prepare` found to work in this process.
 _proven: Optional[_Compiled] = None
-#: Whether garbage is not collected for a moment because of `_without_collection`.
-_paused = False
 
 
 class Team:
@@ -106,31 +101,6 @@ class Team:
         """
         assert self._compiled is not None, "the team is not ready"
         return _measure(self._compiled, self._parallel, memory, dtypes, hashes=hashes, meanwhile=meanwhile)
-
-
-def _without_collection(function: Callable[[], None]) -> None:
-    """Call a function. A finalizer in it may let go of the memory that others read at this moment."""
-    global _paused
-    collects = gc.isenabled()
-    try:
-        _paused = collects
-        gc.disable()
-        function()
-    finally:
-        if collects:
-            gc.enable()
-        _paused = False
-
-
-def _collect_in_child() -> None:
-    """Another thread forked, and here nobody returns from the above."""
-    global _paused
-    if _paused:
-        gc.enable()
-        _paused = False
-
-
-os.register_at_fork(after_in_child=_collect_in_child)
 
 
 def _let_go() -> Any:
@@ -272,17 +242,16 @@ def _measure(
     todo = array("q", jobs)
     found = array("d", bytes(8 * compiled.row * row))
     unusual = False
-    beside = None if meanwhile is None else functools.partial(_without_collection, meanwhile)
     if jobs:
         places = (0, todo.buffer_info()[0], found.buffer_info()[0])
-        first = (0 if beside is None else id(beside), 0, 0, 0, threading.get_ident())
+        first = (0 if meanwhile is None else id(meanwhile), 0, 0, 0, threading.get_ident())
         head = array("q", (0, len(jobs) // compiled.job, *places, *first, *compiled.functions))
         parallel(compiled.work, head.buffer_info()[0])
         unusual = bool(head[compiled.unusual])
         if head[compiled.raised]:
             _raise(*head[compiled.raised : compiled.raised + 3])
         if not head[compiled.meanwhile]:
-            beside = None
-    if beside is not None:
-        beside()
+            meanwhile = None
+    if meanwhile is not None:
+        meanwhile()
     return Measured(memory, dtypes, found, rows, compiled.row, unusual)

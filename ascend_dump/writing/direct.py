@@ -9,6 +9,7 @@ threads of the operators themselves.
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 from collections import deque
 from pathlib import Path
@@ -39,6 +40,8 @@ class DirectWriter(Writer):
         self._batch: list[Item] = []
         self._batch_bytes = 0
         self._read: list[Item] = []
+        #: Whether garbage is not collected for a moment because of `_write`.
+        self._paused = False
         self._closed = False
         # Compiling takes long, and the first operators are not there yet. Without it they wait.
         if not self._store.takes_many:
@@ -64,7 +67,9 @@ class DirectWriter(Writer):
             # Most likely it is among them, and to read it now costs less than a copy.
             self._hand_over()
         if payload.state != DONE and not isinstance(payload.owner, bytes):
-            payload.owner = copy_memory(payload.address, payload.nbytes)
+            with self._lock:  # another thread may read it at this moment
+                if payload.state != DONE:
+                    payload.owner = copy_memory(payload.address, payload.nbytes)
 
     def flush(self) -> None:
         self._complete(self._store.flush)
@@ -80,6 +85,9 @@ class DirectWriter(Writer):
         self._todo.clear()
         self._batch = []
         self._read = []
+        if self._paused:
+            gc.enable()
+            self._paused = False
 
     def _complete(self, then: Callable[..., None], *args: Any) -> None:
         """Write all there is, before something else is done with the files."""
@@ -112,7 +120,11 @@ class DirectWriter(Writer):
     def _write(self, items: list[Item]) -> None:
         payloads = (item.payload for item in items)
         new = {id(one): one for one in payloads if one is not None and one.state != DONE}
+        collects = gc.isenabled()
         try:
+            # A finalizer may let go of memory, and this thread reads it.
+            self._paused = collects
+            gc.disable()
             if self.failure is None and self._store.step is not None:
                 if new:
                     self._store.measure(list(new.values()), self._add_read)
@@ -120,6 +132,9 @@ class DirectWriter(Writer):
                 if self.failure is None:
                     self._write_records(items)
         finally:
+            if collects:
+                gc.enable()
+            self._paused = False
             for payload in new.values():
                 payload.owner = None
                 payload.state = DONE

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
+import gc
 import logging
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
@@ -352,6 +355,89 @@ def test_an_interrupt_while_lines_are_written_reaches_the_program(
         writer.flush()
     assert writer.failure is not None
     writer.close()
+
+
+class AskedTeam(PatientTeam):
+    """Calls a function as it measures."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        super().__init__()
+        self.function = function
+
+    def measure(self, *args: Any, **kwargs: Any) -> PatientlyMeasured:
+        self.function()
+        return super().measure(*args, **kwargs)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_garbage_is_collected_while_memory_is_read(tmp_path: Path, fails: bool) -> None:
+    """A finalizer may let go of it."""
+
+    def look() -> None:
+        seen.append(gc.isenabled())
+        if fails:
+            raise KeyboardInterrupt
+
+    seen: list[bool] = []
+    writer = DirectWriter(model_directory(tmp_path), metadata={}, team=AskedTeam(look))
+    writer.begin_step(0)
+    put(writer, item("a", noise(1, 9)))
+    with pytest.raises(KeyboardInterrupt) if fails else contextlib.nullcontext():
+        writer.flush()
+    assert seen == [False]
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        put(writer, item("b", noise(2, 9)))
+        writer.close()
+        assert not gc.isenabled(), "as it was"
+    finally:
+        gc.enable()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_child_that_another_thread_forks_meanwhile_collects_garbage(tmp_path: Path) -> None:
+    status = []
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            writer.abandon()
+            os._exit(not gc.isenabled())
+        status.append(os.waitpid(child, 0)[1])
+
+    def fork_elsewhere() -> None:
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
+
+    writer = DirectWriter(model_directory(tmp_path), metadata={}, team=AskedTeam(fork_elsewhere))
+    writer.begin_step(0)
+    put(writer, item("a", noise(1, 9)))
+    writer.close()
+    assert status == [0]
+
+
+def test_another_thread_waits_until_memory_is_read_before_it_changes(tmp_path: Path) -> None:
+    def change() -> None:
+        one = threading.Thread(target=writer.protect, args=(payload,))
+        threads.append(one)
+        one.start()
+        one.join(0.2)
+        waited.append(one.is_alive())
+
+    threads: list[threading.Thread] = []
+    waited: list[bool] = []
+    writer = DirectWriter(model_directory(tmp_path), metadata={}, team=AskedTeam(change))
+    writer.begin_step(0)
+    new = in_memory("a", noise(1, 9))
+    payload = new.payload
+    put(writer, new)
+    writer.close()
+    threads[0].join(10)
+    assert waited == [True]
+    assert not threads[0].is_alive()
+    assert len(lines_of(tmp_path)) == 1
 
 
 def test_a_forked_child_lets_go_of_what_waits(tmp_path: Path) -> None:
