@@ -35,14 +35,19 @@ class Reserve:
         heap = _heap()
         if heap is None or self._last is not None:
             return
-        pieces = [heap.malloc(_PIECE) for _ in range(_SIZE // _PIECE)]
-        last = max(piece or 0 for piece in pieces)
-        # Elsewhere they lie in free memory that is kept already, in another thread's heap, or are another allocator's.
-        if None not in pieces and 0 <= (heap.sbrk(0) or 0) - last <= _PIECE + _END:
-            self._last = last
-        for piece in pieces:
-            if piece != self._last:
-                heap.free(piece)
+        pieces: list[Optional[int]] = []
+        try:
+            for _ in range(_SIZE // _PIECE):
+                pieces.append(heap.malloc(_PIECE))
+            last = max(piece or 0 for piece in pieces)
+            # Elsewhere they lie in free memory that is kept already, in another thread's heap, or are another
+            # allocator's.
+            if None not in pieces and 0 <= (heap.sbrk(0) or 0) - last <= _PIECE + _END:
+                self._last = last
+        finally:
+            for piece in pieces:
+                if piece != self._last:
+                    heap.free(piece)
 
     def give_back(self) -> None:
         last, self._last = self._last, None
@@ -59,11 +64,11 @@ class _Heap(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def _heap() -> Optional[_Heap]:
-    """The functions of the GNU C library; None with another one, and where memory is counted before it is used."""
+    """The functions of the GNU C library; None with another one, and where to take memory is not for nothing."""
     if not sys.platform.startswith("linux"):
         return None
     library: Any = ctypes.PyDLL(None)
-    if not hasattr(library, "gnu_get_libc_version") or _is_counted():
+    if not hasattr(library, "gnu_get_libc_version") or _costs_before_use():
         return None
     malloc, free, sbrk = library.malloc, library.free, library.sbrk
     malloc.argtypes, malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
@@ -72,14 +77,19 @@ def _heap() -> Optional[_Heap]:
     return _Heap(malloc, free, sbrk)
 
 
-def _is_counted() -> bool:
-    """Whether what is taken and not used may be missing elsewhere in the program for a moment."""
+def _costs_before_use() -> bool:
+    """Whether memory that is taken and not used may be missing elsewhere for a moment, or is filled all the same."""
     import resource  # not on every system
 
     limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
     if any(limit != resource.RLIM_INFINITY for limit in limits):
         return True
-    try:
-        return Path("/proc/sys/vm/overcommit_memory").read_bytes().strip() == b"2"
-    except OSError:
-        return False
+    # Huge pages, where everybody has them: a fault is rare then, and each fills 2 MB.
+    settings = (("/proc/sys/vm/overcommit_memory", b"2"), ("/sys/kernel/mm/transparent_hugepage/enabled", b"[always]"))
+    for path, value in settings:
+        try:
+            if value in Path(path).read_bytes().split():
+                return True
+        except OSError:
+            pass
+    return False

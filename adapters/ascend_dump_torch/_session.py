@@ -220,6 +220,8 @@ class Session:
             # Not for small programs, which it would take longer than it spares.
             self._unreserved = sys.maxsize
             self._reserve.take()
+            if self._undo is None:  # stopped by another thread meanwhile
+                self._reserve.give_back()
         if self._writer.failure is not None:
             self.recording = False
 

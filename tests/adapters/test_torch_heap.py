@@ -82,7 +82,20 @@ def test_nothing_is_kept_in_another_heap(monkeypatch: pytest.MonkeyPatch, other:
     reserve.give_back()
 
 
-def test_nothing_is_taken_where_memory_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_leaves_nothing(heap: Heap, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(nbytes: int) -> None:
+        raise KeyboardInterrupt
+
+    reserve = Reserve()
+    monkeypatch.setattr(heap, "sbrk", interrupted)
+    use(monkeypatch, heap)
+    with pytest.raises(KeyboardInterrupt):
+        reserve.take()
+    assert heap.most > 1000
+    assert not heap.given
+
+
+def test_nothing_is_taken_where_that_is_not_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     find = _heap._heap.__wrapped__
     with monkeypatch.context() as patched:
         patched.setattr(_heap.sys, "platform", "darwin")
@@ -92,6 +105,9 @@ def test_nothing_is_taken_where_memory_is_counted(monkeypatch: pytest.MonkeyPatc
         assert find() is None
     with monkeypatch.context() as patched:
         patched.setattr(Path, "read_bytes", lambda self: b"2\n")
+        assert find() is None
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", lambda self: b"[always] madvise never\n")
         assert find() is None
     monkeypatch.setattr(_heap, "_heap", lambda: None)
     Reserve().take()
