@@ -302,11 +302,14 @@ def test_lines_of_what_was_read_survive_what_cannot_be_written(tmp_path: Path) -
     for number in range(3):
         put(writer, item(f"{number}", noise(number, 100)))
         put(writer, item(f"again{number}", noise(number, 100)))
-    writer.flush()
-    put(writer, item("large", noise(9, 5000)))
-    writer.close()
+    large = in_memory("large", noise(9, 5000))
+    put(writer, large)
+    assert large.payload is not None
+    writer.protect(large.payload)
     assert writer.failure is not None
     assert writer.failure.code == "AD503"
+    assert len(lines_of(tmp_path)) == 6, "at once: the program may be killed before it ends"
+    writer.close()
     assert len(lines_of(tmp_path)) == 6
 
 
