@@ -15,7 +15,6 @@ from ascend_dump._version import __version__
 # Type checkers take this name for true; importing `typing` for it would cost more than the rest.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ascend_dump._adapter import Adapter, AdapterInfo, adapters
     from ascend_dump._capture import Capture, capture
     from ascend_dump._errors import (
         AdapterError,
@@ -34,10 +33,11 @@ if TYPE_CHECKING:
     from ascend_dump._problem import Problem
     from ascend_dump._request import DumpRequest
     from ascend_dump._steps import Steps
-    from ascend_dump.analysis.statistics import Statistics
+    from ascend_dump.adapter._contract import Adapter, AdapterInfo, adapters
     from ascend_dump.reading._dump import Dump
     from ascend_dump.reading._dump import open_dump as open  # noqa: A004  (as in `gzip.open`: used with its package)
     from ascend_dump.reading._record import Record
+    from ascend_dump.statistics._statistics import Statistics
 
 __all__ = [
     "Adapter",
@@ -71,7 +71,7 @@ __all__ = [
 _HOMES: dict[str, tuple[str, str]] = {
     name: (module, name)
     for module, names in {
-        "_adapter": ("Adapter", "AdapterInfo", "adapters"),
+        "adapter._contract": ("Adapter", "AdapterInfo", "adapters"),
         "_capture": ("Capture", "capture"),
         "_errors": (
             "AdapterError",
@@ -90,7 +90,7 @@ _HOMES: dict[str, tuple[str, str]] = {
         "_problem": ("Problem",),
         "_request": ("DumpRequest",),
         "_steps": ("Steps",),
-        "analysis.statistics": ("Statistics",),
+        "statistics._statistics": ("Statistics",),
         "reading._dump": ("Dump",),
         "reading._record": ("Record",),
     }.items()

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import FrameType, ModuleType
 
-    from ascend_dump._adapter import Adapter
     from ascend_dump._request import DumpRequest
+    from ascend_dump.adapter._contract import Adapter
 
 __all__ = ["STRICT", "VARIABLE", "active_instead_of", "at_exit", "requested", "start"]
 
@@ -133,7 +133,7 @@ def _arm() -> None:
 
 
 def _launchable_adapters() -> list[Adapter]:
-    from ascend_dump._adapter import load, registered
+    from ascend_dump.adapter._contract import load, registered
 
     found = []
     for name in registered():

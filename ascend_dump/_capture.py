@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
-from ascend_dump._adapter import Adapter, choose
 from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, ConfigError, NotSupported
 from ascend_dump._log import give_messages_a_name
 from ascend_dump._paths import holds_files, make_private_directory
@@ -24,6 +23,7 @@ from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest, unknown_name
 from ascend_dump._steps import StepsLike
 from ascend_dump._turns import Turns
+from ascend_dump.adapter._contract import Adapter, choose
 
 if TYPE_CHECKING:
     from types import TracebackType

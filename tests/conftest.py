@@ -57,7 +57,7 @@ def interpreter(tmp_path_factory: pytest.TempPathFactory, third_party: Path, dep
 @pytest.fixture
 def toy(third_party: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The third-party adapter installed into this process; gives its framework."""
-    from ascend_dump import _adapter
+    from ascend_dump.adapter import _contract as _adapter
 
     monkeypatch.syspath_prepend(str(third_party))
     monkeypatch.setattr(_adapter, "_loaded", {})

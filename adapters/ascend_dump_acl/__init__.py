@@ -17,9 +17,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from ascend_dump._adapter import Adapter
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
+from ascend_dump.adapter._contract import Adapter
 
 if TYPE_CHECKING:
     from ascend_dump_acl._session import Session

@@ -11,8 +11,8 @@ from ascend_dump._errors import AscendDumpError
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.cann.config import Situation
-from ascend_dump.cann.config.of_request import problems_of_config
+from ascend_dump.native.cann.config import Situation
+from ascend_dump.native.cann.config.of_request import problems_of_config
 from ascend_dump_acl._settings import build, look_around
 
 __all__ = ["check"]

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 from ascend_dump._request import DumpRequest
-from ascend_dump.cann.config import Situation
-from ascend_dump.cann.config.build import acl_config
+from ascend_dump.native.cann.config import Situation
+from ascend_dump.native.cann.config.build import acl_config
 
 __all__ = ["OPTIONS", "build", "in_container", "look_around"]
 
@@ -38,7 +38,7 @@ def look_around(request: DumpRequest) -> Situation:
     graph = request.options.get("graph")
     if graph is None:
         return here
-    from ascend_dump.cann.graph import read_graph
+    from ascend_dump.native.cann.graph import read_graph
 
     return here._replace(operators=list(read_graph(graph)))
 

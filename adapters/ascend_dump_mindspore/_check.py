@@ -14,8 +14,8 @@ from ascend_dump._errors import AscendDumpError
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.mindspore.check import Known, check_mindspore_config
-from ascend_dump.mindspore.dump_json import CONFIG_VARIABLE
+from ascend_dump.native.mindspore.config.check import Known, check_mindspore_config
+from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE
 from ascend_dump_mindspore._counting import can_count
 from ascend_dump_mindspore._process import armed, is_foreign, without_path
 from ascend_dump_mindspore._runtime import (

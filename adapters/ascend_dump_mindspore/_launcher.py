@@ -7,11 +7,11 @@ import os
 import sys
 
 from ascend_dump._activation import at_exit
-from ascend_dump._adapter import Adapter
 from ascend_dump._errors import ConfigError
 from ascend_dump._paths import make_private_directory
 from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest
+from ascend_dump.adapter._contract import Adapter
 from ascend_dump_mindspore._session import Session
 
 __all__ = ["activate"]

@@ -16,7 +16,7 @@ from typing import Any, Optional
 from ascend_dump._activation import at_exit
 from ascend_dump._errors import WriteError
 from ascend_dump._paths import make_private_directory, open_private
-from ascend_dump.mindspore.dump_json import CONFIG_VARIABLE
+from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE
 
 __all__ = ["OURS", "Armed", "armed", "forget", "is_foreign"]
 

@@ -7,7 +7,7 @@ import sys
 from types import ModuleType
 from typing import Any, Callable, Optional
 
-from ascend_dump.mindspore.runtime import Runtime, parse_version
+from ascend_dump.native.mindspore.runtime import Runtime, parse_version
 
 __all__ = [
     "cell_of",

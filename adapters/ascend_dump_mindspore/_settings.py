@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from ascend_dump._request import DumpRequest
-from ascend_dump.mindspore.build import mindspore_config
+from ascend_dump.native.mindspore.config.build import mindspore_config
 from ascend_dump_mindspore._runtime import current_runtime, device_id, native
 
 __all__ = ["FAR", "build", "can_pause", "far"]

@@ -18,10 +18,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from ascend_dump._adapter import Adapter
 from ascend_dump._errors import AscendDumpError
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
+from ascend_dump.adapter._contract import Adapter
 
 if TYPE_CHECKING:
     from ascend_dump_tensorflow._host import HostSession
@@ -103,7 +103,7 @@ def apply(config_proto: Any, request: DumpRequest, *, names: Optional[Iterable[s
     when a session is made. names: the operators of the graph, to expand patterns in layers. Raises ConfigError for
     what excludes settings that are there (AD291), and NotSupported for what GE's session options cannot say.
     """
-    from ascend_dump.cann.config.tensorflow import parameters
+    from ascend_dump.native.tensorflow.config import parameters
     from ascend_dump_tensorflow._options import OPTIONS
     from ascend_dump_tensorflow._proto import put
 
@@ -116,7 +116,7 @@ def dump_config(request: DumpRequest, *, names: Optional[Iterable[str]] = None) 
 
     Raises FrameworkMissing without npu_bridge, NotSupported for what it or GE's session options cannot say.
     """
-    from ascend_dump.cann.config.tensorflow import parameters
+    from ascend_dump.native.tensorflow.config import parameters
     from ascend_dump_tensorflow._bridge import make_dump_config
     from ascend_dump_tensorflow._options import OPTIONS
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from ascend_dump._errors import NotSupported
+from ascend_dump.host.dtypes import numpy_dtype
 from ascend_dump.writing import Line, Payload
-from ascend_dump.writing.dtypes import numpy_dtype
 
 __all__ = ["Seen", "line_of", "payload_of"]
 

@@ -11,8 +11,8 @@ from ascend_dump._errors import AscendDumpError
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.cann.config import Situation
-from ascend_dump.cann.config.tensorflow import check_parameters, parameters
+from ascend_dump.native.cann.config import Situation
+from ascend_dump.native.tensorflow.config import check_parameters, parameters
 from ascend_dump_tensorflow._bridge import (
     device,
     device_is_open,

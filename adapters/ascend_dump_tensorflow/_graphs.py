@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
 from ascend_dump._errors import ReadError
-from ascend_dump.cann.graph import build_graphs, find_computational, find_model_folders, graph_name
-from ascend_dump.cann.names import sanitize
+from ascend_dump.native.cann.graph import build_graphs, find_computational, find_model_folders, graph_name
+from ascend_dump.native.cann.names import sanitize
 
 __all__ = ["Model", "graph_directory", "models_of", "settle_environment"]
 

@@ -8,11 +8,11 @@ import sys
 from typing import Any, Optional
 
 from ascend_dump._activation import at_exit
-from ascend_dump._adapter import Adapter
 from ascend_dump._errors import ConfigError
 from ascend_dump._paths import make_private_directory
 from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest
+from ascend_dump.adapter._contract import Adapter
 from ascend_dump_tensorflow import _hook
 from ascend_dump_tensorflow._bridge import is_on_npu
 from ascend_dump_tensorflow._npu import NpuSession

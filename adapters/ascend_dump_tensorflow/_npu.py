@@ -16,8 +16,8 @@ from ascend_dump._errors import AscendDumpError, CaptureError, NotSupported
 from ascend_dump._paths import make_private_directory, make_run_directory
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.cann.config.tensorflow import DUMP_KEYS, parameters
-from ascend_dump.cann.mapping import MAPPING
+from ascend_dump.native.cann.mapping import MAPPING
+from ascend_dump.native.tensorflow.config import DUMP_KEYS, parameters
 from ascend_dump_tensorflow import _hook
 from ascend_dump_tensorflow._bridge import bridge, device, device_is_open, holder_of, kind_of, make_dump_config
 from ascend_dump_tensorflow._graphs import marks_of, models_of, settle_environment

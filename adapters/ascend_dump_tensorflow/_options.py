@@ -34,7 +34,7 @@ def operators_of(request: DumpRequest) -> Optional[list[str]]:
     graph = request.options.get("graph")
     if graph is None:
         return None
-    from ascend_dump.cann.graph import read_graph
+    from ascend_dump.native.cann.graph import read_graph
 
     found: dict[str, None] = {}
     for node in read_graph(graph):

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Union
 
 from ascend_dump._errors import ConfigError, FrameworkMissing
-from ascend_dump.cann.config.tensorflow import DUMP_KEYS, KEYS
+from ascend_dump.native.tensorflow.config import DUMP_KEYS, KEYS
 
 __all__ = [
     "Armed",

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from ascend_dump._adapter import Adapter
 from ascend_dump._errors import AscendDumpError
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
+from ascend_dump.adapter._contract import Adapter
 
 if TYPE_CHECKING:
     from ascend_dump_torch._session import Session

@@ -92,7 +92,7 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str]) -> list
         )
     if target is not None:
         # Only now: a launcher has no target and checks without loading PyTorch.
-        from ascend_dump.pytorch.calls import is_compiled
+        from ascend_dump.adapter.pytorch.calls import is_compiled
 
         if is_compiled(target):
             problems.append(compiled_problem())

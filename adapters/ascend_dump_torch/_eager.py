@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ascend_dump.pytorch.calls import keep_hooks_quiet
+from ascend_dump.adapter.pytorch.calls import keep_hooks_quiet
 
 __all__ = ["can_force_eager", "force_eager"]
 

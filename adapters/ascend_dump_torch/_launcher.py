@@ -11,13 +11,13 @@ from typing import Optional
 import torch
 
 from ascend_dump._activation import active_instead_of, at_exit
-from ascend_dump._adapter import Adapter
 from ascend_dump._paths import make_private_directory
 from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest
-from ascend_dump.pytorch.calls import keep_hooks_quiet
-from ascend_dump.pytorch.compiled import Root
-from ascend_dump.pytorch.steps import ProcessSteps
+from ascend_dump.adapter._contract import Adapter
+from ascend_dump.adapter.pytorch.calls import keep_hooks_quiet
+from ascend_dump.adapter.pytorch.compiled import Root
+from ascend_dump.adapter.pytorch.steps import ProcessSteps
 from ascend_dump_torch._check import compiled_problem
 from ascend_dump_torch._session import Session
 from ascend_dump_torch._stack import follow_inference_mode

@@ -19,8 +19,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from ascend_dump._errors import AscendDumpError, CaptureError
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.analysis.team import Team
-from ascend_dump.pytorch.calls import Watch
+from ascend_dump.adapter.pytorch.calls import Watch
+from ascend_dump.statistics.team import Team
 from ascend_dump.writing import DirectWriter, HostWriter, Item, Run, Writer
 from ascend_dump_torch import _stack
 from ascend_dump_torch._devices import cpu_count

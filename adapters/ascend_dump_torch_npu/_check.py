@@ -13,9 +13,9 @@ from ascend_dump._errors import AscendDumpError
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.cann.config import Situation
-from ascend_dump.cann.config.of_request import problems_of_config
-from ascend_dump.pytorch.calls import is_compiled
+from ascend_dump.adapter.pytorch.calls import is_compiled
+from ascend_dump.native.cann.config import Situation
+from ascend_dump.native.cann.config.of_request import problems_of_config
 from ascend_dump_torch_npu._interface import DumpInterface
 from ascend_dump_torch_npu._settings import INIT_CONFIG, build, look_around, selects_in_models, torchair_dump
 

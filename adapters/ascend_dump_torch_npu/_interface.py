@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from ascend_dump._errors import AdapterError
-from ascend_dump.cann.acl_codes import AclError
-from ascend_dump.cann.interface import refusal
+from ascend_dump.adapter.acl_interface import refusal
+from ascend_dump.native.cann.acl_codes import AclError
 
 __all__ = ["DumpInterface"]
 

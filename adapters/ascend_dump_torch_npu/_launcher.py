@@ -6,13 +6,13 @@ import logging
 from typing import Any, Optional
 
 from ascend_dump._activation import active_instead_of, at_exit
-from ascend_dump._adapter import Adapter
 from ascend_dump._errors import ConfigError
 from ascend_dump._paths import make_private_directory
 from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest
-from ascend_dump.pytorch.calls import keep_hooks_quiet
-from ascend_dump.pytorch.steps import ProcessSteps
+from ascend_dump.adapter._contract import Adapter
+from ascend_dump.adapter.pytorch.calls import keep_hooks_quiet
+from ascend_dump.adapter.pytorch.steps import ProcessSteps
 from ascend_dump_torch_npu._session import Session
 
 __all__ = ["activate", "deactivate"]

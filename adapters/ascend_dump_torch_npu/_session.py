@@ -16,9 +16,9 @@ from ascend_dump._errors import AscendDumpError, CaptureError
 from ascend_dump._paths import add_private_directory, make_run_directory
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.cann import interface
-from ascend_dump.cann.config.of_request import save_config
-from ascend_dump.pytorch.calls import Watch
+from ascend_dump.adapter import acl_interface as interface
+from ascend_dump.adapter.pytorch.calls import Watch
+from ascend_dump.native.cann.config.of_request import save_config
 from ascend_dump_torch_npu._interface import DumpInterface
 from ascend_dump_torch_npu._settings import INIT_CONFIG, build, build_initial, own_initial_config, torchair_dump
 

@@ -9,8 +9,8 @@ from typing import Any, Optional
 
 from ascend_dump._request import DumpRequest
 from ascend_dump._steps import Steps
-from ascend_dump.cann.config import Situation
-from ascend_dump.cann.config.build import acl_config
+from ascend_dump.native.cann.config import Situation
+from ascend_dump.native.cann.config.build import acl_config
 
 __all__ = [
     "INIT_CONFIG",

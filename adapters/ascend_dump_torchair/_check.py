@@ -12,8 +12,8 @@ from ascend_dump._errors import AscendDumpError, NotSupported
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.cann.config import Situation, check_ge_options
-from ascend_dump.cann.config.of_request import problems_of_config
+from ascend_dump.native.cann.config import Situation, check_ge_options
+from ascend_dump.native.cann.config.of_request import problems_of_config
 from ascend_dump_torchair import _engine
 from ascend_dump_torchair._check_options import of_working_directory
 from ascend_dump_torchair._config import has, is_config, is_foreign, read, torchair

@@ -10,11 +10,11 @@ import os
 from typing import Any, Optional
 
 from ascend_dump._activation import at_exit
-from ascend_dump._adapter import Adapter
 from ascend_dump._errors import ConfigError
 from ascend_dump._paths import make_private_directory
 from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest
+from ascend_dump.adapter._contract import Adapter
 from ascend_dump_torchair._hook import Hook
 from ascend_dump_torchair._session import Session
 

@@ -15,9 +15,9 @@ from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError
 from ascend_dump._paths import make_run_directory
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.cann import interface
-from ascend_dump.cann.config import check_acl_config
-from ascend_dump.cann.config.of_request import save_config
+from ascend_dump.adapter import acl_interface as interface
+from ascend_dump.native.cann.config import check_acl_config
+from ascend_dump.native.cann.config.of_request import save_config
 from ascend_dump_torchair import _engine
 from ascend_dump_torchair._check import config_of
 from ascend_dump_torchair._config import Filled, is_config, torchair

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Optional
 from ascend_dump._errors import ConfigError, NotSupported
 from ascend_dump._patterns import text_matcher
 from ascend_dump._request import DumpRequest
-from ascend_dump.cann.config.build import OPTIONS as CANN_OPTIONS
-from ascend_dump.cann.config.build import acl_config, ge_options
+from ascend_dump.native.cann.config.build import OPTIONS as CANN_OPTIONS
+from ascend_dump.native.cann.config.build import acl_config, ge_options
 from ascend_dump_torchair._config import has, mode_of
 
 __all__ = [
@@ -117,8 +117,8 @@ def names_of(request: DumpRequest) -> Optional[list[str]]:
         return None
     if not isinstance(graph, (str, os.PathLike)):
         raise ConfigError(f"options['graph']={graph!r}: expected the path of a file", hint=OPTIONS["graph"])
-    from ascend_dump.cann.graph import read_graph
-    from ascend_dump.reading.torchair_graph import parse_graph_file, read_torchair_graph
+    from ascend_dump.native.cann.graph import read_graph
+    from ascend_dump.native.torchair.graph import parse_graph_file, read_torchair_graph
 
     if parse_graph_file(Path(graph).name) is not None:
         return [one.node.name for one in read_torchair_graph(graph) if one.node.type]

@@ -8,8 +8,8 @@ from itertools import groupby
 from typing import Callable, NamedTuple, Optional
 
 from ascend_dump._errors import NotSupported, ReadError
-from ascend_dump.analysis.statistics import Statistics
 from ascend_dump.reading import Record
+from ascend_dump.statistics._statistics import Statistics
 
 __all__ = ["Finding", "find_nonfinite", "first_nonfinite"]
 

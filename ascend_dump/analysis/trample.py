@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from ascend_dump._errors import CorruptDump, NotSupported, ReadError
-from ascend_dump.cann.names import sanitize
+from ascend_dump.native.cann.names import sanitize
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ from ascend_dump.cli._exit import Exit, exit_code
 from ascend_dump.cli._failure import error_fields
 
 if TYPE_CHECKING:
-    from ascend_dump.reading.torchair_graph import GraphOp
+    from ascend_dump.native.torchair.graph import GraphOp
 
 __all__ = ["list_operators"]
 
@@ -39,7 +39,7 @@ def _read(
     path: Path, op_type: Optional[str], name: Optional[str], dumped: Optional[bool]
 ) -> tuple[list[GraphOp], Optional[ReadError]]:
     from ascend_dump._patterns import text_matcher
-    from ascend_dump.reading.torchair_graph import read_torchair_graph
+    from ascend_dump.native.torchair.graph import read_torchair_graph
 
     of_type = text_matcher(op_type or "*")
     of_name = text_matcher(name or "*")
@@ -57,7 +57,7 @@ def _read(
 
 
 def _may_be_dumped(one: GraphOp) -> bool:
-    from ascend_dump.cann.graph import why_no_dump
+    from ascend_dump.native.cann.graph import why_no_dump
 
     reason = why_no_dump(one.node)
     return reason is None or not reason.certain
@@ -73,7 +73,7 @@ def _write_text(path: Path, model: str, found: list[GraphOp]) -> None:
 
 
 def _cells(one: GraphOp) -> list[str]:
-    from ascend_dump.cann.graph import why_no_dump
+    from ascend_dump.native.cann.graph import why_no_dump
 
     reason = why_no_dump(one.node)
     why = "-" if reason is None else reason.reason
@@ -81,7 +81,7 @@ def _cells(one: GraphOp) -> list[str]:
 
 
 def _fields(one: GraphOp) -> dict[str, Any]:
-    from ascend_dump.cann.graph import why_no_dump
+    from ascend_dump.native.cann.graph import why_no_dump
 
     reason = why_no_dump(one.node)
     return {

@@ -14,9 +14,9 @@ from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._failure import error_fields
 
 if TYPE_CHECKING:
-    from ascend_dump.analysis.statistics import Statistics
     from ascend_dump.reading import Dump, Record
     from ascend_dump.report.tables import Column
+    from ascend_dump.statistics._statistics import Statistics
 
 __all__ = [
     "Unreadable",

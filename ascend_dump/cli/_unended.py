@@ -41,7 +41,7 @@ class Unended:
 def _manifest(root: Path) -> dict[str, Any]:
     import msgspec
 
-    from ascend_dump.writing.layout import MANIFEST
+    from ascend_dump.host.layout import MANIFEST
 
     try:
         with open(root / MANIFEST, "rb") as file:

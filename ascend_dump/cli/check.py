@@ -13,12 +13,12 @@ import click
 from ascend_dump._errors import ConfigError
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import json_option
-from ascend_dump.mindspore.runtime import RUNTIMES, Runtime
+from ascend_dump.native.mindspore.runtime import RUNTIMES, Runtime
 
 if TYPE_CHECKING:
     from ascend_dump._problem import Problem
-    from ascend_dump.cann.config import Situation
-    from ascend_dump.cann.config.check import Source
+    from ascend_dump.native.cann.config import Situation
+    from ascend_dump.native.cann.config.check import Source
 
 __all__ = ["CHECKERS", "check", "exit_of", "graph_option", "print_problems", "resolve", "runtime_of", "situation_of"]
 
@@ -26,10 +26,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 #: Configuration format to its checker, `module:function`, which takes a path or the bytes of a file.
 CHECKERS = {
-    "acl": "ascend_dump.cann.config:check_acl_config",
-    "ge": "ascend_dump.cann.config:check_ge_file",
-    "mindspore": "ascend_dump.mindspore:check_mindspore_config",
-    "tensorflow": "ascend_dump.cann.config.tensorflow:check_parameters",
+    "acl": "ascend_dump.native.cann.config:check_acl_config",
+    "ge": "ascend_dump.native.cann.config:check_ge_file",
+    "mindspore": "ascend_dump.native.mindspore:check_mindspore_config",
+    "tensorflow": "ascend_dump.native.tensorflow.config:check_parameters",
     "torchair": "ascend_dump_torchair._check_options:check_file",
 }
 #: What only TensorFlow's bridge knows; the other keys are torchair's too.
@@ -121,7 +121,7 @@ def _facts_of(name: str, on: Optional[str], graph: Optional[str]) -> dict[str, A
     """What only the checker of MindSpore takes. Raises ConfigError and ReadError."""
     facts: dict[str, Any] = dict(runtime_of(name, on))
     if name == "mindspore" and graph is not None and graph.endswith(".ir"):
-        from ascend_dump.mindspore.check import known_of_graph
+        from ascend_dump.native.mindspore.config.check import known_of_graph
 
         facts["known"] = known_of_graph(Path(graph))
     return facts
@@ -129,13 +129,13 @@ def _facts_of(name: str, on: Optional[str], graph: Optional[str]) -> dict[str, A
 
 def situation_of(graph: Optional[str]) -> Situation:
     """This process, and the operators of a graph. Raises ReadError."""
-    from ascend_dump.cann.config import Situation
-    from ascend_dump.cann.graph import Node, read_graph
+    from ascend_dump.native.cann.config import Situation
+    from ascend_dump.native.cann.graph import Node, read_graph
 
     if graph is None:
         return Situation.here()
     if graph.endswith(".ir"):
-        from ascend_dump.mindspore.graph import read_ir
+        from ascend_dump.native.mindspore.graph import read_ir
 
         nodes = [Node(name, name.rpartition("/")[2].partition("-op")[0], (), graph) for name in read_ir(Path(graph))]
     else:
@@ -145,7 +145,7 @@ def situation_of(graph: Optional[str]) -> Situation:
 
 def _guess(source: Source) -> str:
     """The format, by the keys; what has none of them is judged as CANN would."""
-    from ascend_dump.cann.config.check import read_source
+    from ascend_dump.native.cann.config.check import read_source
 
     value = read_source(source).value
     keys = list(value) if isinstance(value, dict) else []

@@ -26,10 +26,10 @@ __all__ = ["BUILDERS", "config"]
 
 #: Configuration format to its builder, `module:function`, which takes a DumpRequest and the known `names`.
 BUILDERS = {
-    "acl": "ascend_dump.cann.config.build:acl_config",
-    "ge": "ascend_dump.cann.config.build:ge_options",
-    "mindspore": "ascend_dump.mindspore.build:mindspore_config",
-    "tensorflow": "ascend_dump.cann.config.tensorflow:parameters",
+    "acl": "ascend_dump.native.cann.config.build:acl_config",
+    "ge": "ascend_dump.native.cann.config.build:ge_options",
+    "mindspore": "ascend_dump.native.mindspore.config.build:mindspore_config",
+    "tensorflow": "ascend_dump.native.tensorflow.config:parameters",
     "torchair": "ascend_dump_torchair._settings:build_options",
 }
 
@@ -95,7 +95,7 @@ def _refuse_what_no_file_says(request: DumpRequest) -> None:
 
 def _merged(file: Path, built: Mapping[str, Any]) -> dict[str, Any]:
     """What is in the file already with the new dump in it. Raises ConfigError for a foreign file."""
-    from ascend_dump.cann.config.parse import read_config
+    from ascend_dump.native.cann.config.parse import read_config
 
     if not os.path.lexists(file):
         return dict(built)

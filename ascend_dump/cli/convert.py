@@ -16,7 +16,7 @@ from ascend_dump.cli._failure import error_fields
 from ascend_dump.cli._reading import json_option, progress
 
 if TYPE_CHECKING:
-    from ascend_dump.cann.convert import Failure, Options, Result
+    from ascend_dump.converting.convert import Failure, Options, Result
 
 #: Failures told on stderr; --json lists all.
 _SHOWN = 10
@@ -61,7 +61,7 @@ def convert(sources: tuple[Path, ...], out: Path, as_json: bool, **chosen: Any) 
     not be, and tells what and why.
     """
     from ascend_dump._patterns import text_matcher
-    from ascend_dump.cann.convert import convert_all, find_tasks
+    from ascend_dump.converting.convert import convert_all, find_tasks
 
     options = _options(chosen)
     pattern: Optional[str] = chosen["select"]
@@ -79,7 +79,7 @@ def convert(sources: tuple[Path, ...], out: Path, as_json: bool, **chosen: Any) 
             pass
         print(summary)
     if chosen["compat"] and any(source.is_dir() for source in sources):
-        from ascend_dump.cann._msaccucmp import write_failed_list
+        from ascend_dump.converting._msaccucmp import write_failed_list
 
         write_failed_list(out, summary.failures, formats=options.format is not None)
     summary.tell()
@@ -88,7 +88,7 @@ def convert(sources: tuple[Path, ...], out: Path, as_json: bool, **chosen: Any) 
 
 def _options(chosen: dict[str, Any]) -> Options:
     from ascend_dump._steps import Steps
-    from ascend_dump.cann.convert import Options
+    from ascend_dump.converting.convert import Options
 
     return Options(
         type=chosen["type_"],

@@ -13,9 +13,9 @@ from typing import Any, Optional
 import click
 
 from ascend_dump._activation import STRICT, VARIABLE, requested
-from ascend_dump._adapter import adapters
 from ascend_dump._errors import ConfigError
 from ascend_dump._version import __version__
+from ascend_dump.adapter._contract import adapters
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._place import look_at
 from ascend_dump.cli.run import SITE

@@ -15,7 +15,7 @@ from ascend_dump.cli._failure import error_fields
 from ascend_dump.cli._reading import json_option, progress
 
 if TYPE_CHECKING:
-    from ascend_dump.cann.graph import Node
+    from ascend_dump.native.cann.graph import Node
 
 _Test = Callable[["Node"], bool]
 
@@ -38,8 +38,8 @@ def ops(graph: str, op_type: Optional[str], name: Optional[str], dumped: Optiona
 
     The dump of the graph is in the directory named `model` in the heading.
     """
-    from ascend_dump.cann.graph import graph_name
-    from ascend_dump.cann.names import sanitize
+    from ascend_dump.native.cann.graph import graph_name
+    from ascend_dump.native.cann.names import sanitize
 
     if graph.endswith(".py"):
         from ascend_dump.cli._ops_torchair import list_operators
@@ -66,7 +66,7 @@ def ops(graph: str, op_type: Optional[str], name: Optional[str], dumped: Optiona
 
 def _read(path: Path, tests: list[_Test]) -> tuple[list[Node], Optional[ReadError]]:
     """The operators that pass all tests, and what ended the reading early."""
-    from ascend_dump.cann.graph import read_graph
+    from ascend_dump.native.cann.graph import read_graph
 
     found = []
     try:
@@ -90,7 +90,7 @@ def _write_text(path: Path, model: str, nodes: list[Node]) -> None:
 def _choose(path: Path, name: Optional[str]) -> Path:
     if not path.is_dir():
         return path
-    from ascend_dump.cann.graph import build_graphs, find_computational
+    from ascend_dump.native.cann.graph import build_graphs, find_computational
 
     graphs = build_graphs(path)
     if not graphs:
@@ -126,7 +126,7 @@ def _tests(op_type: Optional[str], name: Optional[str]) -> list[_Test]:
 
 
 def _may_be_dumped(node: Node) -> bool:
-    from ascend_dump.cann.graph import why_no_dump
+    from ascend_dump.native.cann.graph import why_no_dump
 
     reason = why_no_dump(node)
     return reason is None or not reason.certain
@@ -137,7 +137,7 @@ def _fused(node: Node) -> Iterator[str]:
 
 
 def _cells(node: Node) -> list[str]:
-    from ascend_dump.cann.graph import why_no_dump
+    from ascend_dump.native.cann.graph import why_no_dump
 
     reason = why_no_dump(node)
     kind = f"{node.type} ({node.original_type})" if node.original_type else node.type
@@ -145,7 +145,7 @@ def _cells(node: Node) -> list[str]:
 
 
 def _fields(node: Node) -> dict[str, Any]:
-    from ascend_dump.cann.graph import why_no_dump
+    from ascend_dump.native.cann.graph import why_no_dump
 
     reason = why_no_dump(node)
     fields: dict[str, Any] = {

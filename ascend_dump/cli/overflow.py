@@ -18,8 +18,8 @@ from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import Unreadable, json_option, open_selected, progress, record_fields, shape_text
 
 if TYPE_CHECKING:
-    from ascend_dump.analysis.statistics import Statistics
     from ascend_dump.reading import Dump, Record
+    from ascend_dump.statistics._statistics import Statistics
 
 _RECORDS = "re:(?i)^opdebug$"
 _SELECTORS = ("step", "rank", "device", "model", "run")

@@ -13,9 +13,9 @@ from typing import Any, NoReturn, Optional
 import click
 
 from ascend_dump._activation import VARIABLE
-from ascend_dump._adapter import adapters, load
 from ascend_dump._errors import ConfigError, WriteError
 from ascend_dump._request import DumpRequest
+from ascend_dump.adapter._contract import adapters, load
 from ascend_dump.cli._place import look_at
 from ascend_dump.cli._settings import read_request, request_options
 

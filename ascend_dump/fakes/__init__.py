@@ -21,21 +21,21 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 if TYPE_CHECKING:
     from ascend_dump.fakes._importing import Fill
-    from ascend_dump.fakes.npu import Npu
+    from ascend_dump.fakes.device.npu import Npu
 
 __all__ = ["FAKES", "MARK", "install"]
 
 #: What can be installed -> the module of the fake.
 FAKES: Mapping[str, str] = MappingProxyType(
     {
-        "acl": "ascend_dump.fakes.acl",
-        "mindspore": "ascend_dump.fakes.mindspore",
-        "npu_bridge": "ascend_dump.fakes.npu_bridge",
-        "npu_device": "ascend_dump.fakes.npu_device",
-        "tensorflow": "ascend_dump.fakes.tensorflow",
-        "torch_npu": "ascend_dump.fakes.torch_npu",
-        "torchair": "ascend_dump.fakes.torchair",
-        "torchair_native": "ascend_dump.fakes.torchair_native",
+        "acl": "ascend_dump.fakes.acl.module",
+        "mindspore": "ascend_dump.fakes.mindspore.module",
+        "npu_bridge": "ascend_dump.fakes.npu_bridge.module",
+        "npu_device": "ascend_dump.fakes.npu_device.module",
+        "tensorflow": "ascend_dump.fakes.tensorflow.module",
+        "torch_npu": "ascend_dump.fakes.torch_npu.module",
+        "torchair": "ascend_dump.fakes.torchair.module",
+        "torchair_native": "ascend_dump.fakes.torchair.native_module",
     }
 )
 
@@ -104,7 +104,7 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
 
 
 def _make_device(arguments: dict[str, Any]) -> Npu:
-    from ascend_dump.fakes.npu import Npu
+    from ascend_dump.fakes.device.npu import Npu
 
     return Npu(**arguments)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 from ascend_dump._errors import DumpNotFound, NotSupported, ReadError, UnknownFormat
 from ascend_dump._patterns import text_matcher
 from ascend_dump._steps import Steps, StepsLike
-from ascend_dump.cann.names import loosen_glob
+from ascend_dump.native.cann.names import loosen_glob
 from ascend_dump.reading._dialect import Dialect, Directory, Entry, rank_of
 from ascend_dump.reading._record import FIELDS, Record
 from ascend_dump.reading._sources import Sources, graphs_beside, is_graph_file
@@ -273,7 +273,7 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
 
 
 def _dialects() -> list[Dialect]:
-    from ascend_dump.reading import aclgraph_pt, cann, host, mindspore, torchair_npy
+    from ascend_dump.reading.dialects import aclgraph_pt, cann, host, mindspore, torchair_npy
 
     return [host.DIALECT, torchair_npy.DIALECT, aclgraph_pt.DIALECT, mindspore.DIALECT, cann.DIALECT]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from ascend_dump._errors import ReadError
-from ascend_dump.reading.torchair_graph import parse_graph_file, read_torchair_graph
+from ascend_dump.native.torchair.graph import parse_graph_file, read_torchair_graph
 
 if TYPE_CHECKING:
     from ascend_dump.reading._record import Record

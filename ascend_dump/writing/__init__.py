@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ascend_dump.host.layout import Line
 from ascend_dump.writing.base import Writer
 from ascend_dump.writing.direct import DirectWriter
-from ascend_dump.writing.layout import Line
 from ascend_dump.writing.payload import Item, Payload, copy_memory
 from ascend_dump.writing.run import Run
 from ascend_dump.writing.shard import Limits

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from ascend_dump._errors import WriteError
+from ascend_dump.host.layout import Line
 from ascend_dump.writing.budget import explain
-from ascend_dump.writing.layout import Line
 from ascend_dump.writing.payload import DONE, Item, Payload
 from ascend_dump.writing.shard import LIMITS, Limits
 from ascend_dump.writing.store import Store

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Callable
 
 from ascend_dump._errors import WriteError
+from ascend_dump.host.layout import Line
 from ascend_dump.writing.base import Writer
-from ascend_dump.writing.layout import Line
 from ascend_dump.writing.payload import DONE, Item, Payload, copy_memory
 
 __all__ = ["DirectWriter"]

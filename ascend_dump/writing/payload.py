@@ -7,7 +7,7 @@ from typing import Any, Optional, Union
 
 import msgspec
 
-from ascend_dump.writing.layout import Line
+from ascend_dump.host.layout import Line
 
 __all__ = ["COPYING", "DONE", "QUEUED", "WRITING", "Item", "Payload", "copy_memory"]
 

@@ -17,8 +17,8 @@ from ascend_dump._errors import WriteError
 from ascend_dump._paths import add_private_directory, make_private_directory, make_run_directory, open_private
 from ascend_dump._rank import Rank
 from ascend_dump._version import __version__
+from ascend_dump.host.layout import MANIFEST, encodable
 from ascend_dump.writing.budget import explain
-from ascend_dump.writing.layout import MANIFEST, encodable
 
 __all__ = ["Run"]
 

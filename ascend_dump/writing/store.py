@@ -14,9 +14,9 @@ import xxhash
 
 from ascend_dump._errors import AscendDumpError
 from ascend_dump._paths import add_private_directory
+from ascend_dump.host.dtypes import values_dtype
+from ascend_dump.host.layout import Line
 from ascend_dump.writing.budget import Budget
-from ascend_dump.writing.dtypes import values_dtype
-from ascend_dump.writing.layout import Line
 from ascend_dump.writing.payload import Item, Payload
 from ascend_dump.writing.recent import Recent
 from ascend_dump.writing.shard import Limits

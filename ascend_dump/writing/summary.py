@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import numpy as np
 
 from ascend_dump._errors import NotSupported
-from ascend_dump.writing.dtypes import has_values, numpy_dtype
+from ascend_dump.host.dtypes import has_values, numpy_dtype
 
 if TYPE_CHECKING:
-    from ascend_dump.analysis.statistics import Statistics
+    from ascend_dump.statistics._statistics import Statistics
     from ascend_dump.writing.team import Team
 
 __all__ = ["as_stored", "prepare", "summarize"]
@@ -29,7 +29,7 @@ _held = False
 
 def prepare(team: Optional[Team] = None) -> None:
     """Load and compile what most statistics need, and what the team needs, before it is in a hurry."""
-    from ascend_dump.analysis.statistics import warm_up
+    from ascend_dump.statistics._statistics import warm_up
 
     with _busy:
         warm_up()
@@ -46,7 +46,7 @@ def summarize(
     Raises NotSupported or ConfigError for a type without statistics.
     """
     # Imported when used: analysis stands above writing.
-    from ascend_dump.analysis.statistics import statistics
+    from ascend_dump.statistics._statistics import statistics
 
     kind = numpy_dtype(dtype)
     if not has_values(dtype) or kind.subdtype is not None:

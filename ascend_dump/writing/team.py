@@ -1,4 +1,4 @@
-"""What a writer asks of those who help it with tensors: `ascend_dump.analysis.team` does it."""
+"""What a writer asks of those who help it with tensors: `ascend_dump.statistics.team` does it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from ascend_dump.analysis.statistics import Statistics
+    from ascend_dump.statistics._statistics import Statistics
 
 __all__ = ["Measured", "Memory", "Team"]
 

@@ -13,8 +13,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 from ascend_dump._errors import WriteError
+from ascend_dump.host.layout import Line
 from ascend_dump.writing.base import Writer
-from ascend_dump.writing.layout import Line
 from ascend_dump.writing.payload import COPYING, DONE, QUEUED, WRITING, Item, Payload, copy_memory
 
 __all__ = ["HostWriter"]

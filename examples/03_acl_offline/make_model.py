@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ascend_dump.fakes.offline_model import OfflineModel, OfflineNode, TensorSpec, save
+from ascend_dump.fakes.device.offline_model import OfflineModel, OfflineNode, TensorSpec, save
 
 
 def main() -> None:

@@ -13,8 +13,8 @@ from acl_helpers import execute
 
 import ascend_dump
 from ascend_dump import fakes
-from ascend_dump.cann.acl_codes import AclError
-from ascend_dump.fakes.offline_model import OfflineModel, OfflineNode, TensorSpec, save
+from ascend_dump.fakes.device.offline_model import OfflineModel, OfflineNode, TensorSpec, save
+from ascend_dump.native.cann.acl_codes import AclError
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def test_a_failure_to_end_the_dump_is_told(acl, monkeypatch):
 
 
 def problems(**settings: Any) -> list[Any]:
-    from ascend_dump._adapter import load as load_adapter
+    from ascend_dump.adapter._contract import load as load_adapter
 
     return load_adapter("acl").check(ascend_dump.DumpRequest(**settings), None)
 
@@ -289,7 +289,7 @@ def test_a_limit_of_size_is_not_kept(npu):
 
 def test_patterns_are_expanded_with_the_graph(acl, npu):
     graph = Path(__file__).parent.parent / "data" / "ge_proto" / "ge_proto_00000009_graph_11_Build.txt"
-    from ascend_dump.cann.graph import read_graph
+    from ascend_dump.native.cann.graph import read_graph
 
     names = [node.name for node in read_graph(graph)]
     with capture(layers="*", options={"graph": str(graph)}) as cap:

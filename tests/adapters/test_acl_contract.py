@@ -11,8 +11,8 @@ import pytest
 from acl_helpers import execute
 
 from ascend_dump import fakes
-from ascend_dump.fakes.contract import AdapterContract
-from ascend_dump.fakes.offline_model import OfflineModel, OfflineNode, TensorSpec, save
+from ascend_dump.fakes.device.offline_model import OfflineModel, OfflineNode, TensorSpec, save
+from ascend_dump.testing.contract import AdapterContract
 
 
 class TestAcl(AdapterContract):

@@ -18,10 +18,10 @@ import pytest
 
 import ascend_dump
 from ascend_dump import fakes
-from ascend_dump._adapter import load
+from ascend_dump.adapter._contract import load
 from ascend_dump.cli import Exit, main
-from ascend_dump.fakes._mindspore_process import VERSION_VARIABLE
-from ascend_dump.mindspore.dump_json import CONFIG_VARIABLE
+from ascend_dump.fakes.mindspore._process import VERSION_VARIABLE
+from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE
 
 
 @pytest.fixture(autouse=True)
@@ -459,7 +459,7 @@ PROGRAM = """
 import sys
 import numpy as np
 from ascend_dump import DumpRequest, fakes
-from ascend_dump._adapter import load
+from ascend_dump.adapter._contract import load
 from ascend_dump.cli import Exit, main
 
 with fakes.install("mindspore"):

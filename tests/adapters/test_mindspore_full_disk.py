@@ -10,7 +10,7 @@ import pytest
 
 import ascend_dump
 from ascend_dump import fakes
-from ascend_dump.mindspore.dump_json import CONFIG_VARIABLE
+from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE
 
 
 def test_what_was_written_before_the_disk_was_full_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

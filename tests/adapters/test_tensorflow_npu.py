@@ -14,8 +14,8 @@ from ascend_dump_tensorflow import _hook, apply, check_config, dump_config
 
 import ascend_dump
 import ascend_dump.fakes
-from ascend_dump._adapter import load
-from ascend_dump.fakes.npu_bridge import ProcessAborted
+from ascend_dump.adapter._contract import load
+from ascend_dump.fakes.npu_bridge.module import ProcessAborted
 
 X = np.arange(8, dtype="f").reshape(2, 4)
 

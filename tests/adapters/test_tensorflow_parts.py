@@ -14,7 +14,7 @@ from ascend_dump_tensorflow._graphs import graph_directory, marks_of, models_of,
 from ascend_dump_tensorflow._options import exact_names
 
 import ascend_dump
-from ascend_dump._adapter import load
+from ascend_dump.adapter._contract import load
 
 GRAPHS = Path(__file__).parents[1] / "data" / "ge_proto"
 
@@ -43,7 +43,7 @@ def test_the_graph_with_the_data_pipeline_computes(graphs: Path, tmp_path: Path)
 
 
 def test_names_of_operators_outrank_the_data_pipeline(graphs: Path, tmp_path: Path) -> None:
-    from ascend_dump.cann.graph import read_graph
+    from ascend_dump.native.cann.graph import read_graph
 
     first = sorted(graphs.rglob("*_Build.txt"))[0]
     name = [node.name for node in read_graph(first)][-1]

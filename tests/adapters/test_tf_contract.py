@@ -14,7 +14,7 @@ import pytest
 
 import ascend_dump
 from ascend_dump import fakes
-from ascend_dump.fakes.contract import AdapterContract
+from ascend_dump.testing.contract import AdapterContract
 
 
 class Application:

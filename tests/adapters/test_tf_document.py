@@ -15,7 +15,7 @@ import pytest
 
 import ascend_dump
 from ascend_dump import fakes
-from ascend_dump.cann.graph import build_graphs, find_computational, find_model_folders, graph_name
+from ascend_dump.native.cann.graph import build_graphs, find_computational, find_model_folders, graph_name
 
 HEAD = """
 import os

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 import ascend_dump  # noqa: E402
 from ascend_dump import fakes  # noqa: E402
-from ascend_dump._adapter import load  # noqa: E402
+from ascend_dump.adapter._contract import load  # noqa: E402
 
 ENVIRONMENT = (
     "ACL_DUMP_DATA",

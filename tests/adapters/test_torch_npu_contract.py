@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ascend_dump import fakes  # noqa: E402
-from ascend_dump.fakes.contract import AdapterContract  # noqa: E402
+from ascend_dump.testing.contract import AdapterContract  # noqa: E402
 
 
 class _OnNpu(AdapterContract):

@@ -20,7 +20,7 @@ from ascend_dump_torch import _openmp, _session  # noqa: E402
 from torch import nn  # noqa: E402
 
 import ascend_dump  # noqa: E402
-from ascend_dump.analysis.team import Measured, Team  # noqa: E402
+from ascend_dump.statistics.team import Measured, Team  # noqa: E402
 
 needs_team = pytest.mark.skipif(
     find_spec("numba") is None or _openmp.openmp_parallel() is None, reason="needs numba, and PyTorch with OpenMP"

@@ -16,7 +16,7 @@ from torchair_helpers import make_input, make_mlp, options_of
 
 import ascend_dump
 from ascend_dump import fakes
-from ascend_dump.fakes.npu import Npu
+from ascend_dump.fakes.device.npu import Npu
 
 torch = pytest.importorskip("torch")
 
@@ -202,7 +202,7 @@ class TestModes:
         config = torchair.CompilerConfig()
         config.mode = "npugraph_ex"
         settings = {"steps": "0", "mode": "input", "layers": ["Add"], "data": "stats", "quant": True, "models": ["m"]}
-        adapter = ascend_dump._adapter.load("torchair")
+        adapter = ascend_dump.adapter._contract.load("torchair")
         problems = adapter.check(ascend_dump.DumpRequest(**settings), config)
         told = {problem.where for problem in problems if (problem.code, problem.severity) == ("AD249", "silent")}
         assert told == set(settings)
@@ -227,7 +227,7 @@ class TestModes:
     def test_each_setting_the_eager_dumper_ignores_is_told(self, npu: Npu) -> None:
         settings = {"steps": "0", "mode": "input", "data": "stats", "quant": True, "models": ["m"], "stats": ["max"]}
         request = ascend_dump.DumpRequest(**settings, options={"eager": True})
-        problems = ascend_dump._adapter.load("torchair").check(request, make_mlp())
+        problems = ascend_dump.adapter._contract.load("torchair").check(request, make_mlp())
         assert {problem.where for problem in problems if problem.code == "AD251"} == set(settings)
 
     def test_the_graph_is_written_beside_the_dump(self, npu: Npu) -> None:
@@ -389,7 +389,7 @@ class TestAModule:
     def test_a_backward_graph_that_cannot_be_compiled_does_not_end_the_training(
         self, npu: Npu, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from ascend_dump.fakes import torchair as fake
+        from ascend_dump.fakes.torchair import module as fake
 
         original = fake._compile_graph
 
@@ -459,7 +459,7 @@ def test_the_launcher_fills_every_config(npu: Npu, torchair: Any, monkeypatch: p
 
     ends: list[Any] = []
     monkeypatch.setattr(_launcher, "at_exit", ends.append)
-    ascend_dump._adapter.load("torchair").activate(ascend_dump.DumpRequest(path="launched", steps="0"))
+    ascend_dump.adapter._contract.load("torchair").activate(ascend_dump.DumpRequest(path="launched", steps="0"))
     with torch.no_grad():
         for _ in range(2):
             torch.compile(make_mlp(), backend=torchair.get_npu_backend())(make_input())
@@ -476,7 +476,7 @@ def test_the_launcher_tells_what_is_refused_and_lets_the_program_run(
 
     ends: list[Any] = []
     monkeypatch.setattr(_launcher, "at_exit", ends.append)
-    ascend_dump._adapter.load("torchair").activate(ascend_dump.DumpRequest(path="launched", data="full"))
+    ascend_dump.adapter._contract.load("torchair").activate(ascend_dump.DumpRequest(path="launched", data="full"))
     with caplog.at_level(logging.WARNING, "ascend_dump"):
         torch.compile(make_mlp(), backend=torchair.get_npu_backend())(make_input())
         torch.compile(make_mlp(), backend=torchair.get_npu_backend())(make_input())

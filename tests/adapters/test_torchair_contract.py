@@ -11,7 +11,7 @@ import pytest
 from torchair_helpers import make_input, make_mlp
 
 from ascend_dump import fakes
-from ascend_dump.fakes.contract import AdapterContract
+from ascend_dump.testing.contract import AdapterContract
 
 torch = pytest.importorskip("torch")
 

@@ -13,7 +13,7 @@ from torchair_helpers import make_input, make_mlp
 
 import ascend_dump
 from ascend_dump import fakes
-from ascend_dump.fakes.npu import Npu
+from ascend_dump.fakes.device.npu import Npu
 
 torch = pytest.importorskip("torch")
 

@@ -20,10 +20,10 @@ from torchair_helpers import make_input, make_mlp, options_of
 
 import ascend_dump
 from ascend_dump import fakes
-from ascend_dump._adapter import load
-from ascend_dump.fakes._acl_process import process_of
-from ascend_dump.fakes._torchair_config import CompilerConfig
-from ascend_dump.fakes.npu import Npu
+from ascend_dump.adapter._contract import load
+from ascend_dump.fakes.acl._process import process_of
+from ascend_dump.fakes.device.npu import Npu
+from ascend_dump.fakes.torchair._config import CompilerConfig
 
 VALUES: dict[str, list[Any]] = {
     "enable_dump": [True, False, 0, 1, 2, "1", "True", None],

@@ -30,8 +30,8 @@ from typing import Callable, Optional
 
 import numpy as np
 
-from ascend_dump.cann import dump_file, formats
-from ascend_dump.cann.convert import Options, convert_all, find_tasks
+from ascend_dump.converting.convert import Options, convert_all, find_tasks
+from ascend_dump.native.cann import dump_file, formats
 
 #: At most this multiple of the floor, and of a plain transposed copy.
 GOAL_FLOOR, GOAL_LAYOUT = 1.3, 1.5

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Callable
 
-from ascend_dump.cann.names import DumpName, Place, build_name, build_place
+from ascend_dump.native.cann.names import DumpName, Place, build_name, build_place
 from ascend_dump.reading import open_dump
 
 #: As many files as one step of a large model has.

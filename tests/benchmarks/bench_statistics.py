@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from ascend_dump import ConfigError
-from ascend_dump.analysis.statistics import has_nonfinite, statistics, warm_up
+from ascend_dump.statistics._statistics import has_nonfinite, statistics, warm_up
 
 #: Of the dtypes that the goal names, at most this multiple of np.copyto.
 GOAL = 1.3

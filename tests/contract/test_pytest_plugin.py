@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import ascend_dump
-from ascend_dump.fakes import pytest_plugin
+from ascend_dump.testing import pytest_plugin
 
 pytest_plugins = ["pytester"]
 
 
 def test_it_imports_only_pytest() -> None:
-    code = "import sys, pytest; before = set(sys.modules); import ascend_dump.fakes.pytest_plugin"
+    code = "import sys, pytest; before = set(sys.modules); import ascend_dump.testing.pytest_plugin"
     code += "; print(sorted({name.partition('.')[0] for name in set(sys.modules) - before}))"
     root = Path(ascend_dump.__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
@@ -94,7 +94,7 @@ def test_asserts_of_the_contract_explain_themselves(users: pytest.Pytester) -> N
     users.makepyfile(
         test_it="""
         import toyframe
-        from ascend_dump.fakes.contract import AdapterContract
+        from ascend_dump.testing.contract import AdapterContract
 
         class TestIt(AdapterContract):
             name = "other"

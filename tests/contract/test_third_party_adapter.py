@@ -15,8 +15,8 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
-from ascend_dump._adapter import registered
-from ascend_dump.fakes.contract import AdapterContract
+from ascend_dump.adapter._contract import registered
+from ascend_dump.testing.contract import AdapterContract
 
 
 class TestToy(AdapterContract):
@@ -61,7 +61,7 @@ def test_what_it_raises_at_the_end_stays_out_of_the_program(
     toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     import ascend_dump
-    from ascend_dump._adapter import load
+    from ascend_dump.adapter._contract import load
 
     def fail(self: Any, session: Any) -> None:
         raise ZeroDivisionError("its own mistake")
@@ -153,8 +153,8 @@ import sys
 
 import numpy as np
 import pytest
-from ascend_dump import _adapter
-from ascend_dump.fakes.contract import AdapterContract
+from ascend_dump.adapter import _contract as _adapter
+from ascend_dump.testing.contract import AdapterContract
 
 
 class TestIt(AdapterContract):

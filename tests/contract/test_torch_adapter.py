@@ -7,8 +7,8 @@ from typing import Any, Callable
 
 import pytest
 
-from ascend_dump._adapter import registered
-from ascend_dump.fakes.contract import AdapterContract
+from ascend_dump.adapter._contract import registered
+from ascend_dump.testing.contract import AdapterContract
 
 torch = pytest.importorskip("torch")
 

@@ -9,7 +9,7 @@ import pytest
 from readmes import Walked, walk_through
 
 import ascend_dump
-from ascend_dump.cann.graph import build_graphs, find_computational, graph_name
+from ascend_dump.native.cann.graph import build_graphs, find_computational, graph_name
 
 
 @pytest.fixture(scope="module")

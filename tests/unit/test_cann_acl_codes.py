@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ascend_dump.cann.acl_codes import AclError, describe
-from ascend_dump.cann.config import adump, parse
+from ascend_dump.native.cann.acl_codes import AclError, describe
+from ascend_dump.native.cann.config import adump, parse
 
 
 @pytest.mark.parametrize(

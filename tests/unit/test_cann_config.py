@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ascend_dump.cann.config import Situation, adump, check_acl_config, parse
-from ascend_dump.cann.config.keys import DUMP, ITEM
+from ascend_dump.native.cann.config import Situation, adump, check_acl_config, parse
+from ascend_dump.native.cann.config.keys import DUMP, ITEM
 
 DATA = Path(__file__).parents[1] / "data" / "cann"
 VECTORS = [json.loads(line) for line in (DATA / "config_vectors.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ascend_dump.cann.config import Situation, adump, check_ge_options, ge
-from ascend_dump.cann.config.keys import GE_OPTIONS
-from ascend_dump.cann.graph import Node
+from ascend_dump.native.cann.config import Situation, adump, check_ge_options, ge
+from ascend_dump.native.cann.config.keys import GE_OPTIONS
+from ascend_dump.native.cann.graph import Node
 
 
 def _judge(tmp_path, env=None, **dump):

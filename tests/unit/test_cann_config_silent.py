@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ascend_dump.cann.config import SILENT, SILENT_OPTIONS, Situation, check_acl_config, check_ge_options
-from ascend_dump.cann.config.check import examine, read_source
-from ascend_dump.cann.config.silent import Options
-from ascend_dump.cann.graph import Node
+from ascend_dump.native.cann.config import SILENT, SILENT_OPTIONS, Situation, check_acl_config, check_ge_options
+from ascend_dump.native.cann.config.check import examine, read_source
+from ascend_dump.native.cann.config.silent import Options
+from ascend_dump.native.cann.graph import Node
 
 DATA = Path(__file__).parents[1] / "data" / "cann"
 CASES = json.loads((DATA / "silent_cases.json").read_text())

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from ascend_dump import DumpRequest, NotSupported
 from ascend_dump._problem import Problem
-from ascend_dump.cann.config import Situation
-from ascend_dump.cann.config.tensorflow import DUMP_KEYS, KEYS, check_parameters, parameters
+from ascend_dump.native.cann.config import Situation
+from ascend_dump.native.tensorflow.config import DUMP_KEYS, KEYS, check_parameters, parameters
 
 
 def problems(**keys: Any) -> list[Problem]:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascend_dump._errors import CorruptDump, NotSupported
-from ascend_dump.cann import dtypes
-from ascend_dump.cann.dump_file import Tensor, decode, read_header
+from ascend_dump.native.cann import dtypes
+from ascend_dump.native.cann.dump_file import Tensor, decode, read_header
 
 DATA = Path(__file__).parent.parent / "data" / "cann"
 GOLDEN = sorted((DATA / "msaccucmp_npy").glob("*.npy"))

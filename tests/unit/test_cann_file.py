@@ -14,9 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ascend_dump._errors import AscendDumpError, CorruptDump, DumpNotFound, NotSupported, ReadError
-from ascend_dump.cann import dump_file
-from ascend_dump.cann._blobs import place_blobs
-from ascend_dump.cann.dump_file import OriginalOp, Tensor, decode, payload, read_header, tensor_of, write, write_nano
+from ascend_dump.native.cann import dump_file
+from ascend_dump.native.cann._blobs import place_blobs
+from ascend_dump.native.cann.dump_file import (
+    OriginalOp,
+    Tensor,
+    decode,
+    payload,
+    read_header,
+    tensor_of,
+    write,
+    write_nano,
+)
 
 DATA = Path(__file__).parent.parent / "data" / "cann"
 FIXTURES = sorted((DATA / "in").iterdir())

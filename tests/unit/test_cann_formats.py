@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ascend_dump._errors import ConfigError, CorruptDump, NotSupported
-from ascend_dump.cann import formats
-from ascend_dump.cann.dump_file import decode, read_header
-from ascend_dump.cann.formats import ORIGINAL, convert
+from ascend_dump.native.cann import formats
+from ascend_dump.native.cann.dump_file import decode, read_header
+from ascend_dump.native.cann.formats import ORIGINAL, convert
 
 DATA = Path(__file__).parent.parent / "data" / "cann"
 

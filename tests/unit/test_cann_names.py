@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ascend_dump._errors import ConfigError, ReadError
 from ascend_dump._patterns import text_matcher
-from ascend_dump.cann.mapping import (
+from ascend_dump.native.cann.mapping import (
     hashed_name,
     mapping_line,
     needs_mapping,
@@ -18,7 +18,7 @@ from ascend_dump.cann.mapping import (
     read_mapping,
     std_hash,
 )
-from ascend_dump.cann.names import (
+from ascend_dump.native.cann.names import (
     DumpName,
     Place,
     build_name,

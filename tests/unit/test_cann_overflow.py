@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascend_dump._errors import CorruptDump
-from ascend_dump.cann.names import DumpName, parse_name
-from ascend_dump.cann.overflow import decode_overflow, describe_status, encode_overflow, find_operator
+from ascend_dump.native.cann.names import DumpName, parse_name
+from ascend_dump.native.cann.overflow import decode_overflow, describe_status, encode_overflow, find_operator
 
 DATA = Path(__file__).parent.parent / "data" / "cann"
 RECORDS = sorted((DATA / "in_overflow").glob("Opdebug.*"))

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascend_dump._errors import ReadError
-from ascend_dump.cann.dump_file import Tensor
-from ascend_dump.cann.statistics_csv import (
+from ascend_dump.native.cann.dump_file import Tensor
+from ascend_dump.native.cann.statistics_csv import (
     HEADER,
     format_row,
     format_statistics,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ascend_dump.cann.config import check_acl_config, check_ge_options
 from ascend_dump.cli import Exit, main
+from ascend_dump.native.cann.config import check_acl_config, check_ge_options
 
 
 @pytest.fixture(autouse=True)

@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from ascend_dump.cann.dump_file import tensor_of, write
-from ascend_dump.cann.names import Place, build_place
-from ascend_dump.cann.overflow import encode_overflow
 from ascend_dump.cli import Exit, main
-from ascend_dump.writing.layout import Line
+from ascend_dump.host.layout import Line
+from ascend_dump.native.cann.dump_file import tensor_of, write
+from ascend_dump.native.cann.names import Place, build_place
+from ascend_dump.native.cann.overflow import encode_overflow
 
 DATA = Path(__file__).parent.parent / "data"
 OVERFLOW = DATA / "cann" / "in_overflow"

@@ -16,10 +16,11 @@ import pytest
 
 from ascend_dump._errors import ConfigError, DumpNotFound, ReadError, WriteError
 from ascend_dump._steps import Steps
-from ascend_dump.cann import _outputs, dtypes, formats
-from ascend_dump.cann.convert import Options, Result, check_options, convert_all, find_tasks
-from ascend_dump.cann.dump_file import Tensor, decode, read_header, tensor_of, write
 from ascend_dump.cli import main
+from ascend_dump.converting import _outputs
+from ascend_dump.converting.convert import Options, Result, check_options, convert_all, find_tasks
+from ascend_dump.native.cann import dtypes, formats
+from ascend_dump.native.cann.dump_file import Tensor, decode, read_header, tensor_of, write
 
 DATA = Path(__file__).parent.parent / "data" / "cann"
 STAMP = 1589195081588018

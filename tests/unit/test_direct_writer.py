@@ -18,7 +18,7 @@ import pytest
 import xxhash
 from host_dumps import in_memory, item, line, lines_of, model_directory, noise, put, read, write_step
 
-from ascend_dump.analysis.statistics import Statistics, statistics
+from ascend_dump.statistics._statistics import Statistics, statistics
 from ascend_dump.writing import DirectWriter, HostWriter, Item, Payload
 from ascend_dump.writing.append_file import AppendFile
 from ascend_dump.writing.store import Store

@@ -36,8 +36,8 @@ from mindspore_programs import (
 
 import ascend_dump
 from ascend_dump import fakes
-from ascend_dump.fakes._mindspore_disk import npy_bytes
-from ascend_dump.fakes.npu import Npu
+from ascend_dump.fakes.device.npu import Npu
+from ascend_dump.fakes.mindspore._disk import npy_bytes
 
 VARIABLE = "MINDSPORE_DUMP_CONFIG"
 DATA = Path(__file__).parents[1] / "data" / "mindspore"

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import ascend_dump
 from ascend_dump import ConfigError
-from ascend_dump.cann.dump_file import read_header
-from ascend_dump.cann.mapping import hashed_name, read_mapping
-from ascend_dump.cann.names import parse_name
-from ascend_dump.fakes._npu_select import parse_steps
-from ascend_dump.fakes.npu import NodeInfo, Npu, OperatorFailed
+from ascend_dump.fakes.device._select import parse_steps
+from ascend_dump.fakes.device.npu import NodeInfo, Npu, OperatorFailed
+from ascend_dump.native.cann.dump_file import read_header
+from ascend_dump.native.cann.mapping import hashed_name, read_mapping
+from ascend_dump.native.cann.names import parse_name
 
 X = np.arange(6, dtype="f4").reshape(2, 3)
 Y = X * 2

@@ -37,7 +37,7 @@ def test_without_any_tensorflow_the_import_says_what_to_do(tmp_path: Path) -> No
 
 
 def test_another_installation_begins_anew(tmp_path: Path) -> None:
-    from ascend_dump.fakes._tf_session import BaseSession
+    from ascend_dump.fakes.tensorflow._session import BaseSession
 
     real = BaseSession.run
     for _ in range(2):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import ascend_dump
-from ascend_dump.cann.statistics_csv import read_statistics
-from ascend_dump.fakes.npu import NodeInfo, Npu, OperatorFailed
+from ascend_dump.fakes.device.npu import NodeInfo, Npu, OperatorFailed
+from ascend_dump.native.cann.statistics_csv import read_statistics
 
 DATA = Path(__file__).parents[1] / "data" / "cann"
 CASES = [

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import ascend_dump
 from ascend_dump import ConfigError
 from ascend_dump._errors import CorruptDump, DumpNotFound, NotSupported, ReadError
-from ascend_dump.fakes._npu_graph import output_specs
-from ascend_dump.fakes._npu_ops import OPERATORS, compute
-from ascend_dump.fakes.npu import Npu
-from ascend_dump.fakes.offline_model import OfflineModel, OfflineNode, TensorSpec, check, load, save
+from ascend_dump.fakes.device._graph import output_specs
+from ascend_dump.fakes.device.npu import Npu
+from ascend_dump.fakes.device.offline_model import OfflineModel, OfflineNode, TensorSpec, check, load, save
+from ascend_dump.fakes.kernels._npu_ops import OPERATORS, compute
 
 RANDOM = np.random.default_rng(7)
 WEIGHT = RANDOM.standard_normal((4, 2)).astype("f4")

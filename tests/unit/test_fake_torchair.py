@@ -12,7 +12,7 @@ import pytest
 
 import ascend_dump
 from ascend_dump import fakes
-from ascend_dump.fakes.npu import Npu
+from ascend_dump.fakes.device.npu import Npu
 
 torch = pytest.importorskip("torch")
 
@@ -144,11 +144,11 @@ def test_the_generated_json_grows_and_lists_the_scope_by_type(npu: Npu, torchair
 
 
 def test_the_scope_does_nothing_outside_of_a_graph(npu: Npu, torchair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ascend_dump.fakes import _torchair_scope
+    from ascend_dump.fakes.torchair import _scope
 
     with torchair.scope.data_dump():
         assert torch.relu(torch.tensor(-1.0)) == 0
-    monkeypatch.setattr(_torchair_scope, "_libraries", [])
+    monkeypatch.setattr(_scope, "_libraries", [])
     with torchair.scope.data_dump():
         assert torch.relu(torch.tensor(-1.0)) == 0
     assert npu.executed == []

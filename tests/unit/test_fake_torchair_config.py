@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascend_dump.fakes._torchair_compile import apply_options
-from ascend_dump.fakes._torchair_config import CompilerConfig
-from ascend_dump.fakes._torchair_options import matches_steps
+from ascend_dump.fakes.torchair._compile import apply_options
+from ascend_dump.fakes.torchair._config import CompilerConfig
+from ascend_dump.fakes.torchair._options import matches_steps
 
 REAL_STEPS = re.compile(r"^(((\d+)|(\d+-{0,1}\d+))\|{0,1})*$")
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 import ascend_dump
 from ascend_dump import AscendDumpError, CorruptDump, NotSupported, fakes
-from ascend_dump.fakes import _ge_model
-from ascend_dump.fakes._ge_model import GeOp, parse_model
-from ascend_dump.fakes._ge_ops import compute, known_types
-from ascend_dump.fakes._ge_values import constant, ge_number, to_array, to_tensor, torch_dtype
+from ascend_dump.fakes.kernels._ge_ops import compute, known_types
+from ascend_dump.fakes.kernels._ge_values import constant, ge_number, to_array, to_tensor, torch_dtype
+from ascend_dump.fakes.torchair import _ge_model
+from ascend_dump.fakes.torchair._ge_model import GeOp, parse_model
 
 MLP = Path(__file__).parents[1] / "data" / "torchair" / "mlp_modeldef.pb"
 #: x, then weight and bias of three layers, in the order of the graph's inputs.

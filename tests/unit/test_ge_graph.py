@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ascend_dump._errors import CorruptDump, DumpNotFound, ReadError
-from ascend_dump.cann.graph import (
+from ascend_dump.native.cann.graph import (
     Node,
     build_graphs,
     find_computational,

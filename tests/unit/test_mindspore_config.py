@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascend_dump import ConfigError, DumpRequest
-from ascend_dump.mindspore import Runtime, check_mindspore_config
-from ascend_dump.mindspore.build import mindspore_config
-from ascend_dump.mindspore.check import Known
-from ascend_dump.mindspore.dump_json import read_file, read_text
-from ascend_dump.mindspore.runtime import RUNTIMES
-from ascend_dump.mindspore.select import KernelSelector, iteration_ranges, kernel_text
+from ascend_dump.native.mindspore import Runtime, check_mindspore_config
+from ascend_dump.native.mindspore.config.build import mindspore_config
+from ascend_dump.native.mindspore.config.check import Known
+from ascend_dump.native.mindspore.config.dump_json import read_file, read_text
+from ascend_dump.native.mindspore.config.select import KernelSelector, iteration_ranges, kernel_text
+from ascend_dump.native.mindspore.runtime import RUNTIMES
 
 VECTORS = [
     json.loads(line)

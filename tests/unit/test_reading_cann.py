@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 import ascend_dump
 from ascend_dump import AscendDumpError, CorruptDump, NotSupported, ReadError, UnknownFormat
-from ascend_dump.cann.dump_file import Tensor, tensor_of, write
-from ascend_dump.cann.mapping import hashed_name, mapping_line
-from ascend_dump.cann.names import DumpName, Place, build_name, build_place, watch_name
-from ascend_dump.cann.overflow import encode_overflow
-from ascend_dump.cann.statistics_csv import HEADER, format_row, format_statistics
+from ascend_dump.native.cann.dump_file import Tensor, tensor_of, write
+from ascend_dump.native.cann.mapping import hashed_name, mapping_line
+from ascend_dump.native.cann.names import DumpName, Place, build_name, build_place, watch_name
+from ascend_dump.native.cann.overflow import encode_overflow
+from ascend_dump.native.cann.statistics_csv import HEADER, format_row, format_statistics
 
 DATA = Path(__file__).parent.parent / "data" / "cann"
 FIXTURES = sorted((DATA / "in").iterdir())

@@ -17,8 +17,8 @@ import pytest
 from interpreters import HOOK_FILES, REPOSITORY, STARTUP, Interpreter
 
 import ascend_dump
-from ascend_dump._adapter import registered
 from ascend_dump._request import ALIASES
+from ascend_dump.adapter._contract import registered
 from ascend_dump.cli import Exit, main
 
 SITE = str(STARTUP / "site")

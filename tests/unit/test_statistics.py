@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ascend_dump import ConfigError
-from ascend_dump.analysis.statistics import Statistics, has_nonfinite, statistics, warm_up
+from ascend_dump.statistics._statistics import Statistics, has_nonfinite, statistics, warm_up
 
 HAVE_NUMBA = find_spec("numba") is not None
 needs_numba = pytest.mark.skipif(not HAVE_NUMBA, reason="numba is not installed")
@@ -691,7 +691,7 @@ COUNT_WARNINGS = """
 import logging, sys
 import numpy as np
 from ascend_dump import ConfigError
-from ascend_dump.analysis.statistics import has_nonfinite, statistics, warm_up
+from ascend_dump.statistics._statistics import has_nonfinite, statistics, warm_up
 said = []
 handler = logging.Handler()
 handler.emit = lambda record: said.append(record.levelname + ": " + record.getMessage())
@@ -718,7 +718,7 @@ class TestEngines:
 
     @needs_numba
     def test_default_engine_is_numba(self) -> None:
-        code = "import sys; from ascend_dump.analysis.statistics import *; import numpy; statistics(numpy.ones(3)); "
+        code = "import sys; from ascend_dump.statistics._statistics import *; import numpy; statistics(numpy.ones(3)); "
         done = run_python(code + "print('numba' in sys.modules)")
         assert (done.stdout.strip(), done.stderr) == ("True", "")
 
@@ -752,7 +752,7 @@ class TestEngines:
     def test_large_arrays_while_the_interpreter_exits(self) -> None:
         code = (
             "import atexit, numpy as np\n"
-            "from ascend_dump.analysis.statistics import statistics\n"
+            "from ascend_dump.statistics._statistics import statistics\n"
             "atexit.register(lambda: print(statistics(np.ones(5 << 20, np.float32), engine='numpy').mean))\n"
         )
         done = run_python(code)
@@ -762,7 +762,7 @@ class TestEngines:
     def test_large_arrays_in_a_forked_child(self) -> None:
         code = (
             "import os, numpy as np\n"
-            "from ascend_dump.analysis.statistics import statistics\n"
+            "from ascend_dump.statistics._statistics import statistics\n"
             "array = np.ones(5 << 20, np.float32)\n"
             "statistics(array)\n"
             "child = os.fork()\n"
@@ -774,5 +774,5 @@ class TestEngines:
         assert (done.stdout.strip(), done.stderr) == ("0", "")
 
     def test_reading_the_class_needs_no_numpy(self) -> None:
-        done = run_python("import sys; import ascend_dump.analysis.statistics; print('numpy' in sys.modules)")
+        done = run_python("import sys; import ascend_dump.statistics._statistics; print('numpy' in sys.modules)")
         assert (done.stdout.strip(), done.stderr) == ("False", "")

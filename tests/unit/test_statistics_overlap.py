@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from ascend_dump.analysis import _statistics_overlap
-from ascend_dump.analysis.statistics import has_nonfinite, statistics
+from ascend_dump.statistics import _overlap
+from ascend_dump.statistics._statistics import has_nonfinite, statistics
 
 DTYPES: list[Any] = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.complex64, np.int32, np.uint8, np.bool_]
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 60000.0)
@@ -47,13 +47,13 @@ def same(found: Any, expected: Any, scale: float) -> bool:
 @settings(deadline=None)  # the first call compiles
 @given(array=overlapping(), least=st.sampled_from([1, 1 << 40]))
 def test_overlap_does_not_show_in_the_result(engine: Any, array: np.ndarray, least: int) -> None:
-    before = _statistics_overlap._SIZE, _statistics_overlap._OVERLAP
-    _statistics_overlap._SIZE, _statistics_overlap._OVERLAP = least, 1
+    before = _overlap._SIZE, _overlap._OVERLAP
+    _overlap._SIZE, _overlap._OVERLAP = least, 1
     try:
         found = statistics(array, engine=engine)
         nonfinite = has_nonfinite(array, engine=engine)
     finally:
-        _statistics_overlap._SIZE, _statistics_overlap._OVERLAP = before
+        _overlap._SIZE, _overlap._OVERLAP = before
     apart = statistics(np.ascontiguousarray(array), engine=engine)
     rough = {"mean": None, "l2norm": None}
     assert found._replace(**rough) == apart._replace(**rough)

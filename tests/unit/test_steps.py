@@ -150,7 +150,7 @@ def test_any_text_is_either_steps_or_a_config_error(text: str) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [True, False, -1, [], range(0), [1, -2], [1, "2"], [True], 1.5, object(), b"1", bytearray(b"1"), range(-1, 2)],
+    [True, False, -1, [], range(0), [1, -2], [1, "2"], [True], 1.5, object, b"1", bytearray(b"1"), range(-1, 2)],
     ids=repr,
 )
 def test_values_of_another_kind_are_refused_with_the_accepted_ones(value: Any) -> None:

@@ -17,9 +17,9 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascend_dump.analysis import team as team_module
-from ascend_dump.analysis.statistics import Statistics, statistics
-from ascend_dump.analysis.team import Team
+from ascend_dump.statistics import team as team_module
+from ascend_dump.statistics._statistics import Statistics, statistics
+from ascend_dump.statistics.team import Team
 
 pytestmark = pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
 

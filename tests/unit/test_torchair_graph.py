@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import ascend_dump
 from ascend_dump._errors import CorruptDump, DumpNotFound, ReadError
 from ascend_dump.cli import main
-from ascend_dump.fakes.npu import NodeInfo, Npu
-from ascend_dump.reading.torchair_graph import parse_graph_file, read_torchair_graph
+from ascend_dump.fakes.device.npu import NodeInfo, Npu
+from ascend_dump.native.torchair.graph import parse_graph_file, read_torchair_graph
 
 GRAPHS = Path(__file__).parents[1] / "data" / "torchair_graph"
 (OPTIMIZED,) = GRAPHS.glob("dynamo_optimized_*.py")

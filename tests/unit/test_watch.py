@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascend_dump.analysis.trample import watch_outputs
-from ascend_dump.cann.dump_file import tensor_of, write
-from ascend_dump.cann.names import DumpName, Place, build_name, build_place, watch_name
 from ascend_dump.cli import Exit, main
+from ascend_dump.native.cann.dump_file import tensor_of, write
+from ascend_dump.native.cann.names import DumpName, Place, build_name, build_place, watch_name
 
 STAMP = 1_700_000_000_000_000
 

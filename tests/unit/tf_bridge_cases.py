@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import ascend_dump
-from ascend_dump.cann.graph import build_graphs, find_computational, find_model_folders, graph_name, read_graph
-from ascend_dump.fakes.npu_bridge import ProcessAborted
+from ascend_dump.fakes.npu_bridge.module import ProcessAborted
+from ascend_dump.native.cann.graph import build_graphs, find_computational, find_model_folders, graph_name, read_graph
 
 #: What the environment must not hold.
 VARIABLES = (

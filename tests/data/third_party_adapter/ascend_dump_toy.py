@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ascend_dump._activation import at_exit
-from ascend_dump._adapter import Adapter
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
+from ascend_dump.adapter._contract import Adapter
 
 
 class _Session:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from processes import PROGRAMS, run_command
 
-from ascend_dump.mindspore import Runtime, check_mindspore_config
-from ascend_dump.mindspore.check import Known
+from ascend_dump.native.mindspore import Runtime, check_mindspore_config
+from ascend_dump.native.mindspore.config.check import Known
 
 VECTORS = [
     json.loads(line)

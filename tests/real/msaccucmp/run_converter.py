@@ -68,7 +68,7 @@ def replace_parser(parser) -> None:
         pass
     from google.protobuf.json_format import MessageToDict
 
-    from ascend_dump.cann.messages import messages
+    from ascend_dump.native.cann.messages import messages
 
     def parse(self) -> None:
         with open(self.dump_file_path, "rb") as file:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ascend_dump.fakes.npu import NodeInfo, Npu
+from ascend_dump.fakes.device.npu import NodeInfo, Npu
 
 pytestmark = pytest.mark.skipif(find_spec("msprobe") is None, reason="mindstudio-probe is not installed")
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from ascend_dump._errors import AscendDumpError
-from ascend_dump.cann import dtypes, formats
-from ascend_dump.cann._msaccucmp import convert_file_compat
-from ascend_dump.cann._msaccucmp_values import _CONVERTERS
-from ascend_dump.cann.convert import Options
-from ascend_dump.cann.dump_file import OriginalOp, Tensor, tensor_of, write, write_nano
+from ascend_dump.converting._msaccucmp import convert_file_compat
+from ascend_dump.converting._msaccucmp_values import _CONVERTERS
+from ascend_dump.converting.convert import Options
+from ascend_dump.native.cann import dtypes, formats
+from ascend_dump.native.cann.dump_file import OriginalOp, Tensor, tensor_of, write, write_nano
 
 pytestmark = pytest.mark.skipif(find_spec("msprobe") is None, reason="mindstudio-probe is not installed")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import google.protobuf
 
 from ascend_dump._errors import ReadError
-from ascend_dump.cann.dump_file import payload, read_header, write, write_nano
+from ascend_dump.native.cann.dump_file import payload, read_header, write, write_nano
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ascend_dump.fakes.contract import AdapterContract
+from ascend_dump.testing.contract import AdapterContract
 
 
 class Program:

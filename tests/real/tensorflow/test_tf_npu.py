@@ -316,7 +316,7 @@ def test_what_is_wrong_in_a_written_configuration(npu: Any, settings: dict[str, 
         run_network(config)
         assert npu.files == []
     else:
-        from ascend_dump.fakes.npu_bridge import ProcessAborted
+        from ascend_dump.fakes.npu_bridge.module import ProcessAborted
 
         aborts = code == "AD295" and ("dump_mode" in settings or "dump_debug_mode" in settings)
         with pytest.raises(ProcessAborted if aborts else tf.errors.InternalError):

@@ -10,7 +10,7 @@ import pytest
 from conftest import VERSIONS, read_json
 
 import ascend_dump
-from ascend_dump.reading.torchair_graph import GraphOp, read_torchair_graph
+from ascend_dump.native.torchair.graph import GraphOp, read_torchair_graph
 
 
 @pytest.fixture(scope="module", params=(VERSIONS[0], VERSIONS[-1]))

@@ -10,7 +10,7 @@ import pytest
 from conftest import read_json
 
 import ascend_dump
-from ascend_dump.cann.graph import Node, why_no_dump
+from ascend_dump.native.cann.graph import Node, why_no_dump
 
 NETWORKS = ("mlp", "resnet", "llama", "llama_bf16")
 SELECTED = {1, 3, 4}

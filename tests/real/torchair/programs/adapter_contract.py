@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import ascend_dump
-from ascend_dump.fakes.contract import AdapterContract
+from ascend_dump.testing.contract import AdapterContract
 
 VERSION = "TORCHAIR_VERSION"
 

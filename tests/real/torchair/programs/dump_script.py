@@ -15,7 +15,7 @@ import frontend
 import networks
 import torch
 
-from ascend_dump.fakes.npu import NodeInfo
+from ascend_dump.fakes.device.npu import NodeInfo
 
 NETWORKS = ("mlp", "resnet", "llama")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ascend_dump import fakes
-from ascend_dump.fakes.npu import Npu
+from ascend_dump.fakes.device.npu import Npu
 
 
 def prepare() -> None:

@@ -19,7 +19,7 @@ import frontend
 import networks
 import torch
 
-from ascend_dump.fakes.npu import Npu
+from ascend_dump.fakes.device.npu import Npu
 
 STEPS, SELECTED = 5, "1|3-4"
 

@@ -1,0 +1,61 @@
+"""acl's dump interface: one for a process, and typed errors for what it refuses.
+
+`aclmdlInitDump` takes it and `aclmdlFinalizeDump` gives it back, whichever library calls them; a second taker gets
+ACL_ERROR_REPEAT_INITIALIZE, or an error that nobody sees. So captures say here that they hold it.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, ConfigError, NotSupported
+from ascend_dump.native.cann.acl_codes import AclError, describe
+
+__all__ = ["claim", "holder", "refusal", "release"]
+
+_ERRORS: dict[int, tuple[type[AscendDumpError], str]] = {
+    AclError.INVALID_PARAM: (ConfigError, "AD110"),
+    AclError.INVALID_FILE: (ConfigError, "AD110"),
+    AclError.PARSE_FILE: (ConfigError, "AD110"),
+    AclError.INVALID_DUMP_CONFIG: (ConfigError, "AD110"),
+    AclError.REPEAT_INITIALIZE: (CaptureError, "AD302"),
+    AclError.DUMP_ALREADY_RUN: (CaptureError, "AD302"),
+    AclError.API_NOT_SUPPORT: (NotSupported, "AD203"),
+    AclError.FEATURE_UNSUPPORTED: (NotSupported, "AD203"),
+}
+_HINTS = {
+    "AD110": "`ascend-dump check` lists what is wrong with the file",
+    "AD302": "another dump is on: end it with acl.mdl.finalize_dump, or stop the other capture",
+    "AD203": "this CANN or this device has no such dump; see the log in ~/ascend/log",
+    "AD200": "see the log of CANN in ~/ascend/log",
+}
+
+_holders: list[tuple[object, str]] = []
+
+
+def claim(owner: object, what: str) -> None:
+    """Say that `owner`, a capture by `what`, holds the interface. Raises CaptureError while another one does."""
+    if _holders:
+        raise CaptureError(
+            f"a capture by {_holders[-1][1]} is dumping through acl in this process already",
+            hint="stop it first: acl has one dump interface for a process",
+            code="AD302",
+        )
+    _holders.append((owner, what))
+
+
+def release(owner: object) -> None:
+    """Give the interface back; nothing where `owner` does not hold it."""
+    _holders[:] = [held for held in _holders if held[0] is not owner]
+
+
+def holder() -> Optional[str]:
+    """What holds the interface, None where no capture does."""
+    return _holders[-1][1] if _holders else None
+
+
+def refusal(call: str, code: int, words: str = "") -> AscendDumpError:
+    """The typed error for what a call of acl returned. words: CANN's own, where it has some."""
+    kind, ours = _ERRORS.get(code, (AdapterError, "AD200"))
+    said = f"; CANN says: {words.strip()}" if words.strip() else ""
+    return kind(f"{call} returned {describe(code)}{said}", hint=_HINTS[ours], code=ours)

@@ -1,0 +1,106 @@
+"""Steps of a whole process: told apart by the calls of its top-level modules.
+
+Without a target something else must tell steps apart: a step begins when a top-level module
+with parameters is called that was already called in this step. So a loss module, or a second
+model of a GAN, belongs to the step that is open. A compiled function is such a module too, and
+the modules called in it are not: compiled, they leave no trace.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from typing import Any, Callable, Optional
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from ascend_dump.adapter.pytorch.calls import is_root_call
+from ascend_dump.adapter.pytorch.compiled import Root, follow_compiled, module_of
+
+__all__ = ["ProcessSteps"]
+
+log = logging.getLogger("ascend_dump")
+
+
+class ProcessSteps:
+    """Calls `called(root, step)` at each top-level call of a module or compiled function, until `end`.
+
+    step: the number of the step that this call begins, None where it belongs to the open one. The
+    thread of the first call is the one that is followed. What `called` raises ends the following and is
+    logged: the user's call goes on.
+    compiled: whether it is compiled code that is told of; hooks that are registered for all modules
+    now still see what is called in it, the root included.
+    """
+
+    def __init__(self, called: Callable[[Root, Optional[int]], None]) -> None:
+        self._told = called
+        self.compiled = False
+        self._inside = 0
+        self._undo = [register_module_forward_pre_hook(self._called).remove, follow_compiled(self._around_compiled)]
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """At the start, and in a forked child, which counts its own."""
+        self._thread: Optional[int] = None
+        self._step = -1
+        #: What was called in the open step. Weak: an address may come again for another module.
+        self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._over = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether a step has begun in this process."""
+        return self._thread is not None
+
+    def end(self) -> None:
+        """Take the hooks off."""
+        self._over = True
+        undo, self._undo = self._undo, []
+        for one in undo:
+            one()
+
+    def _called(self, module: torch.nn.Module, args: Any) -> None:
+        # Inside a compiled model hooks are traced, not called; what they do must not reach its graph.
+        if torch.compiler.is_compiling() or not self._follows() or not is_root_call():
+            return
+        # PyTorch runs the graphs it is compiling as modules of their own.
+        if not self._inside or not isinstance(module, torch.fx.GraphModule):
+            root = module_of(module)
+            self._guard(root, root is not module)
+
+    def _around_compiled(self, root: Root, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if self._inside or not self._follows() or not is_root_call(running=False):
+            return function(*args, **kwargs)
+        self._guard(root, True)
+        self._inside += 1
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._inside -= 1
+
+    def _follows(self) -> bool:
+        return not self._over and (self._thread is None or self._thread == threading.get_ident())
+
+    def _guard(self, root: Root, compiled: bool) -> None:
+        self.compiled = compiled
+        try:
+            self._root_called(root)
+        except Exception as error:
+            # Whatever keeps us from recording it.
+            self.end()
+            log.warning("nothing is captured: %s", error)
+            log.debug("opening the capture failed", exc_info=True)
+
+    def _root_called(self, root: Root) -> None:
+        if self._step >= 0 and root not in self._roots:
+            self._roots.add(root)
+            self._told(root, None)
+            return
+        if self._inside or (isinstance(root, torch.nn.Module) and next(root.parameters(), None) is None):
+            return
+        self._thread = threading.get_ident()
+        self._step += 1
+        self._roots = weakref.WeakSet([root])
+        self._told(root, self._step)

@@ -1,0 +1,1 @@
+"""Dump files as arrays that every tool reads: npy, npz, bin, txt and csv."""

@@ -1,0 +1,268 @@
+"""Convert one dump file: every tensor it can, and say why for the others."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+
+from ascend_dump._errors import AscendDumpError, NotSupported, ReadError
+from ascend_dump._paths import make_private_directory
+from ascend_dump._steps import Steps
+from ascend_dump.converting._outputs import copy_as_npy, fit_name, write_bytes, write_npy, write_npz, write_text
+from ascend_dump.native.cann.dtypes import DataType, data_type
+from ascend_dump.native.cann.dump_file import Buffer, DumpFile, Entry, Space, Tensor, decode, payload, read_header
+from ascend_dump.native.cann.formats import Arranged, arrange, format_name
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    _Array = np.ndarray[Any, Any]
+
+__all__ = ["Failure", "Options", "Result", "convert_file", "find_dtype"]
+
+#: An overflow record is no tensor: it is written as JSON, as msaccucmp does.
+OVERFLOW = "Opdebug.Node_OpDebug."
+#: numpy types that hold every value of the ml_dtypes types, which `.npy` has no name for.
+_WIDER = {"int4": "int8", "int2": "int8", "uint2": "uint8"}
+
+
+class Options(NamedTuple):
+    """What to make of each tensor.
+
+    type             npy, npz, bin, txt or csv
+    format           a layout of `cann.formats`, None for the one on the device
+    dtype            a numpy type to convert values to
+    io, indices      only inputs or outputs; only these positions
+    shape            the shape in the model, in place of the one in the header (with format)
+    original_format  the model's layout, where the header does not say it
+    names            "msaccucmp", or "ours" with type, shape and layout in the name
+    """
+
+    type: str = "npy"
+    format: Optional[str] = None
+    dtype: Optional[str] = None
+    io: Optional[str] = None
+    indices: Optional[Steps] = None
+    shape: tuple[int, ...] = ()
+    original_format: Optional[str] = None
+    names: str = "msaccucmp"
+
+    def wants(self, io: str, index: int) -> bool:
+        return self.io in (None, io) and (self.indices is None or index in self.indices)
+
+
+class Failure(NamedTuple):
+    """What was not converted: `what` is "input 0", or "" for the whole file."""
+
+    source: Path
+    what: str
+    error: AscendDumpError
+
+
+class Result(NamedTuple):
+    """What became of one file. skipped: it is no dump file, and does not claim to be one."""
+
+    source: Path
+    written: tuple[Path, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    problems: tuple[str, ...] = ()
+    size: int = 0
+    skipped: bool = False
+
+
+class _Writer:
+    """Collects what is written for one file."""
+
+    def __init__(self, dump: DumpFile, out: Path, options: Options) -> None:
+        self.dump = dump
+        self.out = out
+        self.options = options
+        self.written: list[Path] = []
+        self.failures: list[Failure] = []
+        self.archive: dict[str, _Array] = {}
+        self.size = 0
+
+    def path(self, suffix: str) -> Path:
+        """Where the output with this part after the dump file's name goes."""
+        if not self.written:
+            make_private_directory(self.out)
+        name = self.dump.path.name + suffix
+        return self.out / fit_name(self.out, name, os.path.splitext(name)[1])
+
+    def add(self, path: Path, size: int) -> None:
+        self.written.append(path)
+        self.size += size
+
+
+def convert_file(source: Path, out: Path, options: Options) -> Result:
+    """Convert the dump file `source` into the directory `out`, which is made when it is needed.
+
+    Raises ReadError when `source` is no dump file, and WriteError when `out` cannot be written;
+    what is wrong with single tensors is in the result.
+    """
+    dump = read_header(source)
+    writer = _Writer(dump, out, options)
+    problems = list(dump.problems)
+    with open(source, "rb", buffering=0) as file:
+        entries: tuple[Entry, ...] = (*dump.tensors, *dump.buffers, *dump.spaces)
+        for entry in entries:
+            io = entry.io if isinstance(entry, Tensor) else entry.kind
+            if not options.wants(io, entry.index):
+                continue
+            if entry.size and not entry.length and not entry.error:
+                problems.append(f"{io} {entry.index}: nothing was dumped, its address was null on the device")
+                continue
+            try:
+                _write(writer, entry, file.fileno())
+            except (ReadError, NotSupported) as error:
+                writer.failures.append(Failure(source, f"{io} {entry.index}", error))
+    if writer.archive:
+        path = writer.path(".npz")
+        writer.add(path, write_npz(path, writer.archive))
+    return Result(source, tuple(writer.written), tuple(writer.failures), tuple(problems), writer.size)
+
+
+def _write(writer: _Writer, entry: Entry, descriptor: int) -> None:
+    if not isinstance(entry, Tensor):
+        _write_memory(writer, entry)
+    elif entry.io == "output" and writer.dump.path.name.startswith(OVERFLOW) and writer.options.type != "bin":
+        _write_overflow(writer, entry)
+    else:
+        _write_tensor(writer, entry, descriptor)
+
+
+def _write_overflow(writer: _Writer, tensor: Tensor) -> None:
+    from ascend_dump.native.cann.overflow import decode_overflow
+
+    document = decode_overflow(payload(writer.dump, tensor).tobytes()).document
+    path = writer.path(f".{tensor.io}.{tensor.index}.json")
+    writer.add(path, write_bytes(path, json.dumps(document, indent=4).encode()))
+
+
+def _write_memory(writer: _Writer, entry: Union[Buffer, Space]) -> None:
+    raw = payload(writer.dump, entry)
+    if writer.options.type == "npz":
+        writer.archive[f"{entry.kind}.{entry.index}"] = raw
+        return
+    path = writer.path(f".{entry.kind}.{entry.index}.bin")
+    writer.add(path, write_bytes(path, raw))
+
+
+def _write_tensor(writer: _Writer, tensor: Tensor, descriptor: int) -> None:
+    options = writer.options
+    found = data_type(tensor.data_type)
+    if options.format is None and options.dtype is None:
+        if options.type == "bin":
+            raw = payload(writer.dump, tensor)
+            needed = (math.prod(tensor.shape) * found.bits + 7) // 8
+            if found.bits and needed <= raw.size:
+                raw = raw[:needed]
+            path = writer.path(_suffix(options, tensor, tensor.shape, found.numpy or found.name.lower()))
+            writer.add(path, write_bytes(path, raw))
+            return
+        if options.type == "npy" and _stands_as_is(tensor, found):
+            path = writer.path(_suffix(options, tensor, tensor.shape, found.numpy))
+            size = math.prod(tensor.shape) * found.bits // 8
+            writer.add(path, copy_as_npy(path, descriptor, tensor.offset, size, _dtype_str(found), tensor.shape))
+            return
+    arranged = _arranged(writer.dump, tensor, options)
+    array = _in_numpy_type(arranged.array, options)
+    if options.type == "npz":
+        writer.archive[f"{tensor.io}.{tensor.index}"] = array
+        return
+    kind = options.dtype or arranged.array.dtype.name
+    path = writer.path(_suffix(options, tensor, array.shape, kind, arranged.layout))
+    if options.type == "npy":
+        size = write_npy(path, array)
+    elif options.type == "bin":
+        import numpy as np
+
+        size = write_bytes(path, np.ascontiguousarray(array))
+    elif options.type == "csv":
+        size = write_text(path, array, ",", "")
+    else:
+        size = write_text(path, array, " ", f"# {array.dtype.name} {list(array.shape)} {arranged.layout}\n")
+    writer.add(path, size)
+
+
+def _stands_as_is(tensor: Tensor, found: DataType) -> bool:
+    """Whether the payload's first bytes are the array: numpy has the type, and there are enough."""
+    if tensor.error or not found.bits or found.value == 11:
+        return False
+    import numpy as np
+
+    if found.storage != "plain" or not hasattr(np, found.numpy) or len(tensor.shape) > 32:
+        return False
+    return 0 < math.prod(tensor.shape) * found.bits // 8 <= tensor.length
+
+
+def _dtype_str(found: DataType) -> str:
+    import numpy as np
+
+    text: str = np.dtype(found.numpy).str
+    return text
+
+
+def _arranged(dump: DumpFile, tensor: Tensor, options: Options) -> Arranged:
+    array = decode(dump, tensor)
+    source = format_name(tensor.format)
+    if options.format is None:
+        return Arranged(array, source)
+    origin = tensor.original_op
+    known = None if origin is None else format_name(origin.format)
+    return arrange(
+        array,
+        source,
+        options.format,
+        original_shape=options.shape or tensor.original_shape,
+        original_format=options.original_format or known,
+        groups=max(1, tensor.sub_format),
+    )
+
+
+def _in_numpy_type(array: _Array, options: Options) -> _Array:
+    """The array in the type to write; what only ml_dtypes has is widened where files cannot name it."""
+    import numpy as np
+
+    kind = array.dtype.name
+    if options.dtype is None:
+        if array.dtype.isbuiltin == 1 or options.type == "bin":
+            return array
+        return array.astype(_WIDER.get(kind, "float32"))
+    wanted = find_dtype(options.dtype)
+    assert wanted is not None  # checked before the first file
+    if array.dtype.kind == "c" and wanted.kind != "c":
+        raise NotSupported(f"{kind} has no value in {options.dtype}", hint="leave --dtype out, or give complex64")
+    with np.errstate(invalid="ignore", over="ignore"):
+        return array.astype(wanted, copy=False)
+
+
+def find_dtype(name: str) -> Optional[np.dtype[Any]]:
+    """The numpy or ml_dtypes type of this name, None where there is none."""
+    import ml_dtypes
+    import numpy as np
+
+    try:
+        return np.dtype(getattr(ml_dtypes, name, name))
+    except TypeError:
+        return None
+
+
+def _suffix(options: Options, tensor: Tensor, shape: tuple[int, ...], dtype: str, layout: str = "") -> str:
+    """The part of an output's name after the dump file's."""
+    head = f".{tensor.io}.{tensor.index}"
+    layout = layout or format_name(tensor.format)
+    if options.names == "ours":
+        return f"{head}.{dtype}.{_joined(shape, 'x')}.{layout}.{options.type}"
+    if options.type == "bin":
+        return f"{head}.{_joined(shape, '_')}.{dtype}.{layout}.bin"
+    if options.format is not None:
+        return f"{head}.{_joined(shape, 'x')}.{options.type}"
+    return f"{head}.{options.type}"
+
+
+def _joined(shape: tuple[int, ...], separator: str) -> str:
+    return separator.join(map(str, shape)) or "scalar"

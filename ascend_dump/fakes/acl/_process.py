@@ -1,0 +1,229 @@
+"""The process around the fake `acl`: initialisation, the dump interface, devices, contexts, streams.
+
+Source of the order of calls and their codes: acl's `acl.cpp` and `toolchain/dump.cpp`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import threading
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+from ascend_dump.fakes.acl._memory import Memory, RtError
+from ascend_dump.native.cann.acl_codes import AclError
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes.device.npu import Npu
+
+__all__ = ["Process", "process_of"]
+
+_MEMORY = 1 << 34
+#: Handles look like addresses; nothing may be read behind them.
+_FIRST_HANDLE, _STEP = 0x7F0000000000, 0x40
+
+
+class Process:
+    """What acl remembers in one process, around one simulated device."""
+
+    def __init__(self, npu: Npu) -> None:
+        self.npu = npu
+        self.memory = Memory(_MEMORY)
+        self.initialised = False
+        self._finalised = False
+        self._first_config: Optional[str] = None
+        self._dump_begun = False
+        self._message = ""
+        #: Called by `finalize`.
+        self.unload_models: Callable[[], None] = lambda: None
+        self._handles = itertools.count(_FIRST_HANDLE, _STEP)
+        self._objects: dict[int, Any] = {}
+        self._thread = threading.local()
+
+    # Initialisation.
+
+    def init(self, config: Optional[str] = None) -> int:
+        if self.initialised:
+            return self.fail(AclError.REPEAT_INITIALIZE, "acl.init has been called already")
+        digest = _digest(_path(config)) if config else None
+        if digest is not None and self._first_config not in (None, digest):
+            return self.fail(AclError.INVALID_PARAM, "the configuration differs from that of the first acl.init")
+        code = self._arm(config) if config else AclError.SUCCESS
+        if code != AclError.SUCCESS:
+            return code
+        self._first_config = self._first_config or digest
+        self.initialised = True
+        self._finalised = False
+        return AclError.SUCCESS
+
+    def finalize(self) -> int:
+        if self._finalised:
+            return self.fail(AclError.REPEAT_FINALIZE, "acl.finalize has been called already")
+        # One that was never initialised is not refused, and nothing happens.
+        if self.initialised:
+            self.npu.disarm_acl()
+            self.unload_models()
+            self._dump_begun = self.initialised = False
+            self._finalised = True
+        return AclError.SUCCESS
+
+    # Dump.
+
+    def init_dump(self) -> int:
+        if not self.initialised:
+            return self._too_early("acl.init", "acl.mdl.init_dump")
+        if self._dump_begun:
+            return self.fail(AclError.REPEAT_INITIALIZE, "EP0008 acl.mdl.init_dump failed. This API cannot be repeated")
+        self._dump_begun = True
+        return AclError.SUCCESS
+
+    def set_dump(self, config: Optional[str]) -> int:
+        refused = self._dump_refused("acl.mdl.set_dump")
+        if refused:
+            return refused
+        if config is None:
+            return self.fail(AclError.INVALID_PARAM, "EP0007 acl.mdl.set_dump failed because dumpCfgPath is NULL")
+        return self._arm(_path(config))
+
+    def finalize_dump(self) -> int:
+        refused = self._dump_refused("acl.mdl.finalize_dump")
+        if refused:
+            return refused
+        self.npu.disarm_acl()
+        self._dump_begun = False
+        return AclError.SUCCESS
+
+    def _dump_refused(self, call: str) -> int:
+        if not self.initialised:
+            return self._too_early("acl.init", call)
+        if not self._dump_begun:
+            return self._too_early("acl.mdl.init_dump", call, AclError.DUMP_NOT_RUN)
+        return AclError.SUCCESS
+
+    def _arm(self, config: str) -> int:
+        code = int(self.npu.arm_acl(config))
+        if code == AclError.SUCCESS:
+            return code
+        return self.fail(code, "; ".join(error.message for error in self.npu.errors) or f"{config} is refused")
+
+    def _too_early(self, first: str, call: str, code: int = AclError.UNINITIALIZE) -> int:
+        return self.fail(code, f"EP0008 {call} failed. Reason: {first} must be executed before {call} is called.")
+
+    def fail(self, code: int, message: str) -> int:
+        self._message = message
+        return code
+
+    def recent_message(self) -> str:
+        """The message of the last failure, once."""
+        message, self._message = self._message, ""
+        return message
+
+    # Devices, contexts, streams.
+
+    @property
+    def context(self) -> int:
+        """The context of this thread, 0 for none: each thread has its own."""
+        found: int = getattr(self._thread, "context", 0)
+        return found
+
+    def set_device(self, device: int) -> int:
+        if device != self.npu.device_id:
+            return self.fail(RtError.INVALID_DEVICEID, f"there is no device {device}, only {self.npu.device_id}")
+        self._thread.context = self.add(("context", device))
+        return AclError.SUCCESS
+
+    def reset_device(self, device: int) -> int:
+        if device != self.npu.device_id:
+            return RtError.INVALID_DEVICEID
+        self._thread.context = 0
+        return AclError.SUCCESS
+
+    def create_context(self, device: int) -> tuple[int, int]:
+        code = self.set_device(device)
+        return (self.context, code) if code == AclError.SUCCESS else (0, code)
+
+    def set_context(self, context: int) -> int:
+        if self.get(context, "context") is None:
+            return RtError.CONTEXT_NULL
+        self._thread.context = context
+        return AclError.SUCCESS
+
+    def get_context(self) -> tuple[int, int]:
+        return (self.context, AclError.SUCCESS if self.context else RtError.CONTEXT_NULL)
+
+    def destroy_context(self, context: int) -> int:
+        if self.context == context:
+            self._thread.context = 0
+        return self.remove(context, "context")
+
+    def create_stream(self) -> tuple[int, int]:
+        if not self.context:
+            return 0, RtError.CONTEXT_NULL
+        return self.add(("stream", [])), AclError.SUCCESS
+
+    def enqueue(self, stream: int, work: Callable[[], int]) -> int:
+        """Let work wait for the synchronization, as on a device; 0 is the default stream."""
+        if not self.context:
+            return RtError.CONTEXT_NULL
+        if not stream:
+            return work()
+        queue = self.get(stream, "stream")
+        if queue is None:
+            return RtError.STREAM_CONTEXT
+        queue.append(work)
+        return AclError.SUCCESS
+
+    def synchronize_stream(self, stream: int) -> int:
+        if not stream:
+            return AclError.SUCCESS
+        queue = self.get(stream, "stream")
+        if queue is None:
+            return RtError.STREAM_CONTEXT
+        codes = [work() for work in queue]
+        queue.clear()
+        return next((code for code in codes if code), AclError.SUCCESS)
+
+    def synchronize_device(self) -> int:
+        streams = [handle for handle, (kind, _) in self._objects.items() if kind == "stream"]
+        codes = [self.synchronize_stream(stream) for stream in streams]
+        return next((code for code in codes if code), AclError.SUCCESS)
+
+    # Objects behind handles.
+
+    def add(self, item: tuple[str, Any]) -> int:
+        handle = next(self._handles)
+        self._objects[handle] = item
+        return handle
+
+    def get(self, handle: int, kind: str) -> Any:
+        """The object of a handle, None when there is none of this kind."""
+        found, value = self._objects.get(handle, ("", None))
+        return value if found == kind else None
+
+    def remove(self, handle: int, kind: str) -> int:
+        if self._objects.get(handle, ("", None))[0] != kind:
+            return AclError.INVALID_PARAM
+        del self._objects[handle]
+        return AclError.SUCCESS
+
+
+def process_of(npu: Npu) -> Process:
+    """The process around this device: fakes that share a device share what acl remembers."""
+    if npu.process is None:
+        npu.process = Process(npu)
+    return npu.process
+
+
+def _path(config: object) -> str:
+    """As an extension module would take it. Raises TypeError for a Path."""
+    if not isinstance(config, str):
+        raise TypeError(f"argument must be str, not {type(config).__name__}")
+    return config
+
+
+def _digest(path: str) -> Optional[str]:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        return None

@@ -1,0 +1,1 @@
+"""The simulated NPU with the dump service of CANN."""

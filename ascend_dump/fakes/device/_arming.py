@@ -1,0 +1,178 @@
+"""How the simulated device's dump service is switched on: the dump JSON, session options, the environment.
+
+What is accepted and refused is decided by `cann.config`; here is what follows from it. Sources: acl dump.cpp
+(return codes), adump dump_manager and dump_setting, GE dump_callback and dump_properties.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple, Optional
+
+from ascend_dump.native.cann.acl_codes import AclError
+from ascend_dump.native.cann.config import Situation, check_ge_options, keys
+from ascend_dump.native.cann.config._adump_checks import is_ip_path
+from ascend_dump.native.cann.config.adump import Settings, Verdict, judge, refused
+from ascend_dump.native.cann.config.ge import GeSettings
+from ascend_dump.native.cann.config.ge import judge as judge_ge
+from ascend_dump.native.cann.config.parse import read_config
+
+__all__ = ["Answer", "Arming", "ArmingError", "ExceptionDump", "read_acl", "read_environment", "read_options"]
+
+_ENV_SCENES = {"aic_err_brief_dump": "brief", "aic_err_norm_dump": "norm", "aic_err_detail_dump": "detail"}
+_SCENES = {**_ENV_SCENES, "lite_exception": "brief"}
+_OP_OVERFLOW, _OPERATOR = 4, 1
+_OP_LEVEL, _KERNEL_LEVEL = 1, 2
+#: Beginnings of the names of A2 and A3, where overflow detection has one mode.
+_ONE_DEBUG_MODE = ("Ascend910B", "Ascend910_93")
+
+
+class ArmingError(NamedTuple):
+    """Why a configuration was refused: CANN's code (EP0001, E10001, …), its text and the key concerned."""
+
+    code: str
+    message: str
+    where: str = ""
+
+
+class Arming(NamedTuple):
+    """What the service is set to.
+
+    root        text of `<dump path>/<time>`, absolute
+    ge          what GE dumps of models; None where GE refused or is not asked
+    kernels, single_ops  whether kernels called one by one, and single-operator calls, are dumped
+    overflow    single operators report overflow
+    by_options  it comes from session options
+    stats       statistics chosen, in CANN's words; () for the usual six
+    """
+
+    root: str
+    ge: Optional[GeSettings]
+    mode: str
+    data: str
+    stats: tuple[str, ...] = ()
+    kernels: bool = False
+    single_ops: bool = False
+    overflow: bool = False
+    watcher: bool = False
+    by_options: bool = False
+
+    @property
+    def models(self) -> bool:
+        """Whether GE does anything with models."""
+        return self.ge is not None and (self.ge.status or self.ge.debug)
+
+
+class ExceptionDump(NamedTuple):
+    """kind: "brief", "norm" or "detail". path: the text of the directory it was given."""
+
+    kind: str
+    path: str
+
+
+class Answer(NamedTuple):
+    """The return code, and what is switched on. `log`: what only CANN's own log tells."""
+
+    code: int
+    errors: tuple[ArmingError, ...] = ()
+    arming: Optional[Arming] = None
+    exception: Optional[ExceptionDump] = None
+    log: tuple[str, ...] = ()
+
+
+def read_acl(path: str, *, env: Mapping[str, str], cwd: str, time: str) -> Answer:
+    """What aclInit and aclmdlSetDump do with a dump JSON. time: the name of the time directory."""
+    parsed = read_config(os.path.join(cwd, path))
+    if parsed.empty:
+        return Answer(AclError.SUCCESS)
+    if parsed.refusal is not None:
+        verdict = refused(parsed.refusal, path)
+        found = _errors(verdict, path) or (ArmingError("", parsed.refusal.reason),)
+        return Answer(verdict.acl_error, found)
+    verdict = judge(parsed.value, env=env, cwd=cwd)
+    errors = _errors(verdict, path)
+    if not verdict.accepted or verdict.settings is None:
+        return Answer(verdict.acl_error, errors)
+    settings = verdict.settings
+    dump = parsed.value["dump"]
+    scene = dump.get("dump_scene", "")
+    if scene in _SCENES:
+        exception = ExceptionDump(_SCENES[scene], _absolute(settings.path or "./", cwd))
+        return Answer(AclError.SUCCESS, errors, exception=exception)
+    ge = judge_ge(parsed.value, verdict, env=env)
+    log = () if ge.accepted else (f"GE refuses the configuration ({ge.error}, {ge.rule}): no model is dumped",)
+    return Answer(AclError.SUCCESS, errors, _arming(verdict, settings, dump, ge.settings, cwd, time), log=log)
+
+
+def _errors(verdict: Verdict, path: str) -> tuple[ArmingError, ...]:
+    return tuple(ArmingError(failure.code, failure.message(path), failure.where) for failure in verdict.errors)
+
+
+def _arming(
+    verdict: Verdict, settings: Settings, dump: Mapping[str, str], ge: Optional[GeSettings], cwd: str, time: str
+) -> Arming:
+    overflow = verdict.dump_type == _OP_OVERFLOW
+    watcher = dump.get("dump_scene") == "watcher"
+    operator = verdict.dump_type == _OPERATOR and not watcher
+    return Arming(
+        root=f"{_absolute(settings.path, cwd)}/{time}",
+        ge=ge,
+        mode="all" if overflow else settings.mode,
+        data="tensor" if overflow else settings.data or "tensor",
+        stats=settings.stats,
+        kernels=operator and bool(settings.switch & _KERNEL_LEVEL),
+        single_ops=operator and bool(settings.switch & _OP_LEVEL) and dump.get("dump_op_switch") == "on",
+        overflow=overflow,
+        watcher=watcher,
+    )
+
+
+def read_options(options: Mapping[str, str], *, env: Mapping[str, str], cwd: str, soc: str, time: str) -> Answer:
+    """What GE does with the options of a session; code 0 or -1."""
+    problems = check_ge_options(options, situation=Situation(env=env, cwd=cwd, soc=soc))
+    errors = tuple(ArmingError(each.native, each.message, each.where) for each in problems if each.severity == "error")
+    if errors:
+        return Answer(-1, errors)
+    exception = None
+    kind = {"1": "norm", "2": "brief"}.get(options.get(keys.ENABLE_EXCEPTION, ""))
+    if kind and not env.get("NPU_COLLECT_PATH"):
+        exception = ExceptionDump(kind, _absolute(env.get("ASCEND_WORK_PATH") or "./", cwd))
+    log = tuple(f"{each.where}: {each.message}" for each in problems)
+    dump, debug = options.get(keys.ENABLE_DUMP) == "1", options.get(keys.ENABLE_DEBUG) == "1"
+    mode = options.get(keys.DEBUG_MODE, "")
+    debug = debug and bool(mode) and (mode == "all" or not soc.startswith(_ONE_DEBUG_MODE))
+    if not dump and not debug:
+        return Answer(0, exception=exception, log=log)
+    layers = frozenset(options.get(keys.DUMP_LAYER, "").split()) if dump else frozenset()
+    ge = GeSettings(
+        status=dump,
+        debug=debug,
+        exception="",
+        op_switch=False,
+        path=options[keys.DUMP_PATH],
+        step=options.get(keys.DUMP_STEP, "") if dump else "",
+        mode=options.get(keys.DUMP_MODE, "output") if dump else "all",
+        data="stats" if dump and options.get(keys.DUMP_DATA) == "stats" else "tensor",
+        every=dump and not layers,
+        unnamed=layers or None,
+    )
+    root = f"{_absolute(ge.path, cwd)}/{time}"
+    return Answer(0, arming=Arming(root, ge, ge.mode, ge.data, by_options=True), exception=exception, log=log)
+
+
+def read_environment(env: Mapping[str, str], cwd: str) -> Optional[ExceptionDump]:
+    """The exception dump that the environment alone turns on, before anything is configured."""
+    scene = env.get("ASCEND_DUMP_SCENE", "")
+    if scene in _ENV_SCENES:
+        path = env.get("ASCEND_DUMP_PATH") or env.get("ASCEND_WORK_PATH") or "./"
+        return ExceptionDump(_ENV_SCENES[scene], _absolute(path, cwd))
+    collect = env.get("NPU_COLLECT_PATH", "")
+    return ExceptionDump("norm", _absolute(collect, cwd)) if collect else None
+
+
+def _absolute(path: str, cwd: str) -> str:
+    """The directory the host's writer uses: an address is cut off, the rest and relative paths go below `cwd`."""
+    if is_ip_path(path):
+        return f"{cwd}/{path.partition(':')[2].lstrip('/')}"
+    return path if path.startswith("/") else os.path.join(cwd, path)

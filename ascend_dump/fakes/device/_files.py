@@ -1,0 +1,210 @@
+"""What the simulated device writes about one executed operator: names, headers, statistics, overflow records.
+
+Sources: aicpu_schedule dump_task (device writer), adump dump_stream_info (captured streams) and exception_dumper,
+adx_dump_record (chosen statistics), GE data_dumper (header, Opdebug).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from ascend_dump.native.cann import dtypes
+from ascend_dump.native.cann.dump_file import OriginalOp, Tensor, tensor_of
+from ascend_dump.native.cann.formats import format_name, format_number
+from ascend_dump.native.cann.names import (
+    EXCEPTION_DIRECTORY,
+    OPDEBUG_NAME,
+    OPDEBUG_TYPE,
+    DumpName,
+    build_name,
+)
+from ascend_dump.native.cann.overflow import MAGIC, NOT_APPLICABLE, PAYLOAD_SIZE, encode_overflow
+from ascend_dump.native.cann.statistics_csv import HEADER, format_row, format_statistics, format_tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ascend_dump.fakes.device._disk import Disk
+    from ascend_dump.native.cann.graph import Node
+
+    _Array = np.ndarray[Any, Any]
+
+__all__ = ["Addresses", "Call", "exception_file", "opdebug_file", "operator_file", "tensors_of"]
+
+#: The header's attribute that describes the slices of FFTS+; the device writes no other.
+_SLICES = "_sgt_json_info"
+_BASE, _ALIGNMENT = 0x12C040000000, 512
+#: The columns in the order in which the host prints them, and where `format_statistics` has them.
+_CHOSEN = {"Max": 0, "Min": 1, "Avg": 2, "Nan": 4, "Negative Inf": 5, "Positive Inf": 6}
+_TITLES = {"Nan": "Nan Count", "Negative Inf": "Negative Inf Count", "Positive Inf": "Positive Inf Count"}
+_MAGIC_SOCS = ("Ascend910B", "Ascend910_93", "Ascend950")
+_UINT8, _ND = 4, 2
+
+
+class Addresses:
+    """Device addresses: an operator's tensor keeps its own for as long as its size."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], int] = {}
+        self._next = _BASE
+
+    def find(self, nbytes: int, *owner: object) -> int:
+        """The address of a tensor, by its owner (model, operator, side, index)."""
+        key = (*owner, nbytes)
+        if key not in self._known:
+            self._known[key] = self._next
+            self._next += (nbytes + _ALIGNMENT) // _ALIGNMENT * _ALIGNMENT
+        return self._known[key]
+
+
+class Call(NamedTuple):
+    """One execution of an operator. formats, original_shapes: by position, such as "input0"."""
+
+    node: Node
+    inputs: tuple[_Array, ...]
+    outputs: tuple[_Array, ...]
+    task: int
+    stream: int
+    model_id: Optional[int] = None
+    formats: Mapping[str, str] = {}
+    original_shapes: Mapping[str, Sequence[int]] = {}
+    attrs: Mapping[str, Any] = {}
+
+
+def tensors_of(call: Call, side: str, addresses: Addresses) -> list[tuple[Tensor, Any]]:
+    """The tensors of one side ("input" or "output") as headers describe them, with their bytes."""
+    found = []
+    names = call.node.original_names
+    for index, array in enumerate(call.inputs if side == "input" else call.outputs):
+        place = f"{side}{index}"
+        layout = format_number(call.formats.get(place, "ND"))
+        tensor, data = tensor_of(side, index, array, format=layout, original_shape=call.original_shapes.get(place))
+        if side == "output" and names:
+            # GE stores its own number of the type here.
+            origin = OriginalOp(names[-1], index, dtypes.to_ge(tensor.data_type), layout)
+            tensor = tensor._replace(original_op=origin)
+        address = addresses.find(tensor.size, call.model_id, call.node.name, place)
+        found.append((tensor._replace(address=address), data))
+    return found
+
+
+def operator_file(
+    disk: Disk,
+    directory: str,
+    name: DumpName,
+    header_name: str,
+    tensors: Sequence[tuple[Tensor, Any]],
+    *,
+    data: str = "tensor",
+    stats: Sequence[str] = (),
+    attrs: Mapping[str, Any] = {},
+) -> None:
+    """Write an operator's file, or its statistics. An operator without a byte of data gets none.
+
+    Tensors are numbered anew: what a blacklist leaves out has no index.
+    """
+    if not any(tensor.size for tensor, _ in tensors):
+        return
+    if data == "stats":
+        path = f"{directory}/{build_name(name._replace(statistics=True))}"
+        disk.write_text(path, _statistics(_renumber(tensors), stats))
+        return
+    slices = [(_SLICES, str(attrs[_SLICES]))] if _SLICES in attrs else []
+    disk.write_dump(
+        f"{directory}/{build_name(name)}", tensors, op_name=header_name, dump_time=name.timestamp, attrs=slices
+    )
+
+
+def opdebug_file(
+    disk: Disk, directory: str, call: Call, address: int, *, status: int, unit: str, soc: str, stamp: int
+) -> None:
+    """Write the overflow record of one operator. The file is named after the debug task, task 0 of the stream."""
+    ids = {
+        "model_id": NOT_APPLICABLE if call.model_id is None else call.model_id,
+        "stream_id": call.stream,
+        "task_id": call.task,
+        "task_type": 0,
+        "status": status,
+    }
+    if soc.startswith(_MAGIC_SOCS):
+        record = {"acc_type": unit, "data": {**ids, "context_id": NOT_APPLICABLE, "thread_id": NOT_APPLICABLE}}
+        document = {"magic": hex(MAGIC), "version": 0, "acc_list": record}
+    else:
+        document = {"AI Core": ids}
+    origin = OriginalOp(OPDEBUG_NAME, 0, _UINT8, _ND)
+    shape = (PAYLOAD_SIZE,)
+    tensor = Tensor("output", 0, _UINT8, _ND, shape, shape, PAYLOAD_SIZE, original_op=origin, address=address)
+    name = DumpName("device", OPDEBUG_TYPE, OPDEBUG_NAME, stamp, 0, call.stream)
+    disk.write_dump(
+        f"{directory}/{build_name(name)}",
+        [(tensor, encode_overflow(document))],
+        op_name=OPDEBUG_NAME,
+        dump_time=stamp,
+    )
+
+
+def exception_file(disk: Disk, path: str, device: int, kind: str, call: Call, addresses: Addresses, now: float) -> None:
+    """Write what the host saves of an operator that failed: brief or norm, named with the local time."""
+    local = time.strftime("%Y%m%d%H%M%S", time.localtime(now))
+    stamp = int(f"{local}{int(now * 1000) % 1000:03d}")
+    form = "brief" if kind == "brief" else "normal"
+    op_type = "exception_info" if kind == "brief" else call.node.type
+    name = DumpName(form, op_type, call.node.name, stamp, call.task, call.stream)
+    directory = "/".join((path.rstrip("/"), *EXCEPTION_DIRECTORY, str(device)))
+    tensors = [*tensors_of(call, "input", addresses), *tensors_of(call, "output", addresses)]
+    disk.write_dump(
+        f"{directory}/{build_name(name)}",
+        tensors,
+        exception=True,
+        op_name=call.node.name,
+        dump_time=int(now * 1e6),
+    )
+
+
+def _renumber(tensors: Sequence[tuple[Tensor, Any]]) -> list[tuple[Tensor, Any]]:
+    counts = {"input": 0, "output": 0}
+    found = []
+    for tensor, data in tensors:
+        found.append((tensor._replace(index=counts[tensor.io]), data))
+        counts[tensor.io] += 1
+    return found
+
+
+def _statistics(tensors: Sequence[tuple[Tensor, Any]], chosen: Sequence[str]) -> str:
+    if not chosen or set(chosen) == set(_CHOSEN):
+        return HEADER + "\n" + "".join(format_tensor(tensor, data) for tensor, data in tensors)
+    columns = [name for name in _CHOSEN if name in chosen]
+    titles = [_TITLES.get(name, f"{name} Value") for name in columns]
+    l2norm = "L2norm" in chosen
+    head = [*HEADER.split(",")[:6], "Count", *titles, *(["l2norm"] if l2norm else [])]
+    return ",".join(head) + "\n" + "".join(_chosen_row(tensor, data, columns, l2norm) for tensor, data in tensors)
+
+
+def _chosen_row(tensor: Tensor, data: Any, columns: Sequence[str], l2norm: bool) -> str:
+    """The line that the host prints of what the AI Core computed; NA where it did not."""
+    import math
+
+    import numpy as np
+
+    kind = dtypes.data_type(tensor.data_type)
+    values = dtypes.decode(np.frombuffer(data, np.uint8), tensor.data_type, tensor.shape).reshape(-1)
+    texts = ["NA"] * (len(columns) + l2norm)
+    if kind.name == "BF16":
+        values = values.astype("f4")
+    if values.size and values.dtype.kind in "fiub":
+        printed = format_statistics(values)
+        texts = [printed[_CHOSEN[name]] for name in columns]
+        if l2norm:
+            wide = values.astype("f8")
+            texts.append(f"{float(np.sqrt((wide * wide).sum())):g}")
+    return format_row(
+        tensor.io,
+        tensor.index,
+        tensor.size,
+        f"DT_{kind.name}",
+        format_name(tensor.format),
+        tensor.shape,
+        [str(math.prod(tensor.shape)), *texts],
+    )

@@ -1,0 +1,128 @@
+"""A model loaded on the simulated device: what of it is dumped is settled when it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+from ascend_dump.fakes.device._arming import Arming
+from ascend_dump.fakes.device._select import StepRanges, leave_out, parse_steps, select
+from ascend_dump.native.cann.graph import Node
+from ascend_dump.native.cann.names import Place, build_place
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ascend_dump.fakes.device._files import Call
+
+__all__ = ["LoadedModel"]
+
+#: After a collective operator the watched outputs are not written a second time.
+_COLLECTIVE = "Hcom"
+
+
+class LoadedModel:
+    """One loaded model with the settings it was loaded under; later ones do not reach it.
+
+    step          the step address's value; None when there is none
+    memory        what is watched or trampled over: operator name -> its execution, with the outputs on the device
+    log           what only CANN's log tells
+    """
+
+    def __init__(
+        self,
+        model_id: int,
+        name: str,
+        om_name: str,
+        ops: Sequence[Node],
+        arming: Optional[Arming],
+        *,
+        status_check: bool,
+        static_shape: bool,
+        session: int = 0,
+    ) -> None:
+        self.model_id = model_id
+        self.name = name
+        self.om_name = om_name
+        self.nodes = {node.name: node for node in ops}
+        self.places = {node.name: index for index, node in enumerate(ops)}
+        self.arming = arming
+        self.session = session
+        self.step: Optional[int] = None
+        self.memory: dict[str, Call] = {}
+        self.log: list[str] = []
+        self._status_check = status_check
+        self._static_shape = static_shape
+        self._steps: StepRanges = None
+        self._loaded = arming is not None
+        self._selected: dict[str, bool] = {}
+        if arming is None or arming.ge is None:
+            return
+        try:
+            # Overflow is detected at every step.
+            self._steps = parse_steps(arming.ge.step) if arming.ge.status else None
+        except ValueError as error:
+            self.log.append(f"{name}: the device refuses the dump information of the model: {error}")
+            self._loaded = False
+        chosen = select(arming.ge, ops, name, om_name)
+        self._selected = {node.name: node.name in chosen for node in ops}
+
+    def find_node(self, op_type: str, name: str, original_names: Sequence[str], *, no_task: bool) -> Node:
+        """The operator of that name; one the model was not loaded with is taken in."""
+        node = self.nodes.get(name)
+        if node is None:
+            node = Node(name, op_type, (), "", original_names=tuple(original_names), no_task=no_task)
+            self.nodes[name] = node
+            self.places[name] = len(self.places)
+            if self.arming is not None and self.arming.ge is not None:
+                self._selected[name] = name in select(self.arming.ge, [node], self.name, self.om_name)
+        return node
+
+    def outputs_of(self, name: str) -> tuple[np.ndarray[Any, Any], ...]:
+        """An operator's outputs as they are on the device now, () when they are not kept."""
+        return self.memory[name].outputs if name in self.memory else ()
+
+    def dumps(self, node: Node, step: Optional[int]) -> bool:
+        """Whether this execution of an operator is dumped whole. With steps set and no step address: never."""
+        return not self.watches and not self.detects and self._selected.get(node.name, False) and self.at_step(step)
+
+    def at_step(self, step: Optional[int]) -> bool:
+        if not self._loaded:
+            return False
+        if self._steps is None:
+            return True
+        return step is not None and any(first <= step <= last for first, last in self._steps)
+
+    @property
+    def detects(self) -> bool:
+        """Whether overflow detection is on. The model must be built for it."""
+        ge = None if self.arming is None else self.arming.ge
+        return ge is not None and ge.debug and not ge.status and self._status_check
+
+    @property
+    def watches(self) -> bool:
+        return self.arming is not None and self.arming.watcher
+
+    def is_watched(self, node: Node, step: Optional[int]) -> bool:
+        """Whether this operator's output is watched: only names after fusion count, only in static graphs."""
+        ge = None if self.arming is None else self.arming.ge
+        return self.watches and ge is not None and node.name in ge.watched and self._static_shape and self.at_step(step)
+
+    def is_suspect(self, node: Node) -> bool:
+        """Whether watched outputs are written again after this operator."""
+        ge = None if self.arming is None else self.arming.ge
+        if not self.watches or ge is None or node.type.startswith(_COLLECTIVE) or not self._static_shape:
+            return False
+        return ge.every or not ge.unnamed or node.name in ge.unnamed
+
+    def leave_out(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Inputs and outputs without the blacklisted ones."""
+        if self.arming is None or self.arming.ge is None:
+            return list(inputs), list(outputs)
+        return leave_out(self.arming.ge, node, self.name, self.om_name, inputs, outputs)
+
+    def folder(self, step: Optional[int]) -> tuple[str, ...]:
+        """The levels model / model id / step; the offline file's name where the list names it by that."""
+        ge = None if self.arming is None else self.arming.ge
+        name = self.om_name if ge is not None and self.om_name in ge.models else self.name
+        return build_place(Place(model=name, model_id=self.model_id, data_index=step))

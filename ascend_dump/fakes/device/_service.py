@@ -1,0 +1,200 @@
+"""What follows from an executed operator: which files the simulated dump service writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
+
+from ascend_dump.fakes.device._arming import Arming, ExceptionDump
+from ascend_dump.fakes.device._disk import Disk
+from ascend_dump.fakes.device._files import Addresses, Call, exception_file, opdebug_file, operator_file, tensors_of
+from ascend_dump.fakes.device._model import LoadedModel
+from ascend_dump.fakes.device._select import NodeInfo
+from ascend_dump.native.cann.graph import Node
+from ascend_dump.native.cann.names import DumpName, watch_name
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    _Array = np.ndarray[Any, Any]
+
+__all__ = ["DumpService", "Producers", "Trample"]
+
+_DATA = "Data"
+_FLOATS = ("float", "bfloat", "complex")
+_FLOAT_OVERFLOW = 0x20
+
+#: The operators behind the inputs of another, None where that is not known.
+Producers = Optional[Sequence[Union[NodeInfo, Node, None]]]
+
+
+class Trample(NamedTuple):
+    """A fault: `layer` writes `data` over output 0 of `watched`, from byte `offset` on."""
+
+    layer: str
+    watched: str
+    offset: int
+    data: bytes
+
+
+class DumpService:
+    """Writes the files of one device. overflows (operator name -> status, unit) and tramples are the faults set."""
+
+    def __init__(self, device_id: int, soc: str, clock: Callable[[], float], disk: Disk) -> None:
+        self.disk = disk
+        self.overflows: dict[str, tuple[int, str]] = {}
+        self.tramples: list[Trample] = []
+        self.device_id = device_id
+        self._soc = soc
+        self._clock = clock
+        self._addresses = Addresses()
+        self._captured: dict[tuple[object, ...], Optional[tuple[str, str, DumpName]]] = {}
+
+    def run_in_model(
+        self, call: Call, model: LoadedModel, step: Optional[int], producers: Producers, *, on: bool
+    ) -> None:
+        """Dump, watch or check one operator of a model, as it was loaded for. on: the dump server runs."""
+        node, arming = call.node, model.arming
+        self._remember(call, model)
+        if arming is None or arming.ge is None or not on:
+            return
+        folder = "/".join((self._base(arming), *model.folder(step)))
+        if model.dumps(node, step):
+            inputs, outputs = self._sides(call, arming.mode)
+            inputs, outputs = model.leave_out(node, inputs, outputs)
+            self._write(call, folder, [*inputs, *outputs], arming)
+            if arming.mode != "input":
+                self._write_producers(call, folder, model, producers, arming)
+        elif model.detects and model.at_step(step):
+            self._report_overflow(call, folder, arming)
+        if model.watches:
+            self._watch(call, model, step, folder, arming)
+
+    def _remember(self, call: Call, model: LoadedModel) -> None:
+        """Keep outputs that are looked at later, and let this operator trample over others."""
+        name = call.node.name
+        ge = None if model.arming is None else model.arming.ge
+        watched = {trample.watched for trample in self.tramples} | (frozenset() if ge is None else ge.watched)
+        if name in watched:
+            model.memory[name] = call._replace(outputs=tuple(array.copy(order="C") for array in call.outputs))
+        for trample in self.tramples:
+            outputs = model.outputs_of(trample.watched)
+            if trample.layer == name and outputs:
+                _overwrite(outputs[0], trample.offset, trample.data)
+
+    def _watch(self, call: Call, model: LoadedModel, step: Optional[int], folder: str, arming: Arming) -> None:
+        if model.is_watched(call.node, step):
+            self._write(call, folder, tensors_of(call, "output", self._addresses), arming)
+        if not model.is_suspect(call.node):
+            return
+        for name, watched in model.memory.items():
+            if name == call.node.name or not model.is_watched(watched.node, step):
+                continue
+            seen = watched._replace(task=call.task, stream=call.stream)
+            tensors = tensors_of(seen, "output", self._addresses)
+            self._write(seen, folder, tensors, arming, name=watch_name(call.node.name, name))
+
+    def _write_producers(
+        self,
+        call: Call,
+        folder: str,
+        model: LoadedModel,
+        producers: Producers,
+        arming: Arming,
+    ) -> None:
+        """An extra file for each Data operator behind an input, under the consumer's task."""
+        if producers is None:
+            producers = [model.nodes.get(source.rpartition(":")[0]) for source in call.node.inputs]
+        for producer, array in zip(producers, call.inputs):
+            if producer is not None and producer.type == _DATA:
+                node = producer.node() if isinstance(producer, NodeInfo) else producer
+                data = Call(node, (), (array,), call.task, call.stream, call.model_id)
+                self._write(data, folder, tensors_of(data, "output", self._addresses), arming)
+
+    def run_single(self, call: Call, arming: Optional[Arming], *, kernel: bool) -> None:
+        """Dump or check an operator that belongs to no model."""
+        if arming is None:
+            return
+        if arming.overflow:
+            self._report_overflow(call, self._base(arming), arming)
+        elif arming.kernels if kernel else arming.single_ops:
+            inputs, outputs = self._sides(call, arming.mode)
+            self._write(call, self._base(arming), [*inputs, *outputs], arming)
+
+    def run_captured(self, call: Call, arming: Optional[Arming], graph: str) -> None:
+        """Dump an operator in a captured stream, as was settled when it was captured.
+
+        The host writes it, each replay to the same file; overflow and statistics are skipped.
+        """
+        key = (graph, call.stream, call.task, call.node.name)
+        if key not in self._captured:
+            self._captured[key] = None
+            if arming is not None and arming.kernels and arming.data != "stats":
+                name = DumpName("aclgraph", call.node.type, call.node.name, self._now(), call.task, call.stream)
+                number = sum(found is not None for found in self._captured.values())
+                folder = self._base(arming).rstrip("/")
+                self._captured[key] = (folder, arming.mode, name._replace(dump_number=number))
+        found = self._captured[key]
+        if arming is not None and found is not None:
+            folder, mode, name = found
+            inputs, outputs = self._sides(call, mode)
+            operator_file(self.disk, folder, name, call.node.name, [*inputs, *outputs])
+
+    def _report_overflow(self, call: Call, folder: str, arming: Arming) -> None:
+        found = self.overflows.get(call.node.name)
+        if found is None and _went_out_of_range(call):
+            found = (_FLOAT_OVERFLOW, "AIC")
+        if found is None:
+            return
+        inputs, outputs = self._sides(call, "all")
+        self._write(call, folder, [*inputs, *outputs], arming)
+        address = self._addresses.find(0, call.model_id, "overflow buffer")
+        opdebug_file(self.disk, folder, call, address, status=found[0], unit=found[1], soc=self._soc, stamp=self._now())
+
+    def report_failure(self, call: Call, exception: Optional[ExceptionDump]) -> None:
+        """Write what an exception dump saves of a failed operator."""
+        if exception is None:
+            return
+        exception_file(self.disk, exception.path, self.device_id, exception.kind, call, self._addresses, self._clock())
+
+    def _write(self, call: Call, folder: str, tensors: Sequence[Any], arming: Arming, *, name: str = "") -> None:
+        written = name or call.node.name
+        operator_file(
+            self.disk,
+            folder,
+            DumpName("device", call.node.type, written, self._now(), call.task, call.stream),
+            written,
+            tensors,
+            data=arming.data,
+            stats=arming.stats,
+            attrs=call.attrs,
+        )
+
+    def _sides(self, call: Call, mode: str) -> tuple[list[Any], list[Any]]:
+        inputs = tensors_of(call, "input", self._addresses) if mode != "output" else []
+        outputs = tensors_of(call, "output", self._addresses) if mode != "input" else []
+        return inputs, outputs
+
+    def _base(self, arming: Arming) -> str:
+        # The device joins a text that ends in a slash: the doubled one counts in the hash of a long name.
+        return f"{arming.root}/{self.device_id}/"
+
+    def _now(self) -> int:
+        return int(self._clock() * 1e6)
+
+
+def _overwrite(array: _Array, offset: int, data: bytes) -> None:
+    import numpy as np
+
+    memory = array.reshape(-1).view(np.uint8)
+    part = memory[offset : offset + len(data)]
+    part[:] = np.frombuffer(data, np.uint8)[: part.size]
+
+
+def _went_out_of_range(call: Call) -> bool:
+    import numpy as np
+
+    def finite(array: _Array) -> bool:
+        return not array.dtype.name.startswith(_FLOATS) or bool(np.isfinite(array).all())
+
+    return all(map(finite, call.inputs)) and not all(map(finite, call.outputs))

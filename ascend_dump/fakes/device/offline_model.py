@@ -1,0 +1,275 @@
+"""Offline models for the simulated device: a JSON stand-in for the `.om` files that atc makes.
+
+    {
+      "model": "net",                       # the name below which its dump stands
+      "inputs":  [{"name": "x", "shape": [1, 4], "dtype": "float32"}],
+      "nodes": [
+        {"name": "w",    "type": "Const",  "const": {"dtype": "float32", "shape": [4, 2], "values": [...]}},
+        {"name": "dense", "type": "MatMul", "inputs": ["x:0", "w:0"], "attrs": {"transpose_x1": false}},
+        {"name": "act",  "type": "Relu",   "inputs": ["dense:0"], "original_names": ["dense/BiasAdd", "act"]}
+      ],
+      "outputs": ["act:0"],
+      "status_check": true                  # built with atc --status_check=1: operators report overflow
+    }
+
+Nodes are in execution order; an input of a node is `name:output` of an input of the model or of an earlier node. Types
+and attributes are GE's, those of `_npu_ops`. A constant has a type and a shape and either `values` (flat, in C
+order) or `data` (base64 of the little-endian bytes). `original_names`, `no_task`, `attrs` and
+`status_check` may be missing.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+
+from ascend_dump._errors import ConfigError, CorruptDump, DumpNotFound, NotSupported, ReadError
+from ascend_dump.fakes.device._select import NodeInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    _Array = np.ndarray[Any, Any]
+
+__all__ = ["OfflineModel", "OfflineNode", "TensorSpec", "check", "find_dtype", "load", "save"]
+
+_Path = Union[str, "os.PathLike[str]"]
+
+_MAX_BYTES = 1 << 30
+#: No tensor of a stand-in needs more, and running it allocates them.
+_MAX_ELEMENTS = 1 << 28
+_HINT = "the form is described in ascend_dump.fakes.device.offline_model"
+
+
+class TensorSpec(NamedTuple):
+    """An input: its name, shape, and the name of its numpy or ml_dtypes type."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class OfflineNode(NamedTuple):
+    """One operator. inputs: `name:output`. const: the value of a Const."""
+
+    name: str
+    type: str
+    inputs: tuple[str, ...] = ()
+    attrs: Mapping[str, Any] = {}
+    const: Optional[_Array] = None
+    original_names: tuple[str, ...] = ()
+    no_task: bool = False
+
+
+class OfflineModel(NamedTuple):
+    """A graph in execution order; outputs are `name:output`."""
+
+    model: str
+    inputs: tuple[TensorSpec, ...]
+    nodes: tuple[OfflineNode, ...]
+    outputs: tuple[str, ...]
+    status_check: bool = False
+
+    def node_infos(self) -> tuple[NodeInfo, ...]:
+        """The operators as the device is told of them when the model is loaded, inputs as Data."""
+        data = [NodeInfo(spec.name, "Data") for spec in self.inputs]
+        nodes = [NodeInfo(node.name, node.type, node.inputs, node.original_names, node.no_task) for node in self.nodes]
+        return (*data, *nodes)
+
+
+def save(model: OfflineModel, path: _Path) -> None:
+    """Write a model. Raises ConfigError for one that could not be loaded."""
+    document = _document(model)
+    check(document)
+    Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def load(source: Union[_Path, bytes]) -> OfflineModel:
+    """Read a model from a file, or from the content of one.
+
+    Raises DumpNotFound, ReadError when it cannot be read, CorruptDump when it is no such model.
+    """
+    path = None if isinstance(source, bytes) else os.fspath(source)
+    data = source if isinstance(source, bytes) else _read(source)
+    try:
+        document = json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise CorruptDump(f"not an offline model of the simulated device: {error}", path=path, hint=_HINT) from None
+    try:
+        return check(document)
+    except ConfigError as error:
+        raise CorruptDump(f"not a valid offline model: {error.message}", path=path, hint=error.hint) from None
+
+
+def check(document: Any) -> OfflineModel:
+    """The model a decoded JSON document describes. Raises ConfigError naming the first thing wrong in it.
+
+    Whether the operators exist is found when they run.
+    """
+    root = _mapping(document, "the document")
+    name = _text(root, "model", "the document")
+    inputs = tuple(_input(_mapping(each, "an input"), f"inputs[{at}]") for at, each in _items(root, "inputs"))
+    nodes = tuple(_node(_mapping(each, "a node"), f"nodes[{at}]") for at, each in _items(root, "nodes"))
+    outputs = tuple(_port(each, f"outputs[{at}]") for at, each in _items(root, "outputs"))
+    known: set[str] = set()
+    for spec in inputs:
+        _add(known, spec.name, "inputs")
+    for node in nodes:
+        for port in node.inputs:
+            if port.rpartition(":")[0] not in known:
+                raise _wrong(f"node {node.name!r} takes {port!r}, which nothing before it gives")
+        _add(known, node.name, "nodes")
+    for port in outputs:
+        if port.rpartition(":")[0] not in known:
+            raise _wrong(f"the output {port!r} is given by nothing")
+    if not outputs:
+        raise _wrong("it has no outputs")
+    return OfflineModel(name, inputs, nodes, outputs, root.get("status_check") is True)
+
+
+def find_dtype(name: str, where: str = "a tensor") -> np.dtype[Any]:
+    """The numpy or ml_dtypes type of that name. Raises ConfigError where CANN has no such type."""
+    import numpy as np
+
+    from ascend_dump.native.cann import dtypes
+
+    for number in range(43):
+        kind = dtypes.data_type(number)
+        if kind.numpy == name and kind.bits >= 8:
+            try:
+                found: np.dtype[Any] = dtypes.decode(np.empty(0, np.uint8), number, (0,)).dtype
+            except NotSupported as error:
+                raise _wrong(f"{where}: {error.message}") from None
+            return found
+    raise _wrong(f"{where} has the type {name!r}, which CANN has not; write float32, float16, int32, …")
+
+
+def _read(path: _Path) -> bytes:
+    try:
+        if not os.path.isfile(path):
+            raise DumpNotFound("there is no such model file", path=path)
+        if os.path.getsize(path) > _MAX_BYTES:
+            raise CorruptDump("larger than 1 GiB, no offline model of the simulated device", path=path)
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        if isinstance(error, ReadError):
+            raise
+        raise ReadError(f"cannot be read: {error}", path=path) from None
+
+
+def _document(model: OfflineModel) -> dict[str, Any]:
+    nodes = []
+    for node in model.nodes:
+        one: dict[str, Any] = {"name": node.name, "type": node.type, "inputs": list(node.inputs)}
+        one.update({"attrs": dict(node.attrs)} if node.attrs else {})
+        one.update({"original_names": list(node.original_names)} if node.original_names else {})
+        one.update({"no_task": True} if node.no_task else {})
+        if node.const is not None:
+            data = base64.b64encode(node.const.tobytes()).decode()
+            one["const"] = {"dtype": node.const.dtype.name, "shape": list(node.const.shape), "data": data}
+        nodes.append(one)
+    return {
+        "model": model.model,
+        "inputs": [{"name": name, "shape": list(shape), "dtype": dtype} for name, shape, dtype in model.inputs],
+        "nodes": nodes,
+        "outputs": list(model.outputs),
+        "status_check": model.status_check,
+    }
+
+
+def _input(found: Mapping[str, Any], where: str) -> TensorSpec:
+    dtype = _text(found, "dtype", where)
+    find_dtype(dtype, where)
+    return TensorSpec(_text(found, "name", where), _shape(found, where), dtype)
+
+
+def _node(found: Mapping[str, Any], where: str) -> OfflineNode:
+    name, kind = _text(found, "name", where), _text(found, "type", where)
+    const = None
+    if kind in ("Const", "Constant"):
+        const = _const(_mapping(found.get("const"), f"{where}.const"), f"{where}.const")
+    originals = tuple(each for _, each in _items(found, "original_names", required=False))
+    if not all(isinstance(each, str) for each in originals):
+        raise _wrong(f"{where}.original_names holds something else than texts")
+    return OfflineNode(
+        name,
+        kind,
+        tuple(_port(each, f"{where}.inputs[{at}]") for at, each in _items(found, "inputs", required=False)),
+        _mapping(found.get("attrs", {}), f"{where}.attrs"),
+        const,
+        originals,
+        found.get("no_task") is True,
+    )
+
+
+def _const(found: Mapping[str, Any], where: str) -> _Array:
+    import numpy as np
+
+    dtype, shape = find_dtype(_text(found, "dtype", where), where), _shape(found, where)
+    count = math.prod(shape)
+    try:
+        if "data" in found:
+            raw = base64.b64decode(_text(found, "data", where), validate=True)
+            if len(raw) != count * dtype.itemsize:
+                raise _wrong(f"{where}.data has {len(raw)} bytes, the shape needs {count * dtype.itemsize}")
+            return np.frombuffer(raw, dtype).reshape(shape)
+        values = [value for _, value in _items(found, "values")]
+        if len(values) != count:
+            raise _wrong(f"{where}.values has {len(values)} numbers, the shape needs {count}")
+        return np.array(values, dtype).reshape(shape)
+    except ConfigError:
+        raise
+    except (ValueError, TypeError, OverflowError) as error:
+        raise _wrong(f"{where}: {error}") from None
+
+
+def _shape(found: Mapping[str, Any], where: str) -> tuple[int, ...]:
+    dims = tuple(dim for _, dim in _items(found, "shape"))
+    if not all(isinstance(dim, int) and not isinstance(dim, bool) and dim >= 0 for dim in dims) or len(dims) > 25:
+        raise _wrong(f"{where}.shape is no list of at most 25 sizes")
+    if math.prod(dims) > _MAX_ELEMENTS:
+        raise _wrong(f"{where}.shape has more than {_MAX_ELEMENTS} elements")
+    return dims
+
+
+def _port(found: Any, where: str) -> str:
+    if isinstance(found, str):
+        name, colon, index = found.rpartition(":")
+        if colon and name and index.isascii() and index.isdecimal() and len(index) < 6:
+            return found
+    raise _wrong(f"{where} is {found!r}, not `name:output`")
+
+
+def _items(found: Mapping[str, Any], key: str, *, required: bool = True) -> list[tuple[int, Any]]:
+    value = found.get(key, None if required else [])
+    if not isinstance(value, list):
+        raise _wrong(f"{key!r} is {'missing' if key not in found else 'no list'}")
+    return list(enumerate(value))
+
+
+def _mapping(found: Any, what: str) -> Mapping[str, Any]:
+    if not isinstance(found, dict):
+        raise _wrong(f"{what} is no object")
+    return found
+
+
+def _text(found: Mapping[str, Any], key: str, where: str) -> str:
+    value = found.get(key)
+    if not isinstance(value, str) or not value:
+        raise _wrong(f"{where} has no text {key!r}")
+    return value
+
+
+def _add(known: set[str], name: str, where: str) -> None:
+    if name in known:
+        raise _wrong(f"two of {where} are called {name!r}")
+    known.add(name)
+
+
+def _wrong(message: str) -> ConfigError:
+    return ConfigError(message, hint=_HINT)

@@ -1,0 +1,1 @@
+"""What operators compute on the simulated NPU."""

@@ -1,0 +1,190 @@
+"""GE operators of neural networks: products, convolution, pooling, normalisation, and their gradients.
+
+Pictures are NCHW, weights OIHW, as torchair writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from ascend_dump._errors import NotSupported
+from ascend_dump.fakes.kernels._ge_ops import integers, operator
+from ascend_dump.fakes.torchair._ge_model import GeOp
+
+__all__: list[str] = []
+
+
+@operator("MatMul", "MatMulV2", "BatchMatMul", "BatchMatMulV2")
+def _matmul(op: GeOp, x: Any, y: Any, bias: Optional[Any] = None, offset: Optional[Any] = None) -> Any:
+    attrs = op.attrs
+    first = x.mT if attrs.get("transpose_x1", attrs.get("adj_x1", False)) else x
+    second = y.mT if attrs.get("transpose_x2", attrs.get("adj_x2", False)) else y
+    product = first @ second
+    return product if bias is None else product + bias
+
+
+class _Convolution:
+    """The attributes of a convolution in the order of aten's arguments."""
+
+    def __init__(self, op: GeOp) -> None:
+        if op.attrs.get("data_format", "NCHW") != "NCHW":
+            raise NotSupported(
+                f"{op.type} {op.name!r} is {op.attrs['data_format']}, the simulated device computes NCHW",
+                hint="keep torchair's default layout",
+            )
+        top, bottom, left, right = op.attrs["pads"]
+        if (top, left) != (bottom, right):
+            raise NotSupported(f"{op.type} {op.name!r} pads its sides differently, which torch has no operator for")
+        self.stride = op.attrs["strides"][2:]
+        self.padding = [top, left]
+        self.dilation = op.attrs.get("dilations", [1, 1, 1, 1])[2:]
+        self.groups = op.attrs.get("groups", 1)
+
+    def gradients(self, gradient: Any, x: Any, weight: Any, mask: Sequence[bool]) -> Any:
+        import torch
+
+        settings = (self.stride, self.padding, self.dilation, False, [0, 0], self.groups)
+        return torch.ops.aten.convolution_backward(gradient, x, weight, None, *settings, list(mask))
+
+
+@operator("Conv2D")
+def _conv2d(op: GeOp, x: Any, weight: Any, bias: Optional[Any] = None, offset: Optional[Any] = None) -> Any:
+    from torch.nn import functional
+
+    how = _Convolution(op)
+    return functional.conv2d(x, weight, bias, how.stride, how.padding, how.dilation, how.groups)
+
+
+@operator("Conv2DBackpropInput")
+def _conv2d_input(op: GeOp, size: Any, weight: Any, gradient: Any) -> Any:
+    x = gradient.new_zeros(integers(size))
+    return _Convolution(op).gradients(gradient, x, weight, (True, False, False))[0]
+
+
+@operator("Conv2DBackpropFilter")
+def _conv2d_filter(op: GeOp, x: Any, size: Any, gradient: Any) -> Any:
+    weight = gradient.new_zeros(integers(size))
+    # The device accumulates, and gives, float32.
+    return _Convolution(op).gradients(gradient, x, weight, (False, True, False))[1].float()
+
+
+def _window(op: GeOp) -> tuple[Any, ...]:
+    """ksize, strides, pads and dilation stand as N, H, W, C."""
+    attrs = op.attrs
+    dilation = attrs.get("dilation", [1, 1, 1, 1])
+    ceil = attrs.get("ceil_mode", False)
+    return attrs["ksize"][1:3], attrs["strides"][1:3], attrs["pads"][1:3], dilation[1:3], ceil
+
+
+@operator("MaxPoolWithArgmaxV1")
+def _max_pool(op: GeOp, x: Any) -> Any:
+    import torch
+
+    values, places = torch.ops.aten.max_pool2d_with_indices(x, *_window(op))
+    return values, places.int()
+
+
+@operator("MaxPoolGradWithArgmaxV1")
+def _max_pool_grad(op: GeOp, x: Any, gradient: Any, places: Any) -> Any:
+    import torch
+
+    return torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, *_window(op), places.long())
+
+
+@operator("AdaptiveAvgPool2d")
+def _adaptive_avg_pool(op: GeOp, x: Any) -> Any:
+    from torch.nn import functional
+
+    return functional.adaptive_avg_pool2d(x, op.attrs["output_size"])
+
+
+def _per_channel(values: Any, x: Any) -> Any:
+    """Spread one value for each channel over the picture."""
+    return values.reshape([1, -1, *[1] * (x.dim() - 2)])
+
+
+def _around_channel(x: Any) -> list[int]:
+    return [dim for dim in range(x.dim()) if dim != 1]
+
+
+@operator("BatchNormV3")
+def _batch_norm(op: GeOp, x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
+    """y, the batch's mean and variance, and the moving ones, in the order in which torchair reads them."""
+    wide = x.float()
+    epsilon, momentum = op.attrs.get("epsilon", 1e-5), op.attrs.get("momentum", 0.1)
+    if op.attrs.get("is_training", True):
+        dims = _around_channel(x)
+        count = x.numel() // x.shape[1]
+        used_mean, used_variance = wide.mean(dims), wide.var(dims, correction=0)
+        unbiased = used_variance * (count / max(count - 1, 1))
+        mean = mean * (1 - momentum) + used_mean.to(mean.dtype) * momentum
+        variance = variance * (1 - momentum) + unbiased.to(variance.dtype) * momentum
+    else:
+        used_mean, used_variance = mean, variance
+    y = _normalise(wide, scale, offset, used_mean, used_variance, epsilon).to(x.dtype)
+    return y, used_mean, used_variance, mean, variance
+
+
+@operator("BNInfer")
+def _bn_infer(op: GeOp, x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
+    return _normalise(x.float(), scale, offset, mean, variance, op.attrs.get("epsilon", 1e-5)).to(x.dtype)
+
+
+def _normalise(x: Any, scale: Any, offset: Any, mean: Any, variance: Any, epsilon: float) -> Any:
+    factor = scale.float() * (variance.float() + epsilon).rsqrt()
+    return (x - _per_channel(mean.float(), x)) * _per_channel(factor, x) + _per_channel(offset.float(), x)
+
+
+@operator("BNTrainingUpdateGrad")
+def _bn_update_grad(op: GeOp, gradient: Any, x: Any, mean: Any, variance: Any) -> Any:
+    inverse = (variance.float() + op.attrs.get("epsilon", 1e-4)).rsqrt()
+    centred = (x.float() - _per_channel(mean.float(), x)) * _per_channel(inverse, x)
+    dims = _around_channel(x)
+    return (gradient.float() * centred).sum(dims), gradient.float().sum(dims)
+
+
+@operator("BNTrainingReduceGrad")
+def _bn_reduce_grad(
+    op: GeOp, gradient: Any, x: Any, by_scale: Any, by_offset: Any, scale: Any, mean: Any, variance: Any
+) -> Any:
+    count = x.numel() // x.shape[1]
+    inverse = (variance.float() + op.attrs.get("epsilon", 1e-4)).rsqrt()
+    centred = (x.float() - _per_channel(mean.float(), x)) * _per_channel(inverse, x)
+    rest = gradient.float() - (_per_channel(by_offset, x) + centred * _per_channel(by_scale, x)) / count
+    return (rest * _per_channel(scale.float() * inverse, x)).to(x.dtype)
+
+
+@operator("LayerNormV4")
+def _layer_norm(op: GeOp, x: Any, shape: Any, gamma: Optional[Any] = None, beta: Optional[Any] = None) -> Any:
+    import torch
+
+    return torch.ops.aten.native_layer_norm(x, integers(shape), gamma, beta, op.attrs.get("epsilon", 1e-5))
+
+
+@operator("LayerNormGradV3")
+def _layer_norm_grad(op: GeOp, gradient: Any, x: Any, rstd: Any, mean: Any, gamma: Any) -> Any:
+    import torch
+
+    every = [True, True, True]
+    shape = list(gamma.shape)
+    return torch.ops.aten.native_layer_norm_backward(gradient, x, shape, mean, rstd, gamma, gamma, every)
+
+
+@operator("GroupNorm")
+def _group_norm(op: GeOp, x: Any, gamma: Any, beta: Any) -> Any:
+    """y, and each group's mean and variance."""
+    import torch
+
+    groups, epsilon = op.attrs["num_groups"], op.attrs.get("eps", 1e-5)
+    number, channels = x.shape[:2]
+    size = x.numel() // (number * channels)
+    y, mean, _ = torch.ops.aten.native_group_norm(x, gamma, beta, number, channels, size, groups, epsilon)
+    return y, mean, x.float().reshape(number, groups, -1).var(-1, correction=0).to(x.dtype)
+
+
+@operator("RmsNorm")
+def _rms_norm(op: GeOp, x: Any, gamma: Any) -> Any:
+    dims = list(range(x.dim() - gamma.dim(), x.dim()))
+    inverse = (x.float().square().mean(dims, keepdim=True) + op.attrs.get("epsilon", 1e-6)).rsqrt()
+    return (x.float() * inverse * gamma.float()).to(x.dtype), inverse

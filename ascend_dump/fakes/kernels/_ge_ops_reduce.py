@@ -1,0 +1,122 @@
+"""GE operators over axes: reductions, order, softmax and the losses made of it."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from ascend_dump.fakes.kernels._ge_ops import OPERATORS, Operator, axes_of, operator
+from ascend_dump.fakes.kernels._ge_values import torch_dtype
+from ascend_dump.fakes.torchair._ge_model import GeOp
+
+__all__: list[str] = []
+
+_INT32 = 3  # ge::DataType
+
+
+def _reduction(name: str) -> Operator:
+    def call(op: GeOp, x: Any, axes: Optional[Any] = None) -> Any:
+        import torch
+
+        dims = axes_of(op, axes)
+        if not dims and op.attrs.get("noop_with_empty_axes", True) and axes is not None:
+            return x.clone()
+        keep = op.attrs.get("keep_dims", False)
+        dims = sorted(each % max(x.dim(), 1) for each in dims) or list(range(x.dim()))
+        if name in ("prod", "all", "any"):
+            for dim in reversed(dims):
+                x = getattr(torch, name)(x, dim, keepdim=keep)
+            return x
+        return getattr(torch, name)(x, dims, keepdim=keep)
+
+    return call
+
+
+_REDUCTIONS = {"Sum": "sum", "Mean": "mean", "Max": "amax", "Min": "amin", "Prod": "prod", "All": "all", "Any": "any"}
+for _type, _name in _REDUCTIONS.items():
+    OPERATORS[f"Reduce{_type}"] = OPERATORS[f"Reduce{_type}D"] = _reduction(_name)
+
+
+@operator("ArgMaxV2", "ArgMin")
+def _arg_extreme(op: GeOp, x: Any, dimension: Any) -> Any:
+    found = x.argmax(int(dimension)) if op.type == "ArgMaxV2" else x.argmin(int(dimension))
+    return found.to(torch_dtype(op.attrs.get("dtype", _INT32)))
+
+
+@operator("ArgMaxWithValue", "ArgMinWithValue")
+def _arg_with_value(op: GeOp, x: Any) -> Any:
+    method = x.max if op.type == "ArgMaxWithValue" else x.min
+    values, indices = method(op.attrs["dimension"], keepdim=op.attrs.get("keep_dims", False))
+    return indices.int(), values
+
+
+@operator("TopKV2")
+def _top_k(op: GeOp, x: Any, k: Any) -> Any:
+    attrs = op.attrs
+    values, indices = x.topk(int(k), attrs.get("dim", -1), attrs.get("largest", True), attrs.get("sorted", True))
+    return values, indices.to(torch_dtype(attrs.get("indices_dtype", _INT32)))
+
+
+@operator("Sort")
+def _sort(op: GeOp, x: Any) -> Any:
+    attrs = op.attrs
+    values, indices = x.sort(
+        stable=attrs.get("stable", False), dim=attrs.get("axis", -1), descending=attrs.get("descending", False)
+    )
+    return values, indices.to(torch_dtype(attrs.get("y2_dtype", _INT32)))
+
+
+@operator("Cumsum")
+def _cumsum(op: GeOp, x: Any, axis: Any) -> Any:
+    dim = int(axis)
+    values = x.flip(dim) if op.attrs.get("reverse", False) else x
+    found = values.cumsum(dim).to(x.dtype)
+    if op.attrs.get("exclusive", False):
+        found = found - values
+    return found.flip(dim) if op.attrs.get("reverse", False) else found
+
+
+@operator("SoftmaxV2")
+def _softmax(op: GeOp, x: Any) -> Any:
+    [axis] = op.attrs.get("axes", [-1])
+    found = x.softmax(axis)
+    return found.float() if op.attrs.get("half_to_float", False) else found
+
+
+@operator("SoftmaxGrad")
+def _softmax_grad(op: GeOp, softmax: Any, gradient: Any) -> Any:
+    [axis] = op.attrs.get("axes", [-1])
+    product = softmax * gradient
+    return product - softmax * product.sum(axis, keepdim=True)
+
+
+@operator("LogSoftmaxV2")
+def _log_softmax(op: GeOp, x: Any) -> Any:
+    [axis] = op.attrs.get("axes", [-1])
+    return x.log_softmax(axis)
+
+
+@operator("LogSoftmaxGrad")
+def _log_softmax_grad(op: GeOp, gradient: Any, x: Any) -> Any:
+    """x: the output of LogSoftmaxV2."""
+    [axis] = op.attrs.get("axis", [-1])
+    return gradient - x.exp() * gradient.sum(axis, keepdim=True)
+
+
+_REDUCTION_CODES = {"none": 0, "mean": 1, "sum": 2}
+
+
+@operator("NLLLoss")
+def _nll_loss(op: GeOp, x: Any, target: Any, weight: Optional[Any] = None) -> Any:
+    import torch
+
+    reduction = _REDUCTION_CODES[op.attrs.get("reduction", "mean")]
+    return torch.ops.aten.nll_loss_forward(x, target.long(), weight, reduction, op.attrs.get("ignore_index", -100))
+
+
+@operator("NLLLossGrad")
+def _nll_loss_grad(op: GeOp, x: Any, gradient: Any, target: Any, weight: Any, total: Any) -> Any:
+    import torch
+
+    reduction = _REDUCTION_CODES[op.attrs.get("reduction", "mean")]
+    ignored = op.attrs.get("ignore_index", -100)
+    return torch.ops.aten.nll_loss_backward(gradient, x, target.long(), weight, reduction, ignored, total)

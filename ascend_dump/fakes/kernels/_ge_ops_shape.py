@@ -1,0 +1,232 @@
+"""GE operators that make, move, join, cut and index tensors."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from ascend_dump._errors import NotSupported
+from ascend_dump.fakes.kernels._ge_ops import axes_of, integers, operator
+from ascend_dump.fakes.kernels._ge_values import torch_dtype
+from ascend_dump.fakes.torchair._ge_model import GeOp
+
+__all__: list[str] = []
+
+_INT32 = 3  # ge::DataType
+
+
+@operator("Fill")
+def _fill(op: GeOp, dims: Any, value: Any) -> Any:
+    return value.reshape(()).expand(integers(dims)).clone()
+
+
+@operator("Range")
+def _range(op: GeOp, start: Any, limit: Any, delta: Any) -> Any:
+    import torch
+
+    return torch.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
+
+
+@operator("BroadcastTo", "Expand")
+def _broadcast_to(op: GeOp, x: Any, shape: Any) -> Any:
+    return x.expand(integers(shape)).clone()
+
+
+@operator("Shape")
+def _shape(op: GeOp, x: Any) -> Any:
+    import torch
+
+    return torch.tensor(x.shape, dtype=torch_dtype(op.attrs.get("dtype", _INT32)))
+
+
+@operator("Size")
+def _size(op: GeOp, x: Any) -> Any:
+    import torch
+
+    return torch.tensor(x.numel(), dtype=torch_dtype(op.attrs.get("dtype", _INT32)))
+
+
+@operator("Transpose", "TransposeD")
+def _transpose(op: GeOp, x: Any, perm: Optional[Any] = None) -> Any:
+    return x.permute(axes_of(op, perm, "perm")).contiguous()
+
+
+@operator("Permute")
+def _permute(op: GeOp, x: Any) -> Any:
+    return x.permute(op.attrs["order"]).contiguous()
+
+
+@operator("Reshape")
+def _reshape(op: GeOp, x: Any, shape: Any) -> Any:
+    if (op.attrs.get("axis", 0), op.attrs.get("num_axes", -1)) != (0, -1):
+        raise NotSupported(
+            f"Reshape {op.name!r} replaces only some axes, which the simulated device does not do",
+            hint="reshape the whole tensor",
+        )
+    return x.reshape(integers(shape))
+
+
+@operator("Flatten", "FlattenV2")
+def _flatten(op: GeOp, x: Any) -> Any:
+    return x.flatten(op.attrs.get("axis", 1), op.attrs.get("end_axis", -1))
+
+
+@operator("Squeeze")
+def _squeeze(op: GeOp, x: Any) -> Any:
+    axes = op.attrs.get("axis", [])
+    return x.squeeze(tuple(axes)) if axes else x.squeeze()
+
+
+@operator("Unsqueeze")
+def _unsqueeze(op: GeOp, x: Any) -> Any:
+    axes = op.attrs["axes"]
+    for axis in sorted(each % (x.dim() + len(axes)) for each in axes):
+        x = x.unsqueeze(axis)
+    return x
+
+
+@operator("ExpandDims")
+def _expand_dims(op: GeOp, x: Any, axis: Any) -> Any:
+    return x.unsqueeze(int(axis))
+
+
+@operator("Pack")
+def _pack(op: GeOp, *inputs: Any) -> Any:
+    import torch
+
+    return torch.stack(inputs, op.attrs.get("axis", 0))
+
+
+@operator("Unpack")
+def _unpack(op: GeOp, x: Any) -> Any:
+    return x.unbind(op.attrs.get("axis", 0))
+
+
+@operator("ConcatV2")
+def _concat_v2(op: GeOp, *inputs: Any) -> Any:
+    import torch
+
+    return torch.cat(inputs[:-1], int(inputs[-1]))
+
+
+@operator("ConcatD")
+def _concat_d(op: GeOp, *inputs: Any) -> Any:
+    import torch
+
+    return torch.cat(inputs, op.attrs["concat_dim"])
+
+
+@operator("SplitV")
+def _split_v(op: GeOp, x: Any, sizes: Any, axis: Any) -> Any:
+    wanted, dim = integers(sizes), int(axis)
+    known = sum(size for size in wanted if size >= 0)
+    return x.split([x.shape[dim] - known if size < 0 else size for size in wanted], dim)
+
+
+@operator("Split")
+def _split(op: GeOp, axis: Any, x: Any) -> Any:
+    dim = int(axis)
+    return x.split(x.shape[dim] // op.attrs["num_split"], dim)
+
+
+@operator("Slice")
+def _slice(op: GeOp, x: Any, offsets: Any, sizes: Any) -> Any:
+    places = [
+        slice(first, None if size < 0 else first + size) for first, size in zip(integers(offsets), integers(sizes))
+    ]
+    return x[tuple(places)].contiguous()
+
+
+@operator("StridedSliceV2")
+def _strided_slice(
+    op: GeOp, x: Any, begin: Any, end: Any, axes: Optional[Any] = None, strides: Optional[Any] = None
+) -> Any:
+    masks = [name for name in op.attrs if name.endswith("_mask") and op.attrs[name]]
+    if masks:
+        raise NotSupported(
+            f"StridedSliceV2 {op.name!r} has {', '.join(masks)}, which the simulated device does not take",
+            hint="it takes begin, end, axes and strides",
+        )
+    firsts, lasts = integers(begin), integers(end)
+    dims = range(len(firsts)) if axes is None else integers(axes)
+    steps = [1] * len(firsts) if strides is None else integers(strides)
+    places: list[Any] = [slice(None)] * x.dim()
+    for dim, first, last, step in zip(dims, firsts, lasts, steps):
+        places[dim] = slice(first, last, step)
+    return x[tuple(places)].contiguous()
+
+
+@operator("AsStrided")
+def _as_strided(op: GeOp, x: Any, size: Any, stride: Any, offset: Any) -> Any:
+    return x.contiguous().as_strided(integers(size), integers(stride), int(offset)).contiguous()
+
+
+@operator("Tile")
+def _tile(op: GeOp, x: Any, multiples: Any) -> Any:
+    return x.repeat(integers(multiples))
+
+
+@operator("PadV3", "Pad")
+def _pad(op: GeOp, x: Any, paddings: Any, value: Optional[Any] = None) -> Any:
+    from torch.nn import functional
+
+    if op.attrs.get("mode", "constant") != "constant" or not op.attrs.get("paddings_contiguous", True):
+        raise NotSupported(f"{op.type} {op.name!r} pads with a mode or order the simulated device has not")
+    pairs = paddings.reshape(-1, 2).tolist()
+    # torch counts from the last axis.
+    widths = [width for pair in reversed(pairs) for width in pair]
+    return functional.pad(x, widths, value=0 if value is None else value.item())
+
+
+@operator("Triu")
+def _triu(op: GeOp, x: Any) -> Any:
+    return x.triu(op.attrs.get("diagonal", 0))
+
+
+@operator("Tril")
+def _tril(op: GeOp, x: Any) -> Any:
+    return x.tril(op.attrs.get("diagonal", 0))
+
+
+@operator("ReverseV2")
+def _reverse(op: GeOp, x: Any, axes: Any) -> Any:
+    return x.flip(integers(axes))
+
+
+@operator("Gather", "GatherV2")
+def _gather(op: GeOp, x: Any, indices: Any, axis: Optional[Any] = None) -> Any:
+    if op.attrs.get("batch_dims", 0):
+        raise NotSupported(
+            f"{op.type} {op.name!r} gathers in batches, which the simulated device does not do",
+            hint="gather along one axis with batch_dims=0",
+        )
+    dim = 0 if axis is None else int(axis) % x.dim()
+    found = x.index_select(dim, indices.reshape(-1))
+    return found.reshape([*x.shape[:dim], *indices.shape, *x.shape[dim + 1 :]])
+
+
+@operator("GatherElements")
+def _gather_elements(op: GeOp, x: Any, index: Any) -> Any:
+    return x.gather(op.attrs.get("dim", 0), index.long())
+
+
+@operator("ScatterElements")
+def _scatter_elements(op: GeOp, x: Any, indices: Any, updates: Any) -> Any:
+    axis, reduction = op.attrs.get("axis", 0), op.attrs.get("reduction", "none")
+    if reduction == "none":
+        return x.scatter(axis, indices.long(), updates)
+    names = {"add": "sum", "mul": "prod"}
+    return x.scatter_reduce(axis, indices.long(), updates, names.get(reduction, reduction))
+
+
+@operator("EmbeddingDenseGrad")
+def _embedding_grad(op: GeOp, gradient: Any, indices: Any) -> Any:
+    import torch
+
+    attrs = op.attrs
+    return torch.ops.aten.embedding_dense_backward(
+        gradient,
+        indices.long(),
+        attrs["num_weights"],
+        attrs.get("padding_idx", -1),
+        attrs.get("scale_grad_by_freq", False),
+    )

@@ -1,0 +1,315 @@
+"""The operators the simulated device can compute, with numpy: inputs and attributes as in GE's operator prototypes.
+
+Floating types below 32 bits are computed in float32 and rounded once, as the Cube and Vector units do for most
+operators. Convolution and pooling take `data_format` NCHW (the default) or NHWC; weights are NCHW (OIHW) or HWCN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable
+
+from ascend_dump._errors import ConfigError, NotSupported
+from ascend_dump.fakes.kernels import _npu_windows as windows
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    _Array = np.ndarray[Any, Any]
+
+__all__ = ["OPERATORS", "compute"]
+
+_Attrs = Mapping[str, Any]
+_Operator = Callable[[Sequence[Any], _Attrs], Any]
+
+#: Operator type -> function of inputs and attributes, which gives one array or a tuple of them.
+OPERATORS: dict[str, _Operator] = {}
+
+#: These move values without computing: they keep the type they get.
+_MOVING = frozenset(
+    (
+        *("Cast", "ConcatD", "ConcatV2D", "Flatten", "FlattenV2", "GatherV2", "Identity", "NetOutput", "Reshape"),
+        *("SplitD", "TensorMove", "Transpose", "TransposeD"),
+    )
+)
+
+
+def compute(op_type: str, name: str, inputs: Sequence[_Array], attrs: _Attrs) -> tuple[_Array, ...]:
+    """The outputs of one operator. Raises NotSupported for a type that is not in the table.
+
+    ConfigError where inputs or attributes do not fit the operator.
+    """
+    import numpy as np
+
+    operator = OPERATORS.get(op_type)
+    if operator is None:
+        raise NotSupported(
+            f"the simulated device has no operator {op_type} ({name!r})",
+            hint=f"it has {', '.join(sorted(OPERATORS))}; or compute it and tell the device with Npu.run_op",
+        )
+    kind = inputs[0].dtype if inputs else np.dtype("f4")
+    narrow = op_type not in _MOVING and kind.itemsize < 4 and kind.name.startswith(("float", "bfloat"))
+    given = [_widen(array) for array in inputs] if narrow else list(inputs)
+    try:
+        with np.errstate(all="ignore"):
+            found = operator(given, attrs)
+            outputs = found if isinstance(found, tuple) else (found,)
+            if op_type not in _MOVING:
+                outputs = tuple(np.asarray(array).astype(kind, copy=False) for array in outputs)
+    except (ValueError, IndexError, KeyError, TypeError) as error:
+        shapes = ", ".join(f"{array.dtype.name} {array.shape}" for array in inputs)
+        raise ConfigError(
+            f"{op_type} {name!r} cannot be computed from {shapes or 'no inputs'} and {dict(attrs)}: {error}",
+            hint="inputs and attributes are those of GE's operator of that name",
+        ) from None
+    return tuple(np.ascontiguousarray(array).reshape(np.shape(array)) for array in outputs)
+
+
+def _widen(array: _Array) -> _Array:
+    return array.astype("f4") if array.dtype.name.startswith(("float", "bfloat")) else array
+
+
+def _operator(*types: str) -> Callable[[_Operator], _Operator]:
+    def register(function: _Operator) -> _Operator:
+        OPERATORS.update(dict.fromkeys(types, function))
+        return function
+
+    return register
+
+
+def _of_numpy(name: str) -> _Operator:
+    def call(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+        import numpy as np
+
+        return getattr(np, name)(*inputs)
+
+    return call
+
+
+for _type, _name in {
+    "Add": "add",
+    "Sub": "subtract",
+    "Mul": "multiply",
+    "Sqrt": "sqrt",
+    "Pow": "power",
+    "Tanh": "tanh",
+    "Neg": "negative",
+    "Abs": "absolute",
+    "Maximum": "maximum",
+    "Minimum": "minimum",
+}.items():
+    OPERATORS[_type] = _of_numpy(_name)
+
+
+@_operator("Div", "RealDiv")
+def _divide(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    import numpy as np
+
+    first, second = inputs
+    if first.dtype.kind in "iu":
+        # Integers are divided towards zero; the device gives something unspecified for a zero divisor.
+        safe = np.where(second == 0, 1, second)
+        quotient = abs(first) // abs(safe) * np.sign(first) * np.sign(safe)
+        return np.where(second == 0, 0, quotient)
+    return first / second
+
+
+@_operator("Exp")
+def _exp(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    import numpy as np
+
+    base = float(attrs.get("base", -1.0))
+    power = inputs[0] * attrs.get("scale", 1.0) + attrs.get("shift", 0.0)
+    return np.exp(power if base == -1 else power * math.log(base))
+
+
+@_operator("Relu")
+def _relu(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    import numpy as np
+
+    return np.maximum(inputs[0], inputs[0].dtype.type(0))
+
+
+@_operator("Sigmoid")
+def _sigmoid(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    import numpy as np
+
+    return 1 / (1 + np.exp(-inputs[0]))
+
+
+@_operator("Swish")
+def _swish(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    import numpy as np
+
+    return inputs[0] / (1 + np.exp(-inputs[0] * attrs.get("scale", 1.0)))
+
+
+@_operator("Gelu")
+def _gelu(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    import numpy as np
+
+    x = inputs[0]
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+@_operator("SoftmaxV2")
+def _softmax(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    import numpy as np
+
+    axes = tuple(attrs.get("axes", (-1,)))
+    powers = np.exp(inputs[0] - inputs[0].max(axis=axes, keepdims=True))
+    return powers / powers.sum(axis=axes, keepdims=True)
+
+
+@_operator("MatMul", "MatMulV2", "BatchMatMul", "BatchMatMulV2")
+def _matmul(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    first, second, *bias = inputs
+    if attrs.get("transpose_x1", attrs.get("adj_x1", False)):
+        first = first.swapaxes(-1, -2)
+    if attrs.get("transpose_x2", attrs.get("adj_x2", False)):
+        second = second.swapaxes(-1, -2)
+    product = first @ second
+    return product + bias[0] if bias else product
+
+
+@_operator("FullyConnection")
+def _fully_connection(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    x, weight, *bias = inputs
+    axis = int(attrs.get("axis", 1))
+    flat = x.reshape(*x.shape[:axis], -1)
+    weight = weight.reshape(weight.shape[0], -1)
+    product = flat @ (weight if attrs.get("transpose", False) else weight.T)
+    return product + bias[0] if bias else product
+
+
+@_operator("BiasAdd")
+def _bias_add(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    x, bias = inputs
+    return x + bias.reshape(windows.along_channels(x, bias.size, attrs))
+
+
+@_operator("Conv2D")
+def _conv2d(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    return windows.convolve(inputs, attrs)
+
+
+@_operator("MaxPool", "MaxPoolV3")
+def _max_pool(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    return windows.pool(inputs[0], attrs, highest=True)
+
+
+@_operator("AvgPool", "AvgPoolV2")
+def _avg_pool(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    return windows.pool(inputs[0], attrs, highest=False)
+
+
+@_operator("BatchNorm")
+def _batch_norm(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    x, scale, offset, *moving = inputs
+    if attrs.get("is_training", False):
+        axes = tuple(axis for axis in range(x.ndim) if axis != windows.channel_axis(x, attrs))
+        moving = [x.mean(axis=axes), x.var(axis=axes)]
+    mean, variance = moving
+    return _normalise(x, scale, offset, mean, variance, attrs), mean, variance, mean, variance
+
+
+@_operator("BNInference")
+def _bn_inference(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    x, mean, variance, _momentum, *affine = inputs
+    scale, offset = affine or (mean * 0 + 1, mean * 0)
+    return _normalise(x, scale, offset, mean, variance, attrs)
+
+
+def _normalise(x: Any, scale: Any, offset: Any, mean: Any, variance: Any, attrs: _Attrs) -> Any:
+    import numpy as np
+
+    spread = [each.reshape(windows.along_channels(x, each.size, attrs)) for each in (scale, offset, mean, variance)]
+    scale, offset, mean, variance = spread
+    return (x - mean) / np.sqrt(variance + attrs.get("epsilon", 1e-4)) * scale + offset
+
+
+@_operator("LayerNorm")
+def _layer_norm(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    import numpy as np
+
+    x, gamma, beta = inputs
+    first = int(attrs.get("begin_norm_axis", -1)) % x.ndim
+    axes = tuple(range(first, x.ndim))
+    mean = x.mean(axis=axes, keepdims=True)
+    variance = ((x - mean) ** 2).mean(axis=axes, keepdims=True)
+    return (x - mean) / np.sqrt(variance + attrs.get("epsilon", 1e-5)) * gamma + beta, mean, variance
+
+
+def _reduction(method: str) -> _Operator:
+    def call(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+        axes = _list(inputs, 1, attrs, "axes")
+        keep = bool(attrs.get("keep_dims", False))
+        # GE reduces over every axis where none is named.
+        return getattr(inputs[0], method)(axis=tuple(axes) or None, keepdims=keep)
+
+    return call
+
+
+for _type, _name in {"Mean": "mean", "Sum": "sum", "Max": "max", "Min": "min"}.items():
+    OPERATORS[f"Reduce{_type}"] = OPERATORS[f"Reduce{_type}D"] = _reduction(_name)
+
+
+@_operator("Identity", "TensorMove", "NetOutput")
+def _identity(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    return tuple(inputs)
+
+
+@_operator("Reshape")
+def _reshape(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    return inputs[0].reshape(_list(inputs, 1, attrs, "shape"))
+
+
+@_operator("Flatten", "FlattenV2")
+def _flatten(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    x = inputs[0]
+    axis = int(attrs.get("axis", 1)) % (x.ndim + 1)
+    return x.reshape(math.prod(x.shape[:axis]), -1) if x.size else x.reshape(x.shape[0], 0)
+
+
+@_operator("Transpose", "TransposeD")
+def _transpose(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    return inputs[0].transpose(_list(inputs, 1, attrs, "perm"))
+
+
+@_operator("ConcatD", "ConcatV2D")
+def _concat(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    import numpy as np
+
+    return np.concatenate(inputs, axis=int(attrs["concat_dim"]))
+
+
+@_operator("SplitD")
+def _split(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    import numpy as np
+
+    return tuple(np.split(inputs[0], int(attrs["num_split"]), axis=int(attrs["split_dim"])))
+
+
+@_operator("GatherV2")
+def _gather(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    axis = _list(inputs, 2, attrs, "axis") or [0]
+    return inputs[0].take(inputs[1], axis=axis[0])
+
+
+@_operator("Cast")
+def _cast(inputs: Sequence[Any], attrs: _Attrs) -> Any:
+    import numpy as np
+
+    from ascend_dump.native.cann import dtypes
+
+    # dst_type is GE's number of the type.
+    number = dtypes.from_ge(int(attrs["dst_type"]))
+    kind = dtypes.decode(np.empty(0, np.uint8), number, (0,)).dtype
+    return inputs[0].astype(kind)
+
+
+def _list(inputs: Sequence[Any], place: int, attrs: _Attrs, name: str) -> list[int]:
+    """Whole numbers that an operator takes as an input, or as an attribute in its variant D."""
+    found = inputs[place].reshape(-1).tolist() if len(inputs) > place else attrs.get(name, [])
+    return [int(each) for each in (found if isinstance(found, (list, tuple)) else [found])]

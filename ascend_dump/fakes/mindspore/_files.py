@@ -1,0 +1,281 @@
+"""The tree that MindSpore's Dump writes while kernels are launched one by one: CPU, GPU, and Ascend O0 and O1.
+
+CPU was measured with MindSpore 2.10.0. GPU (statistics, constants) and Ascend (no parameters, constants, metadata
+and orders; types in lower case; bfloat16 as float32) follow the document "Using Dump in the Graph Mode", chapters
+"Dump in CPU/GPU Mode" and "Dump in Ascend O0/O1 Mode", and its table of modes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import numpy as np
+
+from ascend_dump.fakes.mindspore import _ir as ir
+from ascend_dump.fakes.mindspore._disk import Folder
+from ascend_dump.fakes.mindspore._statistics import write_row
+from ascend_dump.fakes.mindspore._types import BFLOAT16, Parameter, Tensor, dtype_of
+from ascend_dump.native.mindspore.config.select import KernelSelector, iteration_ranges
+from ascend_dump.native.mindspore.names import CONSTANTS, METADATA_DIRECTORY, PARAMETER, NpyName, build_name, written
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes.mindspore._graph import Graph, Node, Tape
+    from ascend_dump.fakes.mindspore._process import Process
+    from ascend_dump.native.mindspore.config.settings import Settings
+
+    _Array = np.ndarray[Any, Any]
+
+__all__ = ["Dumper", "Selection", "make_dumper"]
+
+_FORMAT = "DefaultFormat"
+_ORDER = "NodeExecutionOrder-FullNameWithScope\n"
+
+
+class Selection:
+    """What of a run the settings ask for."""
+
+    def __init__(self, settings: Settings, process: Process) -> None:
+        self._ranges = iteration_ranges(settings.iteration)
+        self._kernels = KernelSelector(settings.kernels) if settings.dump_mode == 1 else None
+        #: Entries of `kernels` that have matched nothing yet.
+        self._unused = dict.fromkeys(entry for entry in settings.kernels if entry) if settings.dump_mode == 1 else {}
+        self._marked = settings.dump_mode == 2
+        # Kernel by kernel, the device writes nothing where the block `e2e_dump_settings` is missing.
+        self._silent = process.target == "Ascend" and not settings.e2e and not process.runtime.ge
+        self.inputs = settings.input_output in (0, 1)
+        self.outputs = settings.input_output in (0, 2)
+        self._devices = None if process.target == "CPU" else settings.support_device
+        self._process = process
+
+    def takes_device(self) -> bool:
+        if self._silent:
+            return False
+        return self._devices is None or self._process.context["device_id"] in self._devices
+
+    def takes_step(self, iteration: int) -> bool:
+        if not self.takes_device():
+            return False
+        return self._ranges is None or any(first <= iteration <= last for first, last in self._ranges)
+
+    def takes_node(self, node: Node, name: str) -> bool:
+        if self._marked:
+            return node.marked
+        return self._named(name)
+
+    def takes_parameter(self, name: str) -> bool:
+        return not self._marked and self._named(name)
+
+    def _named(self, name: str) -> bool:
+        if self._kernels is None:
+            return True
+        for entry in [entry for entry in self._unused if KernelSelector([entry]).matches(name)]:
+            del self._unused[entry]
+        return self._kernels.matches(name)
+
+    def unused(self) -> list[str]:
+        """Entries of `kernels` that no operator and no parameter had the name of."""
+        return list(self._unused)
+
+
+class _Piece(NamedTuple):
+    """One tensor to write."""
+
+    io: str
+    slot: int
+    array: _Array
+
+
+class Dumper:
+    """Writes the tree of one process."""
+
+    def __init__(self, process: Process, settings: Settings, config: str) -> None:
+        self.process = process
+        self.settings = settings
+        self.selection = Selection(settings, process)
+        self._config = Path(config)
+        self._last_stamp = 0
+        self._overflows = 0
+        #: The iteration that the last line of a history named.
+        self._told: Optional[int] = None
+
+    @property
+    def _root(self) -> Path:
+        return Path(self.settings.path) / f"rank_{self.process.rank_id}"
+
+    def folder(self, *parts: str) -> Folder:
+        return Folder(self._root.joinpath(*parts), self.process.npu.disk, self.process.log)
+
+    def stamp(self) -> int:
+        """Microseconds since the epoch, another one for each file."""
+        self._last_stamp = max(self._last_stamp + 1, int(self.process.npu.now * 1_000_000))
+        return self._last_stamp
+
+    def close(self) -> None:
+        """What MindSpore says when the process ends."""
+        for entry in self.selection.unused():
+            self.process.log("WARNING", f"[DataDump] Unused Kernel in json: {entry}")
+
+    # Once per process and once per graph.
+
+    def write_metadata(self) -> None:
+        """Copy the configuration beside the dump; only the first rank does, and it never replaces a copy."""
+        if self.process.rank_id != 0:
+            return
+        folder = self.folder(METADATA_DIRECTORY)
+        if not folder.create():
+            self.process.log("ERROR", "Get real path failed in CopyDumpJsonToDir.")
+            return
+        facts = json.dumps(
+            {"device_target": self.process.target, "ms_version": self.process.version}, separators=(",", ":")
+        )
+        for name, data in (("data_dump.json", self._config.read_bytes()), ("config.json", facts.encode())):
+            if (folder.path / name).exists():
+                self.process.log("WARNING", f"The file: {folder.path / name} is already exist, skip copy it.")
+            else:
+                folder.write(name, data)
+
+    def write_graph(self, graph: Graph, tape: Tape) -> None:
+        """The graph's text, its protobuf, and the order of its operators. Raises RuntimeError for complex tensors."""
+        for node in tape.nodes:
+            if any(array is not None and array.dtype.kind == "c" for array in (*node.seen, *node.results)):
+                raise RuntimeError("Unexpected type Complex")
+        texts = self.folder("graphs")
+        name = f"ms_output_trace_code_graph_{graph.number}"
+        texts.write(f"{name}.ir", ir.text(graph, tape).encode())
+        texts.write(f"{name}.pb", ir.protobuf(graph, tape))
+        if self.process.target != "Ascend":
+            order = _ORDER + "".join(f"{shown}\n" for shown in graph.shown)
+            self.folder("execution_order").write(f"ms_execution_order_graph_{graph.number}.csv", order.encode())
+
+    # Every step.
+
+    def write_step(self, graph: Graph, tape: Tape, iteration: int) -> None:
+        taken = self.selection.takes_step(iteration)
+        folder = self.folder(self.settings.net_name, str(graph.number), str(iteration))
+        for node, name in graph.names_of(tape):
+            self._write_node(folder, node, name, taken)
+            if taken and self.process.target != "Ascend":
+                self._write_history(graph, iteration)
+        if taken and self.process.target != "Ascend" and self.selection.outputs:
+            self._write_parameters(folder, tape)
+        if taken and self.process.target == "GPU":
+            self._write_constants(self.folder(self.settings.net_name, str(graph.number), CONSTANTS), tape)
+
+    def _write_history(self, graph: Graph, iteration: int) -> None:
+        """Note the iteration, behind the first operator; a graph in the iteration of the one before leaves no line."""
+        if self.process.rank_id == 0 and self.settings.op_debug_mode != 4 and iteration != self._told:
+            name = f"ms_global_execution_order_graph_{graph.number}.csv"
+            self.folder("execution_order").append(name, f"{iteration}\n".encode())
+            self._told = iteration
+
+    def _write_node(self, folder: Folder, node: Node, name: str, taken: bool) -> None:
+        mode = self.settings.op_debug_mode
+        if self.process.target == "Ascend":
+            try:
+                self.process.run_on_device(node.op_type, name, node)
+            except RuntimeError:
+                if mode == 4 and self.selection.takes_device():
+                    self._write(folder, node.op_type, name, self._pieces(node, inputs=True, outputs=False))
+                raise
+            if mode == 4 or (mode == 3 and not (taken and self._overflowed(node, name))):
+                return
+        elif mode == 4:
+            self.process.log("ERROR", f"Abnormal dump is not supported on {self.process.target} backend.")
+            return
+        if not taken or not self.selection.takes_node(node, name):
+            return
+        if self.settings.save_kernel_args and self.settings.enable and self.process.target == "Ascend":
+            arguments = {key: str(value) for key, value in ir.arguments(node).items()}
+            folder.write(f"{node.op_type}.{written(name)}.json", json.dumps(arguments, indent=4).encode())
+        pieces = self._pieces(node, inputs=self.selection.inputs, outputs=self.selection.outputs)
+        self._write(folder, node.op_type, name, pieces)
+
+    def _overflowed(self, node: Node, name: str) -> bool:
+        if self.settings.overflow_number and self._overflows >= self.settings.overflow_number:
+            return False
+        found = self.process.npu.overflows_in(name) or made_non_finite(node)
+        self._overflows += found
+        return found
+
+    def _pieces(self, node: Node, *, inputs: bool, outputs: bool) -> Iterator[_Piece]:
+        if inputs:
+            yield from (_Piece("input", at, array) for at, array in enumerate(node.seen) if array is not None)
+        if outputs:
+            yield from (_Piece("output", at, array) for at, array in enumerate(node.results))
+
+    def _write_parameters(self, folder: Folder, tape: Tape) -> None:
+        found: dict[str, Tensor] = {one.name: one for one in tape.parameters()}
+        found.update(tape.inputs)
+        for name, tensor in found.items():
+            if self.selection.takes_parameter(name):
+                self._write(folder, PARAMETER, name, [_Piece("output", 0, tensor.array)])
+
+    def _write_constants(self, folder: Folder, tape: Tape) -> None:
+        """Tensors that the program holds and that are neither parameters nor inputs, once per graph."""
+        if os.path.exists(folder.path):
+            return
+        made = {id(output) for node in tape.nodes for output in node.outputs} | {
+            id(one) for one in tape.inputs.values()
+        }
+        constants = {
+            id(value): value
+            for node in tape.nodes
+            for value in node.inputs
+            if isinstance(value, Tensor) and not isinstance(value, Parameter) and id(value) not in made
+        }
+        for number, value in enumerate(constants.values(), 1):
+            folder.write_tensor(self._name(PARAMETER, f"data-{number}", _Piece("output", 0, value.array)), value.array)
+
+    def _write(self, folder: Folder, op_type: str, name: str, pieces: Any) -> None:
+        for piece in pieces:
+            if self.settings.saved_data in ("statistic", "full") and piece.array.size:
+                self._write_statistics(folder, op_type, name, piece)
+            if self.settings.saved_data in ("tensor", "full"):
+                array = self._stored(piece.array)
+                folder.write_tensor(self._name(op_type, name, piece), array)
+
+    def _stored(self, array: _Array) -> _Array:
+        if self.process.target == "CPU":
+            return array
+        if self.settings.sample_mode and self.process.target == "Ascend":
+            array = array.reshape(-1)[: self.settings.sample_num]
+        return array.astype(np.float32) if array.dtype == BFLOAT16 else array
+
+    def _name(self, op_type: str, name: str, piece: _Piece) -> str:
+        label = dtype_of(piece.array).label
+        dtype: Optional[str] = label.lower() if self.process.target == "Ascend" else label
+        if self.process.target == "GPU":
+            dtype = None
+        return build_name(NpyName(op_type, written(name), 0, 0, self.stamp(), piece.io, piece.slot, _FORMAT, dtype))
+
+    def _write_statistics(self, folder: Folder, op_type: str, name: str, piece: _Piece) -> None:
+        categories: Sequence[str] = self.settings.statistic_category
+        facts = (op_type, written(name), "0", "0", str(self.stamp()), piece.io, str(piece.slot))
+        write_row(folder, facts, piece.array, dtype_of(piece.array).label, categories)
+
+
+def made_non_finite(node: Node) -> bool:
+    """Whether an operator made infinities or NaN of finite inputs, which is what the device calls an overflow."""
+
+    def finite(arrays: Sequence[Optional[_Array]]) -> bool:
+        # ml_dtypes' types are of the kind V.
+        return all(
+            bool(np.isfinite(one.astype(np.float64)).all())
+            for one in arrays
+            if one is not None and one.dtype.kind in "fV"
+        )
+
+    return finite(node.before) and not finite(node.results)
+
+
+def make_dumper(process: Process, settings: Settings, config: str) -> Dumper:
+    """The writer for where this process runs."""
+    if process.runtime.ge:
+        from ascend_dump.fakes.mindspore._o2 import ModelDumper
+
+        return ModelDumper(process, settings, config)
+    return Dumper(process, settings, config)

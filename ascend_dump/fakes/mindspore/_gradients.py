@@ -1,0 +1,256 @@
+"""How the fake MindSpore differentiates each operator: the operators that MindSpore's own rules consist of.
+
+A rule takes the forward operator, the gradients of its outputs (None where there is none) and which inputs are
+asked for, and gives the inputs' gradients. Names of backward operators and their inputs were read off dumps of
+MindSpore 2.10.0 for MatMul, BiasAdd, ReLU, Flatten, MaxPool, BatchNorm, Conv2D, Softmax, Sigmoid and the sparse
+cross entropy.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+import numpy as np
+
+from ascend_dump._errors import NotSupported
+from ascend_dump.fakes.mindspore._functions import call, execute, expanded, matmul_kernel
+from ascend_dump.fakes.mindspore._types import Tensor
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes.mindspore._graph import Node
+
+__all__ = ["GRADIENTS", "add_all", "ones"]
+
+Grads = Sequence[Optional[Tensor]]
+Rule = Callable[["Node", Grads, Sequence[bool]], Grads]
+
+
+def ones(loss: Tensor) -> Tensor:
+    return Tensor(np.ones_like(loss.array))
+
+
+def add_all(grads: Sequence[Tensor]) -> Tensor:
+    """The gradients of one tensor that several operators use."""
+    return execute("AddN", *grads)[0]
+
+
+def _first(grads: Grads) -> Tensor:
+    found = grads[0]
+    if found is None:
+        raise NotSupported("the fake MindSpore differentiates first outputs only", hint="use the first one in the loss")
+    return found
+
+
+def _value(node: Node, position: int) -> Any:
+    """An input as the forward operator got it, also where it was changed since."""
+    one = node.inputs[position]
+    changed = isinstance(one, Tensor) and one.array is not node.before[position]
+    return Tensor(node.array(position)) if changed else one
+
+
+def _fit(grad: Tensor, like: np.ndarray[Any, Any]) -> Tensor:
+    """Sum a gradient over what was broadcast, batches of matrices too."""
+    extra = grad.ndim - like.ndim
+    axes = tuple(range(extra)) + tuple(
+        at for at in range(extra, grad.ndim) if like.shape[at - extra] == 1 and grad.shape[at] != 1
+    )
+    if not axes:
+        return grad
+    small = execute("ReduceSum", grad, axis=axes, keep_dims=False)[0]
+    return small if small.shape == like.shape else execute("Reshape", small, shape=like.shape)[0]
+
+
+def _binary(left: Callable[..., Tensor], right: Callable[..., Tensor]) -> Rule:
+    def rule(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+        dy, x, y = _first(grads), _value(node, 0), _value(node, 1)
+        if node.inputs[0] is node.inputs[1] and node.op_type in ("Add", "Mul"):
+            # The compiler computes equal operators once.
+            found = _fit(left(dy, x, y), node.array(0))
+            return found, found
+        return tuple(
+            _fit(made(dy, x, y), node.array(at)) if wanted else None
+            for at, (made, wanted) in enumerate(zip((left, right), asked))
+        )
+
+    return rule
+
+
+def _unary(made: Callable[..., Tensor]) -> Rule:
+    """made(gradient, input, output)"""
+
+    def rule(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+        return (made(_first(grads), _value(node, 0), node.outputs[0]),)
+
+    return rule
+
+
+def _matmul(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    dy, a, b = _first(grads), _value(node, 0), _value(node, 1)
+    if min(node.array(0).ndim, node.array(1).ndim) < 2:
+        raise NotSupported("the fake MindSpore differentiates products of matrices only", hint="reshape to matrices")
+    flip_a, flip_b = bool(node.before[2]), bool(node.before[3])
+    product = functools.partial(matmul_kernel, kernel=node.op_type)
+    da = db = None
+    if asked[0]:
+        da = _fit(product(b, dy, flip_b, True) if flip_a else product(dy, b, False, not flip_b), node.array(0))
+    if asked[1]:
+        db = _fit(product(dy, a, True, flip_a) if flip_b else product(a, dy, not flip_a, False), node.array(1))
+    return da, db
+
+
+def _pow(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    dy, x, y = _first(grads), _value(node, 0), Tensor(node.array(1))
+    dx = dz = None
+    if asked[0]:
+        dx = _fit(call("Mul", dy, call("Mul", y, call("Pow", x, call("Sub", y, 1)))), node.array(0))
+    if asked[1]:
+        dz = _fit(call("Mul", dy, call("Mul", node.outputs[0], call("Log", x))), node.array(1))
+    return dx, dz
+
+
+def _bias_add(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    dy = _first(grads)
+    return dy, execute("BiasAddGrad", dy, node.before[2])[0] if asked[1] else None
+
+
+def _conv2d(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    dy, x, w = _first(grads), _value(node, 0), _value(node, 1)
+    common = {name: node.attrs[name] for name in ("stride", "pad_list")}
+    dx = dw = None
+    if asked[0]:
+        dx = execute("Conv2DBackpropInput", dy, w, shape=node.array(0).shape, **common)[0]
+    if asked[1]:
+        dw = execute("Conv2DBackpropFilter", dy, x, kernel=node.array(1).shape[2:], **common)[0]
+    return dx, dw
+
+
+def _maxpool(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    return (execute("MaxPoolGrad", _value(node, 0), node.outputs[0], _first(grads), **node.attrs)[0],)
+
+
+def _avgpool(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    return (execute("AvgPoolGrad", _value(node, 0), _first(grads), **node.attrs)[0],)
+
+
+def _batchnorm(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    mean, var, reserve = node.outputs[3], node.outputs[4], node.outputs[2]
+    training, eps, data_format = node.before[5], node.before[6], node.before[8]
+    return execute(
+        "BatchNormGrad", _first(grads), _value(node, 0), _value(node, 1), mean, var, reserve, training, eps, data_format
+    )
+
+
+def _softmax(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    dy, y, axis = _first(grads), node.outputs[0], node.array(1)
+    with expanded("SoftmaxBackward"):
+        product = call("Mul", dy, y)
+        keep, skip = np.asarray(True), np.asarray(False)
+        total = execute("ReduceSum", product, axis, keep, skip, axis=(int(axis[0]),), keep_dims=True)[0]
+        return (call("Mul", y, call("Sub", dy, total)),)
+
+
+def _log_softmax(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    dy, y, axis = _first(grads), node.outputs[0], int(node.array(1))
+    total = execute("ReduceSum", dy, axis=(axis,), keep_dims=True)[0]
+    return (call("Sub", dy, call("Mul", call("Exp", y), total)),)
+
+
+def _sparse_cross_entropy(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    dy = _first(grads)
+    logits, labels = _value(node, 0), _value(node, 1)
+    dx = execute("SparseSoftmaxCrossEntropyWithLogits", logits, labels, is_grad=True)[0]
+    # The compiler drops a product with one.
+    return (dx if dy.node is None and bool((dy.array == 1).all()) else call("Mul", dx, dy)), None
+
+
+def _cross_entropy(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    dy = _first(grads)
+    return call("Mul", node.outputs[1], execute("Reshape", dy, shape=(*dy.shape, 1))[0]), None
+
+
+def _reduce_sum(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    return (_spread(node, _first(grads)),)
+
+
+def _reduce_mean(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    dy = _first(grads)
+    count = node.array(0).size // max(dy.size, 1)
+    return (call("Div", _spread(node, dy), Tensor(np.asarray(count, dy.array.dtype))),)
+
+
+def _spread(node: Node, dy: Tensor) -> Tensor:
+    shape = node.array(0).shape
+    if not node.attrs["keep_dims"]:
+        axes = {axis % len(shape) for axis in node.attrs["axis"]}
+        kept = tuple(1 if at in axes else length for at, length in enumerate(shape))
+        dy = execute("Reshape", dy, shape=kept)[0]
+    return execute("BroadcastTo", dy, shape=shape)[0]
+
+
+def _cast(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    return (execute("Cast", _first(grads), dtype=node.array(0).dtype)[0],)
+
+
+def _reshape(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    return (execute("Reshape", _first(grads), shape=node.array(0).shape)[0],)
+
+
+def _transpose(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    return (execute("Transpose", _first(grads), perm=tuple(np.argsort(node.attrs["perm"]).tolist()))[0],)
+
+
+def _slice(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    return (execute("StridedSliceGrad", _first(grads), shape=node.array(0).shape, key=node.attrs["key"])[0],)
+
+
+def _slope_of_erf(x: Tensor) -> Tensor:
+    at_zero = Tensor(np.asarray(2 / math.sqrt(math.pi), x.array.dtype))
+    return call("Mul", at_zero, call("Exp", call("Neg", call("Square", x))))
+
+
+def _two(x: Tensor) -> Tensor:
+    return Tensor(np.asarray(2, x.array.dtype))
+
+
+GRADIENTS: Mapping[str, Rule] = {
+    "Add": _binary(lambda dy, x, y: dy, lambda dy, x, y: dy),
+    "Sub": _binary(lambda dy, x, y: dy, lambda dy, x, y: call("Neg", dy)),
+    "Mul": _binary(lambda dy, x, y: call("Mul", dy, y), lambda dy, x, y: call("Mul", dy, x)),
+    "Div": _binary(
+        lambda dy, x, y: call("Div", dy, y),
+        lambda dy, x, y: call("Neg", call("Div", call("Mul", dy, x), call("Square", y))),
+    ),
+    "Neg": _unary(lambda dy, x, y: call("Neg", dy)),
+    "Exp": _unary(lambda dy, x, y: call("Mul", dy, y)),
+    "Log": _unary(lambda dy, x, y: call("Div", dy, x)),
+    "Sqrt": _unary(lambda dy, x, y: call("Div", dy, call("Mul", y, _two(y)))),
+    "Square": _unary(lambda dy, x, y: call("Mul", dy, call("Mul", x, _two(x)))),
+    "Abs": _unary(lambda dy, x, y: call("Mul", dy, call("Sign", x))),
+    "Tanh": _unary(lambda dy, x, y: call("TanhGrad", y, dy)),
+    "Sigmoid": _unary(lambda dy, x, y: call("SigmoidGrad", y, dy)),
+    "ReLU": _unary(lambda dy, x, y: call("ReluGrad", dy, y)),
+    "Erf": _unary(lambda dy, x, y: call("Mul", dy, _slope_of_erf(x))),
+    "GeLU": _unary(lambda dy, x, y: call("GeLUGrad", dy, x, y)),
+    "Pow": _pow,
+    "MatMul": _matmul,
+    "BatchMatMul": _matmul,
+    "BiasAdd": _bias_add,
+    "Conv2D": _conv2d,
+    "MaxPool": _maxpool,
+    "AvgPool": _avgpool,
+    "BatchNorm": _batchnorm,
+    "Softmax": _softmax,
+    "LogSoftmax": _log_softmax,
+    "SparseSoftmaxCrossEntropyWithLogits": _sparse_cross_entropy,
+    "SoftmaxCrossEntropyWithLogits": _cross_entropy,
+    "ReduceSum": _reduce_sum,
+    "ReduceMean": _reduce_mean,
+    "Cast": _cast,
+    "Reshape": _reshape,
+    "Flatten": _reshape,
+    "Transpose": _transpose,
+    "StridedSlice": _slice,
+}

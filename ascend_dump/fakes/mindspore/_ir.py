@@ -1,0 +1,128 @@
+"""The graph as MindSpore writes it beside a dump: the text `.ir` and the protobuf `.pb`.
+
+The text has the lines that tools read, in the spelling of MindSpore 2.10.0: the operators with their inputs, their
+full names, and where in the program they come from. Operators without a kernel (Load, Depend, MakeTuple) are left out.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ascend_dump.fakes.mindspore._types import Parameter, Tensor, dtype_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ascend_dump.fakes.mindspore._graph import Graph, Line, Node, Tape
+
+    _Array = np.ndarray[Any, Any]
+
+__all__ = ["arguments", "protobuf", "text"]
+
+
+def arguments(node: Node) -> Mapping[str, Any]:
+    """What the operator was initialised with, by MindSpore's names."""
+    if node.op_type in ("MatMul", "BatchMatMul"):
+        return {"transpose_a": bool(node.before[2]), "transpose_b": bool(node.before[3])}
+    return node.attrs
+
+
+def text(graph: Graph, tape: Tape) -> str:
+    """The content of `ms_output_trace_code_graph_{id}.ir`."""
+    entry = f"kernel_graph{graph.number}"
+    names, header = _parameters(tape)
+    lines = [f"# IR entry: @{entry}", "# Total subgraphs: 1", "", "# Attrs:", "enable_zero_copy_in_graph: 1", ""]
+    lines += [f"# Total params: {len(header)}", "# Params:", *header, "", f"subgraph @{entry}() {{"]
+    for number, (node, shown) in enumerate(zip(tape.nodes, graph.shown)):
+        inputs = ", ".join(_input(value, names) for value in node.inputs)
+        attrs = ", ".join(f"{key}: {value}" for key, value in arguments(node).items())
+        given = [array for array in node.before if array is not None]
+        before = ", ".join(_host(array) for array in given)
+        after = ", ".join(_host(array) for array in node.results)
+        lines += [
+            f"  %{number}(CNode_{number}) = {node.op_type}({inputs}) primitive_attrs: {{{attrs}}}",
+            f"      : ({before}) -> ({after})",
+            f"      : ({', '.join(map(_device, given))}) -> ({', '.join(map(_device, node.results))})",
+            f"      # Fullname with scope: ({shown})",
+            *(f"      {_where(line)}" for line in node.lines),
+        ]
+        names.update({id(output): f"%{number}" for output in node.outputs})
+    return "\n".join([*lines, "}", ""])
+
+
+def _parameters(tape: Tape) -> tuple[dict[int, str], list[str]]:
+    """How operators name the parameters and inputs, and the lines that declare them."""
+    names: dict[int, str] = {}
+    lines = []
+    for one in [*tape.parameters(), *tape.inputs.values()]:
+        if id(one) in names:
+            continue
+        called = next((name for name, tensor in tape.inputs.items() if tensor is one), getattr(one, "name", ""))
+        names[id(one)] = f"%para{len(names) + 1}_{called}"
+        weight = isinstance(one, Parameter)
+        kind = (
+            f"<Ref[Tensor[{one.dtype}]], {_shape(one.array)}, ref_key={called}, is_parameter>"
+            if weight
+            else _host(one.array)
+        )
+        lines.append(f"{names[id(one)]}: {kind}  :  {_device(one.array)}  :  IsWeight: {str(weight).lower()}")
+    return names, lines
+
+
+def _input(value: Any, names: Mapping[int, str]) -> str:
+    if value is None:
+        return "()"
+    if id(value) in names:
+        return names[id(value)]
+    array = value.array if isinstance(value, Tensor) else value
+    label = dtype_of(array).label
+    return f"{label}({array.item()})" if array.ndim == 0 else f"Tensor(shape={list(array.shape)}, dtype={label})"
+
+
+def _shape(array: _Array) -> str:
+    return f"({', '.join(str(length) for length in array.shape)})"
+
+
+def _host(array: _Array) -> str:
+    label = dtype_of(array).label
+    return f"<Tensor[{label}], {_shape(array)}>" if array.ndim else f"<{label}, NoShape>"
+
+
+def _device(array: _Array) -> str:
+    return f"<{dtype_of(array).label}xDefaultFormat[const vector]{{{_shape(array)[1:-1]}}}>"
+
+
+def _where(line: Line) -> str:
+    source = linecache.getline(line.file, line.number).rstrip()
+    return f"# In file {line.file}:{line.number}, 0~{len(source)}/{source}/"
+
+
+def protobuf(graph: Graph, tape: Tape) -> bytes:
+    """The content of `ms_output_trace_code_graph_{id}.pb`: for each operator its inputs, name, type and full name.
+
+    ModelProto {1: version, 4: graph {1: operator {1: input {1: name}, 2: name, 3: type, 4: scope, 8: full name}}}
+    """
+    names, _ = _parameters(tape)
+    names = {key: name.partition("_")[2] for key, name in names.items()}
+    body = b""
+    for number, (node, shown) in enumerate(zip(tape.nodes, graph.shown), 1):
+        inputs = b"".join(_field(1, _field(1, _input(value, names).encode())) for value in node.inputs)
+        parts = ((2, str(number)), (3, node.op_type), (4, node.scope), (8, shown))
+        body += _field(1, inputs + b"".join(_field(place, part.encode()) for place, part in parts))
+        names.update({id(output): str(number) for output in node.outputs})
+    return b"\x08\x01" + _field(4, body)
+
+
+def _field(number: int, data: bytes) -> bytes:
+    return bytes([number << 3 | 2]) + _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    found.append(value)
+    return bytes(found)

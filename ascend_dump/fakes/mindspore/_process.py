@@ -1,0 +1,304 @@
+"""One process with MindSpore: its settings, when it reads the dump JSON, and how it runs graphs.
+
+The moments are those measured with MindSpore 2.10.0. The parser is one object for the process: the first file it
+accepts is final, a refused one is read again at every later occasion. It looks when the device is initialised (first
+operator, first compilation, `communication.init`), when the first graph is compiled, which decides once and for all
+whether tensors are dumped, when any graph is compiled, which writes that graph's texts, and in `_set_init_iter`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+from ascend_dump._errors import NotSupported
+from ascend_dump.fakes.mindspore._graph import Graph, Tape
+from ascend_dump.fakes.mindspore._types import Tensor
+from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE, read_file
+from ascend_dump.native.mindspore.config.settings import Settings
+from ascend_dump.native.mindspore.runtime import Runtime, parse_version
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes.device.npu import Npu
+    from ascend_dump.fakes.mindspore._files import Dumper
+
+__all__ = ["GRAPH_MODE", "PYNATIVE_MODE", "Process", "current", "start_process"]
+
+GRAPH_MODE, PYNATIVE_MODE = 0, 1
+#: Which MindSpore the fake is; below 2.6 jit_level O2 writes the older layout.
+VERSION_VARIABLE = "ASCEND_DUMP_FAKE_MINDSPORE_VERSION"
+VERSION = "2.10.0"
+#: The first version in which GE does not read the dump JSON.
+_GE_WITHOUT_DUMP = (2, 6)
+_DEPRECATED = (
+    "[Dump Deprecated Alert {turn}/3]: For 'Dump', in the scenario where 'backend' is 'GE', the "
+    "'MINDSPORE_DUMP_CONFIG' env has been deprecated since MindSpore 2.6. Please use msprobe tool instead."
+)
+
+
+def make_executors() -> tuple[type, type]:
+    """MindSpore's two executors of root graphs, which tools wrap to count runs: `run` of one, a call of the other."""
+
+    class _CellGraphExecutor:
+        def run(self, obj: Callable[[], Any], *args: Any, phase: str = "predict") -> Any:
+            return obj()
+
+    class _JitExecutor:
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return args[0]()
+
+    return _CellGraphExecutor, _JitExecutor
+
+
+class Process:
+    """Everything that the real MindSpore keeps once per process."""
+
+    def __init__(self, npu: Npu) -> None:
+        self.npu = npu
+        self.version = os.environ.get(VERSION_VARIABLE, VERSION)
+        self.context: dict[str, Any] = {
+            "mode": PYNATIVE_MODE,
+            "device_target": "CPU",
+            "device_id": npu.device_id,
+            "jit_level": "",
+            "reserve_class_name_in_scope": True,
+        }
+        self.executors = make_executors()
+        #: Devices that are up.
+        self.initialized: set[str] = set()
+        self.rank: Optional[int] = None
+        self.size = 1
+        self.tape: Optional[Tape] = None
+        self.in_graph = False
+        #: How many cells around the running operator `set_dump` marked.
+        self.marked = 0
+        self._settings: Optional[Settings] = None
+        self._dumps_tensors: Optional[bool] = None
+        self._dumper: Optional[Dumper] = None
+        self._graphs: dict[Any, Graph] = {}
+        #: How many were compiled, or began to be.
+        self._numbers = 0
+        self._names: Counter[str] = Counter()
+        self._iteration: Optional[int] = None
+        self._user_counts = False
+
+    # Where it runs.
+
+    @property
+    def target(self) -> str:
+        return str(self.context["device_target"])
+
+    @property
+    def runtime(self) -> Runtime:
+        """Ascend runs kernel by kernel on an Atlas A2 unless jit_level asks for O2 (`set_context`, 2.5)."""
+        if self.target != "Ascend":
+            return Runtime(self.target)
+        ge = self.context["jit_level"] == "O2"
+        return Runtime("Ascend", ge, ge and (parse_version(self.version) or (0, 0)) < _GE_WITHOUT_DUMP)
+
+    @property
+    def rank_id(self) -> int:
+        return self.rank or 0
+
+    def log(self, level: str, text: str) -> None:
+        """A line of MindSpore's own log, which goes to stderr."""
+        self.npu.log.append(f"[{level}] {text}")
+        print(f"[{level}] {text}", file=sys.stderr)
+
+    # The moments at which the configuration is read.
+
+    def parse(self) -> Optional[Settings]:
+        """Read the configuration if that has not happened yet. Raises RuntimeError, as MindSpore does."""
+        path = os.environ.get(CONFIG_VARIABLE, "")
+        if self._settings is not None or not path:
+            return self._settings
+        runtime = self.runtime
+        if runtime.ge and not runtime.old_ge:
+            return None
+        reading = read_file(path, runtime=runtime)
+        refusal = reading.refusal
+        for warning in reading.warnings:
+            self.log("WARNING", warning)
+        if refusal is not None:
+            raise RuntimeError(refusal.message)
+        settings = reading.settings
+        if runtime.device != "CPU" and self.context["device_id"] not in settings.support_device:
+            self.log("WARNING", f"Dump is not enabled. device_id:{self.context['device_id']} not support")
+        from ascend_dump.fakes.mindspore._files import make_dumper
+
+        self._settings = settings
+        self._dumper = make_dumper(self, settings, path)
+        if self._iteration is None:
+            self._iteration = settings.initial_iteration
+        return settings
+
+    def close(self) -> None:
+        """End the process."""
+        if self._dumper is not None and self._dumps_tensors:
+            self._dumper.close()
+
+    def initialize_device(self) -> None:
+        """What the first operator, the first compilation and `communication.init` do."""
+        if self.target in self.initialized:
+            return
+        settings = self.parse()
+        if settings is not None and self._dumper is not None and self.target == "CPU":
+            self._dumper.write_metadata()
+        self.initialized.add(self.target)
+
+    def _prepare_compilation(self) -> bool:
+        """Tells whether the new graph's texts are written: not by the compilation that is a late first reader."""
+        runtime = self.runtime
+        if runtime.ge and not runtime.old_ge and self._dumps_tensors is None and os.environ.get(CONFIG_VARIABLE):
+            for turn in (1, 2, 3):
+                self.log("WARNING", _DEPRECATED.format(turn=turn))
+        known = self._dumper is not None or self._dumps_tensors is None
+        settings = self.parse()
+        if self._dumps_tensors is None:
+            self._dumps_tensors = settings is not None
+        return known
+
+    # Steps that the program counts itself.
+
+    def set_init_iter(self, value: int) -> None:
+        """`_c_expression._set_init_iter`: reads the configuration now; iterations are counted by `_dump_step` alone."""
+        self.parse()
+        self._user_counts = True
+        self._iteration = int(value)
+
+    def dump_step(self, count: int = 1) -> None:
+        """`_c_expression._dump_step`."""
+        if not self._user_counts:
+            self.log("WARNING", "Costomized step function has not enabled, step update does not work!")
+            return
+        self._iteration = (self._iteration or 0) + int(count)
+
+    # Graphs.
+
+    @contextlib.contextmanager
+    def recording(self, tape: Tape, *, graph: bool) -> Iterator[Tape]:
+        before = self.tape, self.in_graph
+        self.tape, self.in_graph = tape, graph
+        try:
+            yield tape
+        finally:
+            self.tape, self.in_graph = before
+
+    def run_graph(
+        self,
+        key: Any,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        inputs: Mapping[str, Tensor],
+    ) -> Any:
+        """Run a compiled function; a new key is compiled first. Inside another graph it becomes part of that one."""
+        if self.in_graph:
+            return function(*args, **kwargs)
+        cells, functions = self.executors
+
+        def run() -> Any:
+            return self._run_root(key, function, args, kwargs, inputs)
+
+        return cells().run(run) if key[0] == "cell" else functions()(run)
+
+    def _run_root(
+        self,
+        key: Any,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        inputs: Mapping[str, Tensor],
+    ) -> Any:
+        graph = self._graphs.get(key)
+        tape = Tape(traced=graph is None)
+        tape.inputs.update(inputs)
+        outer = self.tape
+        with self.recording(tape, graph=True):
+            result = function(*args, **kwargs)
+        # Without an operator there is nothing to compile and nothing to run, not even a device.
+        if tape.nodes:
+            tape.drop_unused_inputs(result)
+            graph = graph or self._add_graph(key, tape)
+            if outer is not None:
+                outer.nodes.extend(tape.nodes)
+            self._finish(graph, tape)
+        return result
+
+    def compile(
+        self, key: Any, function: Callable[..., Any], args: tuple[Any, ...], inputs: Mapping[str, Tensor]
+    ) -> None:
+        """Compile without running: what the function does to parameters is undone."""
+        if key in self._graphs:
+            return
+        tape = Tape(traced=True)
+        tape.inputs.update(inputs)
+        with self.recording(tape, graph=True):
+            tape.drop_unused_inputs(function(*args))
+        if tape.nodes:
+            self._add_graph(key, tape)
+            tape.undo()
+
+    def _add_graph(self, key: Any, tape: Tape) -> Graph:
+        """Compile what ran; where that is refused, it is undone."""
+        try:
+            self.initialize_device()
+            texts = self._prepare_compilation()
+            graph = Graph(self._numbers)
+            self._numbers += 1
+            names = self._names.copy()
+            graph.name(tape, names)
+            if texts and self._dumper is not None:
+                self._dumper.write_graph(graph, tape)
+        except RuntimeError:
+            tape.undo()
+            raise
+        # A graph that could not be written is compiled again: its number is lost, its names are not.
+        self._graphs[key], self._names = graph, names
+        return graph
+
+    def _finish(self, graph: Graph, tape: Tape) -> None:
+        iteration = self._iteration or 0
+        if self._dumps_tensors and self._dumper is not None:
+            self._dumper.write_step(graph, tape, iteration)
+        elif self.target == "Ascend":
+            for node, name in graph.names_of(tape):
+                self.run_on_device(node.op_type, name, node)
+        # A run that failed does not count.
+        graph.runs += 1
+        if not self._user_counts:
+            # It is the count of whichever graph ran last, not of the one that runs next.
+            self._iteration = graph.runs + (self._settings.initial_iteration if self._settings else 0)
+
+    def run_on_device(self, op_type: str, name: str, node: Any, model_id: Optional[int] = None) -> None:
+        """Tell the simulated device of an operator. Raises RuntimeError where it was told to fail."""
+        from ascend_dump.fakes.device.npu import OperatorFailed
+
+        try:
+            inputs = [array for array in node.seen if array is not None]
+            self.npu.run_op(op_type, name, inputs, list(node.results), model_id=model_id)
+        except OperatorFailed as error:
+            raise RuntimeError(f"Launch kernel failed, kernel full name: {name}") from error
+
+
+_current: Optional[Process] = None
+
+
+def start_process(npu: Npu) -> Process:
+    """A fresh process; what was made under another one belongs to this one from now on."""
+    global _current
+    _current = Process(npu)
+    return _current
+
+
+def current() -> Process:
+    """The process of the fake that was installed last."""
+    if _current is None:
+        raise NotSupported(
+            "the fake MindSpore is not installed", hint="use it inside `with ascend_dump.fakes.install('mindspore')`"
+        )
+    return _current

@@ -1,0 +1,399 @@
+"""Types and tensors of the fake MindSpore.
+
+A tensor holds one numpy array that is never written to: an operator that changes a Parameter gives it another
+array, so whoever kept the old one still has the old values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+import ml_dtypes
+import numpy as np
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes.mindspore._graph import Node
+
+    _Array = np.ndarray[Any, Any]
+
+__all__ = [
+    "BFLOAT16",
+    "DTYPES",
+    "DType",
+    "Parameter",
+    "ParameterTuple",
+    "Tensor",
+    "array_of",
+    "dtype_of",
+    "initializer",
+]
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+class DType:
+    """A type of elements, such as `mindspore.float32`; its text is MindSpore's label, such as `Float32`."""
+
+    __slots__ = ("label", "numpy")
+
+    def __init__(self, label: str, numpy: Any) -> None:
+        self.label = label
+        self.numpy: np.dtype[Any] = np.dtype(numpy)
+
+    def __repr__(self) -> str:
+        return self.label
+
+
+#: Name in the module -> type.
+DTYPES: dict[str, DType] = {
+    "bool_": DType("Bool", np.bool_),
+    "int8": DType("Int8", np.int8),
+    "int16": DType("Int16", np.int16),
+    "int32": DType("Int32", np.int32),
+    "int64": DType("Int64", np.int64),
+    "uint8": DType("UInt8", np.uint8),
+    "uint16": DType("UInt16", np.uint16),
+    "uint32": DType("UInt32", np.uint32),
+    "uint64": DType("UInt64", np.uint64),
+    "float16": DType("Float16", np.float16),
+    "float32": DType("Float32", np.float32),
+    "float64": DType("Float64", np.float64),
+    "bfloat16": DType("BFloat16", BFLOAT16),
+    "complex64": DType("Complex64", np.complex64),
+    "complex128": DType("Complex128", np.complex128),
+}
+_BY_NUMPY = {one.numpy: one for one in DTYPES.values()}
+#: What literals become.
+_LITERALS = ((bool, np.bool_), (int, np.int64), (float, np.float64), (complex, np.complex64))
+
+
+def dtype_of(array: Union[_Array, np.generic]) -> DType:
+    """The type of an array. Raises TypeError for one that MindSpore has no tensor of."""
+    found = _BY_NUMPY.get(array.dtype)
+    if found is None:
+        raise TypeError(f"For Tensor, the type of input_data {array.dtype} is not supported")
+    return found
+
+
+def array_of(value: Any, dtype: Any = None) -> _Array:
+    """The array behind a tensor, an array, a number or a nested list; lists and numbers as float32 or int64."""
+    if isinstance(value, Tensor):
+        found = value.array
+    elif isinstance(value, (np.ndarray, np.generic)):
+        found = np.asarray(value)
+    else:
+        found = np.asarray(value)
+        if dtype is None and found.dtype == np.float64:
+            found = found.astype(np.float32)
+    if dtype is not None:
+        found = found.astype(_numpy_type(dtype))
+    # ascontiguousarray makes a dimension where there is none.
+    whole: _Array = np.ascontiguousarray(found).reshape(found.shape)
+    return whole
+
+
+def _numpy_type(dtype: Any) -> np.dtype[Any]:
+    literal = next((numpy for kind, numpy in _LITERALS if dtype is kind), dtype)
+    found: np.dtype[Any] = dtype.numpy if isinstance(dtype, DType) else np.dtype(literal)
+    return found
+
+
+class Tensor:
+    """`mindspore.Tensor`: made of data, or of `shape`, `dtype` and `init`."""
+
+    def __init__(
+        self,
+        input_data: Any = None,
+        dtype: Optional[Any] = None,
+        shape: Optional[Union[int, Sequence[int]]] = None,
+        init: Any = None,
+    ) -> None:
+        if input_data is None:
+            if shape is None or dtype is None:
+                raise ValueError("For 'Tensor', input_data is None: shape and dtype must be given")
+            input_data = initializer(0.0 if init is None else init, shape, dtype)
+        if isinstance(input_data, str):
+            raise TypeError("For Tensor, the input_data must not be a string")
+        self.array: _Array = array_of(input_data, dtype)
+        if self.array is input_data or self.array.base is not None:
+            # The program may write to its own array later.
+            self.array = self.array.copy()
+        dtype_of(self.array)
+        #: The operator that computed it and which output of it this is, while a graph is recorded.
+        self.node: Optional[Node] = None
+        self.position = 0
+
+    # What it is.
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
+
+    @property
+    def dtype(self) -> DType:
+        return dtype_of(self.array)
+
+    @property
+    def ndim(self) -> int:
+        return int(self.array.ndim)
+
+    @property
+    def size(self) -> int:
+        return int(self.array.size)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.array.nbytes)
+
+    @property
+    def itemsize(self) -> int:
+        return int(self.array.itemsize)
+
+    def dim(self) -> int:
+        return self.ndim
+
+    def asnumpy(self) -> _Array:
+        # numpy has no bfloat16 of its own; the real method converts too.
+        return self.array.astype(np.float32) if self.array.dtype == BFLOAT16 else self.array.copy()
+
+    numpy = asnumpy
+
+    def item(self) -> Any:
+        return self.array.item()
+
+    def tolist(self) -> Any:
+        return self.asnumpy().tolist()
+
+    def copy(self) -> Tensor:
+        return Tensor(self.array.copy())
+
+    @classmethod
+    def from_numpy(cls, array: _Array) -> Tensor:
+        """A tensor that shares the array's memory."""
+        made = Tensor(0)
+        made.array = array_of(array)
+        return made
+
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> _Array:
+        return np.asarray(self.asnumpy(), dtype)
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[position] for position in range(len(self.array)))
+
+    def __bool__(self) -> bool:
+        return bool(self.array)
+
+    def __int__(self) -> int:
+        return int(self.array.item())
+
+    def __float__(self) -> float:
+        return float(self.array.item())
+
+    def __index__(self) -> int:
+        if self.size != 1 or self.array.dtype.kind not in "iu":
+            raise ValueError("Only integer tensors of a single element can be converted to an index.")
+        return int(self.array.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item() if spec and self.size == 1 else str(self), spec)
+
+    def __repr__(self) -> str:
+        return f"Tensor(shape={list(self.shape)}, dtype={self.dtype}, value={self.asnumpy()})"
+
+    def __str__(self) -> str:
+        return str(self.asnumpy())
+
+    __hash__ = object.__hash__
+
+    # What is computed from it: every line is one operator of `mindspore.ops`.
+
+    def __add__(self, other: Any) -> Tensor:
+        return _call("Add", self, other)
+
+    def __radd__(self, other: Any) -> Tensor:
+        return _call("Add", other, self)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return _call("Sub", self, other)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return _call("Sub", other, self)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return _apply("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return _apply("mul", self, other)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return _call("Div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return _call("Div", other, self)
+
+    def __pow__(self, other: Any) -> Tensor:
+        return _call("Pow", self, other)
+
+    def __neg__(self) -> Tensor:
+        return _call("Neg", self)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return _apply("matmul", self, other)
+
+    def __eq__(self, other: object) -> Any:
+        return _call("Equal", self, other) if isinstance(other, _OPERANDS) else False
+
+    def __ne__(self, other: object) -> Any:
+        return _call("NotEqual", self, other) if isinstance(other, _OPERANDS) else True
+
+    def __gt__(self, other: Any) -> Tensor:
+        return _call("Greater", self, other)
+
+    def __ge__(self, other: Any) -> Tensor:
+        return _call("GreaterEqual", self, other)
+
+    def __lt__(self, other: Any) -> Tensor:
+        return _call("Less", self, other)
+
+    def __le__(self, other: Any) -> Tensor:
+        return _call("LessEqual", self, other)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return _apply("getitem", self, key)
+
+    def astype(self, dtype: Any) -> Tensor:
+        return _apply("cast", self, dtype)
+
+    to = astype
+
+    def reshape(self, *shape: Any) -> Tensor:
+        return _apply("reshape", self, shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
+
+    view = reshape
+
+    def flatten(self) -> Tensor:
+        return self.reshape(-1)
+
+    def transpose(self, *axes: Any) -> Tensor:
+        return _apply("transpose", self, axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes)
+
+    @property
+    def T(self) -> Tensor:  # noqa: N802  (MindSpore's name)
+        return _apply("transpose", self, tuple(reversed(range(self.ndim))))
+
+    def sum(self, axis: Any = None, keepdims: bool = False) -> Tensor:
+        return _apply("total", self, axis, keepdims)
+
+    def mean(self, axis: Any = None, keep_dims: bool = False) -> Tensor:
+        return _apply("mean", self, axis, keep_dims)
+
+    def argmax(self, axis: Any = None) -> Tensor:
+        return _apply("argmax", self, axis)
+
+    def abs(self) -> Tensor:
+        return _call("Abs", self)
+
+    def exp(self) -> Tensor:
+        return _call("Exp", self)
+
+    def log(self) -> Tensor:
+        return _call("Log", self)
+
+    def sqrt(self) -> Tensor:
+        return _call("Sqrt", self)
+
+
+_OPERANDS = (Tensor, int, float, complex, np.generic)
+
+
+class Parameter(Tensor):
+    """`mindspore.Parameter`: a tensor with a name that operators may change."""
+
+    def __init__(self, default_input: Any, name: Optional[str] = None, requires_grad: bool = True) -> None:
+        super().__init__(default_input)
+        #: Cells name the ones that have no name of their own.
+        self.name = "Parameter" if name is None else name
+        self.named = name is not None
+        self.requires_grad = requires_grad
+
+    def set_data(self, data: Any) -> Parameter:
+        self.array = array_of(data).astype(self.array.dtype)
+        return self
+
+    def value(self) -> Tensor:
+        return self
+
+    def __repr__(self) -> str:
+        grad = self.requires_grad
+        return f"Parameter (name={self.name}, shape={self.shape}, dtype={self.dtype}, requires_grad={grad})"
+
+    __str__ = __repr__
+
+
+class ParameterTuple(tuple[Parameter, ...]):
+    """`mindspore.ParameterTuple`."""
+
+
+_generator = np.random.default_rng(0)
+
+
+def set_seed(seed: int) -> None:
+    """What `mindspore.set_seed` does to the initializers."""
+    global _generator
+    _generator = np.random.default_rng(seed)
+
+
+def initializer(init: Any, shape: Union[int, Sequence[int]] = (), dtype: Any = None) -> Tensor:
+    """`mindspore.common.initializer.initializer`: zeros, ones, a number, a tensor or random values."""
+    dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    kind = DTYPES["float32"] if dtype is None else dtype
+    if isinstance(init, (Tensor, np.ndarray)):
+        return Tensor(array_of(init).reshape(dims), kind)
+    if isinstance(init, (int, float)):
+        return Tensor(np.full(dims, init), kind)
+    if callable(init):
+        return Tensor(init(dims), kind)
+    name = str(init).lower()
+    if name in ("zeros", "zero"):
+        return Tensor(np.zeros(dims), kind)
+    if name in ("ones", "one"):
+        return Tensor(np.ones(dims), kind)
+    fan = max(1, int(np.prod(dims[1:])) if len(dims) > 1 else 1)
+    if name == "normal":
+        return Tensor(_generator.normal(0.0, 0.01, dims), kind)
+    if name in ("xavier_uniform", "he_uniform", "heuniform", "uniform"):
+        bound = 0.07 if name == "uniform" else float(np.sqrt(3.0 / fan))
+        return Tensor(_generator.uniform(-bound, bound, dims), kind)
+    raise ValueError(f"The class {init!r} is not found: the fake knows zeros, ones, normal, uniform, he_uniform")
+
+
+def draw(kind: str, *arguments: float) -> Any:
+    """An initializer such as `Normal(0.02)`, as a function of the shape."""
+
+    def make(shape: Sequence[int]) -> _Array:
+        if kind == "normal":
+            sigma, mean = arguments
+            return _generator.normal(mean, sigma, tuple(shape))
+        if kind == "truncated":
+            sigma, mean, low, high = arguments
+            return np.clip(_generator.normal(0.0, 1.0, tuple(shape)), low, high) * sigma + mean
+        (scale,) = arguments
+        return _generator.uniform(-scale, scale, tuple(shape))
+
+    return make
+
+
+def _call(op_type: str, *inputs: Any) -> Tensor:
+    return _apply("call", op_type, *inputs)
+
+
+def _apply(function: str, *inputs: Any) -> Tensor:
+    # The operators are made of tensors.
+    from ascend_dump.fakes.mindspore import _functions
+
+    found: Tensor = getattr(_functions, function)(*inputs)
+    return found

@@ -1,0 +1,98 @@
+"""The graphs that GE writes as text: `ge_proto_<n>_graph_<id>_Build.txt`.
+
+Sources: GE graph_metadef graph_utils.cc (names, directories, DUMP_GE_GRAPH, DUMP_GRAPH_LEVEL, DUMP_GRAPH_FORMAT) and
+graph_manager.cc: with a dump path the stage Build is always written, and in full. Other stages and ONNX files are left
+out, but they count in the numbers of the files, as their attempts do in GE.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ascend_dump._paths import open_private
+from ascend_dump.native.cann._graph_text import escape
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes.device.npu import Npu
+    from ascend_dump.fakes.npu_bridge._plan import Planned, Spec
+
+__all__ = ["write_graph"]
+
+#: The number in a file's name counts every stage of every graph that GE tries to write, so there are gaps between those
+#: written. How many stages come before Build depends on the version; this is some number.
+_STAGES = 17
+_DTYPES = {
+    "float32": "DT_FLOAT",
+    "float64": "DT_DOUBLE",
+    "float16": "DT_FLOAT16",
+    "bfloat16": "DT_BF16",
+}
+_BUILD = "Build"
+
+
+def write_graph(npu: Npu, name: str, number: int, ops: Sequence[Planned], *, dump_path: str) -> None:
+    """Write the graph where the environment says, or nothing. number: of the graph in its process, from 1."""
+    env = npu.environ
+    if not dump_path and not _asked(env):
+        return
+    directory = os.path.join(npu.working_directory, _directory(env, npu.device_id))
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    file = Path(directory, f"ge_proto_{number * _STAGES:08d}_graph_{number}_{_BUILD}.txt")
+    with open(open_private(file, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as opened:
+        opened.writelines(_text(name, ops))
+
+
+def _asked(env: Mapping[str, str]) -> bool:
+    if env.get("DUMP_GE_GRAPH", "") not in ("1", "2", "3"):
+        return False
+    formats = env.get("DUMP_GRAPH_FORMAT", "ge_proto|onnx").split("|")
+    level = env.get("DUMP_GRAPH_LEVEL", "2")
+    # 2 is GE's own list of stages, 4 only PreRunBegin; other texts are parts of the stages' names.
+    stage = level in ("1", "2", "3") or (level != "4" and any(part and part in _BUILD for part in level.split("|")))
+    return "ge_proto" in formats and stage
+
+
+def _directory(env: Mapping[str, str], device: int) -> str:
+    pid = os.getpid()
+    if env.get("NPU_COLLECT_PATH"):
+        return os.path.join(env["NPU_COLLECT_PATH"], "extra-info", "graph", f"{pid}_{device}")
+    if env.get("DUMP_GRAPH_PATH"):
+        return os.path.join(env["DUMP_GRAPH_PATH"], f"pid_{pid}_deviceid_{device}")
+    return env.get("ASCEND_WORK_PATH") or "."
+
+
+def _text(name: str, ops: Iterable[Planned]) -> Iterable[str]:
+    yield f'graph {{\n  name: "{_plain(name)}"\n'
+    for number, op in enumerate(ops):
+        yield f'  op {{\n    name: "{_plain(op.name)}"\n    type: "{op.type}"\n'
+        for spec in op.inputs:
+            yield f'    input: "{_plain(spec.name)}"\n'
+        if op.type == "FrameworkOp":
+            yield _attribute("original_type", f's: "{op.original_type}"')
+            yield _attribute("_iterator_name", 's: "Iterator"') if op.original_type == "IteratorGetNext" else ""
+        yield _attribute("_no_task", "b: true") if op.no_task else ""
+        names = f'list {{\n          s: "{_plain(op.name)}"\n          val_type: VT_LIST_STRING\n        }}'
+        yield _attribute("_datadump_original_op_names", names)
+        yield "    has_out_attr: true\n" + (f"    id: {number}\n" if number else "")
+        for kind, specs in (("input_desc", op.inputs), ("output_desc", op.outputs)):
+            for spec in specs:
+                yield _description(kind, spec)
+        yield "  }\n"
+    yield "}\n"
+
+
+def _attribute(key: str, value: str) -> str:
+    return f'    attr {{\n      key: "{key}"\n      value {{\n        {value}\n      }}\n    }}\n'
+
+
+def _description(kind: str, spec: Spec) -> str:
+    dtype = _DTYPES.get(spec.dtype, f"DT_{spec.dtype.upper()}")
+    dims = "".join(f"        dim: {dim}\n" for dim in ((-2,) if spec.shape is None else spec.shape))
+    return f'    {kind} {{\n      dtype: {dtype}\n      shape {{\n{dims}      }}\n      layout: "ND"\n    }}\n'
+
+
+def _plain(name: str) -> str:
+    return escape(name).decode("ascii")

@@ -1,0 +1,208 @@
+"""What the C++ side of the TensorFlow adapter reads from a session's ConfigProto, what it refuses, and how.
+
+Source: hicann/tensorflow tf_adapter/util/npu_attrs.cc (SetNpuOptimizerAttr, GetInitOptions, CheckPath,
+checkDumpStep, checkDumpMode, checkDumpDebugMode). Every entry named NpuOptimizer is read in order into the same
+variables, so the last one decides on a key that several hold. A value of the wrong kind reads as that
+kind's zero.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump.native.cann.config import keys
+
+__all__ = [
+    "OPTIMIZER",
+    "Attributes",
+    "Invalid",
+    "ProcessAborted",
+    "Refused",
+    "read_attributes",
+    "read_device",
+    "read_init_options",
+]
+
+OPTIMIZER = "NpuOptimizer"
+
+_MOST_STEPS = 100
+_DIGITS = re.compile(r"[0-9]*")
+_SETS = "dump_step only support dump <= 100 sets of data"
+_FORM = "dump_step string style is error, correct example:'0|5|10|50-100'"
+_REVERSED = "in range steps, the first step is >= second step, correct example:'0|5|10-20'"
+
+
+class Refused(Exception):
+    """A status of the kind Internal: `Session.run` raises it as `tf.errors.InternalError`."""
+
+
+class Invalid(Refused):
+    """As Refused, of the kind InvalidArgument."""
+
+
+class ProcessAborted(BaseException):
+    """LOG(FATAL): the real process is ended by SIGABRT here, nothing in it could catch that."""
+
+
+class Attributes(NamedTuple):
+    """What a session is set to; offline is False where its graphs run on the host's CPU."""
+
+    offline: bool
+    options: dict[str, str]
+
+
+class _Values:
+    """The variables of SetNpuOptimizerAttr that concern a dump."""
+
+    def __init__(self) -> None:
+        self.dump = self.debug = False
+        self.offline = True
+        self.path = self.step = self.layer = self.quant = ""
+        self.mode, self.debug_mode = "output", "all"
+
+    def options(self) -> dict[str, str]:
+        found = {
+            keys.ENABLE_DUMP: str(int(self.dump)),
+            keys.ENABLE_DEBUG: str(int(self.debug)),
+            keys.DUMP_PATH: self.path,
+            keys.DUMP_STEP: self.step,
+            keys.DUMP_MODE: self.mode,
+            keys.DEBUG_MODE: self.debug_mode,
+            keys.DUMP_LAYER: self.layer,
+        }
+        return {**found, **({keys.QUANT: self.quant} if self.quant else {})}
+
+
+def read_attributes(config: Any, *, cwd: str) -> Optional[Attributes]:
+    """The settings of a session with this ConfigProto; None where no entry is named NpuOptimizer.
+
+    Raises Refused and ProcessAborted.
+    """
+    entries = _entries(config)
+    if not entries:
+        return None
+    values = _Values()
+    for parameters in entries:
+        _read_entry(values, parameters, cwd)
+    return Attributes(values.offline, values.options())
+
+
+def read_init_options(config: Any) -> dict[str, str]:
+    """What GEInitialize gets: of these the first call in the process decides. Raises Refused."""
+    found = {keys.DUMP_DATA: "tensor", keys.ENABLE_EXCEPTION: "2"}
+    for parameters in _entries(config):
+        found.update(_init_options(parameters))
+    return found
+
+
+def read_device(config: Any, environ: Mapping[str, str]) -> Optional[int]:
+    """The device that settings and environment name, in the order of GetDeviceID; None where nothing does.
+
+    DEVICE_ID is a physical number, which is taken for the logical one here. Raises Invalid.
+    """
+    named = [keys["session_device_id"].i for keys in _entries(config) if "session_device_id" in keys]
+    if named:
+        return int(named[-1])
+    for name in ("ASCEND_DEVICE_ID", "DEVICE_ID"):
+        text = environ.get(name, "")
+        if text:
+            if not re.fullmatch(r"\s*[+-]?[0-9]+\s*", text):
+                raise Invalid(f"{name} is invalid, should be int, such as 0, 1, 2.")
+            if int(text) < 0:
+                raise Invalid(f"{name} should be >= 0.")
+            return int(text)
+    return None
+
+
+def _init_options(parameters: Any) -> dict[str, str]:
+    """Those of one entry. Raises Refused."""
+    found = {}
+    if "enable_exception_dump" in parameters:
+        exception = parameters["enable_exception_dump"].i
+        if not 0 <= exception <= 2:
+            raise Refused("enable_exception_dump should be one of 0, 1 and 2.")
+        found[keys.ENABLE_EXCEPTION] = str(exception)
+    if "dump_data" in parameters:
+        found[keys.DUMP_DATA] = _text(parameters, "dump_data")
+        if found[keys.DUMP_DATA] not in ("tensor", "stats"):
+            raise Refused("dump_data should be 'tensor' or 'stats'.")
+    return found
+
+
+def _entries(config: Any) -> list[Any]:
+    """The maps of the entries, in order; None is no configuration."""
+    if config is None:
+        return []
+    found = config.graph_options.rewrite_options.custom_optimizers
+    return [entry.parameter_map for entry in found if entry.name == OPTIMIZER]
+
+
+def _read_entry(values: _Values, parameters: Any, cwd: str) -> None:
+    """In the order of the source: the path is asked of every entry once a dump is on."""
+    if "enable_dump" in parameters:
+        values.dump = parameters["enable_dump"].b
+    if "enable_dump_debug" in parameters:
+        values.debug = parameters["enable_dump_debug"].b
+    if values.dump or values.debug:
+        if "dump_path" not in parameters:
+            raise Refused("if use dump function, dump_path must be set.")
+        values.path = _check_path(_text(parameters, "dump_path"), cwd)
+    if values.dump and "dump_step" in parameters:
+        values.step = _text(parameters, "dump_step")
+        _check_steps(values.step)
+    if values.dump and "dump_mode" in parameters:
+        values.mode = _text(parameters, "dump_mode")
+        if values.mode not in ("input", "output", "all"):
+            raise ProcessAborted("dump mode should be one of the list:[input, output, all]")
+    if values.debug and "dump_debug_mode" in parameters:
+        values.debug_mode = _text(parameters, "dump_debug_mode")
+        if values.debug_mode not in ("aicore_overflow", "atomic_overflow", "all"):
+            raise ProcessAborted("dump debug mode should be one of the list:[aicore_overflow, atomic_overflow, all]")
+    if "quant_dumpable" in parameters:
+        values.quant = _text(parameters, "quant_dumpable")
+    if "graph_run_mode" in parameters and parameters["graph_run_mode"].i > 1:
+        raise ProcessAborted("graph_run_mode value must be 0 or 1")
+    if "use_off_line" in parameters:
+        values.offline = parameters["use_off_line"].b
+    _init_options(parameters)
+    if "session_device_id" in parameters and parameters["session_device_id"].i < 0:
+        raise ProcessAborted("session_device_id must be nonnegative integer.")
+    if "dump_layer" in parameters:
+        values.layer = _text(parameters, "dump_layer")
+
+
+def _text(parameters: Any, key: str) -> str:
+    value: bytes = parameters[key].s
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _check_path(path: str, cwd: str) -> str:
+    place = os.path.join(cwd, path)
+    # mmIsDir uses lstat, so a link is no directory.
+    if not path or not os.path.isdir(place) or os.path.islink(place):
+        raise Refused(f"the path {path} is not directory.")
+    real = os.path.realpath(place)
+    if not os.access(real, os.R_OK | os.W_OK):
+        raise Refused(f"the path {path} does't have read, write permissions.")
+    return real
+
+
+def _check_steps(text: str) -> None:
+    parts = _split(text, "|")
+    if len(parts) > _MOST_STEPS:
+        raise Refused(_SETS)
+    for part in parts:
+        pieces = _split(part, "-")
+        if len(pieces) not in (1, 2) or not all(_DIGITS.fullmatch(piece) for piece in pieces):
+            raise Refused(_FORM)
+        if len(pieces) == 2 and int(pieces[0] or 0) >= int(pieces[1] or 0):
+            raise Refused(_REVERSED)
+
+
+def _split(text: str, at: str) -> list[str]:
+    """As getline splits: nothing follows a separator at the end, and an empty text has no part."""
+    parts = text.split(at)
+    return parts[:-1] if parts[-1] == "" else parts

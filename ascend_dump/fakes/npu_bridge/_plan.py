@@ -1,0 +1,159 @@
+"""The graph that one `Session.run` executes, as GE gets it: the operators behind what is fetched, in order.
+
+It looks at `tf.Operation` and `tf.Tensor` only, so it works on a real TensorFlow and on the stand-in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump.native.cann.graph import Node, why_no_dump
+
+__all__ = ["GE_TYPES", "Plan", "Planned", "Spec", "make_plan"]
+
+#: TensorFlow's type -> GE's, where CANN's TensorFlow plugins register another one. Other types keep their name.
+GE_TYPES = {
+    "MatMul": "MatMulV2",
+    "Mean": "ReduceMean",
+    "Sum": "ReduceSum",
+    "Softmax": "SoftmaxV2",
+    "Placeholder": "Data",
+    "Variable": "Variable",
+    "VariableV2": "Variable",
+    "VarHandleOp": "Variable",
+    "IteratorGetNext": "FrameworkOp",
+}
+_VARIABLES = frozenset(("Variable", "VariableV2", "VarHandleOp", "TemporaryVariable"))
+#: The host runs these: data sets, checkpoints, summaries, the adapter's own operators. Old control flow is taken apart.
+_ON_HOST = frozenset(
+    (
+        *("NPUInit", "NPUShutdown", "NoOp", "SaveV2", "RestoreV2", "MergeV2Checkpoints", "Print", "PrintV2", "Assert"),
+        *("PyFunc", "EagerPyFunc", "MakeIterator", "IteratorV2", "OneShotIterator", "Switch", "RefSwitch", "Merge"),
+        *("RefMerge", "Enter", "RefEnter", "Exit", "RefExit", "NextIteration", "RefNextIteration", "LoopCond"),
+        *("IsVariableInitialized", "VarIsInitializedOp", "PlaceholderWithDefault"),
+    )
+)
+_ALIVE_AGAIN = frozenset(("Merge", "RefMerge", "Exit", "RefExit"))
+_FOREIGN = frozenset(("string", "resource", "variant"))
+
+
+class Spec(NamedTuple):
+    """A tensor: its name in TensorFlow, the name of its type without `_ref`, its static shape with -1 for unknown."""
+
+    name: str
+    dtype: str
+    shape: Optional[tuple[int, ...]]
+
+
+class Planned(NamedTuple):
+    """One operator. type: GE's. inputs, outputs: in TensorFlow's order."""
+
+    name: str
+    type: str
+    original_type: str
+    inputs: tuple[Spec, ...]
+    outputs: tuple[Spec, ...]
+
+    def node(self) -> Node:
+        wrapped = self.original_type if self.type == "FrameworkOp" else ""
+        sources = tuple(spec.name for spec in self.inputs)
+        return Node(self.name, self.type, sources, "", original_type=wrapped, no_task=self.no_task)
+
+    @property
+    def no_task(self) -> bool:
+        """Whether GE marks it so: what only names memory gets no task."""
+        return self.type in _VARIABLES
+
+
+class Plan(NamedTuple):
+    """What one set of fetches, targets and fed tensors executes.
+
+    ops        for the device, in execution order; empty where the host runs all of it
+    wanted     the tensors whose values the device is told
+    before     a variable's tensor -> the tensor to fetch before the run: in the run it may be updated already
+    """
+
+    ops: tuple[Planned, ...]
+    wanted: tuple[Any, ...]
+    before: dict[str, Any]
+
+
+def make_plan(graph: Any, roots: Iterable[Any], fed: frozenset[str]) -> Plan:
+    """Plan the operators behind `roots` (operations). fed: names of the tensors that are fed."""
+    reached = _reach(roots, fed)
+    order = [op for op in graph.get_operations() if op in reached]
+    maybe_dead = _dead(order)
+    ops, wanted, before = [], {}, {}
+    data: dict[str, Planned] = {}
+    for op in order:
+        tensors = [*op.inputs, *op.outputs]
+        texts = any(_dtype(each) in ("string", "variant") for each in tensors)
+        if op.type in _ON_HOST or op in maybe_dead or texts:
+            continue
+        if not all(graph.is_fetchable(tensor) for tensor in tensors):
+            continue  # inside a frame of old control flow
+        inputs, outputs = tuple(map(_spec, op.inputs)), tuple(map(_spec, op.outputs))
+        for tensor in op.inputs:
+            if tensor.name in fed:
+                data[tensor.name] = Planned(tensor.op.name, "Data", tensor.op.type, (), (_spec(tensor),))
+        ops.append(Planned(op.name, GE_TYPES.get(op.type, op.type), op.type, inputs, outputs))
+        for tensor in tensors:
+            source = _before(graph, tensor)
+            if source is not None:
+                before[tensor.name] = source
+            elif _dtype(tensor) not in _FOREIGN and tensor.name not in fed and tensor.op.type not in _VARIABLES:
+                wanted[tensor.name] = tensor
+    if all(why_no_dump(op.node()) is not None for op in ops):
+        return Plan((), (), {})
+    return Plan((*data.values(), *ops), tuple(wanted.values()), before)
+
+
+def _reach(roots: Iterable[Any], fed: frozenset[str]) -> set[Any]:
+    found, todo = set(), list(roots)
+    while todo:
+        op = todo.pop()
+        if op in found:
+            continue
+        found.add(op)
+        todo += [tensor.op for tensor in op.inputs if tensor.name not in fed]
+        todo += op.control_inputs
+    return found
+
+
+def _dead(order: list[Any]) -> set[Any]:
+    """Behind a Switch and before the next Merge a tensor may be dead, and then it cannot be fetched."""
+    found: set[Any] = set()
+    size = -1
+    while size != len(found):
+        size = len(found)
+        for op in order:
+            if op.type in _ALIVE_AGAIN:
+                continue
+            behind = any(tensor.op in found for tensor in op.inputs) or any(each in found for each in op.control_inputs)
+            if op.type in ("Switch", "RefSwitch") or behind:
+                found.add(op)
+    return found
+
+
+def _before(graph: Any, tensor: Any) -> Any:
+    """What to fetch before the run for a variable, its first reading, or the handle of a resource variable."""
+    op = tensor.op
+    if op.type in ("Variable", "VariableV2"):
+        return tensor
+    if op.type == "Identity" and op.inputs[0].op.type in ("Variable", "VariableV2"):
+        return op.inputs[0]
+    if op.type == "VarHandleOp":
+        readers = (user for user in tensor.consumers() if user.type == "ReadVariableOp" and not user.control_inputs)
+        return next((user.outputs[0] for user in readers if graph.is_fetchable(user.outputs[0])), None)
+    return None
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype.base_dtype.name)
+
+
+def _spec(tensor: Any) -> Spec:
+    shape = tensor.get_shape()
+    dims = None if shape.ndims is None else tuple(-1 if dim is None else int(dim) for dim in shape.as_list())
+    return Spec(tensor.name, _dtype(tensor), dims)

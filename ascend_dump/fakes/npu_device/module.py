@@ -1,0 +1,187 @@
+"""A stand-in for `npu_device`, the bridge of TensorFlow 2, on a real TensorFlow 2 or on the stand-in.
+
+    with ascend_dump.fakes.install("npu_device") as npu:
+        import npu_device
+        npu_device.global_options().dump_config.enable_dump = True
+        npu_device.global_options().dump_config.dump_path = "dumps"
+        npu_device.open().as_default()
+
+`open` takes the options once and opens a GE session with them; what GE refuses is a RuntimeError. With
+`npu_device.compat.enable_v1()` and `from npu_device.compat.v1.npu_init import *` sessions run on the simulated NPU as
+with `npu_bridge`. On a real TensorFlow 2 each `tf.function` that is traced after `as_default()` is a graph of its own
+on the device, each call of it a step; eager operators run as single operators.
+
+Known differences from a device, beside those of `npu_bridge`:
+
+- Functions are instrumented while they are traced, so those traced before `as_default()` stay on the host.
+- Operators inside loops and branches of a function are not told; on a device they belong to subgraphs.
+- A function in a function is inlined where a call made on the device traces it, not where get_concrete_function does.
+- A call of a concrete function stays on the host. Of calls in several threads at once one is a step, and the others'
+  operators, where it is the same function, are told in it.
+- A function's Identity operators are not told.
+- What an option means is checked as far as Python checks it. Handles have no `scope()`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Optional
+
+from ascend_dump.fakes._importing import Fill
+from ascend_dump.fakes.npu_bridge import _config, _estimator, _init
+from ascend_dump.fakes.npu_bridge._options import Refused
+from ascend_dump.fakes.npu_bridge._process import process_of
+from ascend_dump.fakes.npu_device import _options
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes.device.npu import Npu
+    from ascend_dump.fakes.npu_bridge._process import GeSession, Process
+
+__all__ = ["modules", "patches"]
+
+_V1 = "npu_device.compat.v1"
+
+
+def modules(npu: Npu) -> Mapping[str, Fill]:
+    """The modules of one process, bound to `npu`; each is filled when it is imported."""
+    process = process_of(npu)
+    return {
+        "npu_device": functools.partial(_fill_top, process),
+        "npu_device.npu_device": functools.partial(_fill_device, process),
+        "npu_device.configs": _nothing,
+        "npu_device.configs.dump_config": _fill_dump_config,
+        "npu_device.compat": functools.partial(_fill_compat, process),
+        _V1: _nothing,
+        f"{_V1}.npu_init": functools.partial(_init.fill_npu_init, process),
+        f"{_V1}.estimator": _nothing,
+        f"{_V1}.estimator.npu_ops": functools.partial(_init.fill_npu_ops, process),
+        f"{_V1}.estimator.npu": _nothing,
+        f"{_V1}.estimator.npu.npu_config": _config.fill,
+        f"{_V1}.estimator.npu.npu_estimator": _estimator.fill,
+        f"{_V1}.estimator.npu.util": _init.fill_util,
+        **_init.hccl_modules(process),
+    }
+
+
+@contextlib.contextmanager
+def patches(npu: Npu, modules: Mapping[str, Any]) -> Iterator[None]:
+    """At the end of the installation TensorFlow is as it was, and what ran on the device is unloaded."""
+    try:
+        yield
+    finally:
+        process_of(npu).leave()
+
+
+class _Handle:
+    """What `open` gives. name: as TensorFlow names the device."""
+
+    def __init__(self, process: Process, session: GeSession, number: int) -> None:
+        self._process = process
+        self._session = session
+        self.device_id = number
+        environ = process.npu.environ
+        self.workers_num = int(environ.get("RANK_SIZE") or environ.get("CM_WORKER_SIZE") or 1)
+        self.worker_id = int(environ.get("RANK_ID") or 0) if self.workers_num > 1 else 0
+
+    def name(self) -> str:
+        return f"/job:localhost/replica:0/task:0/device:NPU:{self.device_id}"
+
+    def as_default(self) -> _Handle:
+        """What runs from here on runs on the device."""
+        from ascend_dump.fakes.npu_device._functions import watch_functions
+
+        watch_functions(self._process, self._session)
+        return self
+
+    def is_cluster_worker(self) -> bool:
+        return self.workers_num > self.worker_id >= 0 and self.workers_num > 1
+
+
+class _Device:
+    """The functions of `npu_device.npu_device`."""
+
+    def __init__(self, process: Process, instances: dict[int, _Handle]) -> None:
+        self._process = process
+        self._instances = instances
+        self._options = _options.NpuConfig()
+
+    def global_options(self) -> Any:
+        return self._options
+
+    def open(self, device_id: Optional[int] = None) -> _Handle:
+        """Raises RuntimeError where another device is open already, and for what GE refuses; ValueError for ranks."""
+        environ = self._process.npu.environ
+        number = int(environ.get("ASCEND_DEVICE_ID", "0")) if device_id is None else device_id
+        if number in self._instances:
+            return self._instances[number]
+        if self._instances:
+            raise RuntimeError(
+                f"Failed create npu instance on device {number} as existed instance on {list(self._instances)}"
+            )
+        if "CM_WORKER_SIZE" in environ and "RANK_SIZE" in environ:
+            raise ValueError("RANK_SIZE and CM_WORK_SIZE cannot be configured at the same time")
+        options = _options.ge_options(self._options.as_dict())
+        try:
+            self._process.npu.use_device(number)
+            session = self._process.open_session(options, init=options)
+        except Refused as refusal:
+            raise RuntimeError(f"Failed open npu device {number} : {refusal}") from None
+        self._process.undo.append(session.close)
+        self._instances[number] = _Handle(self._process, session, number)
+        return self._instances[number]
+
+    def close(self) -> None:
+        """Nothing runs on the device from here on: the handle is remembered, so `open` gives it without opening it."""
+        for handle in self._instances.values():
+            handle._session.close()
+
+
+def _fill_device(process: Process, module: ModuleType) -> None:
+    instances: dict[int, _Handle] = {}
+    device = _Device(process, instances)
+    vars(module).update(
+        open=device.open,
+        close=device.close,
+        global_options=device.global_options,
+        NpuDeviceHandle=_Handle,
+        _npu_device_instances=instances,
+    )
+
+
+def _fill_top(process: Process, module: ModuleType) -> None:
+    from importlib import import_module
+
+    inner = import_module("npu_device.npu_device")
+    vars(module).update(
+        open=inner.open,
+        global_options=inner.global_options,
+        compat=import_module("npu_device.compat"),
+        configs=import_module("npu_device.configs"),
+    )
+
+
+def _fill_compat(process: Process, module: ModuleType) -> None:
+    def enable_v1() -> None:
+        import tensorflow as tf
+        from npu_device.npu_device import _npu_device_instances
+
+        from ascend_dump.fakes.npu_bridge._sessions import watch_sessions
+
+        if _npu_device_instances:
+            os.environ["ASCEND_DEVICE_ID"] = str(next(iter(_npu_device_instances)))
+        tf.compat.v1.disable_v2_behavior()
+        watch_sessions(process)
+
+    vars(module).update(enable_v1=enable_v1)
+
+
+def _fill_dump_config(module: ModuleType) -> None:
+    vars(module).update(NpuDumpConfig=_options.NpuDumpConfig)
+
+
+def _nothing(module: ModuleType) -> None:
+    """A package without a content of its own."""

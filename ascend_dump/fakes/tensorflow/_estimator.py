@@ -1,0 +1,397 @@
+"""`tf.estimator` of the stand-in for TensorFlow: a training and an evaluation loop around a model function.
+
+Checkpoints are `model.ckpt-<step>.npz` in model_dir, the latest one is restored. They are written before the first
+step, as often as the RunConfig says, and at the end. Saving and restoring run through the session, as TensorFlow's do.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import re
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Callable, NamedTuple, Optional
+
+from ascend_dump.fakes.tensorflow import _session
+from ascend_dump.fakes.tensorflow._data import next_elements
+from ascend_dump.fakes.tensorflow._graph import Graph
+from ascend_dump.fakes.tensorflow._hooks import run_with_hooks
+from ascend_dump.fakes.tensorflow._variables import FUNCTIONS as VARIABLES
+from ascend_dump.fakes.tensorflow._variables import global_step, refuse_options
+
+__all__ = [
+    "Estimator",
+    "EstimatorSpec",
+    "ModeKeys",
+    "NanLossDuringTrainingError",
+    "RunConfig",
+]
+
+_RUN_OPTIONS = frozenset(
+    (
+        *("device_fn", "protocol", "eval_distribute", "experimental_distribute", "session_creation_timeout_secs"),
+        *("experimental_max_worker_delay_secs", "checkpoint_save_graph_def"),
+    )
+)
+#: Seconds between checkpoints where a program says nothing.
+_OFTEN = 600
+_CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\.npz")
+
+
+class ModeKeys:
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "infer"
+
+
+class EstimatorSpec(NamedTuple):
+    mode: str
+    predictions: Any = None
+    loss: Any = None
+    train_op: Any = None
+    eval_metric_ops: Optional[Mapping[str, tuple[Any, Any]]] = None
+    export_outputs: Any = None
+    training_chief_hooks: Any = None
+    training_hooks: Any = None
+    scaffold: Any = None
+    evaluation_hooks: Any = None
+    prediction_hooks: Any = None
+
+
+class NanLossDuringTrainingError(RuntimeError):
+    def __str__(self) -> str:
+        return "NaN loss during training."
+
+
+class RunConfig:
+    """`tf.estimator.RunConfig`. Raises ValueError for both ways of saving at once."""
+
+    def __init__(
+        self,
+        model_dir: Optional[str] = None,
+        tf_random_seed: Optional[int] = None,
+        save_summary_steps: int = 100,
+        save_checkpoints_steps: Any = ...,
+        save_checkpoints_secs: Any = ...,
+        session_config: Any = None,
+        keep_checkpoint_max: Optional[int] = 5,
+        keep_checkpoint_every_n_hours: int = 10000,
+        log_step_count_steps: Optional[int] = 100,
+        train_distribute: Any = None,
+        **others: Any,
+    ) -> None:
+        unknown = [name for name in others if name not in _RUN_OPTIONS]
+        if unknown:
+            raise TypeError(f"__init__() got an unexpected keyword argument {unknown[0]!r}")
+        # None is an answer too: where both are, nothing is saved.
+        if save_checkpoints_secs is ...:
+            save_checkpoints_secs = _OFTEN if save_checkpoints_steps is ... else None
+        if save_checkpoints_steps is ...:
+            save_checkpoints_steps = None
+        if save_checkpoints_steps is not None and save_checkpoints_secs is not None:
+            raise ValueError("`save_checkpoints_steps` and `save_checkpoints_secs` cannot be both set.")
+        self._model_dir = model_dir
+        self._tf_random_seed = tf_random_seed
+        self._session_config = session_config
+        self._save_checkpoints_steps: Optional[int] = save_checkpoints_steps
+        self._save_checkpoints_secs: Optional[int] = save_checkpoints_secs
+        self._keep_checkpoint_max = keep_checkpoint_max
+        self._train_distribute = train_distribute
+
+    @property
+    def model_dir(self) -> Optional[str]:
+        return self._model_dir
+
+    @property
+    def session_config(self) -> Any:
+        return self._session_config
+
+    @property
+    def tf_random_seed(self) -> Optional[int]:
+        return self._tf_random_seed
+
+    @property
+    def save_checkpoints_steps(self) -> Optional[int]:
+        return self._save_checkpoints_steps
+
+    @property
+    def save_checkpoints_secs(self) -> Optional[int]:
+        return self._save_checkpoints_secs
+
+    @property
+    def keep_checkpoint_max(self) -> Optional[int]:
+        return self._keep_checkpoint_max
+
+    def replace(self, **changes: Any) -> Any:
+        """A copy with other values. Raises ValueError for what cannot be replaced."""
+        made = copy.copy(self)
+        for name, value in changes.items():
+            if not hasattr(self, f"_{name}"):
+                raise ValueError(f"Replacing {name} is not supported.")
+            setattr(made, f"_{name}", value)
+        return made
+
+
+class Estimator:
+    """`tf.estimator.Estimator`."""
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        model_dir: Optional[str] = None,
+        config: Any = None,
+        params: Optional[Mapping[str, Any]] = None,
+        warm_start_from: Any = None,
+    ) -> None:
+        if config is not None and not isinstance(config, RunConfig):
+            raise ValueError(f"config must be an instance of `RunConfig`, but provided {config!r}.")
+        refuse_options("Estimator", {"warm_start_from": warm_start_from})
+        self._config = RunConfig() if config is None else config
+        self._model_dir = model_dir or self._config.model_dir or tempfile.mkdtemp()
+        self._model_fn = model_fn
+        self._params = dict(params or {})
+
+    @property
+    def model_dir(self) -> str:
+        return self._model_dir
+
+    @property
+    def config(self) -> Any:
+        return self._config
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return dict(self._params)
+
+    def latest_checkpoint(self) -> Optional[str]:
+        """The path without its suffix, as TensorFlow's checkpoints of several files are named."""
+        found = [path for path in Path(self._model_dir).glob("*.npz") if _CHECKPOINT.fullmatch(path.name)]
+        return str(max(found, key=_number).with_suffix("")) if found else None
+
+    def get_variable_names(self) -> list[str]:
+        """Of the latest checkpoint. Raises ValueError where there is none."""
+        return sorted(self._latest())
+
+    def get_variable_value(self, name: str) -> Any:
+        """From the latest checkpoint. Raises ValueError where there is none."""
+        return self._latest()[name]
+
+    def _latest(self) -> dict[str, Any]:
+        path = self.latest_checkpoint()
+        if path is None:
+            raise ValueError("Estimator is not trained yet")
+        return _stored(path)
+
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Optional[Iterable[Any]] = None,
+        steps: Optional[int] = None,
+        max_steps: Optional[int] = None,
+        saving_listeners: Any = None,
+    ) -> Estimator:
+        """Until `steps` more are done, `max_steps` are reached, the data ends, or a hook asks for it.
+
+        Raises NanLossDuringTrainingError, NotSupported for listeners.
+        """
+        import numpy as np
+
+        refuse_options("Estimator.train", {"saving_listeners": saving_listeners or None})
+        if steps is not None and max_steps is not None:
+            raise ValueError("Can not provide both steps and max_steps.")
+        for name, count in (("steps", steps), ("max_steps", max_steps)):
+            if count is not None and count <= 0:
+                raise ValueError(f"Must specify {name} > 0, given: {count}")
+        graph = self._graph()
+        with graph.as_default():
+            step = global_step()
+            assert step is not None, "it is made where it is missing"
+            spec, start = self._build(input_fn, ModeKeys.TRAIN)
+            used = [*(hooks or ()), *(spec.training_hooks or ()), *(spec.training_chief_hooks or ())]
+            with self._session(graph, used, start) as session:
+                done = int(session.run(step.value()))
+                last = None if steps is None and max_steps is None else done + steps if steps is not None else max_steps
+                stop = False
+                saver = _Saver(self._config, functools.partial(self._save, session, graph))
+                saver.at(done)
+                while not stop and (last is None or done < last):
+                    try:
+                        values, stop = run_with_hooks(
+                            session, {"loss": spec.loss, "train": spec.train_op, "step": step}, used
+                        )
+                    except _session.OutOfRangeError:
+                        break
+                    if np.isnan(values["loss"]).any():
+                        raise NanLossDuringTrainingError
+                    done = int(values["step"]) if int(values["step"]) > done else done + 1
+                    saver.at(done)
+                saver.at(done, end=True)
+        return self
+
+    def evaluate(
+        self,
+        input_fn: Callable[..., Any],
+        steps: Optional[int] = None,
+        hooks: Optional[Iterable[Any]] = None,
+        checkpoint_path: Optional[str] = None,
+        name: Optional[str] = None,
+    ) -> dict[str, Any]:
+        """The mean loss, the metrics, and the global step."""
+        import numpy as np
+
+        graph = self._graph()
+        with graph.as_default():
+            step = global_step()
+            assert step is not None, "it is made where it is missing"
+            spec, start = self._build(input_fn, ModeKeys.EVAL)
+            metrics = dict(spec.eval_metric_ops or {})
+            used = [*(hooks or ()), *(spec.evaluation_hooks or ())]
+            losses: list[Any] = []
+            with self._session(graph, used, start, checkpoint_path) as session:
+                stop = False
+                while not stop and (steps is None or len(losses) < steps):
+                    updates = {key: update for key, (_, update) in metrics.items()}
+                    try:
+                        values, stop = run_with_hooks(session, {"loss": spec.loss, "updates": updates}, used)
+                        losses.append(values["loss"])
+                    except _session.OutOfRangeError:
+                        break
+                found = {key: session.run(value) for key, (value, _) in metrics.items()}
+                return {**found, "loss": np.mean(losses, dtype=np.float32), "global_step": session.run(step.value())}
+
+    def predict(
+        self, input_fn: Callable[..., Any], hooks: Optional[Iterable[Any]] = None, **ignored: Any
+    ) -> Iterable[Any]:
+        """One prediction after the other."""
+        graph = self._graph()
+        with graph.as_default():
+            global_step()
+            spec, start = self._build(input_fn, ModeKeys.PREDICT)
+            used = [*(hooks or ()), *(spec.prediction_hooks or ())]
+            with self._session(graph, used, start) as session:
+                stop = False
+                while not stop:
+                    try:
+                        found, stop = run_with_hooks(session, spec.predictions, used)
+                    except _session.OutOfRangeError:
+                        return
+                    if isinstance(found, Mapping):
+                        rows = zip(*found.values())
+                        yield from (dict(zip(found, row)) for row in rows)
+                    else:
+                        yield from found
+
+    def _graph(self) -> Graph:
+        graph = Graph()
+        graph.seed = self._config.tf_random_seed or 1
+        return graph
+
+    def _build(self, input_fn: Callable[..., Any], mode: str) -> tuple[EstimatorSpec, Any]:
+        wanted = {"mode": mode, "params": self._params, "config": self._config}
+        given = inspect.signature(input_fn).parameters
+        elements, start = next_elements(input_fn(**{key: value for key, value in wanted.items() if key in given}))
+        features, labels = elements if isinstance(elements, (tuple, list)) and len(elements) == 2 else (elements, None)
+        labels = None if mode == ModeKeys.PREDICT else labels
+        wanted["labels"] = labels
+        given = inspect.signature(self._model_fn).parameters
+        if labels is not None and "labels" not in given:
+            raise ValueError("model_fn does not take labels, but input_fn returns labels.")
+        spec = self._model_fn(features, **{key: value for key, value in wanted.items() if key in given})
+        if mode != ModeKeys.PREDICT and spec.loss is None:
+            raise ValueError("Missing loss.")
+        if mode == ModeKeys.TRAIN and spec.train_op is None:
+            raise ValueError("Missing train_op.")
+        refuse_options("EstimatorSpec", {"scaffold": spec.scaffold})
+        return spec, start
+
+    def _session(self, graph: Graph, hooks: Iterable[Any], start: Any, checkpoint: Optional[str] = None) -> Any:
+        for hook in hooks:
+            hook.begin()
+        init, local = VARIABLES["global_variables_initializer"](), VARIABLES["local_variables_initializer"]()
+        graph.finalize()
+        session = _session.Session(graph=graph, config=self._config.session_config)
+        latest = checkpoint or self.latest_checkpoint()
+        session.run(init)
+        if latest is not None:
+            _restore(session, graph, latest)
+        session.run(local)
+        if start is not None:
+            session.run(start)
+        for hook in hooks:
+            hook.after_create_session(session, None)
+        return _Ended(session, hooks)
+
+    def _save(self, session: Any, graph: Graph) -> None:
+        import numpy as np
+
+        values = session.run({each.op.name: each.value() for each in graph.get_collection("variables")})
+        Path(self._model_dir).mkdir(parents=True, exist_ok=True)
+        np.savez(Path(self._model_dir, f"model.ckpt-{int(values['global_step'])}.npz"), **values)
+        saved = sorted((path for path in Path(self._model_dir).glob("*.npz") if _number(path) >= 0), key=_number)
+        for old in saved[: -(self._config.keep_checkpoint_max or len(saved))]:
+            old.unlink()
+
+
+class _Saver:
+    """When a training loop saves."""
+
+    def __init__(self, config: Any, save: Callable[[], None]) -> None:
+        self._steps = config.save_checkpoints_steps
+        self._seconds = config.save_checkpoints_secs
+        self._save = save
+        self._last: Optional[tuple[int, float]] = None
+
+    def at(self, step: int, *, end: bool = False) -> None:
+        """After so many steps of training."""
+        if not (self._steps or self._seconds):
+            return
+        now = time.monotonic()
+        if self._last is not None:
+            last, then = self._last
+            if step == last or not (
+                end or (self._steps and step >= last + self._steps) or (self._seconds and now >= then + self._seconds)
+            ):
+                return
+        self._save()
+        self._last = step, now
+
+
+class _Ended:
+    """Ends the hooks and closes the session behind a loop."""
+
+    def __init__(self, session: Any, hooks: Iterable[Any]) -> None:
+        self._session = session
+        self._hooks = hooks
+
+    def __enter__(self) -> Any:
+        return self._session
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is None:
+            for hook in self._hooks:
+                hook.end(self._session)
+        self._session.close()
+
+
+def _restore(session: Any, graph: Graph, path: str) -> None:
+    """Values go in by feeding each variable's Assign, because the graph is finalised."""
+    known = _stored(path)
+    for each in graph.get_collection("variables"):
+        if each.op.name in known:
+            session.run(each.initializer, {each.initial_value: known[each.op.name]})
+
+
+def _stored(path: str) -> dict[str, Any]:
+    import numpy as np
+
+    with np.load(f"{path}.npz", allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+def _number(path: Path) -> int:
+    match = _CHECKPOINT.fullmatch(path.name)
+    return int(match[1]) if match else -1

@@ -1,0 +1,356 @@
+"""What the operations of the stand-in for TensorFlow compute, with numpy: types, inputs and attributes as TensorFlow's.
+
+Operations with a state (variables, iterators, random numbers, functions) are in `_tf_session`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+from ascend_dump._errors import NotSupported
+from ascend_dump.fakes.tensorflow._checks import check_types
+from ascend_dump.fakes.tensorflow._graph import DType, Tensor, TensorShape, as_dtype
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    _Array = np.ndarray[Any, Any]
+
+__all__ = ["KERNELS", "compute", "infer"]
+
+_Kernel = Callable[[Sequence[Any], Mapping[str, Any]], Any]
+
+#: Type of the operation -> function of inputs and attributes, which gives one array or a tuple of them.
+KERNELS: dict[str, _Kernel] = {}
+
+#: Sizes that stand for an unknown one; a result's dimension that differs between them is unknown too.
+_PROBES = (2, 3)
+_MOST_GUESSES = 2000
+
+
+def compute(op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[_Array, ...]:
+    """The outputs of one operation. Raises NotSupported for a type that is not there, ValueError for wrong inputs."""
+    import numpy as np
+
+    kernel = KERNELS.get(op_type)
+    if kernel is None:
+        raise NotSupported(
+            f"the stand-in for tensorflow has no operation {op_type}",
+            hint=f"it has {', '.join(sorted(KERNELS))}; install a real tensorflow for others",
+        )
+    with np.errstate(all="ignore"):
+        found = kernel(inputs, attrs)
+    return tuple(map(np.asarray, found if isinstance(found, tuple) else (found,)))
+
+
+def infer(op_type: str, inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> list[tuple[DType, TensorShape]]:
+    """Types and static shapes of the outputs, found by computing on zeros of the static shapes.
+
+    Raises TypeError for types that the operation does not take, ValueError for inputs that do not fit together,
+    NotSupported as `compute`.
+    """
+    check_types(op_type, inputs)
+    if op_type == "Reshape":
+        return [(inputs[0].dtype.base_dtype, _reshaped(inputs[0].shape, inputs[1]))]
+    try:
+        runs = [compute(op_type, [_probe(tensor, size, op_type) for tensor in inputs], attrs) for size in _PROBES]
+    except (ValueError, IndexError) as error:
+        runs = list(_guess(op_type, inputs, attrs))
+        if not runs:
+            raise ValueError(str(error)) from None
+    found = []
+    for several in zip(*runs):
+        same = len({one.ndim for one in several}) == 1
+        dims = [a[0] if len(set(a)) == 1 else None for a in zip(*(one.shape for one in several))] if same else None
+        found.append((as_dtype(several[0].dtype), TensorShape(dims)))
+    return found
+
+
+def _guess(op_type: str, inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> Iterator[tuple[_Array, ...]]:
+    """What comes out for those sizes of each unknown dimension by itself that fit together."""
+    import numpy as np
+
+    samples = [_probe(tensor, 1, op_type) for tensor in inputs]
+    places = [(at, axis) for at, each in enumerate(inputs) for axis, dim in enumerate(each.shape) if dim is None]
+    sizes = sorted({1, *_PROBES, *(dim for each in inputs for dim in each.shape if dim is not None)})
+    if not places or len(sizes) ** len(places) > _MOST_GUESSES:
+        return
+    for chosen in itertools.product(sizes, repeat=len(places)):
+        shapes = [list(sample.shape) for sample in samples]
+        for (at, axis), size in zip(places, chosen):
+            shapes[at][axis] = size
+        filled = [
+            np.zeros(shape, sample.dtype) if any(at == place for place, _ in places) else sample
+            for at, (shape, sample) in enumerate(zip(shapes, samples))
+        ]
+        try:
+            yield compute(op_type, filled, attrs)
+        except (ValueError, IndexError):
+            continue
+
+
+def _reshaped(shape: TensorShape, wanted: Tensor) -> TensorShape:
+    """Raises ValueError for another number of elements."""
+    if wanted.op.type == "Shape":
+        return wanted.op.inputs[0].shape
+    if wanted.op.type != "Const":
+        rank = wanted.shape[0] if wanted.shape.is_fully_defined() else None
+        return TensorShape(None if rank is None else [None] * rank)
+    dims: list[Optional[int]] = [int(dim) for dim in wanted.op.attrs["value"].reshape(-1)]
+    if dims.count(-1) > 1:
+        raise ValueError(f"Cannot reshape to {dims}: can only specify one unknown dimension")
+    rest = math.prod(dim for dim in dims if dim is not None and dim != -1)
+    if not shape.is_fully_defined():
+        return TensorShape([None if dim == -1 else dim for dim in dims])
+    size = math.prod(dim or 0 for dim in shape)
+    if (size % rest if rest else size) if -1 in dims else size != rest:
+        raise ValueError(f"Cannot reshape a tensor with {size} elements to shape {dims}")
+    return TensorShape([(size // rest if rest else 0) if dim == -1 else dim for dim in dims])
+
+
+def _probe(tensor: Tensor, size: int, op_type: str) -> _Array:
+    import numpy as np
+
+    known = tensor.op.attrs.get("value")
+    # Labels are looked at in a run only.
+    if known is not None and tensor.op.type == "Const" and op_type != "SparseSoftmaxCrossEntropyWithLogits":
+        return np.asarray(known)
+    if tensor.op.type == "Shape":
+        return np.array(_probe(tensor.op.inputs[0], size, op_type).shape, np.int32)
+    if tensor.shape.ndims is None:
+        raise NotSupported(
+            f"{tensor.name} has no static rank, which the stand-in for tensorflow needs", hint="give it a shape"
+        )
+    dims = [size if dim is None else dim for dim in tensor.shape]
+    return np.zeros(dims, tensor.dtype.as_numpy_dtype)
+
+
+def _kernel(*types: str) -> Callable[[_Kernel], _Kernel]:
+    def register(function: _Kernel) -> _Kernel:
+        KERNELS.update(dict.fromkeys(types, function))
+        return function
+
+    return register
+
+
+def _of_numpy(name: str) -> _Kernel:
+    def call(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        import numpy as np
+
+        return getattr(np, name)(*inputs)
+
+    return call
+
+
+for _type, _name in {
+    "Add": "add",
+    "AddV2": "add",
+    "Sub": "subtract",
+    "Mul": "multiply",
+    "Pow": "power",
+    "Neg": "negative",
+    "Abs": "abs",
+    "Square": "square",
+    "Sqrt": "sqrt",
+    "Exp": "exp",
+    "Log": "log",
+    "Tanh": "tanh",
+    "Sign": "sign",
+    "Maximum": "maximum",
+    "Minimum": "minimum",
+    "Equal": "equal",
+    "Greater": "greater",
+    "Less": "less",
+    "LogicalAnd": "logical_and",
+    "LogicalNot": "logical_not",
+    "RealDiv": "true_divide",
+    "FloorMod": "mod",
+    "IsFinite": "isfinite",
+    "BroadcastTo": "broadcast_to",
+}.items():
+    KERNELS[_type] = _of_numpy(_name)
+
+
+@_kernel("Const")
+def _const(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    return attrs["value"]
+
+
+@_kernel("Identity", "StopGradient")
+def _identity(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    return inputs[0]
+
+
+@_kernel("BroadcastGradientArgs")
+def _broadcast(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    """For two shapes the axes of the common one along which each is repeated."""
+    import numpy as np
+
+    rank = max(len(shape) for shape in inputs)
+    first, second = (np.concatenate([np.ones(rank - len(shape), np.int32), shape]) for shape in inputs)
+    return tuple(
+        np.array([at for at in range(rank) if one[at] == 1 and (other[at] != 1 or at < rank - len(own))], np.int32)
+        for one, other, own in ((first, second, inputs[0]), (second, first, inputs[1]))
+    )
+
+
+@_kernel("NoOp")
+def _nothing(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    return ()
+
+
+@_kernel("MatMul", "BatchMatMulV2")
+def _matmul(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    first, second = inputs
+    if first.ndim < 2 or second.ndim < 2:
+        raise ValueError(f"Shape must be rank 2 but is rank {min(first.ndim, second.ndim)} for a factor of MatMul")
+    first = first.swapaxes(-1, -2) if attrs.get("transpose_a") else first
+    second = second.swapaxes(-1, -2) if attrs.get("transpose_b") else second
+    return first @ second
+
+
+@_kernel("BiasAdd")
+def _bias_add(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    if inputs[1].shape != inputs[0].shape[-1:]:
+        raise ValueError(f"A bias of shape {inputs[1].shape} does not fit to {inputs[0].shape}")
+    return inputs[0] + inputs[1]
+
+
+@_kernel("BiasAddGrad")
+def _bias_add_grad(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    return inputs[0].sum(axis=tuple(range(inputs[0].ndim - 1)))
+
+
+@_kernel("Relu")
+def _relu(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    import numpy as np
+
+    return np.maximum(inputs[0], inputs[0].dtype.type(0))
+
+
+@_kernel("ReluGrad")
+def _relu_grad(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    return inputs[0] * (inputs[1] > 0)
+
+
+@_kernel("Sigmoid")
+def _sigmoid(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    import numpy as np
+
+    return (1 / (1 + np.exp(-inputs[0]))).astype(inputs[0].dtype)
+
+
+@_kernel("Softmax")
+def _softmax(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    import numpy as np
+
+    if inputs[0].ndim == 0:
+        raise ValueError("Shape must be at least rank 1 but is rank 0 for Softmax")
+    powers = np.exp(inputs[0] - inputs[0].max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+@_kernel("SparseSoftmaxCrossEntropyWithLogits")
+def _sparse_cross_entropy(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    import numpy as np
+
+    logits, labels = inputs
+    if labels.shape != logits.shape[:-1]:
+        raise ValueError(f"Labels of shape {labels.shape} do not fit to logits of shape {logits.shape}")
+    if labels.size and not 0 <= labels.min() <= labels.max() < logits.shape[-1]:
+        raise ValueError(f"Received a label value outside the valid range of [0, {logits.shape[-1]})")
+    chosen = np.eye(logits.shape[-1], dtype=logits.dtype)[labels]
+    return _cross_entropy([logits, chosen], attrs)
+
+
+@_kernel("SoftmaxCrossEntropyWithLogits")
+def _cross_entropy(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    """The loss of each row, and its gradient."""
+    import numpy as np
+
+    logits, labels = inputs
+    likely = _softmax([logits], attrs)
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    logs = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return -(labels * logs).sum(axis=-1), likely - labels
+
+
+def _extreme_of_nothing(array: _Array, method: str, axes: tuple[int, ...], keep: bool) -> _Array:
+    import numpy as np
+
+    low, high = (-np.inf, np.inf) if array.dtype.kind == "f" else (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max)
+    found: _Array = getattr(array, method)(axis=axes, keepdims=keep, initial=low if method == "max" else high)
+    return found
+
+
+def _reduction(method: str) -> _Kernel:
+    def call(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        axes = tuple(int(axis) for axis in inputs[1].reshape(-1))
+        if method in ("max", "min") and not inputs[0].size:
+            return _extreme_of_nothing(inputs[0], method, axes, bool(attrs.get("keep_dims")))
+        found = getattr(inputs[0], method)(axis=axes, keepdims=bool(attrs.get("keep_dims")))
+        return found.astype(inputs[0].dtype)
+
+    return call
+
+
+for _type, _name in {"Mean": "mean", "Sum": "sum", "Max": "max", "Min": "min", "Prod": "prod"}.items():
+    KERNELS[_type] = _reduction(_name)
+
+
+@_kernel("ArgMax")
+def _arg_max(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    return inputs[0].argmax(axis=int(inputs[1])).astype(attrs["output_type"])
+
+
+@_kernel("Cast")
+def _cast(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    return inputs[0].astype(attrs["DstT"])
+
+
+@_kernel("Reshape")
+def _reshape(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    shape = [int(dim) for dim in inputs[1].reshape(-1)]
+    return inputs[0].reshape(shape)
+
+
+@_kernel("ExpandDims")
+def _expand_dims(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    import numpy as np
+
+    return np.expand_dims(inputs[0], int(inputs[1]))
+
+
+@_kernel("Squeeze")
+def _squeeze(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    axes = attrs.get("squeeze_dims")
+    return inputs[0].squeeze(axis=tuple(axes) if axes else None)
+
+
+@_kernel("Transpose")
+def _transpose(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    return inputs[0].transpose([int(axis) for axis in inputs[1]])
+
+
+@_kernel("ConcatV2")
+def _concat(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    import numpy as np
+
+    return np.concatenate(inputs[:-1], axis=int(inputs[-1]))
+
+
+@_kernel("Shape")
+def _shape(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    import numpy as np
+
+    return np.array(inputs[0].shape, np.int32)
+
+
+@_kernel("Fill")
+def _fill(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    import numpy as np
+
+    return np.full([int(dim) for dim in inputs[0]], inputs[1], inputs[1].dtype)

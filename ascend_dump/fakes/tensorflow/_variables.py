@@ -1,0 +1,332 @@
+"""Variables of the stand-in for TensorFlow: those of 1.x, a VariableV2 with its Assign and its read."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Optional
+
+from ascend_dump._errors import NotSupported
+from ascend_dump.fakes.tensorflow._graph import DType, Operation, Tensor, TensorShape, as_dtype, current
+from ascend_dump.fakes.tensorflow._ops import FUNCTIONS as TF
+from ascend_dump.fakes.tensorflow._ops import OPERATORS, apply, convert, group
+
+__all__ = ["FUNCTIONS", "INITIALIZERS", "Variable", "global_step"]
+
+GLOBAL, LOCAL, TRAINABLE, STEP = "variables", "local_variables", "trainable_variables", "global_step"
+_SCOPE = "__variable_scope"
+
+
+class Variable:
+    """`tf.Variable` with ref semantics. Raises ValueError for a value of unknown shape."""
+
+    __array_priority__ = 100
+
+    def __init__(
+        self,
+        initial_value: Any,
+        trainable: bool = True,
+        collections: Optional[Sequence[str]] = None,
+        name: Optional[str] = None,
+        dtype: Any = None,
+        **ignored: Any,
+    ) -> None:
+        graph = current.graph()
+        with graph.control_dependencies(None), graph.name_scope(name or "Variable") as scope:
+            with graph.name_scope("Initializer"):
+                value = convert(initial_value() if callable(initial_value) else initial_value, dtype, "initial_value")
+            if not value.shape.is_fully_defined():
+                raise ValueError("initial_value must have a shape specified")
+            ref = DType(f"{value.dtype.base_dtype.name}_ref")
+            attrs = {"shape": value.shape.as_list(), "dtype": value.dtype.base_dtype}
+            self._variable = graph.create_op("VariableV2", (), [(ref, value.shape)], scope, attrs).outputs[0]
+            self.initial_value = value
+            self.initializer = _assign("Assign", self._variable, value, "Assign").op
+            plain = [(value.dtype.base_dtype, value.shape)]
+            self._snapshot = graph.create_op("Identity", [self._variable], plain, "read").outputs[0]
+        for collection in collections or [GLOBAL]:
+            graph.add_to_collection(collection, self)
+        if trainable and TRAINABLE not in (collections or ()):
+            graph.add_to_collection(TRAINABLE, self)
+
+    @property
+    def name(self) -> str:
+        return self._variable.name
+
+    @property
+    def op(self) -> Operation:
+        return self._variable.op
+
+    @property
+    def graph(self) -> Any:
+        return self._variable.graph
+
+    @property
+    def dtype(self) -> DType:
+        return self._variable.dtype
+
+    @property
+    def shape(self) -> TensorShape:
+        return self._variable.shape
+
+    def get_shape(self) -> TensorShape:
+        return self._variable.shape
+
+    def value(self) -> Tensor:
+        return self._snapshot
+
+    def read_value(self) -> Tensor:
+        return apply("Identity", [self._variable], None, None, [(self.dtype.base_dtype, self.shape)]).outputs[0]
+
+    def assign(self, value: Any, name: Optional[str] = None) -> Tensor:
+        return _assign("Assign", self._variable, self._fitting(value), name)
+
+    def assign_add(self, delta: Any, name: Optional[str] = None) -> Tensor:
+        return _assign("AssignAdd", self._variable, self._fitting(delta), name)
+
+    def assign_sub(self, delta: Any, name: Optional[str] = None) -> Tensor:
+        return _assign("AssignSub", self._variable, self._fitting(delta), name)
+
+    def _fitting(self, value: Any) -> Tensor:
+        """Raises TypeError for another type."""
+        try:
+            return convert(value, self.dtype.base_dtype)
+        except ValueError as error:
+            raise TypeError(str(error)) from None
+
+    # TensorFlow's name for it; no text is run as code.
+    def eval(self, session: Any = None) -> Any:
+        return self._variable.eval(session=session)
+
+    def _as_graph_element(self) -> Tensor:
+        return self._variable
+
+    def _as_tensor(self) -> Tensor:
+        return self._snapshot
+
+    def __repr__(self) -> str:
+        return f"<tf.Variable {self.name!r} shape={self.shape} dtype={self.dtype.name}>"
+
+
+for _name, _method in OPERATORS.items():
+    setattr(Variable, _name, _method)
+
+
+def _assign(op_type: str, ref: Tensor, value: Tensor, name: Optional[str]) -> Tensor:
+    """Raises ValueError for another shape, NotSupported in a branch of tf.cond."""
+    if current.graph().outer is not None and ref.graph is not current.graph():
+        raise NotSupported(
+            "the stand-in for tensorflow assigns no variables within tf.cond",
+            hint="assign what tf.cond returns, or install a real tensorflow",
+        )
+    ref.shape.merge_with(value.shape)
+    return apply(op_type, [ref, value], name, None, [(ref.dtype, ref.shape)]).outputs[0]
+
+
+def refuse_options(what: str, options: Mapping[str, Any], *harmless: str) -> None:
+    """Raises NotSupported for options with a value, but for those without an effect here."""
+    for name, value in options.items():
+        if value is not None and name not in harmless:
+            raise NotSupported(
+                f"the stand-in for tensorflow has no option {name!r} of {what}",
+                hint="leave it out, or install a real tensorflow",
+            )
+
+
+def _random(op_type: str, spread: float = 1.0, middle: float = 0.0, seed: Optional[int] = None) -> Any:
+    def make(shape: Sequence[int], dtype: Any = "float32", partition_info: Any = None) -> Tensor:
+        import numpy as np
+
+        kind = as_dtype(dtype)
+        dims = convert(np.array(shape, np.int32), name="shape")
+        attrs = {"dtype": kind, "spread": spread, "middle": middle, "seed": seed, "graph_seed": current.graph().seed}
+        return apply(op_type, [dims], None, attrs, [(kind, TensorShape(shape))]).outputs[0]
+
+    return make
+
+
+def _constant(value: Any) -> Any:
+    def make(shape: Sequence[int], dtype: Any = "float32", partition_info: Any = None) -> Tensor:
+        import numpy as np
+
+        found: Tensor = TF["constant"](np.asarray(value, as_dtype(dtype).as_numpy_dtype), dtype, shape, "value")
+        return found
+
+    return make
+
+
+def _glorot(seed: Optional[int] = None, dtype: Any = "float32") -> Any:
+    def make(shape: Sequence[int], dtype: Any = dtype, partition_info: Any = None) -> Tensor:
+        field = math.prod(shape[:-2])
+        fans = (shape[-2 if len(shape) > 1 else 0] * field, shape[-1] * field) if shape else (1, 1)
+        limit = (6.0 / max(1, sum(fans))) ** 0.5
+        made: Tensor = _random("RandomUniform", 2 * limit, -limit, seed)(shape, dtype)
+        return made
+
+    return make
+
+
+#: `tf.zeros_initializer` and so on.
+INITIALIZERS: dict[str, Any] = {
+    "zeros_initializer": lambda dtype="float32": _constant(0),
+    "ones_initializer": lambda dtype="float32": _constant(1),
+    "constant_initializer": lambda value=0, dtype="float32": _constant(value),
+    "random_normal_initializer": lambda mean=0.0, stddev=1.0, seed=None, dtype="float32": _random(
+        "RandomStandardNormal", stddev, mean, seed
+    ),
+    "truncated_normal_initializer": lambda mean=0.0, stddev=1.0, seed=None, dtype="float32": _random(
+        "TruncatedNormal", stddev, mean, seed
+    ),
+    "random_uniform_initializer": lambda minval=0.0, maxval=1.0, seed=None, dtype="float32": _random(
+        "RandomUniform", maxval - minval, minval, seed
+    ),
+    "glorot_uniform_initializer": _glorot,
+}
+
+
+class _Scope:
+    """The variable scope of a graph. reuse: None, True, or "auto"."""
+
+    def __init__(self, name: str = "", reuse: Any = None, initializer: Any = None) -> None:
+        self.name = name
+        self.reuse = reuse
+        self.initializer = initializer
+
+    def reuse_variables(self) -> None:
+        self.reuse = True
+
+
+def _scope() -> _Scope:
+    found = current.graph().get_collection_ref(_SCOPE)
+    if not found:
+        found.append(_Scope())
+    scope: _Scope = found[-1]
+    return scope
+
+
+@contextlib.contextmanager
+def variable_scope(
+    name_or_scope: Any,
+    default_name: Optional[str] = None,
+    values: Any = None,
+    initializer: Any = None,
+    reuse: Any = None,
+    **options: Any,
+) -> Iterator[_Scope]:
+    """Raises NotSupported for other options."""
+    refuse_options("tf.variable_scope", options, "use_resource")
+    outer = _scope()
+    if name_or_scope is None and default_name:
+        name_or_scope = _unique(f"{outer.name}/" if outer.name else "", default_name)
+    own = name_or_scope.name if isinstance(name_or_scope, _Scope) else name_or_scope or default_name
+    full = str(own) if isinstance(name_or_scope, _Scope) or not outer.name else f"{outer.name}/{own}"
+    scopes = current.graph().get_collection_ref(_SCOPE)
+    counts = _counts()
+    counts[full] = counts.get(full, 0) + 1
+    scopes.append(
+        _Scope(full, outer.reuse if reuse is None else reuse, outer.initializer if initializer is None else initializer)
+    )
+    try:
+        with current.graph().name_scope(own):
+            yield scopes[-1]
+    finally:
+        scopes.pop()
+        for inner in [name for name in counts if name.startswith(f"{full}/")]:
+            del counts[inner]
+
+
+def _counts() -> dict[str, int]:
+    """How often each variable scope was entered, those within it since it was entered last."""
+    found = current.graph().get_collection_ref(f"{_SCOPE}_counts")
+    if not found:
+        found.append({})
+    counts: dict[str, int] = found[0]
+    return counts
+
+
+def _unique(outer: str, name: str) -> str:
+    counts, number, found = _counts(), 0, name
+    while counts.get(outer + found):
+        number += 1
+        found = f"{name}_{number}"
+    return found
+
+
+def get_variable(
+    name: str,
+    shape: Any = None,
+    dtype: Any = "float32",
+    initializer: Any = None,
+    trainable: bool = True,
+    collections: Optional[Sequence[str]] = None,
+    **options: Any,
+) -> Variable:
+    """Raises ValueError for a name that is there already, and for one that is not where it should be reused.
+
+    Raises NotSupported for other options.
+    """
+    refuse_options("tf.get_variable", options, "use_resource", "validate_shape", "synchronization", "aggregation")
+    scope, graph = _scope(), current.graph()
+    full = f"{scope.name}/{name}" if scope.name else name
+    known = next((each for each in graph.get_collection(GLOBAL) if each.name == f"{full}:0"), None)
+    if known is not None:
+        if not scope.reuse:
+            raise ValueError(f"Variable {full} already exists, disallowed. Did you mean to set reuse=True?")
+        found: Variable = known
+        if shape is not None:
+            found.shape.merge_with([shape] if isinstance(shape, int) else shape)
+        return found
+    if scope.reuse is True:
+        raise ValueError(f"Variable {full} does not exist, or was not created with tf.get_variable().")
+    make = scope.initializer if initializer is None else initializer
+    if make is None:
+        make = _glorot() if as_dtype(dtype).is_floating else _constant(0)
+    if any(make is each for each in INITIALIZERS.values()):  # tf.zeros_initializer in place of tf.zeros_initializer()
+        make = make()
+    dims = shape.as_list() if isinstance(shape, TensorShape) else [shape] if isinstance(shape, int) else shape
+    initial = (lambda: make(dims, dtype)) if callable(make) else make
+    # The scope of names is left: the variable is named after the scope of variables.
+    with graph.name_scope(None):
+        return Variable(initial, trainable, collections, full, dtype if callable(make) else None)
+
+
+def _initializer(collection: str, default_name: str) -> Any:
+    def make(name: Optional[str] = None) -> Operation:
+        return variables_initializer(current.graph().get_collection(collection), name or default_name)
+
+    return make
+
+
+def variables_initializer(var_list: Iterable[Any], name: str = "init") -> Operation:
+    return group(*[each.initializer for each in var_list], name=name)
+
+
+def global_step(create: bool = True) -> Optional[Variable]:
+    """The variable that counts training steps."""
+    graph = current.graph()
+    found = graph.get_collection(STEP)
+    if not found and create:
+        import numpy as np
+
+        with graph.name_scope(None):
+            graph.add_to_collection(STEP, Variable(np.int64(0), False, [GLOBAL], "global_step"))
+        found = graph.get_collection(STEP)
+    return found[0] if found else None
+
+
+FUNCTIONS: dict[str, Any] = {
+    "Variable": Variable,
+    "get_variable": get_variable,
+    "variable_scope": variable_scope,
+    "AUTO_REUSE": "auto",
+    "global_variables_initializer": _initializer(GLOBAL, "init"),
+    "local_variables_initializer": _initializer(LOCAL, "init_local"),
+    "tables_initializer": lambda name="init_all_tables": group(name=name),
+    "variables_initializer": variables_initializer,
+    "global_variables": lambda scope=None: current.graph().get_collection(GLOBAL, scope),
+    "trainable_variables": lambda scope=None: current.graph().get_collection(TRAINABLE, scope),
+    "assign": lambda ref, value, name=None: ref.assign(value, name),
+    "assign_add": lambda ref, value, name=None: ref.assign_add(value, name),
+    "assign_sub": lambda ref, value, name=None: ref.assign_sub(value, name),
+}

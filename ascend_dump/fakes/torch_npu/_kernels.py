@@ -1,0 +1,135 @@
+"""Eager operators of PyTorch as kernels of the simulated NPU.
+
+On a device each ATen operator calls one function of the aclnn libraries, which launches one or more kernels. Here it
+is one kernel: its type is GE's name of the operator where there is one, and its name is formed as those in profiles,
+`aclnn{Function}_{Kernel}AiCore_{Kernel}`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from ascend_dump.fakes.torch_npu._memory import Memory
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ascend_dump.fakes.device.npu import Npu
+
+__all__ = ["KernelMode", "kernel_of"]
+
+#: ATen's name -> GE's type.
+_TYPES = {
+    "_log_softmax": "LogSoftmaxV2",
+    "_log_softmax_backward_data": "LogSoftmaxGrad",
+    "_softmax": "SoftmaxV2",
+    "_softmax_backward_data": "SoftmaxGrad",
+    "_to_copy": "Cast",
+    "addmm": "MatMulV2",
+    "baddbmm": "BatchMatMulV2",
+    "bmm": "BatchMatMulV2",
+    "cat": "ConcatD",
+    "clone": "TensorMove",
+    "convolution": "Conv2D",
+    "copy": "TensorMove",
+    "div": "RealDiv",
+    "embedding": "GatherV2",
+    "index_select": "GatherV2",
+    "mean": "ReduceMean",
+    "mm": "MatMulV2",
+    "native_batch_norm": "BNInfer",
+    "native_layer_norm": "LayerNorm",
+    "nll_loss_backward": "NLLLossGrad",
+    "nll_loss_forward": "NLLLoss",
+    "silu": "Swish",
+    "sum": "ReduceSum",
+    "threshold_backward": "ReluGrad",
+    "where": "SelectV2",
+    "zero": "ZerosLike",
+}
+#: They only take memory, or only read a value.
+_NO_KERNEL = frozenset(
+    ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_local_scalar_dense", "resize")
+)
+
+
+def kernel_of(operator: str) -> tuple[str, str]:
+    """The type and the name of the kernel of an ATen operator, such as `aten::add_.Tensor`."""
+    base = operator.partition("::")[2].partition(".")[0]
+    inplace = base.endswith("_") and not base.endswith("__")
+    plain = base.rstrip("_")
+    camel = "".join(part[:1].upper() + part[1:] for part in plain.split("_"))
+    kind = _TYPES.get(plain, camel)
+    return kind, f"aclnn{'Inplace' if inplace else ''}{camel}_{kind}AiCore_{kind}"
+
+
+class KernelMode(TorchDispatchMode):
+    """Tells the device of each operator that works on its memory."""
+
+    def __init__(self, npu: Npu, memory: Memory) -> None:
+        super().__init__()
+        self._npu = npu
+        self._memory = memory
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        # torch.compile would run everything eagerly under a mode that says otherwise.
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        memory = self._memory
+        given = [each for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor)]
+        if memory.copying or not (memory.creating or any(map(memory.holds, given))):
+            return func(*args, **kwargs)
+        if self._npu.in_model:
+            # A graph computes with PyTorch's operators here; the device is told of the graph's own.
+            found = func(*args, **kwargs)
+            for each in tree_iter(found):
+                memory.mark(each)
+            return found
+        schema = func._schema
+        # What it overwrites is read before it runs.
+        inputs = [_array(each, copy=schema.is_mutable) for each in given]
+        found = func(*args, **kwargs)
+        made = [each for each in tree_iter(found) if isinstance(each, torch.Tensor)]
+        view = not schema.is_mutable and any(value.alias_info is not None for value in schema.returns)
+        for each in made:
+            memory.mark(each)
+        kind, name = kernel_of(schema.name)
+        if not view and schema.name.partition("::")[2].rstrip("_") not in _NO_KERNEL:
+            self._npu.run_op(kind, name, _known(inputs), _known([_array(each) for each in made]))
+        return found
+
+
+def _known(arrays: list[Any]) -> list[Any]:
+    return [array for array in arrays if array is not None]
+
+
+def _array(tensor: torch.Tensor, *, copy: bool = False) -> Any:
+    """The tensor's values as a numpy array of its type; None for one without values, such as a sparse one."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided or tensor.is_meta:
+        return None
+    with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
+        plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        if copy and plain.data_ptr() == tensor.data_ptr():
+            plain = plain.clone()
+        kind = _dtype(tensor.dtype)
+        raw = plain.reshape(-1).view(torch.uint8).numpy()
+        return raw.view(kind).reshape(tuple(tensor.shape))
+
+
+def _dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    import ml_dtypes
+    import numpy as np
+
+    name = str(dtype).rpartition(".")[2]
+    return np.dtype(getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name)

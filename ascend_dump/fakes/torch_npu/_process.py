@@ -1,0 +1,134 @@
+"""The process around the fake `torch_npu`: when the NPU is initialised, and its two dump interfaces.
+
+Sources: torch_npu 2.13, npu_sys_ctrl.cpp (initialisation, acl_default.json), Module.cpp (`_npu_initDump` and the other
+two raise what acl refuses), EnvVariables.cpp and OptionRegister.cpp (`mdldumpswitch` and `mdldumpconfigpath` wait for
+the initialisation, and drop acl's return codes).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable
+
+from ascend_dump.fakes.acl._process import process_of
+from ascend_dump.native.cann.acl_codes import AclError
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes.device.npu import Npu
+
+__all__ = ["Runtime"]
+
+#: Names another file for aclInit than torch_npu's own.
+INIT_CONFIG = "TORCH_ACL_INIT_CONFIG_PATH"
+_OWN_CONFIG = Path(__file__).with_name("_acl_default.json")
+_ACL_DUMP_DATA = "ACL_DUMP_DATA"
+
+_WORDS = {
+    AclError.INVALID_PARAM: "The input parameter is invalid.",
+    AclError.UNINITIALIZE: "ACL is not initialized.",
+    AclError.REPEAT_INITIALIZE: "Repeated initialization or repeated loading.",
+    AclError.INVALID_FILE: "Invalid file.",
+    AclError.PARSE_FILE: "Failed to parse the file.",
+    AclError.INVALID_DUMP_CONFIG: "Invalid dump configuration.",
+    AclError.DUMP_NOT_RUN: "The dump function is not enabled.",
+}
+
+
+class Runtime:
+    """What torch_npu's C++ side remembers in one process. environ: None for this process's own."""
+
+    def __init__(self, npu: Npu) -> None:
+        self.npu = npu
+        self.initialised = False
+        self._acl = process_of(npu)
+        self._waiting: list[Callable[[], object]] = []
+
+    # Initialisation.
+
+    def lazy_init(self) -> None:
+        """Initialise the NPU if it is not yet. Raises RuntimeError for what acl refuses."""
+        if self.initialised:
+            return
+        self._check(self._acl.init(self._init_config()), "aclInit", but=AclError.REPEAT_INITIALIZE)
+        by_environment = _is_on(os.environ.get(_ACL_DUMP_DATA, ""))
+        if by_environment:
+            self._check(self._acl.init_dump(), "aclmdlInitDump()")
+        self._check(self._acl.set_device(self.npu.device_id), "aclrtSetDevice")
+        if by_environment:
+            self._check(self._acl.set_dump("acl.json"), "aclmdlSetDump(aclConfigPath)")
+        for option in self._waiting:
+            option()
+        self._waiting.clear()
+        self.initialised = True
+
+    def _init_config(self) -> str:
+        asked = os.environ.get(INIT_CONFIG)
+        if asked is None:
+            return os.fspath(_OWN_CONFIG)
+        if not os.path.isfile(asked):
+            raise RuntimeError(f"{INIT_CONFIG} {asked} is invalid. Please set the environment variable")
+        try:
+            config = json.loads(Path(asked).read_bytes())
+        except ValueError as error:
+            raise RuntimeError(f"Failed to parse user acl json {asked}. Error: {error}") from None
+        if not isinstance(config, dict) or config.get("defaultDevice", {}).get("default_device") != "0":
+            raise RuntimeError(
+                f"User acl json {asked} lacks 'defaultDevice' object, required for lazy set_device mode."
+            )
+        return asked
+
+    # The interface that raises.
+
+    def init_dump(self) -> None:
+        self._check(self._acl.init_dump(), "aclmdlInitDump()")
+
+    def set_dump(self, cfg_file: Any) -> None:
+        if not isinstance(cfg_file, str):
+            raise TypeError("npu set dump error, cfg_file must string")
+        self._check(self._acl.set_dump(cfg_file), "aclmdlSetDump(cfg_file.c_str())")
+
+    def finalize_dump(self) -> None:
+        self._check(self._acl.finalize_dump(), "aclmdlFinalizeDump()")
+
+    # The interface that drops return codes.
+
+    def set_option(self, options: dict[str, str]) -> None:
+        for name, value in options.items():
+            if name == "mdldumpswitch":
+                self._when_initialised(self._acl.init_dump if value == "enable" else self._acl.finalize_dump)
+            elif name == "mdldumpconfigpath":
+                self._when_initialised(functools.partial(self._acl.set_dump, value))
+
+    def _when_initialised(self, call: Callable[[], object]) -> None:
+        if self.initialised:
+            call()
+        else:
+            self._waiting.append(call)
+
+    # Device.
+
+    def set_device(self, device: int) -> None:
+        self.lazy_init()
+        self._check(self._acl.set_device(device), "aclrtSetDevice")
+
+    def synchronize(self) -> None:
+        self._check(self._acl.synchronize_device(), "aclrtSynchronizeDevice")
+
+    def _check(self, code: int, call: str, *, but: int = AclError.SUCCESS) -> None:
+        if code in (AclError.SUCCESS, but):
+            return
+        known = AclError.known(code)
+        words = "" if known is None else f"\n[Error]: {_WORDS.get(known, known.name)}"
+        said = self._acl.recent_message()
+        raise RuntimeError(
+            f"NPU function error: {call}, error code is {int(code)}\nERR00100 PTA call acl api failed{words}\n{said}"
+        )
+
+
+def _is_on(text: str) -> bool:
+    found = re.match(r"\s*[+-]?([0-9]+)", text)  # as strtol reads it
+    return found is not None and int(found[1]) != 0

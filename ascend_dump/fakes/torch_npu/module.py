@@ -1,0 +1,58 @@
+"""A stand-in for `torch_npu` in eager mode: devices, the dump interface, and kernels on the simulated NPU.
+
+    with ascend_dump.fakes.install("torch_npu") as npu:
+        import torch_npu
+        model = Net().npu()
+        model(x.npu())                      # on the CPU; npu.executed lists the kernels
+
+It needs the real PyTorch. Tensors that are moved to the NPU stay in the host's memory and are marked; each operator
+that touches one is told to the device, as a kernel that aclnn launches. Sources: torch_npu 2.13, `npu/__init__.py`,
+`npu/utils.py`, `npu/npu_config.py` (whose `init_dump`, `set_dump` and `finalize_dump` are the ones that
+`torch_npu.npu` shows: it imports them last), `_init/registry`, and those named in `_torch_npu_process`.
+
+Known differences from the real one:
+
+- `Tensor.device` is `cpu`; `Tensor.is_npu` tells the truth. `torch.device("npu")` raises as in a PyTorch without
+  torch_npu, because its private device type could be renamed only for good: use text, `"npu:0"`, or `.npu()`.
+- Mixing tensors of host and NPU in one operator is not refused. Operators run at once, on one stream.
+- One operator is one kernel with the operator's tensors; on a device it may be several, or a fused one.
+- Only operators of the thread that installed the fake, and of its backward passes, are kernels.
+- Operators inside a model's step, as those of a graph that another fake runs, are no kernels.
+- The backend "hccl" of torch.distributed is "gloo", with that name.
+- Only the simulated device is there: devices with a lower number are counted and cannot be set.
+- There are no graphs (`NPUGraph`), profiler, contrib or optimizers of torch_npu, and no `torch_npu.npu_*` operators.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from ascend_dump._errors import FrameworkMissing
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes.device.npu import Npu
+
+__all__ = ["modules", "patches"]
+
+
+def modules(npu: Npu) -> Mapping[str, ModuleType]:
+    """The modules of one process with torch_npu, bound to `npu`. Raises FrameworkMissing without PyTorch."""
+    try:
+        import torch  # noqa: F401  (what follows needs it)
+    except ImportError as error:
+        raise FrameworkMissing(f"the fake torch_npu runs on PyTorch: {error}", hint="install torch") from None
+    from ascend_dump.fakes.torch_npu._modules import make
+
+    return make(npu)
+
+
+@contextlib.contextmanager
+def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
+    """`torch.npu`, `Tensor.npu` and the like, and the kernels of eager operators."""
+    from ascend_dump.fakes.torch_npu._patches import patched
+
+    with patched(npu, modules["torch_npu.npu"]):
+        yield

@@ -1,0 +1,1 @@
+"""Stand-ins for torchair: the package, and its native module alone."""

@@ -1,0 +1,91 @@
+"""What torchair dumps without GE: the eager dumper's .npy files, and the .pt files of the aclgraph modes.
+
+Sources: torchair 2.13, fx_dumper.py (names, steps, what is left out), _acl_concrete_graph/utils.py (which nodes are
+saved) and torch_npu 2.13, npu/graphs.py (names of saved tensors, which are counted since the start of the process).
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from ascend_dump.fakes.torchair._config import rank_level
+from ascend_dump.fakes.torchair._graph import GraphRunner, as_array
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes.torchair._config import CompilerConfig
+    from ascend_dump.fakes.torchair._engine import Engine
+
+__all__ = ["NpyDumper", "TensorSaver"]
+
+
+class NpyDumper(GraphRunner):
+    """`config.debug.data_dump`: the whole graph runs eagerly, inputs and outputs of each ATen operator are saved."""
+
+    def __init__(self, engine: Engine, config: CompilerConfig, module: Any) -> None:
+        super().__init__(module)
+        self._config = config.debug.data_dump
+        self._filter: Any = self._config.filter
+        self._name = engine.next_graph()
+        self._step = 0
+
+    def call(self, node: Any, args: Any, kwargs: Any, *, values: dict[Any, Any]) -> Any:
+        import numpy as np
+        import torch
+
+        kept = node if self._filter is None else self._filter(node)
+        if kept is None or node.op != "call_function" or getattr(node.target, "namespace", "") != "aten":
+            return super().call(node, args, kwargs, values=values)
+        folder = os.path.join(self._config.path or ".", rank_level(), self._name, str(self._step))
+        os.makedirs(folder, exist_ok=True)
+        stamp = datetime.now(tz=timezone.utc).strftime("%Y%m%d%H%M%S%f")
+
+        def save(place: str, value: Any) -> None:
+            if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
+                value = value.float()
+            if isinstance(value, torch.Tensor):
+                found = as_array(value)
+            else:
+                found = np.array(value if isinstance(value, (int, float, str, list, tuple)) else str(value))
+            np.save(os.path.join(folder, f"{kept.name}-{node.target}.{place}.{stamp}"), found)
+
+        for index, value in enumerate(args):
+            if isinstance(value, (list, tuple)) and value and isinstance(value[0], torch.Tensor):
+                for inner, tensor in enumerate(value):
+                    save(f"INPUT.{index}.{inner}", tensor)
+            else:
+                save(f"INPUT.{index}", value)
+        result = super().call(node, args, kwargs, values=values)
+        for index, value in enumerate(result if isinstance(result, (list, tuple)) else [result]):
+            save(f"OUTPUT.{index}", value)
+        return result
+
+    def ended(self) -> None:
+        self._step += 1
+
+
+class TensorSaver(GraphRunner):
+    """The modes reduce-overhead and npugraph_ex: graph inputs and the outputs of nodes, nothing else."""
+
+    def __init__(self, engine: Engine, folder: str, module: Any) -> None:
+        super().__init__(module)
+        self._engine = engine
+        self._folder = folder
+
+    def fed(self, node: Any, value: Any) -> Any:
+        self._save(node, value)
+        return value
+
+    def call(self, node: Any, args: Any, kwargs: Any, *, values: dict[Any, Any]) -> Any:
+        result = super().call(node, args, kwargs, values=values)
+        self._save(node, result)
+        return result
+
+    def _save(self, node: Any, value: Any) -> None:
+        import torch
+
+        if "tensor_meta" not in node.meta or not isinstance(value, torch.Tensor):
+            return
+        path = os.path.join(self._folder, node.name)
+        torch.save(value.detach().cpu().clone(), f"{path}_{self._engine.count_saved(path)}.pt")

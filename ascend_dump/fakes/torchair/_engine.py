@@ -1,0 +1,144 @@
+"""torchair's process-wide state: GE is initialised once, by the first graph, and everything later has to fit it.
+
+Sources: torchair 2.13, core/_backend.py (the recorded options, their subset rule) and _ge_concrete_graph/
+fx2ge_converter.py (the generated dump JSON). A torchair that generates none is had by deleting
+`fx2ge_converter._set_dump_options_json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Optional
+
+from ascend_dump.fakes.torchair._native_session import Session
+from ascend_dump.fakes.torchair._options import with_tail
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes.device.npu import Npu
+    from ascend_dump.fakes.torchair._lowering import GeOp
+
+__all__ = ["DUMP_KEYS", "Engine"]
+
+#: GE's options of a dump, and their keys in the generated JSON.
+DUMP_KEYS = {
+    "ge.exec.enableDump": "",
+    "ge.exec.dumpPath": "dump_path",
+    "ge.exec.dumpMode": "dump_mode",
+    "ge.exec.dumpData": "dump_data",
+    "ge.exec.dumpStep": "dump_step",
+    "ge.quant_dumpable": "quant_dumpable",
+    "ge.exec.dumpLayer": "",
+}
+
+
+class Engine:
+    """The graph engine of one process. Its modules hold the two globals, where the real package has them.
+
+    backend     `torchair.core._backend`: _GLOBAL_COMPILE_OPTION, the options of the first graph
+    converter   `torchair._ge_concrete_graph.fx2ge_converter`: g_cached_dump_root, the dump JSON of all graphs
+    native      `torchair.core._torchair`: the boundary to the device
+    """
+
+    def __init__(self, npu: Npu) -> None:
+        self.npu = npu
+        self._session = Session(npu)
+        self.backend = ModuleType("torchair.core._backend")
+        self.converter = ModuleType("torchair._ge_concrete_graph.fx2ge_converter")
+        self.native = ModuleType("torchair.core._torchair")
+        self.backend._GLOBAL_COMPILE_OPTION = None  # type: ignore[attr-defined]  # a module made here
+        self.converter.g_cached_dump_root = None  # type: ignore[attr-defined]  # as above
+        for module, functions in (
+            (self.backend, {"finalize_graph_engine": self.finalize, "initialize_graph_engine": self.initialize}),
+            (self.converter, {"_set_dump_options_json": self.write_dump_json}),
+            (
+                self.native,
+                {
+                    "InitializeGraphEngine": self._session.initialize,
+                    "AclmdlSetDump": self._session.set_dump,
+                    "FinalizeGraphEngine": self._session.finalize,
+                },
+            ),
+        ):
+            for name, function in functions.items():
+                setattr(module, name, function)
+        self._graphs = 0
+        self._saved: dict[str, int] = {}
+
+    def next_graph(self) -> str:
+        """The name of the next graph of this process."""
+        self._graphs += 1
+        return f"graph_{self._graphs}"
+
+    def count_saved(self, path: str) -> int:
+        """How often a file of this name was saved before, since the start of the process."""
+        self._saved[path] = self._saved.get(path, -1) + 1
+        return self._saved[path]
+
+    def initialize(self, shared: Optional[Mapping[str, str]] = None) -> None:
+        """Hand the global options to GE. Raises ValueError where they are no part of those of the first graph."""
+        try:
+            options = {**self._recorded(shared), "ge.exec.deviceId": str(self.npu.device_id)}
+        except Exception as error:
+            raise with_tail(error)  # noqa: B904  (as torchair does)
+        options["ge_run_with_torch_npu"] = "1" if "torch_npu" in sys.modules else "0"
+        options.update({"ge.exec.allow_hf32": "10", "ge.deterministic": "1", "ge.deterministicLevel": "0"})
+        getattr(self.native, "InitializeGraphEngine")(options)  # noqa: B009  (looked up anew: it may be replaced)
+
+    def _recorded(self, shared: Optional[Mapping[str, str]]) -> Mapping[str, str]:
+        known: Optional[dict[str, str]] = getattr(self.backend, "_GLOBAL_COMPILE_OPTION", None)
+        if known is None:
+            known = dict(shared or {})
+            self.backend._GLOBAL_COMPILE_OPTION = known  # type: ignore[attr-defined]  # as above
+            return known
+        for key, value in (shared or {}).items():
+            if key not in known or known[key] != value:
+                raise ValueError(
+                    f"Unsupport twice initialtion with different options, new option key {key} value {value}, and all "
+                    f"recorded options are {known}. Please check your compile config for torch.compile()"
+                )
+        return known
+
+    def finalize(self) -> None:
+        """Close the session and forget every compiled function; the two globals stay."""
+        import torch
+
+        torch._dynamo.reset()
+        getattr(self.native, "FinalizeGraphEngine")()  # noqa: B009  (as above)
+
+    def write_dump_json(self, options: Mapping[str, str], name: str, ops: Iterable[GeOp]) -> None:
+        """Append a graph to the process's dump JSON, in the working directory, and hand the file to the device.
+
+        Only where a dump option is set. Operators made in `scope.data_dump()` are listed by type.
+        """
+        if not any(str(options.get(key, "")).strip() for key in DUMP_KEYS):
+            return
+        scoped = {kind for op in ops if op.in_scope for kind in (op.type, *("Const" for _ in op.constants))}
+        layers = {*options.get("ge.exec.dumpLayer", "").split(), *scoped}
+        entry: dict[str, Any] = {"model_name": name}
+        if layers:
+            entry["layer"] = list(layers)
+        root = getattr(self.converter, "g_cached_dump_root", None)
+        if root is None:
+            header = {ours: options[key] for key, ours in DUMP_KEYS.items() if ours and options.get(key, "").strip()}
+            root = {"dump": {**header, "dump_list": []}}
+            self.converter.g_cached_dump_root = root  # type: ignore[attr-defined]  # as above
+        root["dump"]["dump_list"].append(entry)
+        group = sys.modules.get("torch.distributed")
+        world, rank = 1, 0
+        if group is not None and group.is_available() and group.is_initialized():
+            world, rank = group.get_world_size(), group.get_rank()
+        folder = Path.cwd() / "ge_dump_data_json"
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"dump_options_worldsize{world}_rank{rank}_pid{os.getpid()}.json"
+        file.write_text(json.dumps(root, indent=4, ensure_ascii=False), encoding="utf-8")
+        getattr(self.native, "AclmdlSetDump")(str(file))  # noqa: B009  (as above)
+
+    def load(self, name: str, ops: Sequence[Any]) -> int:
+        """Load a graph on the device, under the settings of this moment, until the session ends."""
+        self._session.ensure()
+        return self._session.load(self.npu.load_model(name, ops=ops))

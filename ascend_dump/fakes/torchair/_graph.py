@@ -1,0 +1,209 @@
+"""One compiled graph: the FX graph runs on the CPU, and the simulated device is told of every GE operator.
+
+Source: torchair 2.13, _ge_concrete_graph/fx2ge_converter.py (GeConcreteGraph: what happens when it is made, and at its
+first run) and npu_fx_compiler.py (modes, stages, the eager dumper).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from ascend_dump.fakes.device.npu import NodeInfo
+from ascend_dump.fakes.torchair._lowering import Constant, GeOp, Inner, Namer, lower
+from ascend_dump.fakes.torchair._scope import reads_scope
+from ascend_dump.fakes.torchair._text import write_graph
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ascend_dump.fakes.torchair._config import CompilerConfig
+    from ascend_dump.fakes.torchair._engine import Engine
+
+    _Array = np.ndarray[Any, Any]
+
+__all__ = ["ConcreteGraph", "GraphRunner", "as_array"]
+
+
+class GraphRunner:
+    """Runs an FX graph node by node, as GE's stand-in."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.nodes = list(module.graph.nodes)
+
+    def __call__(self, *args: Any) -> Any:
+        from torch.fx.node import map_arg
+
+        values: dict[Any, Any] = {}
+        feeds = iter(args)
+        result: Any = None
+        for node in self.nodes:
+            if node.op == "placeholder":
+                values[node] = self.fed(node, next(feeds))
+            elif node.op == "get_attr":
+                values[node] = operator.attrgetter(node.target)(self.module)
+            elif node.op == "output":
+                result = map_arg(node.args[0], values.__getitem__)
+            else:
+                given = map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+                values[node] = self.call(node, *given, values=values)
+        self.ended()
+        return result
+
+    def fed(self, node: Any, value: Any) -> Any:
+        return value
+
+    def call(self, node: Any, args: Any, kwargs: Any, *, values: dict[Any, Any]) -> Any:
+        if node.op == "call_function":
+            return node.target(*args, **kwargs)
+        if node.op == "call_module":
+            return self.module.get_submodule(node.target)(*args, **kwargs)
+        return getattr(args[0], node.target)(*args[1:], **kwargs)
+
+    def ended(self) -> None:
+        """The graph has run."""
+
+
+class _Plan(NamedTuple):
+    """The GE operators of an FX node. changes: it writes to its arguments, which are kept before it runs."""
+
+    ops: list[GeOp]
+    changes: bool
+
+
+class ConcreteGraph(GraphRunner):
+    """A graph of GE. The device loads it at its first run, under the settings of that moment."""
+
+    def __init__(self, engine: Engine, config: CompilerConfig, module: Any) -> None:
+        super().__init__(module)
+        self.name = engine.next_graph()
+        self._engine = engine
+        self._config = config
+        self._model: Optional[int] = None
+        self._step = 0
+        self.plans, self._wanted = _plan(self.nodes)
+        self._constants: dict[str, Any] = {}
+        engine.initialize(config.as_dict()[1])
+        write_graph(config, self.name, self.nodes, {node: plan.ops for node, plan in self.plans.items()})
+
+    def __call__(self, *args: Any) -> Any:
+        if self._model is None:
+            self._load()
+        model = self._model
+        assert model is not None, "loading gives the model's number"
+        self._engine.npu.begin_step(model, self._step)
+        self._step += 1
+        try:
+            return super().__call__(*args)
+        finally:
+            self._engine.npu.end_step(model)
+
+    @property
+    def ops(self) -> list[GeOp]:
+        return [op for plan in self.plans.values() for op in plan.ops]
+
+    def _load(self) -> None:
+        import torch
+
+        from ascend_dump.fakes.torchair._engine import DUMP_KEYS
+
+        # Not when the graph is made: PyTorch would give tensors without memory there.
+        self._constants = {name: torch.tensor(values, dtype=dtype) for name, (values, dtype) in self._wanted.items()}
+        shared = dict(self._config.as_dict()[1])
+        asked = {key: shared.pop(key) for key in DUMP_KEYS if key in shared}
+        self._engine.initialize(shared)
+        generate = getattr(self._engine.converter, "_set_dump_options_json", None)
+        if generate is not None:
+            generate(asked, self.name, self.ops)
+        self._model = self._engine.load(self.name, self._infos())
+
+    def _infos(self) -> list[NodeInfo]:
+        found = [NodeInfo(node.name, "Data") for node in self.nodes if node.op == "placeholder"]
+        for plan in self.plans.values():
+            found += [NodeInfo(each.name, "Const") for op in plan.ops for each in op.constants]
+            for op in plan.ops:
+                ports = (_port(each, plan.ops, self.plans) for each in op.inputs)
+                found.append(NodeInfo(op.name, op.type, tuple(ports)))
+        return found
+
+    def call(self, node: Any, args: Any, kwargs: Any, *, values: dict[Any, Any]) -> Any:
+        plan = self.plans.get(node)
+        if plan is None:
+            return super().call(node, args, kwargs, values=values)
+        if plan.changes:
+            before = {each: values[each].clone() for op in plan.ops for each in op.inputs if each in values}
+            result = super().call(node, args, kwargs, values=values)
+        else:
+            result = super().call(node, args, kwargs, values=values)
+            before = values
+        inner: list[Any] = []
+        for op in plan.ops:
+            inputs = [self._value(each, before, inner) for each in op.inputs]
+            found = result if op.compute is None else op.compute(*inputs)
+            inner.append(found)
+            outputs = found if isinstance(found, (tuple, list)) else (found,)
+            self._engine.npu.run_op(
+                op.type,
+                op.name,
+                [as_array(each) for each in inputs],
+                [as_array(each) for each in outputs if each is not None],
+                model_id=self._model,
+            )
+        return result
+
+    def _value(self, each: Any, values: dict[Any, Any], inner: Sequence[Any]) -> Any:
+        if isinstance(each, Inner):
+            return inner[each.place]
+        return self._constants[each.name] if isinstance(each, Constant) else values[each]
+
+
+def _plan(nodes: Sequence[Any]) -> tuple[dict[Any, _Plan], dict[str, tuple[Any, Any]]]:
+    """The GE operators by FX node, and by name the values and types of the constants."""
+    import torch
+
+    plans: dict[Any, _Plan] = {}
+    constants: dict[str, tuple[Any, Any]] = {}
+    name, inside = Namer(), False
+    for node in nodes:
+        if node.op != "call_function":
+            continue
+        inside = reads_scope(node, inside)
+        ops = [op._replace(in_scope=inside) for op in lower(node, name)]
+        if not ops:
+            continue
+        schema = getattr(node.target, "_schema", None)
+        plans[node] = _Plan(ops, bool(schema is not None and schema.is_mutable))
+        like = node.meta.get("val")
+        for each in (each for op in ops for each in op.constants):
+            dtype = getattr(torch, each.dtype) if each.dtype else getattr(like, "dtype", torch.float32)
+            constants[each.name] = (each.values, dtype)
+    return plans, constants
+
+
+def _port(each: Any, siblings: Sequence[GeOp], plans: dict[Any, _Plan]) -> str:
+    """`name:output` of what an operator takes; "" where it is no operator."""
+    if isinstance(each, Inner):
+        return f"{siblings[each.place].name}:0"
+    if isinstance(each, Constant) or each.op == "placeholder":
+        return f"{each.name}:0"
+    if each.target is operator.getitem:
+        source = plans.get(each.args[0])
+        return "" if source is None else f"{source.ops[-1].name}:{each.args[1]}"
+    source = plans.get(each)
+    return "" if source is None else f"{source.ops[-1].name}:0"
+
+
+def as_array(tensor: Any) -> _Array:
+    """The tensor's memory as numpy sees it; bfloat16 by its bits."""
+    import numpy as np
+    import torch
+
+    kept = tensor.detach().cpu() if isinstance(tensor, torch.Tensor) else torch.tensor(tensor)
+    if kept.dtype == torch.bfloat16:
+        import ml_dtypes
+
+        found: _Array = kept.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return found
+    return np.asarray(kept.resolve_conj().resolve_neg().numpy())

@@ -1,0 +1,210 @@
+"""A compiled graph of torchair's native module, run operator by operator on the simulated device.
+
+Sources: torchair's core/torchair.cpp (arguments and messages), concrete_graph.cpp and the executors (what is checked
+of a graph and of its outputs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from ascend_dump.fakes.device._select import NodeInfo
+from ascend_dump.fakes.kernels._ge_ops import compute
+from ascend_dump.fakes.kernels._ge_values import ge_number, to_array, to_tensor
+from ascend_dump.fakes.torchair._ge_model import GeGraph, GeOp, Source, parse_model
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes.torchair._native_session import Session
+
+__all__ = ["NpuGraph"]
+
+_CPU, _NPU = 0, 1
+_DATA = ("Data", "RefData")
+_OUTPUT = "NetOutput"
+#: What brings values into a graph or out of it runs as no operator.
+_NO_OPERATOR = frozenset((*_DATA, "Const", "Constant", _OUTPUT))
+_PLAIN_LAYOUT = ("", "ND")
+
+
+class _Loaded(NamedTuple):
+    graph: GeGraph
+    options: Mapping[str, str]
+    dtypes: tuple[int, ...]
+    on_npu: bool
+
+
+class NpuGraph:
+    """`_torchair.TorchNpuGraphBase` on one session. Every method raises RuntimeError where the real one does."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"name must be str, not {type(name).__name__}")
+        self._name = name
+        self._session = session
+        self._loaded: Optional[_Loaded] = None
+        self._hints: tuple[list[list[int]], list[list[int]]] = ([], [])
+        self._compiled = False
+        self._model: Optional[int] = None
+        self._steps = 0
+
+    def load(
+        self,
+        serialized_proto: bytes,
+        options: Mapping[str, str],
+        input_placements: Sequence[int],
+        output_dtypes: Sequence[int],
+        executor_type: int,
+    ) -> None:
+        """Take a serialized ge.proto.ModelDef. output_dtypes: ge::DataType. executor_type: 0 CPU, 1 NPU."""
+        wrong = [
+            (key, value) for key, value in options.items() if not (isinstance(key, str) and isinstance(value, str))
+        ]
+        if wrong:
+            raise TypeError(f"load(): the option {wrong[0]} is not of text")
+        if executor_type not in (_CPU, _NPU):
+            raise RuntimeError("Executor type is unknown.")
+        graph = parse_model(bytes(serialized_proto))
+        self._loaded = _Loaded(graph, dict(options), tuple(output_dtypes), executor_type == _NPU)
+
+    def set_hint_shape(self, inputs_shape: Sequence[Sequence[int]], outputs_shape: Sequence[Sequence[int]]) -> None:
+        """The shapes that the frontend expects, -1 for what it does not know."""
+        if self._loaded is None:
+            raise RuntimeError("Set graph inputs and outputs shape must after load")
+        self._hints = ([list(shape) for shape in inputs_shape], [list(shape) for shape in outputs_shape])
+
+    def compile(self) -> None:
+        """Add the graph to the session."""
+        self._session.ensure()
+        self._compiled = self._loaded is not None
+
+    def auto_tune(self, arguments: tuple[Sequence[Any], Any]) -> None:
+        """There is nothing to tune here."""
+
+    def summary(self) -> str:
+        return ""
+
+    def run(self, arguments: tuple[Sequence[Any], Sequence[Optional[Any]], Any]) -> list[Any]:
+        """Run one step. arguments: inputs, tensors to write outputs into (or None for each), stream.
+
+        Raises RuntimeError for what is no tensor, NotSupported for an operator the device does not have.
+        """
+        inputs, assigned, _stream = arguments
+        _check_tensors(inputs, none_allowed=False)
+        _check_tensors(assigned, none_allowed=True)
+        if self._loaded is None or not self._compiled:
+            raise RuntimeError("Executor is not initialized.")
+        self._session.ensure()
+        loaded, npu = self._loaded, self._session.npu
+        if self._model is None or self._model not in npu.models:
+            # A session that was ended has forgotten the model and its counter.
+            self._model, self._steps = self._load_model(loaded.graph), 0
+        npu.begin_step(self._model, self._steps)
+        self._steps += 1
+        try:
+            outputs = self._execute(loaded.graph, inputs, self._model)
+        finally:
+            npu.end_step(self._model)
+        self._check_outputs(loaded, outputs)
+        return _hand_over(outputs, inputs, assigned)
+
+    def _load_model(self, graph: GeGraph) -> int:
+        static = all(size >= 0 for shape in self._hints[0] for size in shape)
+        nodes = [NodeInfo(op.name, op.type, tuple(str(each) for each in _fed(op))) for op in graph.ops]
+        return self._session.load(self._session.npu.load_model(graph.name, ops=nodes, static_shape=static))
+
+    def _execute(self, graph: GeGraph, inputs: Sequence[Any], model: int) -> list[Any]:
+        npu = self._session.npu
+        values: dict[str, tuple[Any, ...]] = {}
+        for op in graph.ops:
+            given = [None if each is None else _value(values, each, op) for each in op.inputs]
+            if op.type == _OUTPUT:
+                return [tensor for tensor in given if tensor is not None]
+            outputs = (_input(op, inputs),) if op.type in _DATA else compute(op, given)
+            values[op.name] = outputs
+            if op.type in _NO_OPERATOR:
+                continue
+            npu.run_op(
+                op.type,
+                op.name,
+                [to_array(tensor) for tensor in given if tensor is not None],
+                [to_array(tensor) for tensor in outputs],
+                model_id=model,
+                formats=_formats(op),
+            )
+            for name, arrays in npu.device_memory(model).items():
+                # What an operator tramples over is what later operators read.
+                values[name] = tuple(map(to_tensor, arrays, values[name]))
+        return []
+
+    def _check_outputs(self, loaded: _Loaded, outputs: Sequence[Any]) -> None:
+        """What the NPU's executor checks of a graph with known shapes."""
+        dtypes = tuple(ge_number(tensor.dtype) for tensor in outputs)
+        if loaded.on_npu and dtypes != loaded.dtypes:
+            raise RuntimeError(
+                f"The dtypes of the net output of {loaded.graph.name} are {list(dtypes)}, "
+                f"the FX graph expects {list(loaded.dtypes)}"
+            )
+        if len(outputs) != len(loaded.dtypes):
+            raise RuntimeError(
+                f"{loaded.graph.name} gave {len(outputs)} outputs, the FX graph expects {len(loaded.dtypes)}"
+            )
+
+
+def _fed(op: GeOp) -> list[Source]:
+    """The inputs that are fed: on the device an operator has no others, and they are numbered without gaps."""
+    return [each for each in op.inputs if each is not None]
+
+
+def _formats(op: GeOp) -> dict[str, str]:
+    fed = [index for index, each in enumerate(op.inputs) if each is not None]
+    inputs = [op.input_formats[index] for index in fed if index < len(op.input_formats)]
+    found = {f"input{index}": layout for index, layout in enumerate(inputs)}
+    found.update({f"output{index}": layout for index, layout in enumerate(op.output_formats)})
+    return {place: layout for place, layout in found.items() if layout not in _PLAIN_LAYOUT}
+
+
+def _value(values: Mapping[str, tuple[Any, ...]], source: Source, op: GeOp) -> Any:
+    outputs = values.get(source.name, ())
+    if source.port >= len(outputs):
+        raise RuntimeError(f"{op.type} {op.name!r} reads {source}, which no operator before it gives")
+    return outputs[source.port]
+
+
+def _input(op: GeOp, inputs: Sequence[Any]) -> Any:
+    index = op.attrs.get("index", 0)
+    if not 0 <= index < len(inputs):
+        raise RuntimeError(f"{op.name!r} is input {index} of the graph, and {len(inputs)} were given")
+    return inputs[index].detach()
+
+
+def _check_tensors(given: object, *, none_allowed: bool) -> None:
+    import torch
+
+    if not isinstance(given, (list, tuple)):
+        raise RuntimeError("not a list or tuple")
+    for index, each in enumerate(given):
+        if each is None and none_allowed:
+            continue
+        if each is None:
+            raise RuntimeError(f"element {index} is None")
+        if not isinstance(each, torch.Tensor):
+            raise RuntimeError(f"element {index} is not a Tensor")
+
+
+def _hand_over(outputs: Sequence[Any], inputs: Sequence[Any], assigned: Sequence[Optional[Any]]) -> list[Any]:
+    """The outputs as the device gives them: memory of their own, or that of the tensor each is assigned to."""
+    taken = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+    found = []
+    for index, tensor in enumerate(outputs):
+        place = assigned[index] if index < len(assigned) else None
+        if place is not None:
+            place.copy_(tensor)
+            found.append(place)
+            continue
+        own = tensor.contiguous()
+        if own.untyped_storage().data_ptr() in taken:
+            own = own.clone()
+        taken.add(own.untyped_storage().data_ptr())
+        found.append(own)
+    return found

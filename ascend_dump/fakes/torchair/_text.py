@@ -1,0 +1,67 @@
+"""torchair's graph dump as Python text: FX node, source line and GE operators, one below the other.
+
+Source: torchair 2.13, debug.graph_dump type "py" (files dynamo_original_… and dynamo_optimized_…, which are the same
+here).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ascend_dump._errors import NotSupported
+from ascend_dump.fakes.torchair._lowering import Constant, GeOp, Inner
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes.torchair._config import CompilerConfig
+
+__all__ = ["write_graph"]
+
+_HEAD = """# -*- coding: utf-8 -*-
+from torch import tensor
+from torchair._ge_concrete_graph import ge_apis as ge
+from torchair.ge._ge_graph import get_default_ge_graph
+"""
+
+
+def write_graph(config: CompilerConfig, name: str, nodes: Sequence[Any], plans: Mapping[Any, Sequence[GeOp]]) -> None:
+    """Write the graph where `debug.graph_dump` asks for it. Raises NotSupported for its other types."""
+    wanted = config.debug.graph_dump
+    if not wanted.enabled:
+        return
+    if wanted.type.value != "py":
+        raise NotSupported(f"the fake torchair writes no graph as {wanted.type.value}", hint="use the type py")
+    text = "\n".join([_HEAD, *_lines(nodes, plans)]) + "\n"
+    for kind in ("original", "optimized"):
+        with open(str(wanted.full_path(f"dynamo_{kind}_{name}")), "w", encoding="utf-8") as file:
+            file.write(text)
+
+
+def _lines(nodes: Sequence[Any], plans: Mapping[Any, Sequence[GeOp]]) -> Iterator[str]:
+    inputs = [node for node in nodes if node.op == "placeholder"]
+    for index, node in enumerate(inputs):
+        shape = list(getattr(node.meta.get("val"), "shape", ()))
+        yield f'{node.name}_0 = ge.Data(index={index}, shape={shape}, placement="CPU", node_name="{node.name}")'
+    before = ""
+    for node in nodes:
+        ops = plans.get(node)
+        if not ops:
+            continue
+        place = (node.stack_trace or "").split("File ")[-1].replace("\n", "")
+        if place and place != before:
+            yield f"\n# File {place}"
+        before = place
+        given = ", ".join(str(each) for each in node.args)
+        yield f"## FX Code: {node.name} = torch.ops.{node.target}({given})"
+        for op in ops:
+            operands = ", ".join(_operand(each, ops, plans) for each in op.inputs)
+            yield f'{op.name}_0 = ge.{op.type}({operands}, node_name="{op.name}")'
+
+
+def _operand(each: Any, siblings: Sequence[GeOp], plans: Mapping[Any, Sequence[GeOp]]) -> str:
+    if isinstance(each, Inner):
+        return f"{siblings[each.place].name}_0"
+    if isinstance(each, Constant):
+        return f"ge.Const({each.values})"
+    ops = plans.get(each)
+    return f"{ops[-1].name}_0" if ops else f"{each.name}_0"

@@ -1,0 +1,118 @@
+"""A stand-in for torchair, PyTorch's graph mode on Ascend, without torch_npu and without a device.
+
+    with ascend_dump.fakes.install("torchair") as npu:
+        import torchair
+        config = torchair.CompilerConfig()
+        config.dump_config.enable_dump = True
+        model = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config))
+
+CompilerConfig accepts, refuses, reads back and hands on its options as torchair 2.13 does. Graphs run on the CPU with
+PyTorch's own kernels, forward and backward, and the simulated device is told of every operator under the name that
+torchair gives it. Options are read when the first graph is built, and GE is initialised once in a process.
+
+Known differences from torchair:
+
+- No operator is decomposed by torchair's own rules, none is fused, and GE renames nothing after the graph is built.
+  Views stay as they are, which torchair does only with `experimental_config.enable_view_optimize = False`.
+  An ATen operator without an entry in `_torchair_lowering` is one GE operator named after it.
+- An operator that GE overwrites (`Npu.trample`) changes the dump, not what later operators compute with.
+- `dump_step` is checked in linear time; the real regular expression takes seconds for 16 digits and a wrong letter.
+- The aclgraph modes capture no graph: both stages save the same tensors. `super_kernel`, gears, export, AOE,
+  `inference.cache_compile` and the other scopes do not exist.
+- Importing it replaces no signal handler, no logger class and no filter of warnings; of the warnings of
+  `get_npu_backend` only those of the mode reduce-overhead are given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+from ascend_dump.fakes.torchair._compile import apply_options, check_support
+from ascend_dump.fakes.torchair._config import CompilerConfig
+from ascend_dump.fakes.torchair._engine import Engine
+from ascend_dump.fakes.torchair._scope import make_scope, register
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes.device.npu import Npu
+
+__all__ = ["modules", "patches"]
+
+_ACLGRAPH = ("reduce-overhead", "npugraph_ex")
+
+
+def modules(npu: Npu) -> Mapping[str, ModuleType]:
+    """torchair's modules, bound to one device."""
+    engine = Engine(npu)
+    top = ModuleType("torchair")
+    backend = functools.partial(get_npu_backend, engine)
+    packages = [ModuleType(f"torchair.{name}") for name in ("configs", "core", "_ge_concrete_graph")]
+    configs = ModuleType("torchair.configs.compiler_config")
+    compiler = ModuleType("torchair.npu_fx_compiler")
+    for package in (top, *packages):
+        package.__path__ = []
+    for module in (top, configs):
+        module.CompilerConfig = CompilerConfig  # type: ignore[attr-defined]  # a module made here
+    for module in (top, compiler):
+        module.get_npu_backend = backend  # type: ignore[attr-defined]  # as above
+    made = [top, *packages, configs, compiler, engine.backend, engine.native, engine.converter, make_scope()]
+    return {module.__name__: module for module in made}
+
+
+@contextlib.contextmanager
+def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
+    """End the session of GE with the installation."""
+    try:
+        yield
+    finally:
+        modules["torchair.core._torchair"].FinalizeGraphEngine()
+
+
+def get_npu_backend(
+    engine: Engine, *, compiler_config: Optional[CompilerConfig] = None, custom_decompositions: Mapping[Any, Any] = {}
+) -> Callable[..., Any]:
+    """A backend for torch.compile. The config is kept, not read: that happens when a graph is built."""
+    config = CompilerConfig() if compiler_config is None else compiler_config
+    check_support(config)
+    register()
+    return functools.partial(_compile, engine, compiler_config=config, decompositions=custom_decompositions)
+
+
+def _compile(
+    engine: Engine,
+    module: Any,
+    example_inputs: Any,
+    *,
+    compiler_config: CompilerConfig,
+    decompositions: Mapping[Any, Any],
+    **given: Any,
+) -> Any:
+    from torch._dynamo.backends.common import aot_autograd
+
+    if "options" in given:
+        apply_options(compiler_config, given["options"])
+    compiler = functools.partial(_compile_graph, engine, compiler_config)
+    return aot_autograd(fw_compiler=compiler, decompositions=dict(decompositions) or None)(module, example_inputs)
+
+
+def _compile_graph(engine: Engine, config: CompilerConfig, module: Any, example_inputs: Any) -> Any:
+    """One AOT graph: inference, forward or backward."""
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    from ascend_dump.fakes.torchair._eager import NpyDumper, TensorSaver
+    from ascend_dump.fakes.torchair._graph import ConcreteGraph, GraphRunner
+
+    made: GraphRunner
+    if config.debug.data_dump.enabled:
+        made = NpyDumper(engine, config, module)
+    elif config.mode.value in _ACLGRAPH:
+        engine.next_graph()
+        asked = config.as_dict()[1]
+        dumps = asked.get("aclgraph.enableDump") == "1"
+        made = TensorSaver(engine, asked["aclgraph.dumpPath"], module) if dumps else GraphRunner(module)
+    else:
+        made = ConcreteGraph(engine, config, module)
+    return make_boxed_func(made)

@@ -1,0 +1,175 @@
+"""A stand-in for the native module of torchair alone, under which the real torchair runs without CANN.
+
+    sys.path.append("<unpacked torch_npu wheel>/torch_npu/dynamo")
+    with ascend_dump.fakes.install("torchair_native") as npu:
+        import torchair                      # the real package
+        backend = torchair.get_npu_backend(compiler_config=torchair.CompilerConfig())
+        torch.compile(model, backend=backend)(x)
+
+torchair lowers the model to a GE graph and hands it over as bytes; here the graph is computed with torch on the CPU,
+and the simulated device is told of every operator under its GE name. The dump is armed by what torchair itself
+sends: session options `ge.exec.*`, a dump JSON given as `dump_config_path`, and the JSON that newer versions generate.
+torch_npu need not be there; without it torchair takes the CPU for its device.
+
+torchair can be imported once in a process, so the package stays loaded at the end of the block; called there, it raises
+RuntimeError. What it freezes with the first graph of a process (the options, the dump JSON) is frozen for the block:
+the next block begins with a new device and new options. Names of graphs go on counting.
+
+Known differences from CANN on a device:
+
+- Graphs run as torchair wrote them: GE neither folds constants nor fuses or renames operators here, so there may be
+  more operators, and other names, than on a device. All run on one stream, and none has a tensor on the host.
+- The operators of `_ge_ops` and its sisters exist, no others; no control flow and no subgraphs; nothing random.
+- `BatchNormV3` gives its outputs 1 to 4 as torchair reads them: the batch's mean and variance (which
+  `BNTrainingUpdateGrad` takes), then the moving ones. GE's prototype names the moving ones first, and the inverse of
+  the deviation; taken by that, training a network with batch normalisation would differ from PyTorch. What a device
+  gives is not known.
+- `MaxPoolWithArgmaxV1` gives PyTorch's indices and not the device's bit mask. Float16 and bfloat16 are computed as
+  PyTorch does on the CPU.
+- `export` raises NotSupported; tuning, the channel for `print`, and operator arguments for `aclop` do nothing.
+- A device other than the simulated one cannot be set: give ASCEND_DEVICE_ID that of the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import functools
+import sys
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Optional
+
+from ascend_dump._errors import NotSupported
+from ascend_dump.fakes.torchair._native_graph import NpuGraph
+from ascend_dump.fakes.torchair._native_session import Session
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes.device.npu import Npu
+
+__all__ = ["modules", "patches"]
+
+_NAME = "torchair.core._torchair"
+
+
+class TorchDataType(enum.IntEnum):
+    """The element types of `llm_datadist`; importing torchair reads them."""
+
+    BOOL = 0
+    UINT8 = 1
+    INT8 = 2
+    INT16 = 3
+    UINT16 = 4
+    INT32 = 5
+    UINT32 = 6
+    INT64 = 7
+    UINT64 = 8
+    BF16 = 9
+    FLOAT16 = 10
+    FLOAT32 = 11
+    FLOAT64 = 12
+    COMPLEX32 = 13
+    COMPLEX64 = 14
+    COMPLEX128 = 15
+
+
+class _Boundary:
+    """The native module of this process. Classes of torchair derive from it, so it outlives a device."""
+
+    def __init__(self) -> None:
+        self.current: Optional[Session] = None
+        boundary = self
+
+        class TorchNpuGraphBase(NpuGraph):
+            """torchair's own graph class derives from it."""
+
+            def __init__(self, name: str) -> None:
+                super().__init__(boundary.session(), name)
+
+        found: dict[str, Any] = {
+            "TorchNpuGraphBase": TorchNpuGraphBase,
+            "TorchDataType": TorchDataType,
+            "InitializeGraphEngine": lambda options: self.session().initialize(options),
+            "AclmdlSetDump": lambda path: self.session().set_dump(path),
+            "FinalizeGraphEngine": self.finalize,
+            "GetSocName": lambda: self.session().npu.soc,
+            "CheckAclnnAvaliable": lambda name: True,
+            # "" is compatible, "None" an interface that this CANN has not.
+            "check_cann_compat": lambda op_type, inputs, attrs: "",
+            "get_registered_ir_def": lambda op_type: ("None", [], [], []),
+            "export": _export,
+            "as_torch_tensors": _as_torch_tensors,
+            **dict.fromkeys(("InitDeviceStdoutChannel", "SetDebugLogPath", "StupidRepeat"), _do_nothing),
+            **dict.fromkeys(("AclopStartDumpArgs", "AclopStopDumpArgs"), _do_nothing),
+        }
+        self.module = ModuleType(_NAME, "torchair's native boundary on the simulated device")
+        for name, value in found.items():
+            setattr(self.module, name, value)
+
+    def session(self) -> Session:
+        if self.current is None:
+            raise RuntimeError("no device: the block of ascend_dump.fakes.install('torchair_native') has ended")
+        return self.current
+
+    def finalize(self) -> None:
+        # torchair also finalises when the process ends.
+        if self.current is not None:
+            self.current.finalize()
+
+
+@functools.cache
+def _boundary() -> _Boundary:
+    return _Boundary()
+
+
+def modules(npu: Npu) -> Mapping[str, ModuleType]:
+    """The native module of this process."""
+    return {_NAME: _boundary().module}
+
+
+@contextlib.contextmanager
+def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
+    """Bind the native module to `npu`, and let torchair forget at the end what it froze."""
+    boundary = _boundary()
+    before = boundary.current
+    _reset_frontend()
+    boundary.current = Session(npu)
+    try:
+        yield
+    finally:
+        try:
+            _reset_frontend()
+            # It raises where the dump was ended by other means; the device goes anyway.
+            with contextlib.suppress(RuntimeError):
+                boundary.current.finalize()
+        finally:
+            boundary.current = before
+
+
+def _reset_frontend() -> None:
+    """Let a torchair that is loaded initialise GE anew: the globals that torchair's own tests reset between cases."""
+    backend = sys.modules.get("torchair.core._backend")
+    if backend is None:
+        return
+    torch = sys.modules["torch"]
+    torch._dynamo.reset()
+    backend._GLOBAL_COMPILE_OPTION = None  # type: ignore[attr-defined]  # the real module
+    converter = sys.modules.get("torchair._ge_concrete_graph.fx2ge_converter")
+    if hasattr(converter, "g_cached_dump_root"):
+        converter.g_cached_dump_root = None  # type: ignore[union-attr]  # as above
+
+
+def _do_nothing(*arguments: object) -> None:
+    return None
+
+
+def _export(serialized: bytes, options: Mapping[str, str]) -> None:
+    raise NotSupported(
+        "the simulated device exports no graphs (torchair.dynamo_export)", hint="run the model with torch.compile"
+    )
+
+
+def _as_torch_tensors(shape: object, dtype: object, addresses: object) -> None:
+    raise NotSupported(
+        "the simulated device has no memory to make tensors of (torchair.llm_datadist)", hint="use ordinary tensors"
+    )

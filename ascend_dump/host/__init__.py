@@ -1,0 +1,1 @@
+"""The host dialect on disk, shared by its writer and its reader."""

@@ -1,0 +1,185 @@
+"""Write dump files with the bytes CANN writes for the same header and payloads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from ascend_dump._errors import WriteError
+from ascend_dump._paths import PRIVATE_FILE
+from ascend_dump.native.cann._model import OriginalOp, Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["encode_header", "tensor_of", "write", "write_nano"]
+
+_Path = Union[str, "os.PathLike[str]"]
+_Bytes = Union[bytes, bytearray, memoryview, "np.ndarray[Any, Any]"]
+#: A tensor and its payload; None where the device wrote none (a null address, or no bytes).
+TensorData = tuple[Tensor, Optional[_Bytes]]
+
+
+def tensor_of(
+    io: str,
+    index: int,
+    array: np.ndarray[Any, Any],
+    *,
+    format: int = 2,
+    original_shape: Optional[Sequence[int]] = None,
+    sub_format: int = 0,
+    address: int = 0,
+    original_op: Optional[OriginalOp] = None,
+) -> TensorData:
+    """Describe an array as the device would: type and shape from the array, its bytes as payload.
+
+    `format` is ND unless given; `original_shape` is the shape unless given. Raises NotSupported
+    for an element type that CANN has no number for.
+    """
+    from ascend_dump.native.cann import dtypes
+
+    data_type, data = dtypes.encode(array)
+    shape = tuple(array.shape)
+    tensor = Tensor(
+        io,
+        index,
+        data_type,
+        format,
+        shape,
+        shape if original_shape is None else tuple(original_shape),
+        data.nbytes,
+        sub_format,
+        address=address,
+        original_op=original_op,
+    )
+    return tensor, data
+
+
+def encode_header(
+    tensors: Iterable[Tensor],
+    *,
+    op_name: str,
+    dump_time: int,
+    buffers: Iterable[int] = (),
+    spaces: Iterable[int] = (),
+    attrs: Iterable[tuple[str, str]] = (),
+    dfx_message: str = "",
+    version: str = "2.0",
+    host: bool = False,
+) -> bytes:
+    """The DumpData message. `buffers` and `spaces` are sizes.
+
+    The device writes every shape, even one without dimensions, and the original shape; the host's
+    exception writer (`host=True`) writes no empty shape and no original one.
+    """
+    from ascend_dump.native.cann.messages import messages
+
+    data = messages().dump_data(
+        version=version.encode(), dump_time=dump_time, op_name=op_name.encode(), dfx_message=dfx_message.encode()
+    )
+    for tensor in tensors:
+        item = (data.input if tensor.io == "input" else data.output).add(
+            data_type=tensor.data_type,
+            format=tensor.format,
+            size=tensor.size,
+            sub_format=tensor.sub_format,
+            address=tensor.address,
+            offset=tensor.memory_offset,
+            arg_index=tensor.arg_index,
+        )
+        for target, dims in ((item.shape, tensor.shape), (item.original_shape, tensor.original_shape)):
+            target.dim.extend(dims)
+            if not host:
+                target.SetInParent()
+        if tensor.io == "input":
+            item.input_type = tensor.input_type
+            continue
+        for start, end in tensor.dim_range:
+            item.dim_range.add(dim_start=start, dim_end=end)
+        if tensor.original_op is not None:
+            origin = item.original_op
+            origin.SetInParent()
+            origin.name = tensor.original_op.name.encode()
+            origin.output_index = tensor.original_op.output_index
+            origin.data_type = tensor.original_op.data_type
+            origin.format = tensor.original_op.format
+    for size in buffers:
+        data.buffer.add(size=size)
+    for size in spaces:
+        data.space.add(size=size)
+    for name, value in attrs:
+        data.attr.add(name=name.encode(), value=value.encode())
+    encoded: bytes = data.SerializeToString()
+    return encoded
+
+
+def write(
+    path: _Path,
+    tensors: Iterable[TensorData],
+    *,
+    op_name: str,
+    dump_time: int,
+    buffers: Sequence[_Bytes] = (),
+    spaces: Sequence[_Bytes] = (),
+    attrs: Iterable[tuple[str, str]] = (),
+    dfx_message: str = "",
+    version: str = "2.0",
+    host: bool = False,
+    append: bool = False,
+) -> None:
+    """Write a dump file (0600). `append` adds to an existing one, as CANN does; else it is replaced.
+
+    Sizes are those of the `Tensor`s: pad a payload to make it longer than its shape needs. `host`
+    as in `encode_header`. Raises WriteError.
+    """
+    pairs = list(tensors)
+    header = encode_header(
+        (tensor for tensor, _ in pairs),
+        op_name=op_name,
+        dump_time=dump_time,
+        buffers=[_as_bytes(data).nbytes for data in buffers],
+        spaces=[_as_bytes(data).nbytes for data in spaces],
+        attrs=attrs,
+        dfx_message=dfx_message,
+        version=version,
+        host=host,
+    )
+    _write_file(path, header, [*_in_file_order(pairs), *buffers, *spaces], append)
+
+
+def write_nano(path: _Path, tensors: Iterable[TensorData], *, version: int = 0, append: bool = False) -> None:
+    """Write the nano variant; name and time of the operator are in the file's name. Raises WriteError."""
+    from ascend_dump.native.cann.nano import encode_nano_header
+
+    pairs = list(tensors)
+    _write_file(path, encode_nano_header((tensor for tensor, _ in pairs), version), _in_file_order(pairs), append)
+
+
+def _in_file_order(pairs: list[TensorData]) -> list[_Bytes]:
+    ordered = sorted(pairs, key=lambda pair: pair[0].io)
+    return [data for _, data in ordered if data is not None]
+
+
+def _as_bytes(data: _Bytes) -> memoryview:
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return memoryview(data)
+    import numpy as np
+
+    # ml_dtypes types have no buffer interface of their own.
+    flat = np.ascontiguousarray(data).reshape(-1)
+    return flat.view(np.uint8).data if flat.size else memoryview(b"")
+
+
+def _write_file(path: _Path, header: bytes, payloads: Iterable[_Bytes], append: bool) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_APPEND if append else os.O_TRUNC)
+    try:
+        with open(os.open(path, flags, PRIVATE_FILE), "wb") as file:
+            file.write(len(header).to_bytes(8, "little"))
+            file.write(header)
+            for data in payloads:
+                file.write(_as_bytes(data))
+    except OSError as error:
+        raise WriteError(
+            f"{os.fspath(path)} cannot be written: {error.strerror}", hint="check the directory and the free space"
+        ) from error

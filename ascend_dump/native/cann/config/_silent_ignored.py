@@ -1,0 +1,248 @@
+"""Parts of a configuration that are ignored while the rest works."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ascend_dump.native.cann.config._access import items_of, objects_of, text_of, texts_of
+from ascend_dump.native.cann.config._silent_rule import Hit, Subject, rule_table
+from ascend_dump.native.cann.config.ge import POSITION, dropped_items
+from ascend_dump.native.cann.config.keys import BLACKLIST_ENTRY, BLACKLISTS, DUMP, ITEM, RANGE_ENTRY
+
+__all__ = ["RULES"]
+
+RULES, _rule = rule_table()
+
+_PATTERN = re.compile(r"[*?]|\[.*\]|^re:")
+_JOINED = re.compile(r"[,;]|\S\s+\S")
+
+
+@_rule("unknown-key", "AD113", "keys adump and GE do not know are ignored", "adump dump_config_converter")
+def _unknown_key(subject: Subject) -> Iterator[Hit]:
+    yield from _unknown(subject.dump, DUMP, "dump")
+    for index, item in items_of(subject.dump):
+        where = f"dump.dump_list[{index}]"
+        yield from _unknown(item, ITEM, where)
+        for key in (*BLACKLISTS, "opname_range"):
+            known = RANGE_ENTRY if key == "opname_range" else BLACKLIST_ENTRY
+            for place, entry in objects_of(item, key):
+                yield from _unknown(entry, known, f"{where}.{key}[{place}]")
+
+
+def _unknown(holder: Mapping[str, Any], known: Iterable[str], where: str) -> Iterator[Hit]:
+    names = list(known)
+    for key in holder:
+        if key in names:
+            continue
+        path = f"{where}.{key}"
+        if key == "quant_dumpable" and where == "dump":
+            # torchair writes it into every file it generates; 0 is what happens anyway.
+            if str(holder[key]) != "0":
+                yield Hit(path, "the dump service does not read it", "set it as the option ge.quant_dumpable")
+            continue
+        near = difflib.get_close_matches(str(key).lower(), names, n=1)
+        misplaced = "dump.dump_list[i]" if where == "dump" and key in ITEM else "dump" if key in DUMP else ""
+        hint = f"it belongs into {misplaced}" if misplaced else f"did you mean {near[0]!r}?" if near else ""
+        yield Hit(path, f"{key!r} is not a key of this object and is ignored", hint or f"known: {', '.join(names)}")
+
+
+@_rule("duplicate-key", "AD113", "of a key given twice only the last counts", "nlohmann::json")
+def _duplicate_key(subject: Subject) -> Iterator[Hit]:
+    for path in subject.parsed.duplicates:
+        yield Hit(path, "the key is given more than once, only the last one counts", "keep one of them")
+
+
+@_rule(
+    "overflow-ignores",
+    "AD113",
+    "with overflow detection on, these keys are not even checked, let alone applied",
+    "adump dump_config_converter, dump_setting DumpOverflowInit",
+)
+def _overflow_ignores(subject: Subject) -> Iterator[Hit]:
+    reasons = {
+        "dump_step": "overflow is detected at every step",
+        "dump_stats": "overflow files hold tensors",
+        "dump_data": "overflow files hold tensors",
+        "dump_mode": "overflow files hold inputs and outputs",
+    }
+    plain = {"dump_data": "tensor", "dump_mode": "all"}
+    for key, reason in reasons.items() if subject.overflow else ():
+        if subject.dump.get(key) and subject.dump[key] != plain.get(key):
+            yield Hit(f"dump.{key}", f'ignored with "dump_debug": "on": {reason}', "remove it")
+
+
+@_rule(
+    "exception-ignores",
+    "AD113",
+    "an exception scene dumps what failed; selections are not even checked",
+    "adump dump_config_converter; GE dump_manager",
+)
+def _exception_ignores(subject: Subject) -> Iterator[Hit]:
+    for key in ("dump_list", "dump_step", "dump_stats", "dump_data", "dump_mode") if subject.exception else ():
+        if subject.dump.get(key):
+            yield Hit(
+                f"dump.{key}",
+                f"ignored in the scene {subject.scene!r}, which writes only what an exception concerns",
+                'remove it, or remove "dump_scene" to dump models',
+            )
+
+
+@_rule("item-dropped", "AD113", "GE leaves out items with an empty name or no layers", "GE dump_callback")
+def _item_dropped(subject: Subject) -> Iterator[Hit]:
+    # With the switch off adump refuses them, which is told as an error.
+    if not subject.selects or text_of(subject.dump, "dump_op_switch") != "on":
+        return
+    dropped = dropped_items(subject.dump)
+    everything = len(dropped) == len(items_of(subject.dump))
+    for index, key in dropped:
+        effect = "and as no item is left, every operator of every model is dumped" if everything else ""
+        yield Hit(
+            f"dump.dump_list[{index}].{key}", f"it is empty, so GE leaves the item out {effect}".strip(), "fill it in"
+        )
+
+
+@_rule(
+    "item-replaced",
+    "AD113",
+    "items with the same model name (or none) replace each other; the last one's layers count",
+    "GE dump_properties AddPropertyValue",
+)
+def _item_replaced(subject: Subject) -> Iterator[Hit]:
+    items = list(_effective_items(subject))
+    last = {model: (index, item) for index, model, item in items}
+    for index, model, item in items:
+        final, winner = last[model]
+        if final == index:
+            continue
+        lost = [key for key in ("layer", "watcher_nodes", "opname_range") if _loses(item, winner, key)]
+        if lost:
+            which = f"for the model {model!r}" if model else "without model_name"
+            yield Hit(
+                f"dump.dump_list[{index}]",
+                f"dump_list[{final}] is {which} too and replaces the {', '.join(lost)} of this item",
+                "write one item with all the names",
+            )
+
+
+def _loses(item: Mapping[str, Any], winner: Mapping[str, Any], key: str) -> bool:
+    """Whether the later item takes away something the earlier one asks for."""
+    later = winner.get(key) or []
+    if not isinstance(later, list) or not later:
+        return False
+    earlier = item.get(key) or []
+    if key == "layer" and not earlier:
+        return True  # no layer asks for every operator
+    return any(entry not in later for entry in earlier)
+
+
+@_rule(
+    "unnamed-hides-named",
+    "AD113",
+    "an item without a model name decides for every model; items with a name are ignored",
+    "GE dump_properties IsNeedDump",
+)
+def _unnamed_hides(subject: Subject) -> Iterator[Hit]:
+    items = list(_effective_items(subject))
+    unnamed = [index for index, model, _ in items if not model]
+    for index, model, _ in items if unnamed else ():
+        if model:
+            yield Hit(
+                f"dump.dump_list[{index}]",
+                f"dump_list[{unnamed[-1]}] has no model_name and decides alone, the item for {model!r} is ignored",
+                "give every item a model_name, or none",
+            )
+
+
+@_rule(
+    "blacklist-position",
+    "AD113",
+    "blacklist positions other than input0, output1, … are skipped",
+    "GE dump_manager IsValidFormat",
+)
+def _blacklist_position(subject: Subject) -> Iterator[Hit]:
+    for where, entry in _blacklist_entries(subject):
+        for index, position in enumerate(texts_of(entry, "pos")):
+            if not POSITION.fullmatch(position):
+                yield Hit(
+                    f"{where}.pos[{index}]",
+                    f"{position!r} is skipped",
+                    'write "input" or "output" and an index: input0',
+                )
+
+
+@_rule("blacklist-empty", "AD113", "a blacklist entry without name or positions does nothing", "GE dump_properties")
+def _blacklist_empty(subject: Subject) -> Iterator[Hit]:
+    for where, entry in _blacklist_entries(subject):
+        if not text_of(entry, "name"):
+            yield Hit(where, "it names no operator and leaves nothing out", 'give "name"')
+        elif not texts_of(entry, "pos"):
+            yield Hit(where, "it gives no position and leaves nothing out", 'give "pos": ["input0", "output0"]')
+
+
+@_rule(
+    "layer-not-a-name",
+    "AD113",
+    "names are compared as they are, patterns and lists in one text match nothing",
+    "GE dump_properties IsNeedDump",
+)
+def _layer_not_a_name(subject: Subject) -> Iterator[Hit]:
+    for index, item in items_of(subject.dump) if subject.selects else ():
+        for key in ("layer", "watcher_nodes"):
+            for place, name in enumerate(texts_of(item, key)):
+                where = f"dump.dump_list[{index}].{key}[{place}]"
+                if not name.strip() or name != name.strip():
+                    yield Hit(where, f"{name!r} is compared with its blanks and matches nothing", "give the exact name")
+                elif _PATTERN.search(name):
+                    yield Hit(where, f"{name!r} is no pattern here: CANN compares exact names", "list the names")
+                elif _JOINED.search(name):
+                    yield Hit(where, f"{name!r} is one name here", "give each name its own text", severity="warning")
+
+
+@_rule(
+    "model-not-a-name",
+    "AD113",
+    "a model is named without the suffix of its file",
+    "offline model user document; GE dump_properties",
+)
+def _model_not_a_name(subject: Subject) -> Iterator[Hit]:
+    for index, item in items_of(subject.dump) if subject.selects else ():
+        model = text_of(item, "model_name")
+        if model.endswith(".om"):
+            short = model.rpartition("/")[2][: -len(".om")]
+            yield Hit(
+                f"dump.dump_list[{index}].model_name", f"{model!r} is a file, not a model's name", f"write {short!r}"
+            )
+
+
+@_rule(
+    "watcher-nodes-unused",
+    "AD113",
+    "an empty `watcher_nodes` passes outside the watcher scene and does nothing",
+    "adump dump_config_converter",
+)
+def _watcher_nodes_unused(subject: Subject) -> Iterator[Hit]:
+    for index, item in items_of(subject.dump) if not subject.watcher else ():
+        if item.get("watcher_nodes") == []:
+            yield Hit(
+                f"dump.dump_list[{index}].watcher_nodes",
+                "it is empty and the scene is not watcher: nothing is watched",
+                'give names and "dump_scene": "watcher", or remove it',
+            )
+
+
+def _effective_items(subject: Subject) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Index, model name and item of what GE keeps of `dump_list`."""
+    dropped = {index for index, _ in dropped_items(subject.dump)}
+    for index, item in items_of(subject.dump) if subject.selects else ():
+        if index not in dropped:
+            yield index, text_of(item, "model_name"), item
+
+
+def _blacklist_entries(subject: Subject) -> Iterator[tuple[str, dict[str, Any]]]:
+    for index, item in items_of(subject.dump) if subject.selects else ():
+        for key in BLACKLISTS:
+            for place, entry in objects_of(item, key):
+                yield f"dump.dump_list[{index}].{key}[{place}]", entry

@@ -1,0 +1,183 @@
+"""Settings under which nothing at all, or no model, is dumped."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from ascend_dump.native.cann.config._access import items_of, text_of, texts_of
+from ascend_dump.native.cann.config._adump_checks import is_ip_path
+from ascend_dump.native.cann.config._silent_rule import Hit, Subject, rule_table
+from ascend_dump.native.cann.config.keys import DUMP
+
+__all__ = ["RULES"]
+
+RULES, _rule = rule_table()
+
+_SELECT = 'add "dump_list" ([{}] means every operator of every model) or "dump_op_switch": "on"'
+_UINT64_MAX = 2**64 - 1
+
+
+@_rule("empty-file", "AD112", "a file of zero bytes is taken and configures nothing", "acl json_parser")
+def _empty_file(subject: Subject) -> Iterator[Hit]:
+    if subject.parsed.empty:
+        yield Hit("", "the file is empty: acl takes it and dumps nothing", 'write {"dump": {...}} into it')
+
+
+@_rule("no-dump-key", "AD112", "without the key `dump` nothing is dumped", "adump dump_config_converter")
+def _no_dump_key(subject: Subject) -> Iterator[Hit]:
+    config = subject.parsed.value
+    if subject.parsed.empty or subject.parsed.refusal or (isinstance(config, dict) and "dump" in config):
+        return
+    if not isinstance(config, dict):
+        yield Hit("", "the top level is not an object, so nothing is dumped", 'write {"dump": {...}}')
+        return
+    loose = [key for key in config if key in DUMP]
+    near = difflib.get_close_matches("dump", [str(key).lower() for key in config], n=1)
+    hint = 'write {"dump": {...}}'
+    if loose:
+        hint = f'put {", ".join(loose)} inside "dump": {{...}}'
+    elif near:
+        hint = f'is the key that reads like {near[0]!r} meant to be "dump"? Case matters'
+    yield Hit("", 'there is no key "dump", so nothing is dumped', hint)
+
+
+@_rule("empty-dump", "AD112", "an empty object `dump` is taken and configures nothing", "adump dump_config_converter")
+def _empty_dump(subject: Subject) -> Iterator[Hit]:
+    if isinstance(subject.parsed.value, dict) and subject.parsed.value.get("dump") == {}:
+        yield Hit("dump", "the object is empty, so nothing is dumped", f'give "dump_path", and {_SELECT}')
+
+
+@_rule(
+    "nothing-selected",
+    "AD112",
+    "without list, switch, overflow detection or scene nothing is dumped",
+    "adump dump_config_converter NeedDump",
+)
+def _nothing_selected(subject: Subject) -> Iterator[Hit]:
+    dump, verdict = subject.dump, subject.verdict
+    if dump and verdict.accepted and not verdict.need_dump and not verdict.kernel_data:
+        what = '"dump_list" is empty' if "dump_list" in dump else 'there is no "dump_list"'
+        yield Hit(
+            "dump.dump_list" if "dump_list" in dump else "dump",
+            f"{what} and dump_op_switch, dump_debug and dump_scene are off: nothing is dumped",
+            _SELECT,
+        )
+
+
+@_rule(
+    "ge-path-characters",
+    "AD111",
+    "GE takes only letters, digits and -=[];\\,./!@#$%^&*()_+{}:? in a path; it refuses the whole configuration",
+    "GE dump_callback",
+    native="E19999",
+)
+def _ge_path(subject: Subject) -> Iterator[Hit]:
+    if subject.ge.rule == "ge-path-characters":
+        path = text_of(subject.dump, "dump_path")
+        odd = sorted({mark for mark in path if not (mark.isascii() and (mark.isalnum() or mark in _MARKS))})
+        yield Hit(
+            subject.ge.where,
+            f"the path {path!r} has characters GE does not take ({' '.join(map(repr, odd))}): acl reports success, "
+            "no model is dumped",
+            "use a directory named with letters, digits, - _ . / only",
+        )
+
+
+_MARKS = "-=[];\\,./!@#$%^&*()_+{}:?"
+
+
+@_rule(
+    "ge-debug-with-list",
+    "AD111",
+    "GE refuses overflow detection together with a list of models; nothing is detected in models",
+    "GE dump_callback",
+    native="E19999",
+)
+def _ge_debug(subject: Subject) -> Iterator[Hit]:
+    if subject.ge.rule == "ge-debug-with-list":
+        yield Hit(
+            subject.ge.where,
+            'GE refuses "dump_debug": "on" together with a "dump_list": acl reports success, '
+            "models run without overflow detection",
+            'remove "dump_list"; overflow detection covers every model',
+        )
+
+
+@_rule(
+    "ge-empty-list",
+    "AD111",
+    "the watcher scene without `dump_list` is refused by GE alone; nothing is watched",
+    "GE dump_manager",
+    native="E10001",
+)
+def _ge_empty(subject: Subject) -> Iterator[Hit]:
+    if subject.ge.rule == "ge-empty-list":
+        yield Hit(
+            "dump.dump_list" if "dump_list" in subject.dump else "dump",
+            "GE finds no operators to dump and refuses: acl reports success, nothing is watched",
+            'give "dump_list": [{"layer": [...], "watcher_nodes": [...]}]',
+        )
+
+
+@_rule(
+    "kernel-level",
+    "AD112",
+    "at level `kernel` GE dumps no model; only kernels called one by one are dumped",
+    "GE dump_callback",
+)
+def _kernel_level(subject: Subject) -> Iterator[Hit]:
+    listed = bool(subject.dump.get("dump_list")) or subject.watcher
+    if subject.selects and listed and text_of(subject.dump, "dump_level") == "kernel":
+        yield Hit(
+            "dump.dump_level",
+            'with "kernel" no model is dumped, "dump_list" has no effect',
+            'use "op" for models, or "all" for models and kernels',
+        )
+
+
+@_rule(
+    "step-too-large",
+    "AD112",
+    "a step beyond 64 bits passes on the host; the device then refuses to load the dump of the model",
+    "adump dump_config_converter; aicpu_schedule dump_task_manager",
+)
+def _step_too_large(subject: Subject) -> Iterator[Hit]:
+    for index, part in enumerate(text_of(subject.dump, "dump_step").split("|")):
+        pieces = [piece.lstrip("0") for piece in part.split("-") if piece.isascii() and piece.isdigit()]
+        if any(len(piece) > 20 or int(piece or "0") > _UINT64_MAX for piece in pieces):
+            yield Hit(
+                f"dump.dump_step[{index}]",
+                f"{part[:40]!r} does not fit the device's 64 bits: the host accepts it, the device dumps nothing",
+                "give real step numbers",
+            )
+
+
+@_rule("ip-path", "AD112", "an address before the path is cut off; data is written here", "adump adx_dump_record")
+def _ip_path(subject: Subject) -> Iterator[Hit]:
+    path = text_of(subject.dump, "dump_path")
+    if is_ip_path(path) and not subject.exception:
+        rest = path.partition(":")[2]
+        yield Hit(
+            "dump.dump_path",
+            f"the address is cut off and the data lands under {rest!r} in the working directory of this machine",
+            "give a plain directory and copy the data afterwards",
+        )
+
+
+@_rule(
+    "watcher-same-operator",
+    "AD112",
+    "an operator in both `layer` and `watcher_nodes` gives only its own file, no pair to compare",
+    "torchair user document, dump_config_path",
+)
+def _watcher_same(subject: Subject) -> Iterator[Hit]:
+    for index, item in items_of(subject.dump) if subject.watcher else ():
+        watched = set(texts_of(item, "watcher_nodes"))
+        for place, name in enumerate(texts_of(item, "layer")):
+            if name in watched:
+                yield Hit(
+                    f"dump.dump_list[{index}].layer[{place}]",
+                    f"{name!r} watches itself, which writes no file to compare with",
+                    "list under layer only operators suspected of overwriting the watched ones",
+                )

@@ -1,0 +1,361 @@
+"""Settings whose effect depends on where they are used: environment, disk, graph, device stream."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+from ascend_dump.native.cann.config._access import encode, items_of, objects_of, text_of, texts_of
+from ascend_dump.native.cann.config._adump_checks import is_ip_path
+from ascend_dump.native.cann.config._silent_rule import Hit, Subject, rule_table
+from ascend_dump.native.cann.graph import why_no_dump
+
+__all__ = ["RULES"]
+
+RULES, _rule = rule_table()
+
+_MEBIBYTE = 1 << 20
+
+_DATA = "Data"
+#: Types whose statistics the device computes; other rows stay blank.
+_WITH_STATISTICS = frozenset(
+    (
+        *("float64", "float32", "float16", "bfloat16", "bool"),
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    )
+)
+#: adump's own exception scenes from the environment; `lite_exception` is not taken there.
+_ENV_SCENES = ("aic_err_brief_dump", "aic_err_norm_dump", "aic_err_detail_dump")
+
+
+@_rule(
+    "ge-collect-path",
+    "AD111",
+    "with NPU_COLLECT_PATH set GE refuses a data dump beside its exception dump",
+    "GE dump_manager SetDumpConf",
+    native="E10056",
+)
+def _collect_path(subject: Subject) -> Iterator[Hit]:
+    if subject.ge.rule == "ge-collect-path":
+        yield Hit(
+            subject.ge.where,
+            "NPU_COLLECT_PATH is set, which turns on exception dump: GE refuses this dump, acl reports success",
+            "unset NPU_COLLECT_PATH in the process that dumps",
+        )
+
+
+@_rule(
+    "exception-path-moved",
+    "AD114",
+    "environment variables outrank the path of an exception dump",
+    "adump dump_config_converter ConvertDumpConfig",
+)
+def _exception_path(subject: Subject) -> Iterator[Hit]:
+    path = text_of(subject.dump, "dump_path")
+    if not (subject.exception and path):
+        return
+    for name in ("ASCEND_DUMP_PATH", "ASCEND_WORK_PATH"):
+        value = subject.situation.env.get(name)
+        if value and value != path:
+            yield Hit("dump.dump_path", f"{name}={value} is used instead of {path!r}", f"unset {name} or agree with it")
+            return
+
+
+@_rule(
+    "exception-already-on",
+    "AD114",
+    "an exception dump that is on already stays as it is",
+    "adump dump_manager IsRepeatEnableException",
+)
+def _exception_on(subject: Subject) -> Iterator[Hit]:
+    env = subject.situation.env
+    by_env = env.get("ASCEND_DUMP_SCENE") in _ENV_SCENES or bool(env.get("NPU_COLLECT_PATH"))
+    if subject.exception and (by_env or subject.situation.exception_on):
+        which = "the environment (ASCEND_DUMP_SCENE or NPU_COLLECT_PATH)" if by_env else "an earlier configuration"
+        yield Hit(
+            "dump.dump_scene",
+            f"{which} has turned on an exception dump; this scene is accepted and ignored",
+            "unset the variables" if by_env else "set the scene before the first one is set",
+        )
+
+
+@_rule(
+    "environment-scene",
+    "AD114",
+    "ASCEND_DUMP_SCENE takes three scenes, others are ignored with a warning in the log",
+    "adump dump_config_converter LoadDumpEnvVariables",
+)
+def _environment_scene(subject: Subject) -> Iterator[Hit]:
+    value = subject.situation.env.get("ASCEND_DUMP_SCENE")
+    if value and value not in _ENV_SCENES:
+        yield Hit(
+            "ASCEND_DUMP_SCENE",
+            f"{value!r} in the environment turns no exception dump on",
+            f"give one of {', '.join(_ENV_SCENES)}",
+        )
+
+
+@_rule(
+    "disk-full",
+    "AD114",
+    "with less than 1 MiB free, chunks are dropped with an error in CANN's log only",
+    "adump file_utils IsDiskFull",
+)
+def _disk_full(subject: Subject) -> Iterator[Hit]:
+    path = text_of(subject.dump, "dump_path")
+    if not (subject.verdict.need_dump and path) or is_ip_path(path):
+        return
+    place = os.path.join(encode(subject.situation.cwd), encode(path).split(b"\0", 1)[0])
+    try:
+        free = shutil.disk_usage(place).free
+    except (OSError, ValueError):
+        return
+    if free < _MEBIBYTE:
+        yield Hit("dump.dump_path", f"only {free} bytes are free there: the dump is dropped", "free space or move it")
+
+
+@_rule(
+    "operator-unknown",
+    "AD114",
+    "a name no operator has, before or after fusion, selects nothing",
+    "GE davinci_model; torchair user document for watcher_nodes",
+)
+def _operator_unknown(subject: Subject) -> Iterator[Hit]:
+    if subject.situation.operators is None:
+        return
+    for where, key, name in _selected_names(subject):
+        found = subject.nodes.get(name, ())
+        if not found:
+            yield Hit(where, f"the graph has no operator {name!r}", "take names from the graph: `ascend-dump ops`")
+        elif key == "watcher_nodes" and all(one.name != name for one in found):
+            yield Hit(
+                where,
+                f"{name!r} was fused into {found[0].name!r}; the watcher only knows names after fusion",
+                f"write {found[0].name!r}",
+            )
+
+
+@_rule(
+    "operator-never-dumped",
+    "AD114",
+    "operators that run on the host, or whose attribute _no_task is set, leave no file",
+    "offline model user document",
+)
+def _never_dumped(subject: Subject) -> Iterator[Hit]:
+    for where, _, name in _selected_names(subject):
+        found = subject.nodes.get(name, ())
+        reasons = [why_no_dump(node) for node in found if node.type != _DATA]
+        if found and len(reasons) == len(found) and reasons[0] is not None and None not in reasons:
+            yield Hit(
+                where,
+                f"{name!r} leaves no file: {reasons[0].reason}",
+                "select the operators around it",
+                "" if reasons[0].certain else "warning",
+            )
+
+
+@_rule(
+    "data-needs-consumer",
+    "AD114",
+    "a Data operator is dumped only with a selected operator behind it",
+    "offline model user document; GE data_dumper",
+)
+def _data_alone(subject: Subject) -> Iterator[Hit]:
+    for index, item in items_of(subject.dump) if subject.selects else ():
+        names = texts_of(item, "layer")
+        found = [(place, name, subject.nodes.get(name, ())) for place, name in enumerate(names)]
+        if any(one.type != _DATA for _, _, ones in found for one in ones):
+            continue
+        for place, name, ones in found:
+            if ones:
+                yield Hit(
+                    f"dump.dump_list[{index}].layer[{place}]",
+                    f"{name!r} is a graph input; it is dumped only as the producer of a selected operator",
+                    "add the operator that consumes it",
+                )
+
+
+@_rule("model-unknown", "AD114", "a name no model has selects nothing", "GE dump_properties IsNeedDump")
+def _model_unknown(subject: Subject) -> Iterator[Hit]:
+    models = subject.situation.models
+    for index, item in items_of(subject.dump) if models is not None and subject.selects else ():
+        name = text_of(item, "model_name")
+        if name and name not in (models or ()):
+            yield Hit(
+                f"dump.dump_list[{index}].model_name",
+                f"no model is called {name!r}",
+                f"known: {', '.join(models or ()) or 'none'}",
+            )
+
+
+@_rule(
+    "range-never-runs",
+    "AD114",
+    "a range whose end comes first, or whose begin or end does not exist, dumps nothing or too much",
+    "GE dump_properties DumpProcFsmTransition",
+)
+def _range_never_runs(subject: Subject) -> Iterator[Hit]:
+    order = {one.name: place for place, one in enumerate(subject.situation.operators or ())}
+    for index, item in items_of(subject.dump) if order and subject.selects else ():
+        for place, entry in objects_of(item, "opname_range"):
+            where = f"dump.dump_list[{index}].opname_range[{place}]"
+            begin, end = text_of(entry, "begin"), text_of(entry, "end")
+            if begin not in order:
+                yield Hit(where, f"no operator {begin!r} starts it: nothing is dumped", "take names from the graph")
+            elif end not in order:
+                yield Hit(where, f"no operator {end!r} ends it: all after {begin!r} is dumped", "take an existing name")
+            elif order[end] < order[begin]:
+                yield Hit(where, f"{end!r} runs before {begin!r}: nothing is dumped", "swap begin and end")
+
+
+@_rule(
+    "captured-stream",
+    "AD114",
+    "overflow and statistics dumps skip operators in captured streams",
+    "adump dump_manager",
+)
+def _captured(subject: Subject) -> Iterator[Hit]:
+    if not subject.situation.captured:
+        return
+    if subject.overflow:
+        yield Hit("dump.dump_debug", "captured streams (aclgraph) are skipped", "detect overflow without capturing")
+    elif text_of(subject.dump, "dump_data") == "stats" and subject.selects:
+        yield Hit("dump.dump_data", "statistics skip captured streams (aclgraph)", 'use "tensor"')
+
+
+@_rule(
+    "no-step-counter",
+    "AD114",
+    "with `dump_step` set, operators of a model without a step counter are not dumped",
+    "aicpu_schedule dump_task",
+)
+def _no_step_counter(subject: Subject) -> Iterator[Hit]:
+    if subject.situation.step_counter is False and text_of(subject.dump, "dump_step") and subject.selects:
+        yield Hit("dump.dump_step", "the model has no step counter: nothing is dumped", 'remove "dump_step"')
+
+
+@_rule(
+    "watcher-dynamic-shape",
+    "AD114",
+    "the watcher sees operators of static graphs only",
+    "torchair user document, dump_config_path",
+)
+def _watcher_dynamic(subject: Subject) -> Iterator[Hit]:
+    if subject.watcher and subject.situation.static_shape is False:
+        yield Hit("dump.dump_scene", "the graph has dynamic shapes: nothing is watched", "compile with static shapes")
+
+
+@_rule(
+    "watcher-collective",
+    "AD114",
+    "after a collective operator the watched outputs are not written a second time",
+    "torchair user document, dump_config_path",
+)
+def _watcher_collective(subject: Subject) -> Iterator[Hit]:
+    for where, key, name in _selected_names(subject) if subject.watcher else ():
+        if key == "layer" and any(one.type.startswith("Hcom") for one in subject.nodes.get(name, ())):
+            yield Hit(where, f"{name!r} is a collective operator: no pair is written for it", "watch another suspect")
+
+
+@_rule(
+    "statistics-blank",
+    "AD114",
+    "rows of types without statistics stay blank",
+    "aicpu_schedule dump_task",
+)
+def _statistics_blank(subject: Subject) -> Iterator[Hit]:
+    if text_of(subject.dump, "dump_data") != "stats" or not subject.selects:
+        return
+    odd = sorted(set(subject.situation.dtypes or ()) - _WITH_STATISTICS)
+    if odd:
+        yield Hit("dump.dump_data", f"statistics of {', '.join(odd)} are left blank", 'dump these with "tensor"')
+
+
+@_rule(
+    "not-built-for-overflow",
+    "AD114",
+    "operators report overflow only if the model was built with --status_check=1",
+    "overflow user document",
+)
+def _not_built(subject: Subject) -> Iterator[Hit]:
+    if subject.overflow and subject.situation.status_check is not True:
+        known = subject.situation.status_check is False
+        yield Hit(
+            "dump.dump_debug",
+            "the model was built without --status_check=1 and reports no overflow"
+            if known
+            else "only models built with --status_check=1 report overflow",
+            "convert the model with `atc --status_check=1`",
+            "silent" if known else "warning",
+        )
+
+
+@_rule(
+    "container",
+    "AD115",
+    "offline dump is not supported with a container as the runtime environment",
+    "offline model user document",
+    severity="warning",
+)
+def _container(subject: Subject) -> Iterator[Hit]:
+    if subject.situation.container and subject.verdict.need_dump:
+        yield Hit("dump", "running inside a container is not supported for offline dump", "run on the host")
+
+
+@_rule(
+    "options-outranked",
+    "AD114",
+    "a dump set through acl outranks the session options `ge.exec.*`",
+    "GE dump_manager GetDumpProperties",
+)
+def _options_outranked(subject: Subject) -> Iterator[Hit]:
+    options = subject.situation.ge_options or {}
+    if subject.ge.asked and subject.ge.accepted and "1" in (options.get(name) for name in _ENABLE_OPTIONS):
+        yield Hit("dump", "the session options ge.exec.* also ask for a dump and are ignored", "use one of the two")
+
+
+_ENABLE_OPTIONS = ("ge.exec.enableDump", "ge.exec.enableDumpDebug")
+
+
+@_rule(
+    "models-too",
+    "AD115",
+    "the switch for single operators dumps every operator of every loaded model as well",
+    "GE dump_callback, dump_manager",
+    severity="warning",
+)
+def _models_too(subject: Subject) -> Iterator[Hit]:
+    settings = subject.ge.settings
+    if settings is None or not (settings.op_switch and settings.status) or subject.dump.get("dump_list"):
+        return
+    yield Hit(
+        "dump.dump_op_switch",
+        "models loaded in this process are dumped whole as well",
+        'name a model in "dump_list" to limit that',
+    )
+
+
+@_rule(
+    "relative-path",
+    "AD115",
+    "a relative path is looked up from the working directory of the application",
+    "adump dump_config_converter, adx_dump_record",
+    severity="warning",
+)
+def _relative_path(subject: Subject) -> Iterator[Hit]:
+    path = text_of(subject.dump, "dump_path")
+    if path and not path.startswith("/") and not is_ip_path(path) and subject.verdict.need_dump:
+        yield Hit(
+            "dump.dump_path",
+            f"{path!r} is relative to the working directory of the application (on a SoC, to its executable)",
+            "write an absolute path",
+        )
+
+
+def _selected_names(subject: Subject) -> Iterator[tuple[str, str, str]]:
+    """Key path, key and text of every operator named in `layer` and `watcher_nodes`."""
+    for index, item in items_of(subject.dump) if subject.selects else ():
+        for key in ("layer", "watcher_nodes"):
+            for place, name in enumerate(texts_of(item, key)):
+                yield f"dump.dump_list[{index}].{key}[{place}]", key, name

@@ -1,0 +1,110 @@
+"""adump's verdict on a dump configuration, and what its dump service is set to.
+
+Source: adump `dump_config_converter` (order of checks, conversion). The checks go on where adump
+stops, so that a person can be shown everything; `judge` stops where adump stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump.native.cann.acl_codes import AclError
+from ascend_dump.native.cann.config._access import text_of, texts_of
+from ascend_dump.native.cann.config._adump_checks import Failure, failures
+from ascend_dump.native.cann.config.keys import EXCEPTION_SCENES, SCENE_TYPES
+from ascend_dump.native.cann.config.parse import Refusal
+
+__all__ = ["Failure", "Settings", "Verdict", "failures", "judge", "refused"]
+
+_OPERATOR, _OP_OVERFLOW = 1, 4
+_TYPE_NAMES = {1: "tensor", 2: "aic_err_norm_dump", 3: "aic_err_brief_dump", 4: "overflow", 5: "aic_err_detail_dump"}
+_SWITCHES = {"op": 1, "kernel": 2, "all": 3}
+
+
+class Settings(NamedTuple):
+    """What adump's own dump service is set to when a dump is needed."""
+
+    path: str
+    mode: str
+    data: str
+    switch: int
+    stats: tuple[str, ...]
+    status: str = "on"
+
+
+class Verdict(NamedTuple):
+    """adump's answer to a configuration.
+
+    acl_error: what aclInit or aclmdlSetDump returns. dump_type: 1 operator, 2 exception,
+    3 arguments of an exception, 4 overflow, 5 detailed exception; 0 when no dump is needed.
+    kernel_path and kernel_data: where and what kernels print, set even without a dump.
+    """
+
+    accepted: bool
+    acl_error: int
+    errors: tuple[Failure, ...] = ()
+    need_dump: bool = False
+    dump_type: int = 0
+    settings: Optional[Settings] = None
+    kernel_path: str = ""
+    kernel_data: tuple[str, ...] = ()
+
+    @property
+    def type_name(self) -> str:
+        return _TYPE_NAMES.get(self.dump_type, "")
+
+
+def judge(config: Any, *, env: Optional[Mapping[str, str]] = None, cwd: str = "") -> Verdict:
+    """Judge a parsed configuration; `env` holds what moves an exception dump, `cwd` anchors paths."""
+    errors = []
+    for failure in failures(config, cwd=cwd):
+        errors.append(failure)
+        if failure.final:
+            return Verdict(False, AclError.INVALID_DUMP_CONFIG, tuple(errors))
+    dump = config.get("dump") if isinstance(config, dict) else None
+    if not dump:
+        return Verdict(True, AclError.SUCCESS, tuple(errors))
+    kernel = text_of(dump, "dump_kernel_data")
+    verdict = Verdict(
+        True,
+        AclError.SUCCESS,
+        tuple(errors),
+        kernel_path=text_of(dump, "dump_path"),
+        kernel_data=tuple(kernel.split(",")) if kernel else (),
+    )
+    if not _needs_dump(dump):
+        return verdict
+    dump_type = _dump_type(dump)
+    if dump_type == _OPERATOR and not verdict.kernel_data:
+        verdict = verdict._replace(kernel_data=("all",))
+    return verdict._replace(need_dump=True, dump_type=dump_type, settings=_settings(dump, env or {}))
+
+
+def refused(refusal: Refusal, config_path: str = "-") -> Verdict:
+    """The verdict on a file that could not be read or parsed; adump itself only reports EP0004."""
+    failure = Failure("EP0004", {"reason": refusal.reason}, "")
+    return Verdict(False, refusal.acl_error, (failure,) if refusal.native else ())
+
+
+def _needs_dump(dump: Mapping[str, Any]) -> bool:
+    on = text_of(dump, "dump_op_switch") == "on" or text_of(dump, "dump_debug") == "on"
+    return bool(dump.get("dump_list")) or on or bool(text_of(dump, "dump_scene"))
+
+
+def _dump_type(dump: Mapping[str, Any]) -> int:
+    overflow = text_of(dump, "dump_debug") == "on"
+    return SCENE_TYPES.get(text_of(dump, "dump_scene"), _OP_OVERFLOW if overflow else _OPERATOR)
+
+
+def _settings(dump: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
+    path = text_of(dump, "dump_path")
+    if text_of(dump, "dump_scene") in EXCEPTION_SCENES:
+        path = env.get("ASCEND_DUMP_PATH") or env.get("ASCEND_WORK_PATH") or path
+    return Settings(
+        path=path,
+        mode=text_of(dump, "dump_mode", "output"),
+        data=text_of(dump, "dump_data"),
+        switch=_SWITCHES[text_of(dump, "dump_level", "all")],
+        stats=tuple(texts_of(dump, "dump_stats")),
+    )

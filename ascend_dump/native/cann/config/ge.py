@@ -1,0 +1,183 @@
+"""GE's own, second reading of the dump JSON: what model dump it turns on, or why none.
+
+adump hands GE the raw text after its own checks and ignores GE's answer, so a configuration that
+only GE refuses ends in success and no model dump. Sources: GE `dump_callback` (validation,
+parsing), `dump_manager` (what is set, E10001, E10056) and `dump_properties` (which operator of
+which model is dumped).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump.native.cann.config._access import items_of, objects_of, text_of, texts_of
+from ascend_dump.native.cann.config._adump_checks import has_plain_characters, is_ip_path
+from ascend_dump.native.cann.config.adump import Verdict
+from ascend_dump.native.cann.config.keys import BLACKLISTS, EXCEPTION_SCENES
+
+__all__ = ["POSITION", "Blacklist", "GeSettings", "GeVerdict", "dropped_items", "judge"]
+
+#: A blacklist position GE understands; it skips all others.
+POSITION = re.compile(r"(input|output)([0-9]+)")
+
+_COLLECT_PATHS = ("NPU_COLLECT_PATH_EXE", "NPU_COLLECT_PATH")
+
+
+class Blacklist(NamedTuple):
+    """Input and output indices that are left out of one operator type's or name's dump."""
+
+    inputs: frozenset[int] = frozenset()
+    outputs: frozenset[int] = frozenset()
+
+
+class GeSettings(NamedTuple):
+    """What GE dumps.
+
+    status: the normal model dump is on. debug: overflow detection is on. every: all operators of
+    all models. unnamed: the operators selected in every model (empty: all), None when no item
+    lacks a model name. models: the same by model name. types, names: blacklists by model name
+    ("" for the unnamed item). ranges: begin and end of operator ranges by model name.
+    """
+
+    status: bool
+    debug: bool
+    exception: str
+    op_switch: bool
+    path: str
+    step: str
+    mode: str
+    data: str
+    every: bool = False
+    unnamed: Optional[frozenset[str]] = None
+    models: Mapping[str, frozenset[str]] = {}
+    watched: frozenset[str] = frozenset()
+    types: Mapping[str, Mapping[str, Blacklist]] = {}
+    names: Mapping[str, Mapping[str, Blacklist]] = {}
+    ranges: Mapping[str, tuple[tuple[str, str], ...]] = {}
+
+    def wants(self, op_name: str, model: str, om_name: str = "") -> bool:
+        """Whether the normal dump takes this operator, ranges aside; GE's order of matching."""
+        if not self.status:
+            return False
+        if self.every:
+            return True
+        if self.unnamed is not None:
+            return not self.unnamed or op_name in self.unnamed
+        name = om_name if om_name in self.models else model
+        if name not in self.models:
+            return False
+        layers = self.models[name]
+        return op_name in layers if layers or self.ranges.get(name) else True
+
+
+class GeVerdict(NamedTuple):
+    """GE's answer. `asked` is False where adump does not consult it.
+
+    rule: the id of the reason in `silent`. error: the code in GE's log, which the caller of acl
+    does not get to see. where: the key path the reason is about.
+    """
+
+    asked: bool
+    accepted: bool = True
+    rule: str = ""
+    error: str = ""
+    where: str = ""
+    settings: Optional[GeSettings] = None
+
+
+def judge(config: Any, verdict: Verdict, *, env: Optional[Mapping[str, str]] = None) -> GeVerdict:
+    """Judge a configuration adump has accepted; `verdict` is adump's on the same configuration."""
+    if not (verdict.accepted and verdict.need_dump):
+        return GeVerdict(asked=False)
+    dump: Mapping[str, Any] = config["dump"]
+    env = env or {}
+    scene, debug = text_of(dump, "dump_scene"), text_of(dump, "dump_debug") == "on"
+    if not scene:
+        if not _takes_path(text_of(dump, "dump_path")):
+            return GeVerdict(True, False, "ge-path-characters", "E19999", "dump.dump_path")
+        if debug and dump.get("dump_list"):
+            return GeVerdict(True, False, "ge-debug-with-list", "E19999", "dump.dump_list")
+    settings = _settings(dump, env)
+    listed = settings.every or settings.unnamed is not None or bool(settings.models)
+    if settings.status and not settings.exception and not listed:
+        return GeVerdict(True, False, "ge-empty-list", "E10001", "dump.dump_list")
+    if (settings.status or settings.debug) and not settings.exception and any(env.get(name) for name in _COLLECT_PATHS):
+        return GeVerdict(True, False, "ge-collect-path", "E10056", "dump")
+    return GeVerdict(True, settings=settings)
+
+
+def dropped_items(dump: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """Items of `dump_list` GE leaves out with a warning in its log: index and offending key."""
+    found = []
+    for index, item in items_of(dump):
+        if item.get("model_name") == "":
+            found.append((index, "model_name"))
+        elif item.get("layer") == []:
+            found.append((index, "layer"))
+    return found
+
+
+def _takes_path(path: str) -> bool:
+    return has_plain_characters(path.partition(":")[2] if is_ip_path(path) else path)
+
+
+def _settings(dump: Mapping[str, Any], env: Mapping[str, str]) -> GeSettings:
+    scene = text_of(dump, "dump_scene")
+    exception = scene if scene in EXCEPTION_SCENES else ""
+    debug = text_of(dump, "dump_debug") == "on"
+    path = text_of(dump, "dump_path")
+    settings = GeSettings(
+        status=bool(exception) or (not debug and text_of(dump, "dump_level", "all") != "kernel"),
+        debug=debug,
+        exception=exception,
+        op_switch=text_of(dump, "dump_op_switch") == "on",
+        path=env.get("ASCEND_WORK_PATH", path) if exception else path,
+        step=text_of(dump, "dump_step"),
+        mode=text_of(dump, "dump_mode", "output"),
+        data=text_of(dump, "dump_data", "tensor"),
+    )
+    return _select(settings, dump) if settings.status and not exception else settings
+
+
+def _select(settings: GeSettings, dump: Mapping[str, Any]) -> GeSettings:
+    """Fill in which operators of which models: later items replace earlier ones of the same name."""
+    dropped = {index for index, _ in dropped_items(dump)}
+    items = [item for index, item in items_of(dump) if index not in dropped]
+    if dump.get("dump_list") == []:
+        # An empty list stands for one item that asks for everything.
+        items = [{}]
+    layers: dict[str, frozenset[str]] = {}
+    watched: frozenset[str] = frozenset()
+    lists: dict[str, dict[str, dict[str, Blacklist]]] = {key: {} for key in BLACKLISTS}
+    ranges: dict[str, tuple[tuple[str, str], ...]] = {}
+    for item in items:
+        model = text_of(item, "model_name")
+        layers[model] = frozenset(texts_of(item, "layer"))
+        watched = frozenset(texts_of(item, "watcher_nodes")) or watched
+        for key in BLACKLISTS:
+            _merge_blacklists(lists[key].setdefault(model, {}), item, key)
+        pairs = tuple((text_of(each, "begin"), text_of(each, "end")) for _, each in objects_of(item, "opname_range"))
+        if pairs:
+            ranges[model] = pairs
+    return settings._replace(
+        every=not items and settings.op_switch,
+        unnamed=layers.pop("", None),
+        models=layers,
+        watched=watched,
+        types=lists["optype_blacklist"],
+        names=lists["opname_blacklist"],
+        ranges=ranges,
+    )
+
+
+def _merge_blacklists(found: dict[str, Blacklist], item: Mapping[str, Any], key: str) -> None:
+    for _, entry in objects_of(item, key):
+        name = text_of(entry, "name")
+        places = [match.groups() for match in map(POSITION.fullmatch, texts_of(entry, "pos")) if match]
+        known = found.get(name, Blacklist())
+        found[name] = Blacklist(
+            known.inputs | {int(number[:20]) for side, number in places if side == "input"},
+            known.outputs | {int(number[:20]) for side, number in places if side == "output"},
+        )

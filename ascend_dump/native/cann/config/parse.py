@@ -1,0 +1,177 @@
+"""Read an acl.json as CANN does, before anything in it is judged.
+
+Sources: acl `json_parser` (file limits, nesting counted over raw characters, error codes) and
+nlohmann::json's strict parser (no comments, UTF-8 only, byte-order mark skipped, the last of
+equal keys wins, numbers must fit a double, escapes must form whole characters).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections import Counter
+from typing import Any, NamedTuple, Optional, Union
+
+from ascend_dump.native.cann.acl_codes import AclError
+
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "Parsed", "Refusal", "parse_text", "read_config"]
+
+MAX_BYTES = 10 * 1024 * 1024
+MAX_DEPTH = 10
+
+_BOM = b"\xef\xbb\xbf"
+_BRACKET = re.compile(rb"[{}\[\]]")
+#: A backslash starts an escape wherever it stands in valid JSON, so no tokeniser is needed.
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
+
+
+class Refusal(NamedTuple):
+    """Why acl does not take the text: its return code, the error manager's code, the reason."""
+
+    acl_error: int
+    native: str
+    reason: str
+
+
+class Parsed(NamedTuple):
+    """A configuration: the JSON value, key paths given more than once, or why there is none.
+
+    `empty` is a file of zero bytes, which acl takes without configuring anything.
+    """
+
+    value: Any = None
+    duplicates: tuple[str, ...] = ()
+    empty: bool = False
+    refusal: Optional[Refusal] = None
+
+
+class _Repeated(dict[str, Any]):
+    """An object whose text held a key more than once."""
+
+    keys_given_twice: tuple[str, ...] = ()
+
+
+def read_config(path: Union[str, os.PathLike[str]]) -> Parsed:
+    """Read and parse a configuration file under acl's limits; refusals are values, not exceptions."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            return _refused(AclError.INVALID_FILE, "", "it is not a regular file")
+        if status.st_size > MAX_BYTES:
+            return _refused(AclError.INVALID_FILE, "", f"it has {status.st_size} bytes, the limit is {MAX_BYTES}")
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        return _refused(AclError.INVALID_FILE, "", f"it cannot be read: {error}")
+    return parse_text(data)
+
+
+def parse_text(text: Union[str, bytes]) -> Parsed:
+    """Parse the content of a configuration file as acl and nlohmann::json do."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    if not data:
+        return Parsed(empty=True)
+    # Both the nesting count and nlohmann's lexer take a NUL byte for the end.
+    data = data.split(b"\0", 1)[0]
+    objects, arrays = _depths(data)
+    if max(objects, arrays) > MAX_DEPTH:
+        reason = f"objects nest {objects} deep and arrays {arrays}, the limit is {MAX_DEPTH}"
+        return _refused(AclError.PARSE_FILE, "", reason)
+    try:
+        decoded = data[len(_BOM) :].decode() if data.startswith(_BOM) else data.decode()
+        _check_escapes(decoded)
+        value = json.loads(
+            decoded,
+            object_pairs_hook=_object,
+            parse_constant=_no_constant,
+            parse_float=_number,
+            parse_int=_integer,
+        )
+        duplicates: list[str] = []
+        return Parsed(_plain(value, "", duplicates), tuple(duplicates))
+    except UnicodeDecodeError as error:
+        return _refused(AclError.INVALID_DUMP_CONFIG, "EP0004", f"it is not UTF-8: {error}")
+    except RecursionError:
+        # Brackets inside strings can hide nesting from the count above.
+        return _refused(AclError.INVALID_DUMP_CONFIG, "EP0004", "it nests too deep")
+    except ValueError as error:
+        return _refused(AclError.INVALID_DUMP_CONFIG, "EP0004", str(error))
+
+
+def _refused(acl_error: int, native: str, reason: str) -> Parsed:
+    return Parsed(refusal=Refusal(acl_error, native, reason))
+
+
+def _depths(data: bytes) -> tuple[int, int]:
+    """The deepest nesting of objects and of arrays, strings included as acl counts them."""
+    depth = {b"{": 0, b"[": 0}
+    deepest = dict(depth)
+    for found in _BRACKET.finditer(data):
+        mark = found[0]
+        if mark in depth:
+            depth[mark] += 1
+            deepest[mark] = max(deepest[mark], depth[mark])
+        else:
+            opening = b"{" if mark == b"}" else b"["
+            depth[opening] = max(depth[opening] - 1, 0)
+    return deepest[b"{"], deepest[b"["]
+
+
+def _check_escapes(text: str) -> None:
+    """Refuse half a surrogate pair, which Python's parser would let through."""
+    high_ends = -1
+    for found in _ESCAPE.finditer(text):
+        unit = int(found[1], 16) if found[1] else 0
+        low = 0xDC00 <= unit <= 0xDFFF
+        if low != (found.start() == high_ends):
+            raise ValueError(f"half a surrogate pair at character {found.start()}")
+        high_ends = found.end() if 0xD800 <= unit <= 0xDBFF else -1
+    if high_ends != -1:
+        raise ValueError(f"half a surrogate pair at character {high_ends}")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    counts = Counter(name for name, _ in pairs)
+    repeated = _Repeated(found)
+    repeated.keys_given_twice = tuple(name for name in found if counts[name] > 1)
+    return repeated
+
+
+def _plain(value: Any, where: str, duplicates: list[str]) -> Any:
+    """Copy without `_Repeated`, noting the paths of the keys it reports."""
+    if isinstance(value, dict):
+        if isinstance(value, _Repeated):
+            duplicates.extend(_join(where, name) for name in value.keys_given_twice)
+        return {name: _plain(inner, _join(where, name), duplicates) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner, f"{where}[{index}]", duplicates) for index, inner in enumerate(value)]
+    return value
+
+
+def _join(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"the number {text[:40]} is out of range")
+    return value
+
+
+def _integer(text: str) -> Union[int, float]:
+    # Beyond 64 bits nlohmann::json keeps a double; it also spares Python a huge conversion.
+    if len(text) <= 20:
+        value = int(text)
+        if -(2**63) <= value < 2**64:
+            return value
+    return _number(text)

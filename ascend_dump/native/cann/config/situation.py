@@ -1,0 +1,56 @@
+"""What surrounds a configuration: facts that decide whether an accepted setting does anything.
+
+Every fact has an "unknown" value, under which the rules that need it stay quiet.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple, Optional
+
+from ascend_dump.native.cann.graph import Node
+
+__all__ = ["Situation"]
+
+
+class Situation(NamedTuple):
+    """Facts about the process that will dump; None means unknown.
+
+    env, cwd: of that process. operators: of the graph, in execution order. dtypes: names such as
+    "float16" of its tensors. models: the names its models can be selected by. container: it runs in
+    one. captured: operators run in a captured stream (aclgraph). step_counter: the model has one.
+    static_shape: of the whole graph. status_check: the model was built with overflow detection
+    (`--status_check 1`). exception_on: an exception dump is on already. ge_options: session options
+    given beside the JSON. acl_dump: a dump is set through acl beside the session options. soc: what
+    acl.get_soc_name returns.
+    """
+
+    env: Mapping[str, str] = MappingProxyType({})
+    cwd: str = ""
+    operators: Optional[Sequence[Node]] = None
+    dtypes: Optional[Sequence[str]] = None
+    models: Optional[Sequence[str]] = None
+    container: Optional[bool] = None
+    captured: Optional[bool] = None
+    step_counter: Optional[bool] = None
+    static_shape: Optional[bool] = None
+    status_check: Optional[bool] = None
+    exception_on: Optional[bool] = None
+    ge_options: Optional[Mapping[str, str]] = None
+    acl_dump: Optional[bool] = None
+    soc: str = ""
+
+    @classmethod
+    def here(cls) -> Situation:
+        """The environment and directory of this process, nothing else known."""
+        return cls(env=dict(os.environ), cwd=os.getcwd())
+
+    def names(self) -> dict[str, list[Node]]:
+        """The known operators by every name GE matches: the final one and those from before fusion."""
+        found: dict[str, list[Node]] = {}
+        for node in self.operators or ():
+            for name in dict.fromkeys((node.name, *node.original_names)):
+                found.setdefault(name, []).append(node)
+        return found

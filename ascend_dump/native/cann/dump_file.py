@@ -1,0 +1,290 @@
+"""CANN's binary dump file: `uint64 header length | DumpData | payloads`, little-endian.
+
+Payloads follow in the order inputs, outputs, buffers, spaces, without padding (aicpu_schedule
+dump_task; adump dump_file). A tensor's `size` may exceed what its shape needs; the tail is padding.
+
+Indices are positions in the file. The device leaves out tensors that live in L1 or UB and those on
+a blacklist, so a position may be smaller than the operator's own index.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from ascend_dump._errors import CorruptDump, DumpNotFound, NotSupported, ReadError
+from ascend_dump.native.cann._blobs import Blob, place_blobs
+from ascend_dump.native.cann._model import (
+    MAX_DIMS,
+    MAX_ENTRIES,
+    NANO_MAGIC,
+    Buffer,
+    DumpFile,
+    Entry,
+    OriginalOp,
+    Space,
+    Tensor,
+)
+from ascend_dump.native.cann._write import tensor_of, write, write_nano
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = [
+    "Buffer",
+    "DumpFile",
+    "Entry",
+    "OriginalOp",
+    "Space",
+    "Tensor",
+    "decode",
+    "payload",
+    "read_header",
+    "tensor_of",
+    "write",
+    "write_nano",
+]
+
+_Path = Union[str, "os.PathLike[str]"]
+
+#: Real headers are kilobytes. What claims more is not read into memory.
+MAX_HEADER = 64 << 20
+
+
+def read_header(path: _Path) -> DumpFile:
+    """Read the header and place the payloads, without reading them.
+
+    Raises DumpNotFound, and CorruptDump when this is no dump file. A file whose payloads do not
+    fit its header is returned: `problems` tells, and the tensors concerned have an `error`.
+    """
+    path = Path(path)
+    descriptor = _open(path)
+    try:
+        file_size = os.fstat(descriptor).st_size
+        header = _read_header_bytes(descriptor, path, 0, file_size)
+        if header.startswith(NANO_MAGIC):
+            from ascend_dump.native.cann.nano import parse_nano
+
+            found = parse_nano(path, header)
+        else:
+            found = _parse(path, header)
+        return _place(found, descriptor, 8 + len(header), file_size)
+    finally:
+        os.close(descriptor)
+
+
+def payload(dump: DumpFile, entry: Entry) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Map the payload's bytes: a read-only uint8 array, not copied.
+
+    Raises CorruptDump when the payload is not all there, or the file changed since it was read.
+    """
+    import mmap
+
+    import numpy as np
+
+    if entry.error:
+        raise CorruptDump(
+            f"{_label(entry)}: {entry.error}",
+            path=dump.path,
+            offset=entry.offset,
+            hint="the dump was cut off or appended to; the file's other tensors can be read",
+        )
+    if not entry.length:
+        return np.empty(0, np.uint8)
+    descriptor = _open(dump.path)
+    try:
+        if os.fstat(descriptor).st_size < entry.offset + entry.length:
+            raise CorruptDump(
+                f"{_label(entry)}: the file is shorter than when it was opened", path=dump.path, offset=entry.offset
+            )
+        before = entry.offset % mmap.ALLOCATIONGRANULARITY
+        mapped = mmap.mmap(descriptor, before + entry.length, access=mmap.ACCESS_READ, offset=entry.offset - before)
+    finally:
+        os.close(descriptor)
+    return np.frombuffer(mapped, np.uint8, entry.length, before)
+
+
+def decode(dump: DumpFile, tensor: Tensor, *, format: Optional[str] = None) -> np.ndarray[Any, Any]:
+    """The logical tensor: cut to its shape, in its numpy or ml_dtypes type.
+
+    The array may be a read-only view of the mapped file, and is then not aligned in memory.
+    `format` asks for another layout, "original" for the one the model had (`cann.formats`).
+    A payload without a type (string, variant, undefined) is its raw bytes.
+    Raises CorruptDump when payload and shape do not fit, NotSupported for what has no decoding and
+    for a tensor that was not dumped (a null address).
+    """
+    from ascend_dump.native.cann import dtypes, formats
+
+    raw = payload(dump, tensor)
+    if tensor.size and not tensor.length and 0 not in tensor.shape:
+        raise NotSupported(
+            f"{_label(tensor)} of {dump.path} was not dumped: its address was null on the device",
+            hint="an output that the operator does not use; read the others",
+        )
+    try:
+        array = dtypes.decode(raw, tensor.data_type, tensor.shape)
+        if format is None:
+            return array
+        origin = tensor.original_op
+        return formats.convert(
+            array,
+            formats.format_name(tensor.format),
+            format,
+            original_shape=tensor.original_shape,
+            original_format=None if origin is None else formats.format_name(origin.format),
+            groups=max(1, tensor.sub_format),
+        )
+    except CorruptDump as error:
+        raise CorruptDump(
+            f"{_label(tensor)}: {error.message}", path=dump.path, offset=tensor.offset, hint=error.hint
+        ) from None
+
+
+def _label(entry: Entry) -> str:
+    return f"{entry.io if isinstance(entry, Tensor) else entry.kind} {entry.index}"
+
+
+def _open(path: Path) -> int:
+    try:
+        # Without O_NONBLOCK a named pipe would hang here.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise DumpNotFound("no such file", path=path) from None
+    except (OSError, ValueError) as error:
+        raise ReadError(f"cannot be opened: {getattr(error, 'strerror', None) or error}", path=path) from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CorruptDump("not a regular file", path=path, hint="give a file that the dump wrote")
+    return descriptor
+
+
+def _read_header_bytes(descriptor: int, path: Path, start: int, file_size: int) -> bytes:
+    available = file_size - start - 8
+    if available <= 0:
+        raise CorruptDump(
+            f"{file_size} bytes are too few for a dump file", path=path, offset=start, hint="the dump was cut off"
+        )
+    length = int.from_bytes(os.pread(descriptor, 8, start), "little")
+    if not 0 < length <= min(available, MAX_HEADER):
+        raise CorruptDump(
+            f"not a CANN dump file: it claims a header of {length} bytes in {available}", path=path, offset=start
+        )
+    header = os.pread(descriptor, length, start + 8)
+    if len(header) != length:
+        raise CorruptDump("the file became shorter while it was read", path=path, offset=start + 8)
+    return header
+
+
+def _parse(path: Path, header: bytes) -> DumpFile:
+    from ascend_dump.native.cann.messages import messages
+
+    found = messages()
+    data = found.dump_data()
+    try:
+        parsed = data.ParseFromString(header)
+    except (found.decode_error, RuntimeWarning, SystemError) as error:
+        # The C++ parser of protobuf 3.20 warns about some broken messages instead of refusing them,
+        # and fails like this where warnings are errors.
+        raise CorruptDump(
+            f"not a CANN dump file: its header is no DumpData message ({error})", path=path, offset=8
+        ) from None
+    if parsed not in (None, len(header)):
+        raise CorruptDump("not a CANN dump file: its header has a foreign end", path=path, offset=8 + parsed)
+    if max(len(data.input), len(data.output), len(data.buffer), len(data.space), len(data.attr)) > MAX_ENTRIES:
+        raise CorruptDump("its header lists more entries than an operator can have", path=path, offset=8)
+    problems: list[str] = []
+    return DumpFile(
+        path,
+        _text(data.version),
+        data.dump_time,
+        _text(data.op_name),
+        (
+            *(_tensor("input", index, item, problems) for index, item in enumerate(data.input)),
+            *(_tensor("output", index, item, problems) for index, item in enumerate(data.output)),
+        ),
+        tuple(Buffer(index, item.size, type=item.buffer_type) for index, item in enumerate(data.buffer)),
+        tuple(
+            Space(index, item.size, type=item.type, arg_index=item.arg_index) for index, item in enumerate(data.space)
+        ),
+        tuple((_text(item.name), _text(item.value)) for item in data.attr),
+        _text(data.dfx_message),
+        problems=tuple(problems),
+    )
+
+
+def _tensor(io: str, index: int, item: Any, problems: list[str]) -> Tensor:
+    origin = None
+    ranges: tuple[tuple[int, int], ...] = ()
+    if io == "output":
+        if item.HasField("original_op"):
+            op = item.original_op
+            origin = OriginalOp(_text(op.name), op.output_index, op.data_type, op.format)
+        ranges = tuple((entry.dim_start, entry.dim_end) for entry in item.dim_range[:MAX_DIMS])
+    return Tensor(
+        io,
+        index,
+        item.data_type,
+        # The host writer stores GE's composite number: group and C0 above the low byte.
+        item.format & 0xFF,
+        _dims(item.shape.dim, f"{io} {index}", problems),
+        _dims(item.original_shape.dim, f"{io} {index}", problems),
+        item.size,
+        item.sub_format or (item.format >> 8) & 0xFFFF,
+        address=item.address,
+        memory_offset=item.offset,
+        original_op=origin,
+        dim_range=ranges,
+        input_type=item.input_type if io == "input" else 0,
+        arg_index=item.arg_index,
+    )
+
+
+def _dims(dims: Sequence[int], label: str, problems: list[str]) -> tuple[int, ...]:
+    if len(dims) <= MAX_DIMS:
+        return tuple(dims)
+    problems.append(f"{label}: {len(dims)} dimensions, of which {MAX_DIMS} were read")
+    return tuple(dims[:MAX_DIMS])
+
+
+def _text(value: bytes) -> str:
+    # Escaped rather than refused or smuggled through: every text can be printed.
+    return value.decode("utf-8", "backslashreplace")
+
+
+def _place(dump: DumpFile, descriptor: int, start: int, file_size: int) -> DumpFile:
+    entries: tuple[Entry, ...] = (*dump.tensors, *dump.buffers, *dump.spaces)
+    null = [isinstance(entry, Tensor) and not entry.address for entry in entries]
+    placed = place_blobs([entry.size for entry in entries], null, start, file_size)
+    blobs = iter(placed.blobs)
+    problems = list(dump.problems)
+    declared = sum(entry.size for entry in entries)
+    if placed.end is None or placed.end > file_size:
+        problems.append(f"the header declares {declared} bytes of payload, the file holds {file_size - start}")
+    elif placed.end < file_size:
+        problems.append(_trailing(descriptor, dump.path, placed.end, file_size))
+    return dump._replace(
+        tensors=tuple(_put(entry, next(blobs)) for entry in dump.tensors),
+        buffers=tuple(_put(entry, next(blobs)) for entry in dump.buffers),
+        spaces=tuple(_put(entry, next(blobs)) for entry in dump.spaces),
+        problems=tuple(problems),
+    )
+
+
+def _put(entry: Any, blob: Blob) -> Any:
+    return entry._replace(offset=blob.offset, length=blob.length, error=blob.error)
+
+
+def _trailing(descriptor: int, path: Path, start: int, file_size: int) -> str:
+    """Say what the bytes after the last payload are."""
+    extra = file_size - start
+    try:
+        header = _read_header_bytes(descriptor, path, start, file_size)
+        again = header.startswith(NANO_MAGIC) or bool(_parse(path, header).version)
+    except ReadError:
+        again = False
+    if again:
+        return f"the file was appended to: another dump follows at byte {start}, only the first is read"
+    return f"{extra} bytes follow the last payload, at byte {start}"

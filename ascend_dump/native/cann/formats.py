@@ -1,0 +1,316 @@
+"""Tensor layouts: their numbers in a dump header, and conversion between them.
+
+`original_shape` in a header is in the layout the model had, which the header does not name (for
+an input), so it is recognised by its fit with the device shape. msaccucmp instead reads it in the
+layout asked for and cuts to it, which silently drops data: NCHW (1,2,3,4) to NHWC gives it
+(1,2,3,2). Here the result is always whole. Padding is cut off; conversions are exact copies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from ascend_dump._errors import ConfigError, CorruptDump, NotSupported
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    _Array = np.ndarray[Any, Any]
+
+__all__ = ["ORIGINAL", "TARGETS", "Arranged", "arrange", "convert", "format_name", "format_number"]
+
+#: As a target: the layout the model had.
+ORIGINAL = "original"
+
+#: In the order of their numbers (dump_data.proto; from NCL on ge::Format).
+_IN_ORDER = """
+    NCHW NHWC ND NC1HWC0 FRACTAL_Z NC1C0HWPAD NHWC1C0 FSR_NCHW FRACTAL_DECONV C1HWNC0
+    FRACTAL_DECONV_TRANSPOSE FRACTAL_DECONV_SP_STRIDE_TRANS NC1HWC0_C04 FRACTAL_Z_C04 CHWN
+    FRACTAL_DECONV_SP_STRIDE8_TRANS HWCN NC1KHKWHWC0 BN_WEIGHT FILTER_HWCK HASHTABLE_LOOKUP_LOOKUPS
+    HASHTABLE_LOOKUP_KEYS HASHTABLE_LOOKUP_VALUE HASHTABLE_LOOKUP_OUTPUT HASHTABLE_LOOKUP_HITS C1HWNCoC0
+    MD NDHWC FRACTAL_ZZ FRACTAL_NZ NCDHW DHWCN NDC1HWC0 FRACTAL_Z_3D CN NC DHWNC FRACTAL_Z_3D_TRANSPOSE
+    FRACTAL_ZN_LSTM FRACTAL_Z_G RESERVED ALL NULL ND_RNN_BIAS FRACTAL_ZN_RNN YUV YUV_A NCL FRACTAL_Z_WINO
+    C1HWC0 FRACTAL_NZ_C0_16 FRACTAL_NZ_C0_32
+"""
+_NAMES = dict(enumerate(_IN_ORDER.split()))
+_NUMBERS = {name: number for number, name in _NAMES.items()}
+
+#: Layouts that are a permutation of axes, by rank. The first ones are tried first.
+_PLAIN = {2: ("NC", "CN"), 3: ("NCL",), 4: ("NCHW", "NHWC", "HWCN", "CHWN"), 5: ("NCDHW", "NDHWC", "DHWCN", "DHWNC")}
+_RANK = {layout: rank for rank, layouts in _PLAIN.items() for layout in layouts}
+#: What models use; CHWN and DHWNC are taken for an original layout only when the header says so.
+_ORIGINALS = {4: ("NCHW", "NHWC", "HWCN"), 5: ("NCDHW", "NDHWC", "DHWCN")}
+
+_CHANNELS = {"NC1HWC0": 5, "NC1HWC0_C04": 5, "NDC1HWC0": 6}
+_WEIGHTS = {"FRACTAL_Z": 4, "FRACTAL_Z_3D": 5}
+_MATRICES = ("FRACTAL_NZ", "FRACTAL_NZ_C0_16", "FRACTAL_NZ_C0_32")
+
+#: What `convert` can make.
+TARGETS = (ORIGINAL, "ND", *_RANK, *_CHANNELS, *_WEIGHTS, *_MATRICES)
+
+
+def format_name(number: int) -> str:
+    """CANN's name of a layout; an unknown number is named `FORMAT_<number>`."""
+    return _NAMES.get(number & 0xFF, f"FORMAT_{number & 0xFF}")
+
+
+def format_number(name: str) -> int:
+    """The number of a layout. Raises ConfigError for an unknown name."""
+    if name not in _NUMBERS:
+        raise ConfigError(f"format={name!r} is no layout of CANN", hint=f"layouts: {', '.join(TARGETS)}")
+    return _NUMBERS[name]
+
+
+class Arranged(NamedTuple):
+    """An array and the layout it is in; ND where it has no named axes."""
+
+    array: _Array
+    layout: str
+
+
+def convert(
+    array: _Array,
+    source: str,
+    target: str,
+    *,
+    original_shape: Sequence[int] = (),
+    original_format: Optional[str] = None,
+    groups: int = 1,
+    c0: int = 16,
+) -> _Array:
+    """Rearrange `array` from one layout to another.
+
+    original_shape   the shape in the model's layout; without it the padding of channels stays, and
+                     FRACTAL_Z cannot be read
+    original_format  the model's layout where it is known; it is ignored when it does not fit
+    groups           of a grouped convolution (FRACTAL_Z)
+    c0               block of channels when converting to a blocked layout
+
+    A tensor without named axes stays as it is for every plain target: ND, a tensor whose rank is not
+    its layout's, and what FRACTAL_NZ holds when that has another rank than the target.
+    Raises ConfigError for an unknown target, NotSupported for a pair without a conversion and where
+    the original layout is ambiguous, CorruptDump when shapes do not fit.
+    """
+    return arrange(
+        array,
+        source,
+        target,
+        original_shape=original_shape,
+        original_format=original_format,
+        groups=groups,
+        c0=c0,
+    ).array
+
+
+def arrange(
+    array: _Array,
+    source: str,
+    target: str,
+    *,
+    original_shape: Sequence[int] = (),
+    original_format: Optional[str] = None,
+    groups: int = 1,
+    c0: int = 16,
+) -> Arranged:
+    """As `convert`, and tell the layout of the result, which need not be the target."""
+    if target not in TARGETS:
+        raise ConfigError(f"format={target!r} is no layout to convert to", hint=f"layouts: {', '.join(TARGETS)}")
+    if source == target:
+        return Arranged(array, source)
+    original = tuple(original_shape)
+    if source in _CHANNELS:
+        return _from_channels(array, source, target, original, original_format)
+    if source in _WEIGHTS:
+        return _from_weight(array, source, target, original, original_format, groups)
+    if source in _MATRICES:
+        return _from_matrix(array, source, target, original, original_format)
+    if source not in _RANK and source != "ND":
+        raise _no_conversion(source, target)
+    layout = source if _RANK.get(source) == array.ndim else "ND"
+    if target in _RANK or target in ("ND", ORIGINAL):
+        return _permute(array, layout, target, original, original_format)
+    return Arranged(_to_blocks(array, layout, target, groups, c0), target)
+
+
+def _no_conversion(source: str, target: str) -> NotSupported:
+    return NotSupported(
+        f"there is no conversion from {source} to {target}", hint="leave the format out to get the device's layout"
+    )
+
+
+def _permute(
+    array: _Array, source: str, target: str, original: tuple[int, ...], original_format: Optional[str]
+) -> Arranged:
+    import numpy as np
+
+    if source == "ND" or target == "ND":
+        return Arranged(array, source)
+    if target == ORIGINAL:
+        extents = dict(zip(source, array.shape))
+        fitting = [
+            layout
+            for layout in _candidates(array.ndim, original_format)
+            if tuple(extents[letter] for letter in layout) == original
+        ]
+        if source in fitting or not fitting:
+            return Arranged(array, source)
+        target = fitting[0]
+    if sorted(source) != sorted(target):
+        raise _no_conversion(source, target)
+    moved = array.transpose([source.index(letter) for letter in target])
+    return Arranged(np.ascontiguousarray(moved), target)
+
+
+def _candidates(rank: int, original_format: Optional[str]) -> tuple[str, ...]:
+    """Layouts an original shape of this rank may be in, the likeliest first."""
+    usual = _ORIGINALS.get(rank, ())
+    if original_format is not None and _RANK.get(original_format) == rank:
+        return (original_format, *(layout for layout in usual if layout != original_format))
+    return usual
+
+
+def _check_rank(array: _Array, source: str, rank: int) -> None:
+    if array.ndim != rank or not array.shape[-1]:
+        raise CorruptDump(
+            f"{source} has {rank} dimensions, the shape is {array.shape}",
+            hint="read it without a format: the header's layout does not belong to the shape",
+        )
+
+
+def _unfit(source: str, array: _Array, original: tuple[int, ...]) -> CorruptDump:
+    return CorruptDump(
+        f"original shape {original} does not fit {source} of shape {array.shape}",
+        hint="give the shape the tensor has in the model (--shape), or read it without a format",
+    )
+
+
+def _target_layout(target: str, source: str, fitting: Sequence[str], rank: int, original_format: Optional[str]) -> str:
+    if target == ORIGINAL:
+        if len(fitting) == 1 or (fitting and fitting[0] == original_format):
+            return fitting[0]
+        if not fitting:
+            raise NotSupported(
+                f"the header does not say what shape {source} had in the model", hint=f"ask for {_PLAIN[rank][0]}"
+            )
+        raise NotSupported(
+            f"the original shape fits {' and '.join(fitting)}", hint=f"ask for one of them, format={fitting[0]!r}"
+        )
+    if _RANK.get(target) != rank:
+        raise _no_conversion(source, target)
+    return target
+
+
+def _from_channels(
+    array: _Array, source: str, target: str, original: tuple[int, ...], original_format: Optional[str]
+) -> Arranged:
+    from ascend_dump.native.cann._fractal import unpack_channels
+
+    _check_rank(array, source, _CHANNELS[source])
+    rank = array.ndim - 1
+    letters = "NDCHW" if rank == 5 else "NCHW"
+    extents = dict(zip(letters, array.shape))
+    c1, c0 = extents.pop("C"), array.shape[-1]
+    fitting = []
+    channels = c1 * c0
+    for layout in _candidates(len(original), original_format) if len(original) == rank else ():
+        found = dict(zip(layout, original))
+        c = found.pop("C")
+        if found == extents and -(-c // c0) == c1:
+            fitting.append(layout)
+            # Every layout that fits gives the same C: where two fit, the extents that differ are equal.
+            channels = c
+    if target == "ND" and not original:
+        target = letters.replace("DC", "CD")
+    elif target == "ND":
+        target = ORIGINAL
+    if original and not fitting:
+        raise _unfit(source, array, original)
+    layout = _target_layout(target, source, fitting, rank, original_format)
+    return Arranged(unpack_channels(array, layout, channels), layout)
+
+
+def _from_weight(
+    array: _Array,
+    source: str,
+    target: str,
+    original: tuple[int, ...],
+    original_format: Optional[str],
+    groups: int,
+) -> Arranged:
+    from ascend_dump.native.cann._fractal import Groups, unpack_weight
+
+    _check_rank(array, source, 4)
+    rank = _WEIGHTS[source]
+    if not original:
+        raise NotSupported(
+            f"{source} does not say how its first axis divides, and the header has no original shape",
+            hint="give the shape the weight has in the model (--shape)",
+        )
+    first, n1, n0, c0 = array.shape
+    found: dict[str, dict[str, int]] = {}
+    for layout in _candidates(len(original), original_format) if len(original) == rank else ():
+        extents = dict(zip(layout, original))
+        if groups > 1 and extents["N"] % groups:
+            continue
+        how = Groups.of(groups, extents["C"], extents["N"], c0)
+        c1 = -(-how.merged * how.c // c0)
+        rows = how.blocks * extents.get("D", 1) * extents["H"] * extents["W"] * c1
+        if rows == first and n1 == -(-how.merged * how.n // n0):
+            found[layout] = extents
+    if not found:
+        raise _unfit(source, array, original)
+    if target == "ND":
+        target = ORIGINAL
+    wanted = _target_layout(target, source, list(found), rank, original_format)
+    chosen = original_format if original_format in found else wanted if wanted in found else next(iter(found))
+    if original_format not in found and any(extents != found[chosen] for extents in found.values()):
+        raise NotSupported(
+            f"original shape {original} fits {source} as {' and '.join(found)}, with different values",
+            hint="say which layout the model has: --original-format, or original_format=",
+        )
+    extents = found[chosen]
+    how = Groups.of(groups, extents["C"], extents["N"], c0)
+    return Arranged(unpack_weight(array, wanted, extents, how), wanted)
+
+
+def _from_matrix(
+    array: _Array, source: str, target: str, original: tuple[int, ...], original_format: Optional[str]
+) -> Arranged:
+    from ascend_dump.native.cann._fractal import unpack_matrix
+
+    if array.ndim < 4 or not array.shape[-1] or not array.shape[-2]:
+        raise CorruptDump(
+            f"{source} has at least 4 dimensions, the shape is {array.shape}", hint="read it without a format"
+        )
+    *lead, w1, h1, h0, w0 = array.shape
+    shape = original or (*lead, h1 * h0, w1 * w0)
+    height = shape[-2] if len(shape) > 1 else 1
+    fits = math.prod(shape[:-2]) == math.prod(lead) and (-(-height // h0), -(-shape[-1] // w0)) == (h1, w1)
+    if not fits:
+        raise _unfit(source, array, original)
+    matrix = unpack_matrix(array, shape)
+    known = original_format if original_format and _RANK.get(original_format) == matrix.ndim else None
+    if target in ("ND", ORIGINAL):
+        return Arranged(matrix, known or "ND")
+    if _RANK.get(target) != matrix.ndim:
+        if target not in _RANK:
+            raise _no_conversion(source, target)
+        return Arranged(matrix, "ND")
+    # Without a word about the model's layout, the one asked for is taken for it.
+    return _permute(matrix, known or target, target, original, None)
+
+
+def _to_blocks(array: _Array, source: str, target: str, groups: int, c0: int) -> _Array:
+    from ascend_dump.native.cann import _fractal
+
+    if target in _MATRICES and array.ndim:
+        return _fractal.pack_matrix(array, c0)
+    if target in _CHANNELS and _RANK.get(source) == _CHANNELS[target] - 1:
+        return _fractal.pack_channels(array, source, 4 if target == "NC1HWC0_C04" else c0)
+    if target in _WEIGHTS and _RANK.get(source) == _WEIGHTS[target]:
+        if groups > 1 and array.shape[source.index("N")] % groups:
+            raise ConfigError(f"groups={groups} does not divide N in {source} of shape {array.shape}")
+        return _fractal.pack_weight(array, source, groups, c0)
+    raise _no_conversion(source, target)

@@ -1,0 +1,167 @@
+"""GE's graphs as text, `ge_proto_*.txt`: operator names, and which operators are never dumped.
+
+The text form of protobuf's ModelDef, written by GE before and after each pass. `*_Build.txt` is the graph as it
+is executed; a training run writes one for initialisation, one for each `session.run` and so on, of which one is
+the computational graph. Files reach hundreds of megabytes, so nodes are read one after the other.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple, Optional, Union
+
+from ascend_dump._errors import CorruptDump, DumpNotFound, ReadError
+from ascend_dump.native.cann._graph_text import GraphText, Node, escape
+from ascend_dump.native.cann.names import sanitize
+
+__all__ = [
+    "NoDump",
+    "Node",
+    "build_graphs",
+    "find_computational",
+    "find_model_folders",
+    "graph_name",
+    "read_graph",
+    "why_no_dump",
+]
+
+_Path = Union[str, "os.PathLike[str]"]
+
+_BUILD_SUFFIX = "_Build.txt"
+#: The data pipeline is in the computational graph only.
+_PIPELINE = b"Iterator"
+
+
+class NoDump(NamedTuple):
+    """Why an operator produces no dump; certain is False where it depends on where GE runs it."""
+
+    reason: str
+    certain: bool = True
+
+
+def _reasons() -> dict[str, NoDump]:
+    """By type: the operators of GE's documents, and the rest of those its local engine gives no task."""
+    groups = {
+        "GE evaluates the condition itself, only operators inside the branches run on the device": (
+            "If _If StatelessIf Case StatelessCase While _While StatelessWhile For"
+        ),
+        "it only brings data into the graph; its values are the inputs of its consumers": (
+            "Data RefData AippData QueueData UnfedData Const Constant ConstPlaceHolder FileConstant Variable"
+        ),
+        "it is a data-flow operator that runs on the host": "Stack StackPush StackPop StackClose",
+        "it calls a subgraph, only operators inside that run on the device": (
+            "PartitionedCall StatefulPartitionedCall"
+        ),
+        "GE gives it no task, its output is the same memory as its input": (
+            "NoOp ControlTrigger Merge Reshape Bitcast PhonyConcat PhonySplit Flatten FlattenV2 ExpandDims "
+            "ReFormat Squeeze SqueezeV2 SqueezeV3 Unsqueeze UnsqueezeV2 UnsqueezeV3"
+        ),
+    }
+    found = {name: NoDump(reason) for reason, names in groups.items() for name in names.split()}
+    on_host = NoDump("where GE runs it on the host as a data-flow operator, it is not dumped", certain=False)
+    output = NoDump("it usually has no task; its values are the outputs of its producers", certain=False)
+    return {**found, "Concat": on_host, "Split": on_host, "NetOutput": output}
+
+
+_NEVER_DUMPED = _reasons()
+
+
+def why_no_dump(node: Node) -> Optional[NoDump]:
+    """Why this operator will produce no dump, None when it can.
+
+    Operators in a branch that is not taken produce none either; the graph does not tell those.
+    """
+    if node.dumped_without_task:
+        return None
+    if node.no_task:
+        return NoDump("GE marked it `_no_task`: no task for it is sent to the device")
+    return _NEVER_DUMPED.get(node.type)
+
+
+def read_graph(path: _Path) -> Iterator[Node]:
+    """Read the operators one by one, in file order.
+
+    Raises DumpNotFound, and CorruptDump where the text is not a graph or is cut off: the operators before
+    that place have been given then.
+    """
+    with _mapped(path) as data:
+        yield from GraphText(path, data).nodes()
+
+
+def graph_name(path: _Path) -> str:
+    """The name of the first graph, which also names the directory of its dump. Reads no further than that.
+
+    Raises as `read_graph`.
+    """
+    with _mapped(path) as data:
+        parser = GraphText(path, data)
+        for _ in parser.nodes(until_named=True):
+            break
+        return parser.graph
+
+
+def build_graphs(directory: _Path) -> list[Path]:
+    """The `ge_proto_*_Build.txt` files below a directory, in the order they were written."""
+    found = []
+    for parent, _, names in os.walk(directory):
+        found += [Path(parent, name) for name in names if name.startswith("ge_proto_") and name.endswith(_BUILD_SUFFIX)]
+    return sorted(found, key=lambda path: (path.parent, _number(path.name), path.name))
+
+
+def find_computational(paths: Iterable[_Path], names: Iterable[str] = ()) -> list[Path]:
+    """Of several graphs those that compute: the two methods of the TensorFlow document on dump data.
+
+    Without names those whose text holds `Iterator`, the data pipeline of training; with names (of operators
+    in the user's model) those whose text holds all of these. Raises DumpNotFound, ReadError.
+    """
+    wanted = [escape(name) for name in names] or [_PIPELINE]
+    return [Path(path) for path in paths if _contains_all(path, wanted)]
+
+
+def find_model_folders(root: _Path, name: str) -> list[Path]:
+    """The directories below a dump that hold what the graph of this name dumped."""
+    folder = sanitize(name)
+    found = []
+    for parent, directories, _ in os.walk(root):
+        if folder in directories:
+            found.append(Path(parent, folder))
+            directories.remove(folder)
+    return sorted(found)
+
+
+def _contains_all(path: _Path, wanted: list[bytes]) -> bool:
+    try:
+        with _mapped(path) as data:
+            return all(data.find(text) >= 0 for text in wanted)
+    except CorruptDump:  # an empty file: GE was stopped before it wrote this graph
+        return False
+
+
+def _number(name: str) -> int:
+    digits = name[len("ge_proto_") :].partition("_")[0]
+    return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 20 else 0
+
+
+def _mapped(path: _Path) -> mmap.mmap:
+    try:
+        # Without O_NONBLOCK a named pipe would hang here.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise DumpNotFound("no such file", path=path, hint="dump graphs with DUMP_GE_GRAPH=2") from None
+    except (OSError, ValueError) as error:
+        raise ReadError(f"cannot be opened: {getattr(error, 'strerror', None) or error}", path=path) from None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise ReadError("not a regular file", path=path, hint="give a ge_proto_*.txt file")
+        if not found.st_size:
+            raise CorruptDump("an empty file is no graph", path=path, offset=0)
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise ReadError(f"cannot be mapped: {error.strerror}", path=path) from None
+    finally:
+        os.close(descriptor)

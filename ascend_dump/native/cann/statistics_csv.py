@@ -1,0 +1,303 @@
+"""Statistics files: one CSV beside where the tensors of an operator would have been dumped.
+
+Two programs write them. The device's CPU computes and prints (aicpu_schedule dump_task): 13 columns, numbers
+with six significant digits, seven empty fields where it cannot compute. The AI Core path is printed by the
+host (adump adx_dump_record): the same columns when the six default statistics are asked for, otherwise `Count`
+directly after `Shape` and only the chosen ones, with `l2norm` in lower case and `NA` where it failed; a header
+may be repeated within the file.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Optional, Union
+
+from ascend_dump._errors import ReadError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ascend_dump.native.cann.dump_file import Tensor
+
+__all__ = [
+    "HEADER",
+    "StatisticsRow",
+    "format_row",
+    "format_statistics",
+    "format_tensor",
+    "parse_statistics",
+    "read_statistics",
+]
+
+HEADER = (
+    "Input/Output,Index,Data Size,Data Type,Format,Shape,"
+    "Max Value,Min Value,Avg Value,Count,Nan Count,Negative Inf Count,Positive Inf Count"
+)
+_FIELD_OF = {
+    "index": "position",
+    "data size": "size",
+    "data type": "dtype",
+    "format": "format",
+    "shape": "shape",
+    "max value": "max",
+    "min value": "min",
+    "avg value": "avg",
+    "count": "count",
+    "nan count": "nan",
+    "negative inf count": "neginf",
+    "positive inf count": "posinf",
+    "l2norm": "l2norm",
+}
+_COUNTS = ("size", "count", "nan", "neginf", "posinf")
+_VALUES = ("max", "min", "avg", "l2norm")
+#: What the writers print for a type or format they do not know.
+_UNKNOWN = ("", "-", "UNKNOW", "UNKNOWN", "NA")
+#: Spellings of the host's table that differ from the device's.
+_FORMATS = {"DHWCH": "DHWCN", "NYUV": "YUV", "NYUV_A": "YUV_A"}
+_FLOATING = ("FLOAT", "DOUBLE", "BF16", "HIFLOAT")
+#: The device's CPU computes FLOAT to DOUBLE, and knows the names up to DUAL and RESERVED.
+_COMPUTED = range(1, 13)
+_LAST_TYPE, _LAST_FORMAT = 25, 40
+#: More than either writer prints for one number or shape.
+_LONGEST_NUMBER = 40
+_LONGEST_SHAPE = 1024
+
+Number = Union[int, float]
+
+
+class StatisticsRow(NamedTuple):
+    """One tensor. None where the file does not say.
+
+    dtype, format  CANN's names without `DT_`
+    shape          () where the writer printed no dimensions and one element
+    failed         the device could not compute the statistics of this tensor
+    problem        why the line cannot be used; the other fields mean nothing then
+    """
+
+    line: int
+    io: str = "output"
+    position: int = 0
+    size: Optional[int] = None
+    dtype: Optional[str] = None
+    format: Optional[str] = None
+    shape: Optional[tuple[int, ...]] = None
+    max: Optional[Number] = None
+    min: Optional[Number] = None
+    avg: Optional[float] = None
+    l2norm: Optional[float] = None
+    elements: Optional[int] = None
+    nan: Optional[int] = None
+    neginf: Optional[int] = None
+    posinf: Optional[int] = None
+    failed: bool = False
+    problem: str = ""
+
+
+def read_statistics(path: Union[str, os.PathLike[str]]) -> Iterator[StatisticsRow]:
+    """Read a statistics file row by row. Raises ReadError when it cannot be opened."""
+    try:
+        # Opening a pipe would wait for its writer, reading a device would never end.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise ReadError("not a regular file", path=path)
+        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
+            yield from parse_statistics(file)
+    except OSError as error:
+        raise ReadError(f"cannot be read: {error.strerror}", path=path) from None
+
+
+def parse_statistics(lines: Iterable[str]) -> Iterator[StatisticsRow]:
+    """Read the lines of a statistics file of either writer; a row that cannot be used carries a `problem`.
+
+    A text that does not begin like a statistics file gives one row with a problem and ends there.
+    """
+    columns = _columns(HEADER)
+    for number, line in enumerate(lines, 1):
+        line = line.rstrip("\r\n")
+        if not line.strip():
+            continue
+        kind = line[: line.find(",")].strip().lower()
+        if kind == "input/output":
+            columns = _columns(line)
+        elif kind in ("input", "output"):
+            yield _parse_row(number, kind, line, columns)
+        else:
+            yield StatisticsRow(number, problem="neither a header nor a row of an input or output")
+            if number == 1:
+                return
+
+
+def format_statistics(array: np.ndarray) -> tuple[str, ...]:
+    """The texts of max, min, avg, count, nan, neginf, posinf as the device's CPU prints them.
+
+    Max and min begin with the first element and compare with > and <: a NaN in front stays, others are passed
+    over. The mean is -inf or inf as soon as infinities of one sign occur, whatever else there is.
+    """
+    import numpy as np
+
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if flat.dtype.kind != "f":
+        numbers = (int(flat.max()), int(flat.min()))
+        return (*map(str, numbers), f"{float(flat.mean(dtype='f8')):g}", str(flat.size), "0", "0", "0")
+    wide = flat.astype("f8")
+    nan = np.isnan(wide)
+    nans, posinf, neginf = int(nan.sum()), int((wide == math.inf).sum()), int((wide == -math.inf).sum())
+    if nan[0]:
+        highest = lowest = wide[0]
+    else:
+        # argmax gives the first of equals, so that -0 and 0 keep their order.
+        highest = wide[np.argmax(np.where(nan, -math.inf, wide))]
+        lowest = wide[np.argmin(np.where(nan, math.inf, wide))]
+    mean = _mean(wide, nan, posinf, neginf)
+    return (_print(highest), _print(lowest), mean, str(flat.size), str(nans), str(neginf), str(posinf))
+
+
+def format_tensor(tensor: Tensor, payload: Optional[Union[bytes, np.ndarray]]) -> str:
+    """The line of one tensor as the device's CPU prints it: over the whole payload, padding included.
+
+    payload: None for a null address, which leaves the statistics empty as a type it does not support does.
+    """
+    import numpy as np
+
+    from ascend_dump.native.cann.dtypes import data_type
+    from ascend_dump.native.cann.formats import format_name
+
+    kind = data_type(tensor.data_type)
+    statistics = None
+    if payload is not None and tensor.data_type in _COMPUTED:
+        raw = np.frombuffer(payload, np.uint8)
+        values = raw[: raw.size // (kind.bits // 8) * (kind.bits // 8)].view(kind.numpy)
+        statistics = format_statistics(values) if values.size else None
+    return format_row(
+        tensor.io,
+        tensor.index,
+        tensor.size,
+        f"DT_{kind.name}" if tensor.data_type <= _LAST_TYPE else "-",
+        format_name(tensor.format) if tensor.format <= _LAST_FORMAT else "-",
+        tensor.shape,
+        statistics,
+    )
+
+
+def format_row(
+    io: str,
+    position: int,
+    size: int,
+    dtype: str,
+    format: str,
+    shape: Sequence[int],
+    statistics: Optional[Sequence[str]],
+) -> str:
+    """One line as the device's CPU prints it; statistics is None where it cannot compute them.
+
+    dtype and format: CANN's names, `-` where its tables end (after DUAL and RESERVED).
+    """
+    dims = "x".join(map(str, shape)) if shape else "-"
+    values = ",".join(statistics) if statistics is not None else "," * 6
+    kind = "Input" if io == "input" else "Output"
+    return f"{kind},{position},{size},{dtype},{format},{dims},{values}\n"
+
+
+def _columns(header: str) -> list[str]:
+    return [_FIELD_OF.get(name.strip().lower(), "") for name in header.split(",")]
+
+
+def _parse_row(number: int, io: str, line: str, columns: list[str]) -> StatisticsRow:
+    texts = line.split(",")
+    if len(texts) != len(columns):
+        return StatisticsRow(number, problem=f"{len(texts)} fields, but the header has {len(columns)}")
+    said = {name: text.strip() for name, text in zip(columns, texts) if name}
+    try:
+        counts = {name: _whole(said.get(name, "")) for name in _COUNTS}
+        values = {name: _number(said.get(name, "")) for name in _VALUES}
+        position = _whole(said.get("position", ""))
+        shape = _shape(said.get("shape", ""), counts["count"])
+    except ValueError as error:
+        return StatisticsRow(number, problem=str(error))
+    dtype = _known(said.get("dtype", ""), "DT_")
+    layout = _known(said.get("format", ""), "FORMAT_")
+    if dtype is not None and dtype.startswith(_FLOATING):
+        values = {name: None if value is None else float(value) for name, value in values.items()}
+    return StatisticsRow(
+        number,
+        io,
+        position or 0,
+        counts["size"],
+        dtype,
+        layout if layout is None else _FORMATS.get(layout, layout),
+        shape,
+        values["max"],
+        values["min"],
+        values["avg"],
+        values["l2norm"],
+        counts["count"],
+        counts["nan"],
+        counts["neginf"],
+        counts["posinf"],
+        failed=all(value is None for value in values.values())
+        and all(counts[name] is None for name in ("nan", "neginf", "posinf")),
+    )
+
+
+def _known(text: str, prefix: str) -> Optional[str]:
+    if text in _UNKNOWN:
+        return None
+    return text[len(prefix) :] if text.startswith(prefix) else text
+
+
+def _whole(text: str) -> Optional[int]:
+    if text in _UNKNOWN:
+        return None
+    if not (len(text) <= _LONGEST_NUMBER and text.isdecimal() and text.isascii()):
+        raise ValueError(f"{text[:_LONGEST_NUMBER]!r} is not a count")
+    return int(text)
+
+
+def _number(text: str) -> Optional[Number]:
+    if text in _UNKNOWN:
+        return None
+    if len(text) > _LONGEST_NUMBER or "_" in text:
+        raise ValueError(f"{text[:_LONGEST_NUMBER]!r} is not a number")
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number") from None
+
+
+def _shape(text: str, count: Optional[int]) -> Optional[tuple[int, ...]]:
+    if text in _UNKNOWN:
+        return () if count in (None, 1) else None
+    if len(text) > _LONGEST_SHAPE:
+        raise ValueError("a shape of absurd length")
+    dims = tuple(_whole(dim) for dim in text.split("x"))
+    if None in dims:
+        raise ValueError(f"{text[:_LONGEST_NUMBER]!r} is not a shape")
+    return tuple(dim for dim in dims if dim is not None)
+
+
+def _mean(wide: np.ndarray, nan: np.ndarray, posinf: int, neginf: int) -> str:
+    import numpy as np
+
+    if posinf and neginf:
+        # A NaN keeps its sign; inf - inf has the sign bit set where these texts were taken (x86).
+        both = max(int(np.argmax(wide == math.inf)), int(np.argmax(wide == -math.inf)))
+        return _print(wide[np.argmax(nan)]) if nan[:both].any() else "-nan"
+    if posinf or neginf:
+        return "inf" if posinf else "-inf"
+    if nan.any():
+        return _print(wide[np.argmax(nan)])
+    with np.errstate(over="ignore"):
+        total = float(wide.sum())
+    return f"{total / wide.size if math.isfinite(total) else float((wide / wide.size).sum()):g}"
+
+
+def _print(value: np.floating) -> str:
+    """A C++ stream's text of a number, which shows the sign of a NaN."""
+    number = float(value)
+    return "-nan" if math.isnan(number) and math.copysign(1, number) < 0 else f"{number:g}"

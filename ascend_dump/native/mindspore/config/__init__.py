@@ -1,0 +1,1 @@
+"""MindSpore's dump JSON: built, parsed and checked."""

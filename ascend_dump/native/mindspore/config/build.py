@@ -1,0 +1,273 @@
+"""Turn a DumpRequest into MindSpore's dump JSON.
+
+What a request may add through `options` is in `OPTIONS`. What MindSpore cannot do raises; what it would accept
+without doing is left in for `check_mindspore_config` to tell. `ranks` and `max_bytes` are not decided here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Optional
+
+from ascend_dump._errors import ConfigError, NotSupported
+from ascend_dump._patterns import text_matcher
+from ascend_dump.native.mindspore.config.settings import HOST_STATISTICS
+from ascend_dump.native.mindspore.runtime import RUNTIMES, Runtime
+
+if TYPE_CHECKING:
+    from ascend_dump._request import DumpRequest
+
+__all__ = ["OPTIONS", "mindspore_config"]
+
+#: What `DumpRequest.options` may hold for MindSpore.
+OPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "on": f"where it runs: {', '.join(RUNTIMES)}",
+        "set_dump": "True: dump only what mindspore.set_dump marks, on Ascend",
+        "devices": "device ids that dump; 0 to 7 when left out",
+        "sync": "False: asynchronous dump on Ascend (e2e_dump_settings.enable)",
+        "trans_flag": "False: keep the layout of the device instead of NCHW",
+        "stat_calc_mode": "host or device: where statistics are computed",
+        "device_stat_precision_mode": "high or low",
+        "sample_num": "dump only this many elements of each tensor",
+        "save_kernel_args": "True: save the arguments that operators were created with",
+        "overflow_number": "for scene='overflow': stop after this many; 0 is no limit",
+        "initial_iteration": "the number of the first iteration, since MindSpore 2.10",
+        "statistic_category": "statistics in MindSpore's own words, instead of stats=",
+        "file_format": "npy or bin, for jit_level O2 up to MindSpore 2.5",
+    }
+)
+
+STATISTICS = {
+    "max": "max",
+    "min": "min",
+    "mean": "avg",
+    "l2norm": "l2norm",
+    "nan": "nan count",
+    "posinf": "positive inf count",
+    "neginf": "negative inf count",
+    "zero": "zero count",
+}
+_ON_DEVICE = ("max", "min", "avg", "l2norm")
+_DEFAULT_STATISTICS = ("max", "min", "l2norm")
+_MODES = {"all": 0, "input": 1, "output": 2}
+_DATA = {"tensor": "tensor", "stats": "statistic", "full": "full"}
+_SCENES = {None: 0, "overflow": 3, "exception": 4}
+#: Characters with a meaning in regular expressions; a backslash before them would not survive.
+_SPECIAL = set("^$.*+?()[]{}|")
+_E2E_OPTIONS = ("stat_calc_mode", "device_stat_precision_mode", "sample_num", "save_kernel_args", "trans_flag", "sync")
+
+
+def mindspore_config(
+    request: DumpRequest,
+    *,
+    names: Optional[Iterable[str]] = None,
+    runtime: Optional[Runtime] = None,
+    known_options: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Build the content of a dump JSON.
+
+    names: full names of the operators, against which patterns in `layers` are held; without them they become
+    MindSpore's own expressions. runtime: wins over `options['on']`. Raises ConfigError and NotSupported.
+    """
+    options = _options(request, known_options)
+    where = runtime or Runtime.named(str(options.get("on", "ascend")))
+    _refuse(request, where)
+    layers = _kernels(request.layers, None if names is None else list(names))
+    common: dict[str, Any] = {
+        "op_debug_mode": _SCENES[request.scene],
+        "dump_mode": _dump_mode(layers, options, where),
+        "path": os.fspath(request.path),
+        "net_name": request.models[0] if request.models else "Net",
+        "iteration": request.steps.to_mindspore(),
+        "saved_data": _DATA[request.data],
+        "input_output": _MODES[request.mode],
+        "kernels": layers,
+        "support_device": _devices(options),
+        "statistic_category": _statistics(request, options),
+    }
+    if "overflow_number" in options:
+        if request.scene != "overflow":
+            raise ConfigError(
+                "options['overflow_number'] was given without scene='overflow', and MindSpore refuses that",
+                hint="set scene='overflow' or leave it out",
+                code="AD270",
+            )
+        common["overflow_number"] = _number(options, "overflow_number")
+    if "initial_iteration" in options:
+        common["initial_iteration"] = _number(options, "initial_iteration")
+    if where.ge:
+        common["file_format"] = _choice(options, "file_format", ("npy", "bin"), "npy")
+        return {"common_dump_settings": common}
+    return {"common_dump_settings": common, "e2e_dump_settings": _e2e(options, where)}
+
+
+def _options(request: DumpRequest, known: Iterable[str]) -> Mapping[str, Any]:
+    for name in request.options:
+        if name not in OPTIONS and name not in set(known):
+            raise ConfigError(f"options: {name!r} is unknown", hint=f"known: {', '.join(OPTIONS)}")
+    return request.options
+
+
+def _refuse(request: DumpRequest, where: Runtime) -> None:
+    asked = {
+        "scene='watch'": request.scene == "watch",
+        "quant=True": request.quant,
+        f"level={request.level!r}": request.level != "all",
+    }
+    for what, given in asked.items():
+        if given:
+            raise NotSupported(f"MindSpore has no {what}", hint="leave it out; it is for CANN's own dump")
+    if len(request.models) > 1:
+        raise NotSupported(
+            f"MindSpore takes one net_name, models= has {len(request.models)}",
+            hint="give one name; it only names the directory of the dump",
+        )
+    if where.ge:
+        given_options = [name for name in _E2E_OPTIONS if name in request.options]
+        if given_options:
+            raise NotSupported(
+                f"options[{given_options[0]!r}] is for jit_level O0 and O1", hint="leave it out with jit_level O2"
+            )
+    elif "file_format" in request.options:
+        raise NotSupported(
+            "options['file_format'] is for jit_level O2 up to MindSpore 2.5", hint="leave it out; files are npy"
+        )
+
+
+def _dump_mode(layers: list[str], options: Mapping[str, Any], where: Runtime) -> int:
+    if not _flag(options, "set_dump", False):
+        return 1 if layers else 0
+    if layers:
+        raise ConfigError("options['set_dump'] and layers= exclude each other", hint="keep one of them")
+    if where.device != "Ascend":
+        raise NotSupported(
+            f"mindspore.set_dump selects nothing on {where.device}, and MindSpore refuses dump_mode 2 there",
+            hint="select operators with layers=",
+        )
+    return 2
+
+
+def _kernels(layers: Iterable[str], known: Optional[list[str]]) -> list[str]:
+    found = []
+    for text in layers:
+        pattern = text.startswith("re:") or re.search(r"[*?]|\[.*\]", text) is not None
+        native = text if not pattern or text.startswith("name-regex(") else f"name-regex({_expression(text)})"
+        if pattern and known is not None and not any(map(text_matcher(text), known)):
+            raise ConfigError(f"layers={text!r} matches no operator of the graph", hint="see `ascend-dump ops`")
+        if " " in native or '"' in native:
+            raise NotSupported(
+                f"layers={text!r}: MindSpore removes blanks and quotes", hint="write . for any character"
+            )
+        found.append(native)
+    return found
+
+
+def _expression(pattern: str) -> str:
+    """A glob, or what follows `re:`, as an expression that must match the whole name and has no backslash."""
+    if pattern.startswith("re:"):
+        text_matcher(pattern)
+        body = pattern[3:]
+        if "\\" in body:
+            raise NotSupported(
+                f"layers={pattern!r}: MindSpore doubles a backslash, so that it never matches",
+                hint="write [0-9] for \\d and [.] for \\.",
+            )
+        return f".*(?:{body}).*"
+    out, at = "", 0
+    while at < len(pattern):
+        char = pattern[at]
+        end = pattern.find("]", at + 2) if char == "[" else -1
+        if end > 0:
+            inner = pattern[at + 1 : end]
+            out += f"[^{inner[1:]}]" if inner.startswith("!") else f"[{inner}]"
+            at = end
+        elif char in "*?":
+            out += ".*" if char == "*" else "."
+        elif char == "\\":
+            raise NotSupported(f"layers={pattern!r}: no name holds a backslash", hint="write * or ?")
+        else:
+            out += "." if char in "^]" else f"[{char}]" if char in _SPECIAL else char
+        at += 1
+    return out
+
+
+def _statistics(request: DumpRequest, options: Mapping[str, Any]) -> list[str]:
+    if "statistic_category" in options:
+        given = options["statistic_category"]
+        found = [given] if isinstance(given, str) else list(given)
+        wrong = [name for name in found if name not in HOST_STATISTICS]
+        if wrong:
+            raise ConfigError(
+                f"options['statistic_category']: {wrong[0]!r} is none of MindSpore's",
+                hint=f"give some of {', '.join(HOST_STATISTICS)}",
+            )
+        return found
+    if request.stats:
+        return [_statistic(name) for name in request.stats]
+    if request.data == "tensor":
+        return list(_DEFAULT_STATISTICS)
+    if options.get("stat_calc_mode") == "device":
+        return list(_ON_DEVICE)
+    return [*STATISTICS.values(), "count", "negative zero count", "positive zero count"]
+
+
+def _statistic(name: str) -> str:
+    if name in STATISTICS:
+        return STATISTICS[name]
+    raise NotSupported(
+        f"MindSpore does not count {name}: its 'negative zero count' and 'positive zero count' are those of elements "
+        "below and above zero",
+        hint="dump tensors and compute the statistic when reading, or use options['statistic_category']",
+    )
+
+
+def _devices(options: Mapping[str, Any]) -> list[int]:
+    given = options.get("devices", range(8))
+    found = [given] if isinstance(given, int) else given
+    if isinstance(found, (str, bytes)) or not all(isinstance(one, int) and one >= 0 for one in found):
+        raise ConfigError(f"options['devices']={given!r}: expected device ids", hint="such as [0, 1]")
+    return list(found)
+
+
+def _e2e(options: Mapping[str, Any], where: Runtime) -> dict[str, Any]:
+    block: dict[str, Any] = {
+        "enable": _flag(options, "sync", True),
+        "trans_flag": _flag(options, "trans_flag", True),
+    }
+    if where.device == "Ascend" or "stat_calc_mode" in options:
+        block["stat_calc_mode"] = _choice(options, "stat_calc_mode", ("host", "device"), "host")
+    if "device_stat_precision_mode" in options:
+        block["device_stat_precision_mode"] = _choice(options, "device_stat_precision_mode", ("high", "low"), "high")
+    if "sample_num" in options:
+        number = _number(options, "sample_num")
+        if not number:
+            raise ConfigError("options['sample_num']=0: expected at least 1", hint="leave it out to dump all elements")
+        block.update(sample_mode=1, sample_num=number)
+    if "save_kernel_args" in options:
+        block["save_kernel_args"] = _flag(options, "save_kernel_args", False)
+    return block
+
+
+def _flag(options: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = options.get(name, default)
+    if value is True or value is False:
+        return bool(value)
+    raise ConfigError(f"options[{name!r}]={value!r}: expected True or False", hint=OPTIONS[name])
+
+
+def _choice(options: Mapping[str, Any], name: str, words: tuple[str, ...], default: str) -> str:
+    value = options.get(name, default)
+    if value in words:
+        return str(value)
+    raise ConfigError(f"options[{name!r}]={value!r}: expected {' or '.join(words)}", hint=OPTIONS[name])
+
+
+def _number(options: Mapping[str, Any], name: str) -> int:
+    value = options[name]
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigError(f"options[{name!r}]={value!r}: expected a number of 0 or more", hint=OPTIONS[name])
+    return value

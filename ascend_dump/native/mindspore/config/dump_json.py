@@ -1,0 +1,84 @@
+"""Read a dump JSON as MindSpore's parser does: the same order, the same words, the same silence.
+
+The order: the block `e2e_dump_settings`, then which keys of `common_dump_settings` are there, then their values.
+The first thing that is wrong is the whole answer of MindSpore; `Reading.refusals` lists what would come after it
+too. Unknown keys are ignored, and so is whatever follows the JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from ascend_dump.native.mindspore.config._parser import Parser
+from ascend_dump.native.mindspore.config.settings import Reading, Refusal, Settings
+from ascend_dump.native.mindspore.runtime import Runtime
+
+__all__ = ["CONFIG_VARIABLE", "read_file", "read_text"]
+
+CONFIG_VARIABLE = "MINDSPORE_DUMP_CONFIG"
+
+#: More than this is no configuration; MindSpore itself has no limit.
+_MOST_BYTES = 10 * 1024 * 1024
+
+
+def read_file(path: str, *, runtime: Optional[Runtime] = None, env: Optional[Mapping[str, str]] = None) -> Reading:
+    """Read the file that MINDSPORE_DUMP_CONFIG names. An empty path means no dump: ask before."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return _refused("Get dump config file failed")
+    if stat.S_ISDIR(status.st_mode):
+        return _refused(f"Invalid json file name:{os.path.realpath(path)}")
+    suffix = os.path.splitext(path)[1]
+    if suffix != ".json":
+        return _refused(f"[DataDump] dump config file suffix only supports json! But got:{suffix}")
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
+        return _refused(f"Invalid json file name:{path}")
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_MOST_BYTES)
+    except OSError:
+        return _refused(f"Open file failed, file: {path}")
+    return read_text(text, runtime=runtime, env=env)
+
+
+def read_text(text: bytes, *, runtime: Optional[Runtime] = None, env: Optional[Mapping[str, str]] = None) -> Reading:
+    """Read the content of a dump JSON. runtime: Ascend O0/O1 when left out. env: this process's when left out."""
+    try:
+        value = _decode(text)
+    except ValueError as error:
+        return _refused(f"Parse dump json failed, error:[json.exception.parse_error.101] parse error {error}")
+    return Parser(value, runtime or Runtime(), os.environ if env is None else env).read()
+
+
+def _refused(message: str) -> Reading:
+    return Reading(Settings(), (Refusal(message),))
+
+
+def _decode(data: bytes) -> Any:
+    if data.startswith(b"\xef\xbb\xbf"):
+        data = data[3:]
+    data = data.lstrip(b" \t\r\n")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        # What follows the object is not read, whatever it is.
+        text = data[: error.start].decode("utf-8")
+    if not text or text.startswith("\0"):
+        reason = "attempting to parse an empty input; check that your input string or stream contains the expected JSON"
+        raise ValueError(f"at line 1, column 1: {reason}")
+    decoder = json.JSONDecoder(parse_constant=_no_constant)
+    try:
+        return decoder.raw_decode(text)[0]
+    except json.JSONDecodeError as error:
+        raise ValueError(f"at line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except RecursionError:
+        raise ValueError("at line 1, column 1: it nests too deep") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise json.JSONDecodeError(f"{name} is not JSON", name, 0)

@@ -1,0 +1,218 @@
+"""What MindSpore tells about a graph beside its tensors: the `.ir` text and the order of execution.
+
+    graphs/ms_output_trace_code_graph_{id}.ir             full names, and the lines of the program they come from
+    execution_order/ms_execution_order_graph_{id}.csv     one full name a line, in the order they run
+
+Two spellings of the `.ir`: `# Fullname with scope: (…)` with `# In file f.py:10~12, 4~36/…` (2.10), and
+`: full_name_with_scope: (…)` with `# In file f.py(175)/…` (older).
+
+The number after `-op` counts on over all graphs of a process in names of files, and may begin anew in these texts,
+so an operator is found by its place among those that differ in the number only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from ascend_dump._errors import ReadError
+from ascend_dump.native.mindspore.names import written
+
+__all__ = [
+    "Graph",
+    "Operator",
+    "has_complex",
+    "module_of",
+    "numbers_of",
+    "parse_ir",
+    "parse_order",
+    "phase_of",
+    "read_graph",
+    "read_ir",
+]
+
+_NAME = re.compile(r"(?:Fullname with scope|full_name_with_scope): \((.*)\)\s*$")
+_SOURCE = re.compile(r"# In file (.+?)(?::(\d+)(?:~\d+)?,|\((\d+)\))")
+_PARAMETER = re.compile(r"%para\d+_(.+?):\s")
+_NUMBER = re.compile(r"(.*-op)(\d{1,9})", re.DOTALL)
+_ORDER_HEADER = "NodeExecutionOrder-FullNameWithScope"
+#: A line of a graph with thousands of inputs is long, one of a hostile file has no end.
+_LONGEST_LINE = 1 << 20
+_LIBRARY = ("/site-packages/mindspore/", "/dist-packages/mindspore/")
+
+
+class Operator(NamedTuple):
+    """name: with its scope. position: in the order of execution, None where it does not run or is not told.
+
+    stack: `file:line` of the program, the outermost first.
+    """
+
+    name: str
+    position: Optional[int] = None
+    stack: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> Optional[str]:
+        """The line of the user's program: the innermost that is not MindSpore's own."""
+        own = [line for line in self.stack if not any(part in line for part in _LIBRARY)]
+        return (own or self.stack)[-1] if self.stack else None
+
+
+class Graph:
+    """The operators of one graph. Names in files are found by `find`."""
+
+    def __init__(self, operators: Iterable[Operator], parameters: Iterable[str] = ()) -> None:
+        self.operators = {operator.name: operator for operator in operators}
+        self._parameters: dict[str, Optional[str]] = {}
+        for name in parameters:
+            self._parameters[written(name)] = None if written(name) in self._parameters else name
+        self._by_stem: dict[str, dict[str, list[int]]] = {}
+        for name in self.operators:
+            stem, number = _split(name)
+            self._by_stem.setdefault(written(stem), {}).setdefault(stem, []).append(number)
+
+    def parameter(self, name: str) -> str:
+        """The name of a parameter as the program has it, the given one where it is not known."""
+        return self._parameters.get(name) or name
+
+    def find(self, name: str, siblings: Mapping[str, Sequence[int]]) -> Optional[tuple[str, Operator]]:
+        """The full name, with the number it has in the file name, and the operator of the graph.
+
+        siblings: all op names of the directory, as `numbers_of` gives them. None where it cannot be told which
+        operator it is.
+        """
+        stem, number = _split(name)
+        candidates = self._by_stem.get(stem)
+        if candidates is None or len(candidates) != 1:
+            return None
+        [(full, numbers)] = candidates.items()
+        numbers = sorted(numbers)
+        there = siblings.get(stem, (number,))
+        if set(there) <= set(numbers):
+            chosen = number
+        elif len(there) == len(numbers):
+            chosen = numbers[there.index(number)]
+        elif len(numbers) == 1:
+            chosen = numbers[0]
+        else:
+            return None
+        return _join(full, number), self.operators[_join(full, chosen)]
+
+
+def numbers_of(names: Iterable[str]) -> dict[str, list[int]]:
+    """What stands before the numbers -> the numbers, rising."""
+    found: dict[str, set[int]] = {}
+    for name in names:
+        stem, number = _split(name)
+        found.setdefault(stem, set()).add(number)
+    return {stem: sorted(numbers) for stem, numbers in found.items()}
+
+
+def read_graph(rank_directory: Path, graph: int) -> Graph:
+    """The graph of this id. What is not there or cannot be read is left out: it only adds to the tensors."""
+    ir = rank_directory / "graphs" / f"ms_output_trace_code_graph_{graph}.ir"
+    order = rank_directory / "execution_order" / f"ms_execution_order_graph_{graph}.csv"
+    return _read(ir, _stamp(ir), order, _stamp(order))
+
+
+def read_ir(path: Path) -> list[str]:
+    """The full names in one `.ir` text. Raises ReadError when it cannot be read or holds none."""
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise ReadError(f"cannot be read: {error.strerror}", path=path) from None
+    names = [operator.name for operator in parse_ir(_lines(path))[0]]
+    if not names:
+        raise ReadError("it names no operator", path=path, hint="give an .ir text of MindSpore")
+    return names
+
+
+def has_complex(path: Path) -> bool:
+    """Whether a tensor in this `.ir` text is complex."""
+    return any("[Complex64]" in line or "[Complex128]" in line for line in _lines(path))
+
+
+@lru_cache(maxsize=32)
+def _read(ir: Path, ir_stamp: object, order: Path, order_stamp: object) -> Graph:
+    positions = {} if order_stamp is None else parse_order(_lines(order))
+    operators, parameters = ([], []) if ir_stamp is None else parse_ir(_lines(ir))
+    known = {operator.name: operator for operator in operators}
+    for name, position in positions.items():
+        known[name] = known.get(name, Operator(name))._replace(position=position)
+    return Graph(known.values(), parameters)
+
+
+def _stamp(path: Path) -> Optional[tuple[int, int]]:
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return (status.st_mtime_ns, status.st_size) if stat.S_ISREG(status.st_mode) else None
+
+
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
+            yield from iter(lambda: file.readline(_LONGEST_LINE), "")
+    except OSError:
+        return
+
+
+def parse_order(lines: Iterable[str]) -> dict[str, int]:
+    """Full name -> position. An operator that stands there twice keeps its first one."""
+    names = (line.strip() for line in lines)
+    found: dict[str, int] = {}
+    for position, name in enumerate(name for name in names if name and name != _ORDER_HEADER):
+        found.setdefault(name, position)
+    return found
+
+
+def parse_ir(lines: Iterable[str]) -> tuple[list[Operator], list[str]]:
+    """The operators and the names of the parameters of an `.ir` text."""
+    operators: list[Operator] = []
+    parameters: list[str] = []
+    for line in lines:
+        name = _NAME.search(line) if "cope: (" in line else None
+        if name is not None:
+            operators.append(Operator(name[1]))
+        elif "# In file " in line:
+            place = _SOURCE.search(line)
+            if place is not None and operators:
+                last = operators[-1]
+                operators[-1] = last._replace(stack=(*last.stack, f"{place[1]}:{place[2] or place[3]}"))
+        elif line.startswith("%para"):
+            parameter = _PARAMETER.match(line)
+            if parameter is not None:
+                parameters.append(parameter[1])
+    return operators, parameters
+
+
+def phase_of(full_name: str) -> Optional[str]:
+    """ "forward", "backward" or "other" (the optimizer), None where the scope does not tell."""
+    scope = full_name.split("/")
+    if scope[0].startswith("Gradients"):
+        return "backward"
+    if scope[0] != "Default":
+        return None
+    return "other" if any(level.startswith("optimizer-") for level in scope) else "forward"
+
+
+def module_of(full_name: str) -> Optional[str]:
+    """The path of the cell by its attributes: `Default/network-WithLossCell/_backbone-Net/fc-Dense/…`."""
+    levels = [level.partition("-")[0] for level in full_name.split("/")[:-1] if "-" in level]
+    return ".".join(levels) if levels else None
+
+
+def _split(name: str) -> tuple[str, int]:
+    found = _NUMBER.fullmatch(name)
+    return (found[1], int(found[2])) if found else (name, -1)
+
+
+def _join(stem: str, number: int) -> str:
+    return stem if number < 0 else f"{stem}{number}"

@@ -1,0 +1,1 @@
+"""What the TensorFlow adapter of CANN defines: the dump settings in a ConfigProto."""

@@ -1,0 +1,1 @@
+"""What torchair defines: its graphs as Python text."""

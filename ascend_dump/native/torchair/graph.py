@@ -1,0 +1,238 @@
+"""torchair's graphs as Python text, `dynamo_optimized_graph_{id}_rank_{r}_pid_{p}_ts_{time}.py`.
+
+`config.debug.graph_dump.type = "py"` writes them, before and after torchair's own passes. They link the nodes of
+PyTorch's graph, the operators of GE and the lines of the program:
+
+    # File "train.py", line 94, in forward    h = torch.relu(self.a(x))
+    ## FX Code: relu: torch.float32[5, 16]cpu = torch.ops.aten.relu.default(addmm: torch.float32[5, 16]cpu)
+    Relu_0 = ge.Relu(Add_0, node_name="Relu")
+
+Source: torchair 2.13, `_ge_concrete_graph/fx2ge_converter.py` and `ge/_ge_graph.py`. The text is parsed, never run.
+What it does not say:
+
+- The line of a program is written only where it comes for the first time; a node that comes from an earlier line, as
+  in the second of two equal layers, stands below another one. Once an operator that began an earlier line comes again,
+  the nodes are taken to follow that line as they did before, and have no `source` from the first one on that does not,
+  until the next line. So `source` may be wrong where a program runs lines of equal operators in a new order.
+- A node of PyTorch without a known line is not written; its GE operators stand below the node before.
+- An operator with several outputs has its name in those of its outputs only; constants stand within calls, unnamed.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple, Optional, Union
+
+from ascend_dump._errors import CorruptDump, DumpNotFound, ReadError
+from ascend_dump.native.cann.graph import Node
+
+__all__ = ["GraphFile", "GraphOp", "parse_graph_file", "read_torchair_graph"]
+
+_Path = Union[str, "os.PathLike[str]"]
+
+_FILE = re.compile(
+    r"dynamo_(original|optimized)_graph_(\d{1,9})_rank_(\d{1,9})_pid_(\d{1,10})_ts_(\d{20})\.py", re.ASCII
+)
+_BEGINNING = b"from torchair"
+_LINE = re.compile(r'# File "(.+?)", line (\d{1,9}), in ')
+_FX = re.compile(r"## FX Code: (\w+)(?:: .*?)? = (?:torch\.ops\.)?([\w.]+)\(")
+_STATEMENT = re.compile(r"\[?([\w, ]+)\]? = ge\.(\w+)\(")
+_NODE_NAME = re.compile(r'node_name="([^"]+)"\)$')
+_OUTPUT = re.compile(r"(.+)_(\d+)", re.ASCII)
+#: Constants stand in the line of their operator. Beyond the second limit its inputs are not looked for.
+_LONGEST_LINE, _LONGEST_PARSED = 64 << 20, 1 << 20
+
+
+class GraphFile(NamedTuple):
+    """What the name of a file says. kind: "original" or "optimized". time: UTC, YYYYmmddHHMMSS and microseconds."""
+
+    kind: str
+    id: int
+    rank: int
+    pid: int
+    time: str
+
+
+class GraphOp(NamedTuple):
+    """One GE operator, or one FX node that became none of its own (node.type is empty then).
+
+    node    name and type, as `layers=` and the dump have them
+    fx      the FX node it was made for, empty before the first one
+    target  what that node calls, such as `aten.addmm.default`
+    source  `file:line` of the program, empty where the text does not tell
+    """
+
+    node: Node
+    fx: str = ""
+    target: str = ""
+    source: str = ""
+
+
+_NO_NODE = GraphOp(Node("", "", (), ""))
+#: What the graph begins and ends with is made for no node.
+_EDGES = ("Data", "NetOutput")
+
+
+def parse_graph_file(name: str) -> Optional[GraphFile]:
+    """Read a file name, None when it is not one of torchair's graphs."""
+    match = _FILE.fullmatch(name)
+    return None if match is None else GraphFile(match[1], int(match[2]), int(match[3]), int(match[4]), match[5])
+
+
+def read_torchair_graph(path: _Path) -> Iterator[GraphOp]:
+    """Read the operators one by one, in file order.
+
+    Raises DumpNotFound, ReadError for what is no regular file, and CorruptDump where the text is no such graph.
+    """
+    name = parse_graph_file(Path(path).name)
+    with _open(path) as file:
+        reader = _Reader(path, "" if name is None else f"graph_{name.id}")
+        offset = 0
+        for raw in iter(lambda: file.readline(_LONGEST_LINE), b""):
+            if len(raw) >= _LONGEST_LINE:
+                raise CorruptDump("a line is too long for a graph", path=path, offset=offset)
+            yield from reader.line(raw)
+            offset += len(raw)
+        yield from reader.end(offset)
+
+
+class _Reader:
+    """Remembers which line and which node the text is at."""
+
+    def __init__(self, path: _Path, graph: str) -> None:
+        self._path = path
+        self._graph = graph
+        self._is_graph = False
+        self._lines = _Lines()
+        self._fx: Optional[GraphOp] = None
+        self._used = True
+        #: Variable -> `name:output`.
+        self._variables: dict[str, str] = {}
+
+    def line(self, raw: bytes) -> Iterator[GraphOp]:
+        if raw.startswith(_BEGINNING):
+            self._is_graph = True
+        text = raw.decode("utf-8", "replace").rstrip("\r\n")
+        if text.startswith("#"):
+            place = _LINE.match(text)
+            if place is not None:
+                self._lines.begin(f"{place[1]}:{place[2]}")
+                return
+            node = _FX.match(text)
+            if node is not None:
+                yield from self._unused()
+                self._begin_node(node[1], node[2])
+            return
+        match = _STATEMENT.match(text)
+        if match is not None:
+            yield self._operator(text, match)
+
+    def end(self, offset: int) -> Iterator[GraphOp]:
+        yield from self._unused()
+        if not self._is_graph:
+            raise CorruptDump("no graph of torchair in Python text", path=self._path, offset=offset)
+
+    def _begin_node(self, name: str, target: str) -> None:
+        self._fx = GraphOp(Node(name, "", (), self._graph), name, target, self._lines.of(target))
+        self._used = False
+
+    def _unused(self) -> Iterator[GraphOp]:
+        """The node before, when no operator was made for it: a view, or a scope."""
+        if not self._used and self._fx is not None:
+            yield self._fx
+        self._used = True
+
+    def _operator(self, text: str, match: re.Match[str]) -> GraphOp:
+        outputs = [one.strip() for one in match[1].split(",")]
+        named = _NODE_NAME.search(text)
+        name = _name_of_outputs(outputs) if named is None else named[1]
+        inputs = self._inputs(text)
+        for index, variable in enumerate(outputs):
+            self._variables[variable] = f"{name}:{index}"
+        self._used = True
+        fx = _NO_NODE if self._fx is None or match[2] in _EDGES else self._fx
+        node = Node(name, match[2], inputs, self._graph)
+        return GraphOp(node, fx.fx, fx.target, fx.source)
+
+    def _inputs(self, text: str) -> tuple[str, ...]:
+        """Outputs of other operators among the arguments, in order; what torchair cannot quote is left out."""
+        if len(text) > _LONGEST_PARSED:
+            return ()
+        try:
+            statement = ast.parse(text).body[0]
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return ()
+        call = statement.value if isinstance(statement, ast.Assign) else None
+        if not isinstance(call, ast.Call):
+            return ()
+        names = [node.id for argument in call.args for node in ast.walk(argument) if isinstance(node, ast.Name)]
+        return tuple(self._variables[one] for one in names if one in self._variables)
+
+
+class _Lines:
+    """Which line a node comes from, where only the first node of each new line tells it."""
+
+    def __init__(self) -> None:
+        self._line = ""
+        self._is_new = False
+        #: (line, target) of the nodes so far, None for one without a line.
+        self._past: list[Optional[tuple[str, str]]] = []
+        #: What the first node of a line calls -> the places of such nodes.
+        self._beginners: dict[str, list[int]] = {}
+        #: Where in the past the nodes are that come again; None in lines that are new, -1 where that is not known.
+        self._at: Optional[int] = None
+
+    def begin(self, line: str) -> None:
+        self._line, self._is_new = line, True
+
+    def of(self, target: str) -> str:
+        """The line of the next node, "" where it is not known."""
+        line = self._find(target)
+        self._past.append((line, target) if line else None)
+        return line
+
+    def _find(self, target: str) -> str:
+        if self._is_new:
+            self._beginners.setdefault(target, []).append(len(self._past))
+            self._is_new, self._at = False, None
+            return self._line
+        if self._at is None and target not in self._beginners:
+            return self._line
+        if self._at is not None and self._at >= 0:
+            then = self._past[self._at + 1]
+            if then is not None and then[1] == target:
+                self._at += 1
+                return then[0]
+        places = self._beginners.get(target, [])
+        self._at = places[0] if len(places) == 1 else -1
+        found = self._past[self._at] if self._at >= 0 else None
+        return "" if found is None else found[0]
+
+
+def _name_of_outputs(outputs: list[str]) -> str:
+    """`LayerNorm_1` for its outputs `LayerNorm_1_0, LayerNorm_1_1`; the variable itself where that is no such name."""
+    for index, variable in enumerate(outputs):
+        match = _OUTPUT.fullmatch(variable)
+        if match is not None and int(match[2]) == index:
+            return match[1]
+    return "NetOutput" if outputs == ["_"] else outputs[0]
+
+
+def _open(path: _Path) -> IO[bytes]:
+    try:
+        # Without O_NONBLOCK a named pipe would hang here.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        hint = 'dump graphs with config.debug.graph_dump.type = "py"'
+        raise DumpNotFound("no such file", path=path, hint=hint) from None
+    except (OSError, ValueError) as error:
+        raise ReadError(f"cannot be opened: {getattr(error, 'strerror', None) or error}", path=path) from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ReadError("not a regular file", path=path, hint="give a dynamo_*_graph_*.py file")
+    return os.fdopen(descriptor, "rb")

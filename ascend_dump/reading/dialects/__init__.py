@@ -1,0 +1,1 @@
+"""One module for each way of laying a dump out on disk."""

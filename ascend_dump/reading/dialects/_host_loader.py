@@ -1,0 +1,226 @@
+"""Reads tensors of the dialect `host` out of its shards."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import threading
+import weakref
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional
+
+from ascend_dump._errors import CorruptDump, NotSupported, ReadError
+from ascend_dump.reading._record import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ascend_dump.host.layout import Line
+    from ascend_dump.statistics._statistics import Statistics
+
+__all__ = ["LineLoader", "Place", "Shards", "read_array", "refuse_format", "row_major"]
+
+#: Shards that stay mapped although no array needs them; each takes a file descriptor.
+_KEPT = 32
+_TEXTS = ("nan", "inf", "-inf")
+
+
+class Place(NamedTuple):
+    """Where a tensor is in a shard.
+
+    begin, end  bytes of the file that belong to it
+    offset      of element 0
+    strides     in elements
+    """
+
+    begin: int
+    end: int
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class Shards:
+    """The mapped shards of one dump, shared by all its records."""
+
+    _of_dump: ClassVar[weakref.WeakValueDictionary[str, Shards]] = weakref.WeakValueDictionary()
+
+    def __init__(self) -> None:
+        self._maps: OrderedDict[tuple[int, int], mmap.mmap] = OrderedDict()
+        self._inside: set[Path] = set()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, root: Path) -> Shards:
+        """Those of the dump opened at `root`."""
+        found = cls._of_dump.get(str(root))
+        if found is None:
+            found = cls._of_dump[str(root)] = cls()
+        return found
+
+    def map(self, path: Path) -> mmap.mmap:
+        """Map a shard in its directory, or give it as it was mapped before unless it changed.
+
+        Raises CorruptDump for what is no file of its own, ReadError when it cannot be mapped.
+        """
+        try:
+            if path not in self._inside:
+                if stat.S_ISLNK(os.lstat(path.parent).st_mode):
+                    raise CorruptDump("its directory is a link, which could lead out of the dump", path=path)
+                self._inside.add(path)
+            status = os.lstat(path)
+            if not stat.S_ISREG(status.st_mode):
+                raise CorruptDump("the shard is no file of its own", path=path, hint="links are not followed")
+            # As long as it is mapped, no other file can have this number.
+            key = (status.st_dev, status.st_ino)
+            with self._lock:
+                found = self._maps.get(key)
+                # Touching what is mapped but no longer in the file would kill the process.
+                if found is None or len(found) != status.st_size:
+                    found = self._maps[key] = _map_file(path)
+                    while len(self._maps) > _KEPT:
+                        self._maps.popitem(last=False)
+                self._maps.move_to_end(key)
+            return found
+        except FileNotFoundError:
+            raise CorruptDump(
+                "the shard is missing",
+                path=path,
+                hint="records of later steps may read from the shards of earlier ones",
+            ) from None
+        except OSError as error:
+            raise ReadError(
+                f"the shard cannot be mapped: {error.strerror}",
+                path=path,
+                hint="check its permissions; if too many files are open, keep copies of arrays instead of arrays",
+            ) from None
+
+
+def _map_file(path: Path) -> mmap.mmap:
+    # Not blocking, in case a pipe has taken its place meanwhile.
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    try:
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+    except ValueError:
+        raise CorruptDump("the shard is empty", path=path) from None
+    finally:
+        os.close(fd)
+
+
+def read_array(mapped: Optional[mmap.mmap], place: Place, record: Record) -> np.ndarray:
+    """Give a read-only view of the mapped file; of a tensor without elements no file is needed.
+
+    Raises CorruptDump when the tensor reaches out of its bytes, NotSupported for an unknown dtype.
+    """
+    import numpy as np
+
+    from ascend_dump.host.dtypes import numpy_dtype
+
+    dtype = numpy_dtype(place.dtype)
+    shape = place.shape
+    try:
+        if 0 in shape:
+            return np.empty(shape, dtype)
+        # numpy wants to multiply even where it never steps.
+        strides = tuple(step * dtype.itemsize if n > 1 else dtype.itemsize for n, step in zip(shape, place.strides))
+        last = place.offset + sum((n - 1) * step for n, step in zip(shape, strides)) + dtype.itemsize
+        end = min(place.end, 0 if mapped is None else len(mapped))
+        if len(strides) != len(shape) or min(strides, default=0) < 0 or not 0 <= place.begin <= place.offset:
+            raise CorruptDump(
+                f"{record.label} has impossible strides or offsets",
+                path=record.path,
+                offset=place.offset,
+                hint="the index does not belong to the shard, or it is damaged",
+            )
+        if last > end:
+            raise CorruptDump(
+                f"{record.label} reaches to byte {last}, its data ends at {end}",
+                path=record.path,
+                offset=place.offset,
+                hint="the file was cut off or the index does not belong to it",
+            )
+        array: np.ndarray = np.ndarray(shape, dtype, buffer=mapped, offset=place.offset, strides=strides)
+        return array
+    except (ValueError, OverflowError, TypeError) as error:
+        if isinstance(error, CorruptDump):
+            raise
+        raise CorruptDump(
+            f"{record.label} has an impossible shape: {error}",
+            path=record.path,
+            offset=place.offset,
+            hint="the index is damaged",
+        ) from None
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in elements of a tensor whose elements follow each other in memory."""
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * size)
+    return tuple(strides[: len(shape)])
+
+
+def refuse_format(record: Record, format: Optional[str]) -> None:
+    if format not in (None, "ND"):
+        raise NotSupported(
+            f"{record} has no device format to convert to {format!r}",
+            hint="transpose the array; host tensors are stored in the layout the model used",
+        )
+
+
+class LineLoader:
+    """Reads what the lines of one index point at."""
+
+    def __init__(self, root: Path, shards: Shards) -> None:
+        # Shards of earlier steps are read too, so the limit is the directory of the steps.
+        self._root = root
+        self._shards = shards
+
+    def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
+        line: Line = record._key
+        refuse_format(record, format)
+        mapped = None
+        if line.shard:
+            if 0 not in line.shape:
+                mapped = self._shards.map(record.path)
+        elif line.nbytes or line.skipped:
+            raise NotSupported(
+                f"{record} holds statistics only", hint="dump with data='full' or data='tensor' to keep values"
+            )
+        begin, size = line.blob or (line.offset, 0)
+        strides = line.stride if line.stored_stride is None else line.stored_stride
+        if not strides:
+            strides = row_major(line.shape)
+        return read_array(mapped, Place(begin, begin + size, line.offset, line.dtype, line.shape, strides), record)
+
+    def statistics(self, record: Record) -> Optional[Statistics]:
+        from ascend_dump.statistics._statistics import Statistics
+
+        line: Line = record._key
+        if line.stats is None:
+            _refuse_packed(record)
+            return None
+        values: list[Any] = [_number(value, record) for value in line.stats]
+        if not isinstance(values[0], int) or values[0] < 0:
+            raise CorruptDump(f"{record.label} has statistics of {values[0]} elements", path=record.path)
+        return Statistics(*values)
+
+
+def _refuse_packed(record: Record) -> None:
+    from ascend_dump.host.dtypes import has_values
+
+    if record.dtype is not None and not has_values(record.dtype):
+        raise NotSupported(
+            f"no statistics are defined for {record.dtype}", hint="numpy() gives the bytes as they are stored"
+        )
+
+
+def _number(value: Any, record: Record) -> Any:
+    if not isinstance(value, str):
+        return value
+    if value not in _TEXTS:
+        raise CorruptDump(f"{record.label} has statistics with {value[:40]!r} in them", path=record.path)
+    return float(value)

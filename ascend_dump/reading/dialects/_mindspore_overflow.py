@@ -1,0 +1,89 @@
+"""What MindSpore leaves of overflows: the records of GE as JSON, or nothing but the operators that overflowed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Optional
+
+from ascend_dump._errors import CorruptDump
+from ascend_dump.native.cann.names import DumpName
+from ascend_dump.native.cann.overflow import Unit, find_operator, overflow_of
+from ascend_dump.native.mindspore.names import METADATA_DIRECTORY, NpyName
+from ascend_dump.reading._record import Record
+
+__all__ = ["has_only_overflows", "overflow_record", "read_json"]
+
+_MOST_JSON = 1 << 20
+#: op_debug_mode: the parser takes 1 and 2 for 3.
+_OVERFLOW_MODES = (1, 2, 3)
+
+#: A file name, and where the file is.
+_File = tuple[NpyName, Path]
+
+
+def has_only_overflows(rank_directory: Path) -> bool:
+    """Whether a tree of O0 or O1 holds the operators that overflowed, as far as files beside it tell.
+
+    Such a tree has no record of the overflow, so this is said by the dump JSON of the capture. On a CPU and a GPU,
+    which leave metadata, op_debug_mode 3 dumps everything.
+    """
+    run = rank_directory.parent
+    if any((run / rank / METADATA_DIRECTORY).exists() for rank in ("rank_0", rank_directory.name)):
+        return False
+    config = read_json(run.with_name(f"mindspore-{run.name}.json")) if run.name else None
+    common = None if config is None else config.get("common_dump_settings")
+    return isinstance(common, dict) and common.get("op_debug_mode") in _OVERFLOW_MODES
+
+
+def overflow_record(path: Path, known: dict[str, Any], beside: Iterable[_File]) -> Record:
+    """The JSON of an overflow, decoded as CANN's own record of it is.
+
+    known: the fields that names and levels tell. beside: the tensors in its directory.
+    """
+    common = {**known, "op_type": "Opdebug", "op_name": "Node_OpDebug", "io": "output"}
+    attrs: dict[str, Any] = {"scene": "overflow"}
+    document = read_json(path)
+    if document is None:
+        error = CorruptDump("it is not the JSON of an overflow", path=path)
+        return Record(None, error=error, attrs=attrs, **common)
+    try:
+        found = overflow_of(document)
+    except CorruptDump as error:
+        return Record(None, attrs={**attrs, "problems": [error.message]}, **common)
+    units = [unit for unit in found.units if unit.overflowed] or list(found.units)
+    files = sorted(beside, key=lambda file: file[0].timestamp)
+    attrs.update(overflow=document, units=[_unit(unit, files, known["timestamp"]) for unit in units])
+    if found.problems:
+        attrs["problems"] = list(found.problems)
+    return Record(None, attrs=attrs, **common)
+
+
+def _unit(unit: Unit, files: list[_File], around: int) -> dict[str, Any]:
+    fields: dict[str, Any] = {**unit._asdict(), "status": list(unit.status), "words": list(unit.words)}
+    fields["operator"] = None
+    by_name = {_device_name(name): name for name, _ in files}
+    found = find_operator(unit._replace(context_id=None, thread_id=None), by_name, around)
+    if found is not None:
+        one = by_name[found]
+        # Each tensor has a file of its own.
+        paths = [str(path) for name, path in files if name[:4] == one[:4]]
+        fields["operator"] = {"op_type": one.op_type, "op_name": one.op_name, "path": paths[0], "paths": paths}
+    return fields
+
+
+def _device_name(name: NpyName) -> DumpName:
+    return DumpName("device", name.op_type, name.op_name, name.timestamp, name.task_id, name.stream_id)
+
+
+def read_json(path: Path) -> Optional[dict[str, Any]]:
+    """A small JSON object, None when it is none or cannot be read."""
+    try:
+        if os.path.islink(path) or not os.path.isfile(path) or os.path.getsize(path) > _MOST_JSON:
+            return None
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

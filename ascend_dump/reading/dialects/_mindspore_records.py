@@ -1,0 +1,130 @@
+"""Records of the dialect `mindspore`: one per npy file or line of statistics."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+
+from ascend_dump._errors import NotSupported
+from ascend_dump.reading._npy import dtype_of, read_array
+from ascend_dump.reading._record import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ascend_dump.native.mindspore.npy import NpyHeader
+    from ascend_dump.native.mindspore.statistics_csv import StatisticsRow
+    from ascend_dump.statistics._statistics import Statistics
+
+__all__ = ["npy_record", "statistics_record"]
+
+#: Column of statistic.csv -> field of Statistics. MindSpore's negative and positive zeros are other counts.
+_COLUMNS = {
+    "max value": "max",
+    "min value": "min",
+    "avg value": "mean",
+    "l2norm value": "l2norm",
+    "nan count": "nan",
+    "positive inf count": "posinf",
+    "negative inf count": "neginf",
+    "zero count": "zero",
+}
+
+
+class _NpyKey(NamedTuple):
+    header: NpyHeader
+    row: Callable[[], Optional[StatisticsRow]]
+
+
+class _NpyLoader:
+    def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
+
+        if format not in (None, "ND", record.format):
+            raise NotSupported(
+                f"{record} is laid out as {record.format}, there is nothing to convert", hint="leave format away"
+            )
+        header: NpyHeader = record._key.header
+        return read_array(record.path, header)
+
+    def statistics(self, record: Record) -> Optional[Statistics]:
+        row = record._key.row()
+        return None if row is None else _statistics(row, record)
+
+
+class _RowLoader:
+    def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
+        raise NotSupported(f"{record} holds statistics only", hint="dump with data='tensor' or 'full' to keep values")
+
+    def statistics(self, record: Record) -> Optional[Statistics]:
+        return _statistics(record._key, record)
+
+
+_NPY, _ROW = _NpyLoader(), _RowLoader()
+
+
+def npy_record(
+    header: NpyHeader, row: Callable[[], Optional[StatisticsRow]], attrs: dict[str, Any], common: dict[str, Any]
+) -> Record:
+    return Record(
+        _NPY,
+        key=_NpyKey(header, row),
+        attrs=attrs,
+        dtype=dtype_of(header.dtype).name,
+        shape=header.shape,
+        nbytes=header.nbytes,
+        **common,
+    )
+
+
+def statistics_record(row: StatisticsRow, attrs: dict[str, Any], common: dict[str, Any]) -> Record:
+    from ascend_dump.native.mindspore.statistics_csv import StatisticsRow
+
+    assert isinstance(row, StatisticsRow)
+    told = {name: value for name, value in row.values if name not in _COLUMNS and name != "count"}
+    extra = {**attrs, "data_type": row.dtype} if row.dtype else dict(attrs)
+    if told:
+        extra["statistics"] = told
+    return Record(
+        _ROW,
+        key=row,
+        attrs=extra,
+        op_type=row.op_type,
+        io=row.io,
+        index=row.slot,
+        task_id=row.task_id,
+        stream_id=row.stream_id,
+        timestamp=row.timestamp,
+        dtype=_named(row.dtype),
+        shape=row.shape,
+        nbytes=row.size,
+        **common,
+    )
+
+
+def _statistics(row: StatisticsRow, record: Record) -> Statistics:
+    from ascend_dump.statistics._statistics import Statistics
+
+    values = dict(row.values)
+    count = values.get("count")
+    if not isinstance(count, int):
+        count = math.prod(record.shape or ())
+    # A NaN in front hides the true extremes.
+    fields = {
+        field: values[column]
+        for column, field in _COLUMNS.items()
+        if isinstance(values.get(column), (int, float)) and values[column] == values[column]
+    }
+    return Statistics(count=count, **fields)  # type: ignore[arg-type]  # the columns are numbers
+
+
+def _named(label: Optional[str]) -> Optional[str]:
+    """numpy's name of a type as MindSpore writes it: Float32, float32, Bool, BFloat16, Int64."""
+    import numpy as np
+
+    low = (label or "").lower()
+    if low == "bfloat16":
+        return low
+    try:
+        return np.dtype(low).name if low else None
+    except TypeError:
+        return None

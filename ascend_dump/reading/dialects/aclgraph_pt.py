@@ -1,0 +1,132 @@
+"""Dialect `aclgraph_pt`: what torchair's aclgraph modes (reduce-overhead, npugraph_ex) write: outputs only.
+
+    worldsize{N}_global_rank{R}/{node}[_device_{index}]_{n}.pt
+
+Sources: torchair 2.13, `_acl_concrete_graph/utils.py`; torch_npu 2.13, `npu/graphs.py`. What to know when reading one:
+
+- Every file is the output of one FX node, or an input of the graph (`arg0_1`, `primals_1`). `op_type` is the name of
+  the node without its number, because nothing else tells it.
+- `step` is n, which counts the writes to this name since the start of the process. Two graphs share names, and then
+  the counter too: n is the step only while one graph writes to the directory.
+- Files are read as data: the pickle inside is not run, and torch is not needed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Optional
+
+from ascend_dump._errors import NotSupported, ReadError
+from ascend_dump.reading._dialect import Directory, Entry, rank_of
+from ascend_dump.reading._record import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ascend_dump.statistics._statistics import Statistics
+
+__all__ = ["DIALECT"]
+
+_ON_DEVICE = re.compile(r"(\w+)_device_(\d{1,6})_(\d{1,18})\.pt", re.ASCII)
+_ON_HOST = re.compile(r"(\w+)_(\d{1,18})\.pt", re.ASCII)
+_PLACEHOLDER = re.compile(r"(?:arg\d+|primals|tangents)_\d+", re.ASCII)
+_NUMBERED = re.compile(r"(.+)_\d+", re.ASCII)
+
+
+class _AclgraphPtDialect:
+    name = "aclgraph_pt"
+
+    def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
+        # Without a device in its name a file could be any checkpoint, such as model_3.pt.
+        ours = bool(directory.parts) and rank_of(directory.parts[-1:]) is not None
+        entries: list[Entry] = []
+        for name in directory.names:
+            match = _ON_DEVICE.fullmatch(name)
+            if match is not None:
+                entries.append(_File(directory, name, match[1], int(match[2]), int(match[3])))
+                continue
+            match = _ON_HOST.fullmatch(name) if ours else None
+            if match is not None:
+                entries.append(_File(directory, name, match[1], None, int(match[2])))
+        return entries, {entry.path.name for entry in entries}
+
+
+DIALECT = _AclgraphPtDialect()
+
+
+def _type_of(node: str) -> str:
+    if _PLACEHOLDER.fullmatch(node):
+        return "placeholder"
+    numbered = _NUMBERED.fullmatch(node)
+    return numbered[1] if numbered else node
+
+
+class _File(Entry):
+    """One output of one node."""
+
+    __slots__ = ()
+
+    def __init__(self, directory: Directory, file: str, node: str, device: Optional[int], count: int) -> None:
+        super().__init__(
+            directory.path / file,
+            op_type=_type_of(node),
+            op_name=node,
+            step=count,
+            rank=rank_of(directory.parts),
+            device=device,
+        )
+
+    def records(self) -> Iterator[Record]:
+        from ascend_dump.reading._pt_file import read_pt
+
+        known: dict[str, Any] = {
+            "path": self.path,
+            "op_type": self.op_type,
+            "op_name": self.op_name,
+            "io": "output",
+            "step": self.step,
+            "rank": self.rank,
+            "device": self.device,
+        }
+        try:
+            tensor = read_pt(self.path)
+        except ReadError as error:
+            yield Record(None, error=error, **known)
+            return
+        except NotSupported as error:
+            yield Record(_Other(error), attrs={"no_tensor": True}, **known)
+            return
+        from ascend_dump.reading._npy import dtype_of
+
+        nbytes = math.prod(tensor.shape) * dtype_of(tensor.dtype).itemsize
+        yield Record(_TENSOR, key=tensor, dtype=tensor.dtype, shape=tensor.shape, format="ND", nbytes=nbytes, **known)
+
+
+class _Loader:
+    def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
+        from ascend_dump.reading._pt_file import read_pt_array
+
+        if format not in (None, "ND"):
+            raise NotSupported(f"{record} has no layout to convert", hint="leave format away")
+        return read_pt_array(record.path, record._key)
+
+    def statistics(self, record: Record) -> Optional[Statistics]:
+        return None
+
+
+class _Other:
+    """What the node gave is no tensor, or none that is plain."""
+
+    def __init__(self, error: NotSupported) -> None:
+        self._error = error
+
+    def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
+        raise self._error
+
+    def statistics(self, record: Record) -> Optional[Statistics]:
+        raise self._error
+
+
+_TENSOR = _Loader()

@@ -1,0 +1,357 @@
+"""Dialect `mindspore`: what MindSpore's Dump writes, see `native.mindspore.names` for the tree.
+
+What to know when reading one:
+
+- `step` is MindSpore's iteration. It is counted over the graphs of a process, not per graph; `model_id` is the graph.
+- `index` is the position among the tensors of the operator. Strings and tuples have no file, so it may have gaps.
+- Behind an operator that only changes the shape, an input may still have the shape from before (seen on a CPU).
+- Inputs are copied after the operator has run: those that it changes in place hold the new values.
+- Parameters and inputs of a graph are records of the type `Parameter`, written when the iteration ends; constants
+  are such records without a step, marked in `attrs`.
+- An operator that ran more than once in an iteration, in a loop or because two runs wrote to one directory, has a
+  file for each time: `timestamp` tells them apart, `attrs["occurrence"]` counts them.
+- `op_name` is the full name where the graph beside the dump tells it, else the name in the file, which has `_` for
+  each slash.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump._errors import CorruptDump, ReadError
+from ascend_dump.native.cann.mapping import MAPPING, read_mapping
+from ascend_dump.native.cann.names import parse_place as parse_cann_place
+from ascend_dump.native.mindspore.graph import Graph, module_of, numbers_of, phase_of, read_graph
+from ascend_dump.native.mindspore.names import (
+    AUXILIARY,
+    METADATA_DIRECTORY,
+    PARAMETER,
+    NpyName,
+    parse_name,
+    parse_place,
+    written,
+)
+from ascend_dump.native.mindspore.npy import read_npy_header
+from ascend_dump.native.mindspore.statistics_csv import FILE, StatisticsRow, read_statistics
+from ascend_dump.reading._dialect import Directory, Entry, rank_of
+from ascend_dump.reading._record import Record
+from ascend_dump.reading.dialects._mindspore_overflow import has_only_overflows, overflow_record, read_json
+from ascend_dump.reading.dialects._mindspore_records import npy_record, statistics_record
+
+__all__ = ["DIALECT"]
+
+log = logging.getLogger("ascend_dump")
+
+_RENAMED = re.compile(r"\d{1,20}\.npy", re.ASCII)
+_OVERFLOW = re.compile(r"Opdebug\.Node_OpDebug\.(\d{1,10})\.(\d{1,10})\.(\d{1,18})\.output\.0\.json", re.ASCII)
+_METADATA = ("config.json", "data_dump.json")
+
+
+class _MindSporeDialect:
+    name = "mindspore"
+
+    def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
+        here = _Here(directory)
+        entries: list[Entry] = []
+        claimed = set()
+        renamed = []
+        for name in directory.names:
+            parsed = parse_name(name)
+            if parsed is not None:
+                entries.append(_File(here, name, parsed))
+                claimed.add(name)
+            elif _RENAMED.fullmatch(name):
+                renamed.append(name)
+            elif AUXILIARY.fullmatch(name) or (name in _METADATA and directory.parts[-1:] == (METADATA_DIRECTORY,)):
+                claimed.add(name)
+            elif name == FILE and here.is_one:
+                entries.append(_Statistics(here, name))
+                claimed.add(name)
+            elif here.is_one and _OVERFLOW.fullmatch(name):
+                entries.append(_Overflow(here, name))
+                claimed.add(name)
+            elif here.graph_id is not None and name.endswith(".json") and name.count(".") > 1:
+                here.kernel_args.append(name)
+                claimed.add(name)
+        if renamed:
+            entries += _renamed(here, renamed, claimed)
+        here.files = [entry for entry in entries if isinstance(entry, _File)]
+        return entries, claimed
+
+
+DIALECT = _MindSporeDialect()
+
+
+class _Here:
+    """One directory: what its levels say, and what its files have in common."""
+
+    def __init__(self, directory: Directory) -> None:
+        self.path = directory.path
+        self.text = os.fspath(directory.path) + os.sep
+        self.files: list[_File] = []
+        self.kernel_args: list[str] = []
+        place = parse_place(directory.parts)
+        self._graph: Optional[Graph] = None
+        self._scene: Optional[dict[str, Any]] = None
+        self._siblings: Optional[tuple[dict[str, list[int]], dict[NpyName, int]]] = None
+        self._rows: Optional[dict[tuple[Any, ...], StatisticsRow]] = None
+        self._args: Optional[dict[str, Any]] = None
+        self._described: dict[tuple[str, str], Described] = {}
+        self.constants = place.constants
+        self.graph_id = place.graph
+        self.depth = place.depth
+        rank = rank_of(directory.parts)
+        self.known: dict[str, Any] = {
+            "step": place.iteration,
+            "rank": place.rank if rank is None else rank,
+            "device": None,
+            "model": place.net,
+            "run": place.run,
+        }
+        if place.graph is None:
+            # The levels of GE, which writes the same names up to MindSpore 2.5.
+            own = len(directory.path.parts) - len(directory.root.parts)
+            levels = parse_cann_place(directory.parts, own)
+            step = levels.data_index if levels.outer_step is None else levels.outer_step
+            self.known.update(step=step, rank=levels.rank, device=levels.device, model=levels.model, run=levels.run)
+            self.graph_id = None
+            self.model_id = levels.model_id
+        else:
+            self.model_id = place.graph
+
+    @property
+    def is_one(self) -> bool:
+        """Whether this is surely a directory of MindSpore's: `statistic.csv` is a common name."""
+        return self.graph_id is not None or self.known["run"] is not None
+
+    @property
+    def graph(self) -> Graph:
+        if self._graph is None:
+            above = self.path.parents
+            if self.graph_id is None or not 2 <= self.depth <= len(above) + 1:
+                self._graph = Graph(())
+            else:
+                self._graph = read_graph(above[self.depth - 2], self.graph_id)
+        return self._graph
+
+    def scene(self) -> dict[str, Any]:
+        """What to note at each record about the scene that it was dumped in."""
+        if self._scene is None:
+            above = self.path.parents
+            told = self.graph_id is not None and 2 <= self.depth <= len(above) + 1
+            self._scene = {"scene": "overflow"} if told and has_only_overflows(above[self.depth - 2]) else {}
+        return self._scene
+
+    def siblings(self) -> tuple[dict[str, list[int]], dict[NpyName, int]]:
+        """The numbers of the op names here, and of each file how often its tensor had been written before."""
+        if self._siblings is None:
+            names = sorted((file.name for file in self.files), key=lambda name: name.timestamp)
+            before: dict[NpyName, int] = {}
+            count: dict[NpyName, int] = {}
+            for name in names:
+                same = name._replace(timestamp=0)
+                before[name] = count.get(same, 0)
+                count[same] = before[name] + 1
+            self._siblings = (numbers_of(name.op_name for name in names), before)
+        return self._siblings
+
+    def described(self, op_type: str, op_name: str) -> Described:
+        """What the graph says about an operator, once for all its tensors."""
+        known = self._described.get((op_type, op_name))
+        if known is None:
+            known = self._described[op_type, op_name] = describe(self, op_type, op_name, self.siblings()[0])
+        return known
+
+    def rows(self) -> dict[tuple[Any, ...], StatisticsRow]:
+        """The lines of `statistic.csv` by the tensor they are about."""
+        if self._rows is None:
+            try:
+                self._rows = {row_key(row): row for row in read_statistics(self.path / FILE) if not row.problem}
+            except ReadError:
+                self._rows = {}
+        return self._rows
+
+    def arguments(self, name: NpyName) -> Optional[dict[str, Any]]:
+        """What the operator was created with, where it was saved."""
+        file = f"{name.op_type}.{name.op_name}.json"
+        if self._args is None:
+            self._args = {}
+        if file in self.kernel_args and file not in self._args:
+            self._args[file] = read_json(self.path / file)
+        return self._args.get(file)
+
+
+def row_key(row: StatisticsRow) -> tuple[Any, ...]:
+    return (row.op_type, written(row.op_name), row.task_id, row.stream_id, row.timestamp, row.io, row.slot)
+
+
+def name_key(name: NpyName) -> tuple[Any, ...]:
+    return (name.op_type, written(name.op_name), *name[2:7])
+
+
+class Described(NamedTuple):
+    """What the graph says about a name in a file."""
+
+    op_name: str
+    fields: dict[str, Any]
+    attrs: dict[str, Any]
+
+
+def describe(here: _Here, op_type: str, op_name: str, siblings: Mapping[str, Sequence[int]]) -> Described:
+    if op_type == PARAMETER:
+        return Described(here.graph.parameter(op_name), {"phase": "other"}, {})
+    found = here.graph.find(op_name, siblings)
+    if found is None:
+        return Described(op_name, {}, {})
+    full, operator = found
+    attrs: dict[str, Any] = {}
+    if operator.position is not None:
+        attrs["execution_index"] = operator.position
+    if operator.stack:
+        attrs["stack"] = list(operator.stack)
+    if operator.name != full:
+        attrs["graph_op_name"] = operator.name
+    return Described(full, {"phase": phase_of(full), "module": module_of(full), "source": operator.source}, attrs)
+
+
+class _Plain(Entry):
+    """An entry that stands for one file of a directory. Light, because a dump has very many."""
+
+    __slots__ = ("_here", "_on_disk")
+
+    def __init__(self, here: _Here, on_disk: str) -> None:
+        self._here = here
+        self._on_disk = on_disk
+        known = here.known
+        self.op_type = self.op_name = None
+        self.order = 0
+        self.step, self.rank, self.device = known["step"], known["rank"], known["device"]
+        self.model, self.run = known["model"], known["run"]
+
+    @property
+    def path(self) -> Path:  # type: ignore[override]  # made when asked for: most files are only listed
+        return self._here.path / self._on_disk
+
+    @property
+    def path_text(self) -> str:
+        return self._here.text + self._on_disk
+
+    @property
+    def scene_is_beside(self) -> bool:
+        return self._here.graph_id is not None
+
+    def known(self) -> dict[str, Any]:
+        return {"path": self.path, "model_id": self._here.model_id, **self._here.known}
+
+
+class _File(_Plain):
+    """One tensor."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, here: _Here, on_disk: str, name: NpyName) -> None:
+        super().__init__(here, on_disk)
+        self.name = name
+        self.op_type = name.op_type
+        # With a `_` in it the full name may be another; the graph that tells it is read later.
+        self.op_name = None if "_" in name.op_name else name.op_name
+        self.order = name.timestamp
+
+    @property
+    def written_name(self) -> Optional[str]:
+        return self.name.op_name
+
+    def records(self) -> Iterable[Record]:
+        here, name = self._here, self.name
+        _, before = here.siblings()
+        told = here.described(name.op_type, name.op_name)
+        common = {
+            **self.known(),
+            "op_type": name.op_type,
+            "op_name": told.op_name,
+            "io": name.io,
+            "index": name.position,
+            "task_id": name.task_id,
+            "stream_id": name.stream_id,
+            "timestamp": name.timestamp,
+            "format": name.format,
+            **told.fields,
+        }
+        attrs = {**told.attrs, **here.scene()}
+        if before.get(name):
+            attrs["occurrence"] = before[name]
+        if here.constants:
+            attrs["constant"] = True
+        if name.dtype is not None:
+            attrs["data_type"] = name.dtype
+        arguments = here.arguments(name)
+        if arguments is not None:
+            attrs["kernel_args"] = arguments
+        try:
+            header = read_npy_header(self.path, bfloat16=(name.dtype or "").lower() == "bfloat16")
+        except CorruptDump as error:
+            return [Record(None, error=error, attrs=attrs, **common)]
+        return [npy_record(header, lambda: here.rows().get(name_key(name)), attrs, common)]
+
+
+class _Statistics(_Plain):
+    """`statistic.csv`: its lines about tensors that have no file of their own."""
+
+    __slots__ = ()
+
+    def records(self) -> Iterator[Record]:
+        here = self._here
+        siblings, _ = here.siblings()
+        have = {name_key(file.name) for file in here.files}
+        try:
+            rows = list(read_statistics(self.path))
+        except ReadError as error:
+            yield Record(None, error=error, **self.known())
+            return
+        names = siblings or numbers_of(written(row.op_name) for row in rows)
+        for row in rows:
+            if row.problem:
+                broken = CorruptDump(
+                    f"line {row.line}: {row.problem}", path=self.path, hint="the other lines can be read"
+                )
+                yield Record(None, error=broken, **self.known())
+            elif row_key(row) not in have:
+                told = describe(here, row.op_type, written(row.op_name), names)
+                name = row.op_name if "/" in row.op_name else told.op_name
+                yield statistics_record(
+                    row, {**told.attrs, **here.scene()}, {**self.known(), "op_name": name, **told.fields}
+                )
+
+
+class _Overflow(_Plain):
+    """The overflow record of GE as JSON, which file_format npy gives."""
+
+    __slots__ = ()
+
+    def records(self) -> list[Record]:
+        found = _OVERFLOW.fullmatch(self._on_disk)
+        assert found is not None, "only such names become this entry"
+        task, stream, stamp = map(int, found.groups())
+        known = {**self.known(), "task_id": task, "stream_id": stream, "timestamp": stamp}
+        return [overflow_record(self.path, known, [(file.name, file.path) for file in self._here.files])]
+
+
+def _renamed(here: _Here, names: list[str], claimed: set[str]) -> Iterator[Entry]:
+    """The entries of files whose name was too long. Adds to `claimed`."""
+    try:
+        mapping = read_mapping(here.path / MAPPING)
+    except ReadError as error:
+        log.debug("%s", error)
+        return
+    for reason in mapping.refused:
+        log.warning("%s: %s", here.path / MAPPING, reason)
+    for on_disk in names:
+        parsed = parse_name(mapping.names.get(on_disk, ""))
+        if parsed is not None:
+            claimed.update((on_disk, MAPPING))
+            yield _File(here, on_disk, parsed)

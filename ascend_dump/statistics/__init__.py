@@ -1,0 +1,1 @@
+"""Statistics of tensors: the value, and the kernels that compute it."""

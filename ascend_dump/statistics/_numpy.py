@@ -1,0 +1,143 @@
+"""Statistics of a block in numpy, chunk by chunk: what is used without numba, and what numba is held against."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import numpy as np
+
+from ascend_dump.statistics._layout import Layout
+from ascend_dump.statistics._merge import Partial
+
+__all__ = ["BLOCK", "finder", "scanner", "widen"]
+
+#: Words of one chunk: its float64 values stay in the second-level cache.
+BLOCK = 1 << 15
+
+
+def scanner(layout: Layout) -> Callable[[np.ndarray], Any]:
+    """Give the function that looks at a chunk of words: to a Partial, or of one-byte elements to 256 counts."""
+    if layout.name == "bool":
+        return _count_bools
+    if layout.kind == "table":
+        return lambda words: np.bincount(words, minlength=256)
+    if layout.kind == "integer":
+        return _scan_wide_integers if layout.word.itemsize == 8 else _scan_integers
+    scan = _scan_complex if layout.kind == "complex" else _scan_floats
+    return lambda words: scan(layout, words)
+
+
+def finder(layout: Layout) -> Callable[[np.ndarray], bool]:
+    """Give the function that tells whether a chunk of floats or complex parts holds NaN or Inf."""
+    exponent = layout.word.type(layout.exponent)
+    return lambda words: bool(np.bitwise_and(words, exponent).max() == exponent)
+
+
+def widen(layout: Layout, words: np.ndarray, exponent: int = 0) -> np.ndarray:
+    """Give float64 values of a chunk times two to the power of `exponent`; of complex elements their magnitude."""
+    values = _floats(layout, words)
+    if layout.kind == "complex":
+        return _magnitudes(layout, values, exponent)
+    return np.ldexp(values, exponent) if exponent else values
+
+
+def _magnitudes(layout: Layout, parts: np.ndarray, exponent: int = 0) -> np.ndarray:
+    real, imaginary = parts[0::2], parts[1::2]
+    if exponent:
+        # Before, because the magnitude may be beyond float64 where its parts are not.
+        real, imaginary = np.ldexp(real, exponent), np.ldexp(imaginary, exponent)
+    if layout.name == "complex128":
+        return np.asarray(np.hypot(real, imaginary))
+    # The squares of the narrower floats are exact in float64 and far from its limits.
+    return np.asarray(np.sqrt(real * real + imaginary * imaginary))
+
+
+def _floats(layout: Layout, words: np.ndarray) -> np.ndarray:
+    if layout.name in ("bfloat16", "bcomplex32"):
+        bits = words.astype(np.int32)
+        bits <<= 16
+        return bits.view(np.float32).astype(np.float64)
+    if layout.word.itemsize == 8:
+        return words.view(np.float64)
+    if layout.word.itemsize == 4:
+        return words.view(np.float32).astype(np.float64)
+    # By integers, because numpy's own conversion takes up to six times longer. It makes numbers of NaN and Inf.
+    bits = words.view(np.int16).astype(np.int32)
+    bits <<= 13
+    bits &= -0x70002000
+    values = bits.view(np.float32).astype(np.float64)
+    values *= 2.0**112
+    special = np.bitwise_and(words, np.uint16(0x7C00)) == 0x7C00
+    if special.any():
+        values[special] = words[special].view(np.float16)
+    return values
+
+
+def _count_bools(words: np.ndarray) -> np.ndarray:
+    counts = np.zeros(256, dtype=np.int64)
+    counts[1] = np.count_nonzero(words)
+    counts[0] = words.size - counts[1]
+    return counts
+
+
+def _scan_floats(layout: Layout, words: np.ndarray) -> Partial:
+    nan = posinf = neginf = 0
+    # The error state belongs to the thread, so it is set here, where the parts of an array are computed.
+    with np.errstate(all="ignore"):
+        values = widen(layout, words)
+        maximum, minimum = _extremes(values)
+        if not (maximum < np.inf and minimum > -np.inf):
+            # NaN shows in both extremes, so the common case needs no mask.
+            missing = np.isnan(values)
+            nan = int(np.count_nonzero(missing))
+            posinf = int(np.count_nonzero(values == np.inf))
+            neginf = int(np.count_nonzero(values == -np.inf))
+            maximum, minimum = _extremes(values[~missing] if nan else values)
+        poszero = int(np.count_nonzero(words == 0))
+        negzero = int(np.count_nonzero(words == words.dtype.type(1 << (8 * words.itemsize - 1))))
+        return Partial(maximum, minimum, *_sums(values), nan, posinf, neginf, poszero, negzero)
+
+
+def _scan_complex(layout: Layout, words: np.ndarray) -> Partial:
+    with np.errstate(all="ignore"):
+        parts = _floats(layout, words)
+        missing = np.isnan(parts[0::2]) | np.isnan(parts[1::2])
+        nan = int(np.count_nonzero(missing))
+        infinite = (np.isinf(parts[0::2]) | np.isinf(parts[1::2])) & ~missing
+        values = _magnitudes(layout, parts)
+        # hypot calls the magnitude of (Inf, NaN) Inf.
+        maximum, minimum = _extremes(values[~missing] if nan else values)
+        # A magnitude may round to zero where its parts are not.
+        zero = int(np.count_nonzero((parts[0::2] == 0) & (parts[1::2] == 0)))
+        return Partial(maximum, minimum, *_sums(values), nan, int(np.count_nonzero(infinite)), 0, zero, 0)
+
+
+def _scan_integers(words: np.ndarray) -> Partial:
+    total = int(words.sum(dtype=np.int64))
+    return _integer_partial(words, total)
+
+
+def _scan_wide_integers(words: np.ndarray) -> Partial:
+    # Halves, so that neither sum leaves 64 bits.
+    half = words.dtype.type(32)
+    high = int((words >> half).sum(dtype=words.dtype))
+    low = int((words & words.dtype.type(0xFFFFFFFF)).sum(dtype=words.dtype))
+    return _integer_partial(words, (high << 32) + low)
+
+
+def _integer_partial(words: np.ndarray, total: int) -> Partial:
+    values = words.astype(np.float64)
+    zero = words.size - int(np.count_nonzero(words))
+    squares = float(np.multiply(values, values, out=values).sum())
+    return Partial(int(words.max()), int(words.min()), total, squares, 0, 0, 0, zero, 0)
+
+
+def _extremes(values: np.ndarray) -> tuple[float, float]:
+    if not values.size:
+        return -np.inf, np.inf
+    return float(values.max()), float(values.min())
+
+
+def _sums(values: np.ndarray) -> tuple[float, float]:
+    # numpy adds in pairs, which keeps the error far below that of a running sum.
+    return float(values.sum()), float(np.multiply(values, values).sum())

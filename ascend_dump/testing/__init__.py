@@ -1,0 +1,1 @@
+"""Test suites for adapters, and the pytest plugin."""

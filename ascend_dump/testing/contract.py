@@ -1,0 +1,252 @@
+"""The promises of every adapter, as tests that an adapter's author subclasses.
+
+    from ascend_dump.testing.contract import AdapterContract
+
+    class TestMyAdapter(AdapterContract):
+        name = "paddle"
+        bad_request = {"scene": "watch"}
+
+        @pytest.fixture
+        def make_target(self):
+            def make():
+                paddle.seed(0)
+                return paddle.nn.Linear(4, 4)
+            return make
+
+        def run_step(self, target):
+            return target(paddle.ones([2, 4])).numpy()
+
+The adapter must be registered under the entry point group `ascend_dump.adapters`, as users will
+have it. Override a method where the framework needs another way; a promise that a framework
+cannot keep belongs into its `check`, not into a skipped test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+import ascend_dump
+from ascend_dump.adapter._contract import Adapter, adapters, load
+
+__all__ = ["AdapterContract"]
+
+_MakeTarget = Callable[[], Any]
+
+
+class AdapterContract:
+    """Subclass it, set `name` and `bad_request`, define `make_target` and `run_step`."""
+
+    #: The adapter's registered name.
+    name: str = ""
+    #: Settings that this framework would refuse or silently ignore.
+    bad_request: Mapping[str, Any] = {}
+    #: Settings that every capture below needs.
+    settings: Mapping[str, Any] = {}
+
+    @pytest.fixture
+    def make_target(self) -> _MakeTarget:
+        """A function that makes equal targets: fresh ones that compute the same."""
+        raise NotImplementedError("define the fixture make_target, it returns a function that makes a target")
+
+    def run_step(self, target: Any) -> Any:
+        """Run exactly one step of `target` and return its result."""
+        raise NotImplementedError("define run_step(target), it runs one step and returns its result")
+
+    def same(self, one: Any, other: Any) -> bool:
+        """Whether two results are bit-identical."""
+        import numpy as np
+
+        return np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+    def parts(self, target: Any) -> dict[str, Any]:
+        """What of the target must be the very same objects after a capture, by any name.
+
+        By default its class, and its attributes with what stands in them one level down.
+        """
+        found: dict[str, Any] = {"__class__": type(target)}
+        for name, value in getattr(target, "__dict__", {}).items():
+            found[name] = value
+            items: Iterable[tuple[Any, Any]] = ()
+            if isinstance(value, dict):
+                items = value.items()
+            elif isinstance(value, (list, tuple)):
+                items = enumerate(value)
+            found.update({f"{name}[{key!r}]": item for key, item in items})
+        return found
+
+    @pytest.fixture
+    def adapter(self) -> Adapter:
+        return load(self.name)
+
+    @pytest.fixture
+    def capture(self, tmp_path: Path) -> Callable[..., ascend_dump.Capture]:
+        """`ascend_dump.capture` with this adapter, writing below `tmp_path` and strict."""
+
+        def make(target: Any, **settings: Any) -> ascend_dump.Capture:
+            common = {"path": tmp_path / "dumps", "strict": True, "framework": self.name, **self.settings}
+            return ascend_dump.capture(target, **{**common, **settings})
+
+        return make
+
+    # The promises.
+
+    def test_it_is_registered_and_usable(self) -> None:
+        found = {info.name: info for info in adapters()}
+        assert self.name in found, f"registered are {sorted(found)}"
+        assert found[self.name].usable, found[self.name].reason
+
+    def test_it_accepts_its_target_and_nothing_foreign(self, adapter: Adapter, make_target: _MakeTarget) -> None:
+        assert adapter.accepts(make_target())
+        assert not adapter.accepts(object())
+
+    def test_a_good_request_is_no_error(self, adapter: Adapter, make_target: _MakeTarget) -> None:
+        request = ascend_dump.DumpRequest(**{**self.settings, "steps": "0|2-5"})
+        assert [problem for problem in adapter.check(request, make_target()) if problem.severity == "error"] == []
+
+    def test_a_bad_request_is_a_problem_that_helps(self, adapter: Adapter, make_target: _MakeTarget) -> None:
+        assert self.bad_request, "set bad_request to settings that this framework refuses or ignores"
+        problems = adapter.check(ascend_dump.DumpRequest(**{**self.settings, **self.bad_request}), make_target())
+        assert problems, f"check() has nothing to say about {dict(self.bad_request)}"
+        for problem in problems:
+            assert problem.severity in ("error", "silent", "warning")
+            assert problem.code, problem
+            assert problem.message, problem
+            assert problem.hint, f"{problem} says nothing to do next"
+
+    def test_check_leaves_the_target_alone(self, adapter: Adapter, make_target: _MakeTarget, tmp_path: Path) -> None:
+        target = make_target()
+        before = self.parts(target)
+        adapter.check(ascend_dump.DumpRequest(**{**self.settings, "path": tmp_path / "checked"}), target)
+        _assert_identical(before, self.parts(target))
+        assert list(tmp_path.iterdir()) == []
+
+    def test_records_say_what_ran(self, capture: Any, make_target: _MakeTarget) -> None:
+        target = make_target()
+        with capture(target) as cap:
+            self.run_step(target)
+        records = list(cap.dump())
+        assert records
+        for record in records:
+            assert record.error is None, record.error
+            assert record.op_type, record
+            assert record.op_name, record
+            assert record.io in ("input", "output"), record
+            assert record.step == 0, record
+            assert record.rank is not None, record
+        assert cap.path in [path for record in records for path in record.path.parents]
+
+    def test_results_are_unchanged(self, capture: Any, make_target: _MakeTarget) -> None:
+        plain, captured = make_target(), make_target()
+        expected = [self.run_step(plain) for _ in range(3)]
+        with capture(captured):
+            results = [self.run_step(captured) for _ in range(3)]
+        for step, (one, other) in enumerate(zip(expected, results)):
+            assert self.same(one, other), f"the result of step {step} is another one under capture"
+
+    def test_the_target_is_the_same_object_as_before(self, capture: Any, make_target: _MakeTarget) -> None:
+        target = make_target()
+        self.run_step(target)  # some frameworks build attributes on first use
+        before = self.parts(target)
+        with capture(target):
+            self.run_step(target)
+        _assert_identical(before, self.parts(target))
+
+    def test_nothing_is_written_after_stop(self, capture: Any, make_target: _MakeTarget, tmp_path: Path) -> None:
+        target = make_target()
+        with capture(target):
+            self.run_step(target)
+        before = _files(tmp_path)
+        self.run_step(target)
+        assert _files(tmp_path) == before
+
+    def test_a_second_stop_does_nothing(self, capture: Any, make_target: _MakeTarget, tmp_path: Path) -> None:
+        target = make_target()
+        cap = capture(target).start()
+        self.run_step(target)
+        cap.stop()
+        before = _files(tmp_path)
+        cap.stop()
+        assert _files(tmp_path) == before
+
+    def test_the_adapter_itself_may_be_stopped_twice(
+        self, adapter: Adapter, make_target: _MakeTarget, tmp_path: Path
+    ) -> None:
+        target = make_target()
+        before = self.parts(target)
+        path = tmp_path / "dumps"
+        path.mkdir()
+        session = adapter.start(ascend_dump.DumpRequest(**{**self.settings, "path": path}), target)
+        adapter.stop(session)
+        adapter.stop(session)
+        _assert_identical(before, self.parts(target))
+        assert path in (adapter.root(session), *adapter.root(session).parents)
+
+    def test_two_captures_in_a_row_do_not_mix(self, capture: Any, make_target: _MakeTarget) -> None:
+        target = make_target()
+        with capture(target) as first:
+            self.run_step(target)
+        files, count = _files(first.path), len(first.dump())
+        with capture(target) as second:
+            self.run_step(target)
+        assert first.path != second.path
+        assert _files(first.path) == files
+        assert len(first.dump()) == len(second.dump()) == count
+
+    def test_an_exception_in_the_block_closes_the_dump(
+        self, capture: Any, make_target: _MakeTarget, tmp_path: Path
+    ) -> None:
+        target = make_target()
+        before = self.parts(target)
+        cap = capture(target)
+        with pytest.raises(_Planned), cap:  # noqa: PT012  (the exception leaves a block that has run)
+            self.run_step(target)
+            raise _Planned
+        assert not cap.active
+        assert len(cap.dump()) > 0
+        assert cap.dump().errors() == []
+        _assert_identical(before, self.parts(target))
+        files = _files(tmp_path)
+        self.run_step(target)
+        assert _files(tmp_path) == files
+
+    def test_unselected_steps_write_nothing(self, capture: Any, make_target: _MakeTarget) -> None:
+        target = make_target()
+        with capture(target, steps="1") as cap:
+            self.run_step(target)
+            assert len(cap.dump()) == 0
+            self.run_step(target)
+            self.run_step(target)
+        assert {record.step for record in cap.dump()} == {1}
+
+    def test_a_dump_that_stays_empty_is_told(self, capture: Any, make_target: _MakeTarget) -> None:
+        target = make_target()
+        cap = capture(target, steps="1000").start()
+        self.run_step(target)
+        with pytest.raises(ascend_dump.CaptureError, match="wrote nothing"):
+            cap.stop()
+        assert len(cap.dump()) == 0
+
+
+class _Planned(Exception):
+    """Raised by a test inside a capture."""
+
+
+def _files(root: Path) -> dict[str, tuple[int, int]]:
+    """Size and modification time of every file below `root`."""
+    found = {}
+    for path in root.rglob("*"):
+        if path.is_file():
+            state = path.stat()
+            found[str(path.relative_to(root))] = (state.st_size, state.st_mtime_ns)
+    return found
+
+
+def _assert_identical(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Every part is still the very object it was, and there is no other."""
+    changed = [name for name in before if name in after and before[name] is not after[name]]
+    gone, new = [name for name in before if name not in after], [name for name in after if name not in before]
+    assert not changed + gone + new, f"the target differs: changed {changed}, gone {gone}, new {new}"

@@ -1,0 +1,75 @@
+"""The pytest plugin, active wherever ascend-dump and pytest are both installed.
+
+Three fixtures:
+
+`ascend_dump_path`     a fresh directory for dumps, below `tmp_path`
+`ascend_dump_capture`  `ascend_dump.capture` that writes there, raises instead of warning
+                       (`strict=True`), and is stopped at the end of the test
+`ascend_dump_fakes`    `ascend_dump.fakes.install` for the rest of the test; gives the device:
+                       `npu = ascend_dump_fakes("acl")`
+
+    def test_no_overflow(ascend_dump_capture):
+        with ascend_dump_capture(model, data="stats") as cap:
+            train_one_step(model)
+        for record in cap.dump().select(io="output"):
+            assert record.statistics().nan == 0, record
+
+This module is imported in every pytest run of the environment, so it imports only pytest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable
+
+import pytest
+
+if TYPE_CHECKING:
+    from ascend_dump import Capture
+    from ascend_dump.fakes.device.npu import Npu
+
+# The contract suite is imported by the tests that subclass it; its asserts shall explain themselves.
+pytest.register_assert_rewrite("ascend_dump.testing.contract")
+
+
+@pytest.fixture
+def ascend_dump_path(tmp_path: Path) -> Path:
+    """A fresh directory for the dumps of this test."""
+    path = tmp_path / "dumps"
+    path.mkdir(mode=0o700)
+    return path
+
+
+@pytest.fixture
+def ascend_dump_capture(ascend_dump_path: Path) -> Iterator[Callable[..., Capture]]:
+    """`ascend_dump.capture` with `path` and `strict=True` set, stopped when the test ends."""
+    import ascend_dump
+
+    made: list[Capture] = []
+
+    def capture(target: Any = None, **settings: Any) -> Capture:
+        one = ascend_dump.capture(target, **{"path": ascend_dump_path, "strict": True, **settings})
+        if isinstance(one, ascend_dump.Capture):
+            made.append(one)
+        else:  # a decorated function holds its capture
+            made.append(one.capture)
+        return one
+
+    yield capture
+    for one in reversed(made):
+        one.stop()
+
+
+@pytest.fixture
+def ascend_dump_fakes() -> Iterator[Callable[..., Npu]]:
+    """`ascend_dump.fakes.install` whose block ends with the test."""
+    from ascend_dump.fakes import install
+
+    with contextlib.ExitStack() as stack:
+
+        def put(*names: str, **settings: Any) -> Npu:
+            return stack.enter_context(install(*names, **settings))
+
+        yield put
