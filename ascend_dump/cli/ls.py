@@ -21,7 +21,6 @@ from ascend_dump.cli._reading import (
     shape_text,
     tell_nothing_matched,
 )
-from ascend_dump.cli._unended import Unended
 
 if TYPE_CHECKING:
     from ascend_dump.reading import Dump, Record
@@ -43,25 +42,23 @@ def ls(path: str, as_json: bool, records: bool, long: bool, **selectors: Optiona
     dump = open_selected(path, selectors)
     totals = _Totals()
     unreadable = Unreadable()
-    runs = Unended()
-    found = runs.watch(totals.count(unreadable.watch(progress(dump, "records"))))
+    found = totals.count(unreadable.watch(progress(dump, "records")))
     if as_json:
         from ascend_dump.report.documents import write_document
 
         listed = (record_fields(record) for record in found)
 
-        def unended() -> list[dict[str, str]]:
-            return [{"path": str(root), "reason": reason} for root, reason in runs.find()]
-
-        write_document(sys.stdout, "ls", {"path": path, "records": listed, "totals": totals.fields, "unended": unended})
+        fields = {"path": path, "records": listed, "totals": totals.fields}
+        write_document(sys.stdout, "ls", {**fields, "unended": (one._asdict() for one in dump.incomplete_runs())})
     else:
         _write_text(dump, found, per_record=records or long, long=long)
-        if totals.records:
-            print(f"\n{totals}")
         from ascend_dump.report.tables import escape
 
-        for root, reason in runs.find():
-            print(f"{escape(str(root))}: {escape(reason)}", file=sys.stderr)
+        incomplete = dump.incomplete_runs()
+        if totals.records:
+            print(f"\n{totals}{' · incomplete' if incomplete else ''}")
+        for run in incomplete:
+            print(f"incomplete: {escape(str(run.path))}: {escape(run.reason)}", file=sys.stderr)
     if not totals.records:
         tell_nothing_matched(path, selectors)
     return unreadable.finish()

@@ -5,5 +5,17 @@ from __future__ import annotations
 from ascend_dump.reading._dialect import Dialect, Directory, Entry, rank_of
 from ascend_dump.reading._dump import Dump, open_dump
 from ascend_dump.reading._record import FIELDS, Loader, Record
+from ascend_dump.reading._runs import IncompleteRun
 
-__all__ = ["FIELDS", "Dialect", "Directory", "Dump", "Entry", "Loader", "Record", "open_dump", "rank_of"]
+__all__ = [
+    "FIELDS",
+    "Dialect",
+    "Directory",
+    "Dump",
+    "Entry",
+    "IncompleteRun",
+    "Loader",
+    "Record",
+    "open_dump",
+    "rank_of",
+]

@@ -15,6 +15,7 @@ from ascend_dump._steps import Steps, StepsLike
 from ascend_dump.native.cann.names import loosen_glob
 from ascend_dump.reading._dialect import Dialect, Directory, Entry, rank_of
 from ascend_dump.reading._record import FIELDS, Record
+from ascend_dump.reading._runs import IncompleteRun, incomplete_run, runs_above
 from ascend_dump.reading._sources import Sources, graphs_beside, is_graph_file
 
 if TYPE_CHECKING:
@@ -89,12 +90,14 @@ class Dump:
         queries: tuple[_Query, ...] = (),
         marks: Optional[Mapping[str, Mapping[str, Any]]] = None,
         sources: Optional[Sources] = None,
+        runs: tuple[Path, ...] = (),
     ) -> None:
         self.root = root
         self._entries = entries
         self._queries = queries
         self._marks = marks or {}
         self._sources = sources
+        self._runs = runs
         self._ahead: Optional[_Ahead] = None
 
     def __iter__(self) -> Iterator[Record]:
@@ -117,7 +120,7 @@ class Dump:
 
     def marked(self, marks: Mapping[str, Mapping[str, Any]]) -> Dump:
         """The same records, with more `attrs` for those of the models named."""
-        return Dump(self.root, self._entries, self._queries, marks, self._sources) if marks else self
+        return Dump(self.root, self._entries, self._queries, marks, self._sources, self._runs) if marks else self
 
     def __len__(self) -> int:
         if self._ahead is not None and monotonic() - self._ahead.at < _SOON:
@@ -162,7 +165,7 @@ class Dump:
             None if op is None or op.startswith("re:") else text_matcher(loosen_glob(op)),
         )
         kept = [entry for entry in self._entries if query.may_match(entry)]
-        return Dump(self.root, kept, (*self._queries, query), self._marks, self._sources)
+        return Dump(self.root, kept, (*self._queries, query), self._marks, self._sources, self._runs)
 
     def known_values(self, field: str) -> set[Any]:
         """The values of a field as far as names of files and directories tell them; opens no file.
@@ -174,6 +177,22 @@ class Dump:
     def errors(self) -> list[Record]:
         """The records that cannot be read, each with its `error`."""
         return [record for record in self if record.error is not None]
+
+    def incomplete_runs(self) -> list[IncompleteRun]:
+        """The runs of the host adapters in this dump that have not come to their end, such as those that were killed.
+
+        Other tools leave no trace of how a run ended. After a `select` they are the runs of the files that may match.
+        """
+        runs = self._runs
+        if runs and self._queries:
+            wanted = {str(run) for run in runs}
+            kept = {
+                above
+                for directory in {os.path.dirname(entry.path_text) for entry in self._entries}
+                for above in wanted & {directory, *map(str, runs_above(Path(directory)))}
+            }
+            runs = tuple(run for run in runs if str(run) in kept)
+        return [found for found in map(incomplete_run, runs) if found is not None]
 
     def to_frame(self) -> polars.DataFrame:
         """One row per record, one column per field. Needs the extra `analyze` (polars)."""
@@ -197,7 +216,7 @@ class Dump:
 
     def _repr_html_(self) -> str:
         """The first records as a small static table, for notebooks."""
-        from ascend_dump.report.notebook import ROWS, html_table
+        from ascend_dump._html import ROWS, html_table
 
         names = ("step", "rank", "op_name", "op_type", "io", "index", "dtype", "shape", "nbytes")
         found = list(islice(self, ROWS + 1))
@@ -237,7 +256,10 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
             path=root,
             hint="give the path= of the capture, or a directory inside it",
         ) from None
+    from ascend_dump.host.layout import MANIFEST
+
     dialects = _dialects()
+    runs = [above for above in runs_above(root) if os.path.isfile(above / MANIFEST)][:1]
     entries: list[Entry] = []
     files = 0
     recognised = False
@@ -248,6 +270,8 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
             continue
         directory = found
         files += len(directory.names)
+        if MANIFEST in directory.names:
+            runs.append(directory.path.absolute())
         graphs += [directory.path / name for name in directory.names if is_graph_file(name)]
         for dialect in dialects:
             if not directory.names:
@@ -269,7 +293,7 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
         )
     entries.sort(key=_order)
     sources = Sources([*graphs_beside(root), *graphs])
-    return Dump(root, entries, sources=sources if sources else None)
+    return Dump(root, entries, sources=sources if sources else None, runs=tuple(dict.fromkeys(runs)))
 
 
 def _dialects() -> list[Dialect]:

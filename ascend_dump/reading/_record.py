@@ -226,7 +226,7 @@ class Record:
 
     def _repr_html_(self) -> str:
         """The known fields as a small static table, for notebooks."""
-        from ascend_dump.report.notebook import html_table
+        from ascend_dump._html import html_table
 
         rows = [(name, value) for name, value in self.to_dict().items() if value is not None and value != ""]
         return html_table(repr(self), ("field", "value"), rows)

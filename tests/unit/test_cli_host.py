@@ -119,10 +119,26 @@ def test_ls_tells_of_runs_that_did_not_end(
         (root / "manifest.json").write_bytes(manifest)
     code, out, err = run(capsys, "ls", dump)
     assert code == Exit.OK
-    assert out.endswith("2 steps\n")
+    assert out.endswith("2 steps · incomplete\n" if expected else "2 steps\n")
     assert (expected in err) if expected else (err == "")
     unended = json.loads(run(capsys, "ls", dump, "--json")[1])["unended"]
     assert [(one["path"], expected in one["reason"]) for one in unended] == ([(str(root), True)] if expected else [])
+    # A part of the run, opened or selected, is of that run too.
+    step = root.joinpath("0", "Net", "0", "1")
+    for part in (ascend_dump.open(step), ascend_dump.open(dump).select(step=1), ascend_dump.open(step / "index.jsonl")):
+        assert [one.path for one in part.incomplete_runs()] == ([root] if expected else [])
+    assert ascend_dump.open(dump).select(step=7).incomplete_runs() == []
+
+
+def test_ls_tells_of_a_run_that_was_killed_before_its_first_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "worldsize1_global_rank0" / RUN
+    root.mkdir(parents=True)
+    manifest = {"schema": "ascend-dump/host/1", "host": socket.gethostname(), "state": "running", "pid": 2**22 + 1}
+    (root / "manifest.json").write_text(json.dumps(manifest))
+    _, _, err = run(capsys, "ls", tmp_path)
+    assert f"incomplete: {root}: the capture did not end: process 4194305 was killed" in err
 
 
 def test_stats_finds_who_made_nan_and_inf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ FRAMEWORKS = {"torch", "torch_npu", "torchair", "mindspore", "tensorflow", "npu_
 #: The floors of the house, ground floor first. A part imports parts of lower floors only.
 FLOORS: list[set[str]] = [
     {"_version", "_errors", "_problem", "_log", "_rank"},
-    {"_steps", "_patterns", "_paths", "_files", "_turns"},
+    {"_steps", "_patterns", "_paths", "_files", "_html", "_turns"},
     {"_request", "statistics", "host"},
     {"writing"},
     {"native"},
@@ -40,7 +40,7 @@ FLOORS: list[set[str]] = [
 ]
 FLOOR = {part: number for number, parts in enumerate(FLOORS) for part in parts}
 #: Imports that do not keep to the floors yet. None is to be added.
-UNTIL_MENDED = {("reading", "report")}
+UNTIL_MENDED: set[tuple[str, str]] = set()
 
 
 class Import(NamedTuple):
