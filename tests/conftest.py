@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interpreters import HOOK_FILES, REPOSITORY, STARTUP, THIRD_PARTY, Interpreter, link_dependencies, make_interpreter
+from interpreters import HOOK_FILES, STARTUP, THIRD_PARTY, Interpreter, link_dependencies, make_interpreter
+from places import REPOSITORY
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from acl_helpers import execute
+from places import DATA
 
 import ascend_dump
 from ascend_dump import fakes
@@ -288,7 +289,7 @@ def test_a_limit_of_size_is_not_kept(npu):
 
 
 def test_patterns_are_expanded_with_the_graph(acl, npu):
-    graph = Path(__file__).parent.parent / "data" / "ge_proto" / "ge_proto_00000009_graph_11_Build.txt"
+    graph = DATA / "ge_proto" / "ge_proto_00000009_graph_11_Build.txt"
     from ascend_dump.native.cann.graph import read_graph
 
     names = [node.name for node in read_graph(graph)]

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from interpreters import REPOSITORY
+from places import REPOSITORY
 
 EXAMPLE = REPOSITORY / "examples" / "03_acl_offline"
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
-from interpreters import REPOSITORY, STARTUP
+from interpreters import STARTUP
+from places import REPOSITORY
 
 import ascend_dump
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from interpreters import REPOSITORY
+from places import REPOSITORY
 from readmes import Walked, walk_through
 
 import ascend_dump

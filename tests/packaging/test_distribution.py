@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from interpreters import HOOK_FILES, REPOSITORY, THIRD_PARTY, Interpreter, make_interpreter
+from interpreters import HOOK_FILES, THIRD_PARTY, Interpreter, make_interpreter
+from places import REPOSITORY
 
 import ascend_dump
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from interpreters import REPOSITORY
+from places import REPOSITORY
 
 DOCKER = REPOSITORY / "docker"
 FILES = sorted(DOCKER.glob("*/Dockerfile"))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interpreters import REPOSITORY
+from places import REPOSITORY
 
 if sys.version_info >= (3, 11):
     import tomllib

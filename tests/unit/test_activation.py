@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interpreters import HOOK_FILES, REPOSITORY, STARTUP, Interpreter, make_interpreter
+from interpreters import HOOK_FILES, STARTUP, Interpreter, make_interpreter
+from places import REPOSITORY
 
 import ascend_dump
 

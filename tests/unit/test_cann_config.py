@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
+import places
 import pytest
 
 from ascend_dump.native.cann.config import Situation, adump, check_acl_config, parse
 from ascend_dump.native.cann.config.keys import DUMP, ITEM
 
-DATA = Path(__file__).parents[1] / "data" / "cann"
+DATA = places.DATA / "cann"
 VECTORS = [json.loads(line) for line in (DATA / "config_vectors.jsonl").read_text(encoding="utf-8").splitlines()]
 
 

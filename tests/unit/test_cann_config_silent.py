@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections import namedtuple
-from pathlib import Path
 
+import places
 import pytest
 
 from ascend_dump.native.cann.config import SILENT, SILENT_OPTIONS, Situation, check_acl_config, check_ge_options
@@ -14,7 +14,7 @@ from ascend_dump.native.cann.config.check import examine, read_source
 from ascend_dump.native.cann.config.silent import Options
 from ascend_dump.native.cann.graph import Node
 
-DATA = Path(__file__).parents[1] / "data" / "cann"
+DATA = places.DATA / "cann"
 CASES = json.loads((DATA / "silent_cases.json").read_text())
 OPTION_CASES = json.loads((DATA / "silent_option_cases.json").read_text())
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import places
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from ascend_dump._errors import CorruptDump, NotSupported
 from ascend_dump.native.cann import dtypes
 from ascend_dump.native.cann.dump_file import Tensor, decode, read_header
 
-DATA = Path(__file__).parent.parent / "data" / "cann"
+DATA = places.DATA / "cann"
 GOLDEN = sorted((DATA / "msaccucmp_npy").glob("*.npy"))
 
 #: File -> what differs from the real converter's output, each by its reason in the docstring of dtypes.

@@ -9,6 +9,7 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
+import places
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ from ascend_dump.native.cann.dump_file import (
     write_nano,
 )
 
-DATA = Path(__file__).parent.parent / "data" / "cann"
+DATA = places.DATA / "cann"
 FIXTURES = sorted((DATA / "in").iterdir())
 TIME = 1589195081588018
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import places
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ from ascend_dump.native.cann import formats
 from ascend_dump.native.cann.dump_file import decode, read_header
 from ascend_dump.native.cann.formats import ORIGINAL, convert
 
-DATA = Path(__file__).parent.parent / "data" / "cann"
+DATA = places.DATA / "cann"
 
 
 def numbered(*shape: int, dtype: str = "float32") -> np.ndarray:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from pathlib import Path
 
+import places
 import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
@@ -32,7 +32,7 @@ from ascend_dump.native.cann.names import (
     watch_pairs,
 )
 
-DATA = Path(__file__).parent.parent / "data" / "cann"
+DATA = places.DATA / "cann"
 STAMP = 1589195081588018
 
 ids = st.integers(0, 2**32 - 1)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import json
 import struct
-from pathlib import Path
 
+import places
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ from ascend_dump._errors import CorruptDump
 from ascend_dump.native.cann.names import DumpName, parse_name
 from ascend_dump.native.cann.overflow import decode_overflow, describe_status, encode_overflow, find_operator
 
-DATA = Path(__file__).parent.parent / "data" / "cann"
+DATA = places.DATA / "cann"
 RECORDS = sorted((DATA / "in_overflow").glob("Opdebug.*"))
 
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import math
 import os
-from pathlib import Path
 
 import numpy as np
+import places
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ from ascend_dump.native.cann.statistics_csv import (
     read_statistics,
 )
 
-DATA = Path(__file__).parent.parent / "data" / "cann"
+DATA = places.DATA / "cann"
 NUMPY = {
     "DT_FLOAT": "<f4",
     "DT_FLOAT16": "<f2",

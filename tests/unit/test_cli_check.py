@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from places import DATA
 
 from ascend_dump.cli import Exit, main
 from ascend_dump.native.cann.config import check_acl_config, check_ge_options
@@ -326,9 +327,7 @@ def test_a_graph_that_cannot_be_read(tmp_path, capsys):
 
 # --- MindSpore -----------------------------------------------------------------------------
 
-MINDSPORE_GRAPH = (
-    Path(__file__).parents[1] / "data/mindspore/conv_iter_0_2/rank_0/graphs/ms_output_trace_code_graph_0.ir"
-)
+MINDSPORE_GRAPH = DATA / "mindspore/conv_iter_0_2/rank_0/graphs/ms_output_trace_code_graph_0.ir"
 
 
 @pytest.mark.parametrize("on", ["ascend", "ascend-o2", "gpu", "cpu"])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from places import DATA
 
 from ascend_dump.cli import Exit, main
 from ascend_dump.host.layout import Line
@@ -17,7 +17,6 @@ from ascend_dump.native.cann.dump_file import tensor_of, write
 from ascend_dump.native.cann.names import Place, build_place
 from ascend_dump.native.cann.overflow import encode_overflow
 
-DATA = Path(__file__).parent.parent / "data"
 OVERFLOW = DATA / "cann" / "in_overflow"
 GRAPHS = DATA / "ge_proto"
 TRAIN = GRAPHS / "ge_proto_00000017_graph_1_Build.txt"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import places
 import pytest
 
 from ascend_dump._errors import ConfigError, DumpNotFound, ReadError, WriteError
@@ -22,7 +23,7 @@ from ascend_dump.converting.convert import Options, Result, check_options, conve
 from ascend_dump.native.cann import dtypes, formats
 from ascend_dump.native.cann.dump_file import Tensor, decode, read_header, tensor_of, write
 
-DATA = Path(__file__).parent.parent / "data" / "cann"
+DATA = places.DATA / "cann"
 STAMP = 1589195081588018
 
 

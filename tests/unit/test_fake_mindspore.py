@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import mindspore_programs
 import numpy as np
+import places
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +42,7 @@ from ascend_dump.fakes.device.npu import Npu
 from ascend_dump.fakes.mindspore._disk import npy_bytes
 
 VARIABLE = "MINDSPORE_DUMP_CONFIG"
-DATA = Path(__file__).parents[1] / "data" / "mindspore"
+DATA = places.DATA / "mindspore"
 VECTORS = [json.loads(line) for line in (DATA / "config_vectors.jsonl").read_text().splitlines()]
 #: What a JSON parser says of bad syntax is its own.
 PARSER = "Parse dump json failed, error:[json.exception.parse_error.101]"
@@ -247,7 +249,7 @@ def test_names_go_on_over_the_graphs_and_the_graph_texts_do_not(npu, config, tmp
     assert {name.split(".")[1] for name in tensors(tmp_path)} == {"Default_relu-ReLU_ReLU-op1"}
     text = (tmp_path / OUT / "rank_0/graphs/ms_output_trace_code_graph_1.ir").read_text()
     assert "# Fullname with scope: (Default/relu-ReLU/ReLU-op0)" in text
-    assert f"# In file {Path(__file__).with_name('mindspore_programs.py')}:" in text
+    assert f"# In file {mindspore_programs.__file__}:" in text
     assert "return self.relu(self.fc(x))" in text
 
 

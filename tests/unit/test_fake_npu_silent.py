@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from pathlib import Path
 from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
+import places
 import pytest
 
 import ascend_dump
 from ascend_dump.fakes.device.npu import NodeInfo, Npu, OperatorFailed
 from ascend_dump.native.cann.statistics_csv import read_statistics
 
-DATA = Path(__file__).parents[1] / "data" / "cann"
+DATA = places.DATA / "cann"
 CASES = [
     *json.loads((DATA / "silent_cases.json").read_text()),
     *json.loads((DATA / "silent_option_cases.json").read_text()),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from places import DATA
 
 pytest.importorskip("torch")
 
@@ -22,7 +22,7 @@ from ascend_dump.fakes.kernels._ge_values import constant, ge_number, to_array, 
 from ascend_dump.fakes.torchair import _ge_model
 from ascend_dump.fakes.torchair._ge_model import GeOp, parse_model
 
-MLP = Path(__file__).parents[1] / "data" / "torchair" / "mlp_modeldef.pb"
+MLP = DATA / "torchair" / "mlp_modeldef.pb"
 #: x, then weight and bias of three layers, in the order of the graph's inputs.
 SHAPES = {0: (16, 8), 1: (16,), 2: (5, 8), 3: (16, 16), 4: (16,), 5: (4, 16), 6: (4,)}
 FLOAT, INT64 = 0, 9

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
+import places
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ from ascend_dump.native.cann.graph import (
     why_no_dump,
 )
 
-DATA = Path(__file__).parent.parent / "data" / "ge_proto"
+DATA = places.DATA / "ge_proto"
 TRAIN = DATA / "ge_proto_00000017_graph_1_Build.txt"
 INIT = DATA / "ge_proto_00000009_graph_11_Build.txt"
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable
 
+import host_dumps
 import numpy as np
 import pytest
 import xxhash
@@ -756,7 +757,7 @@ def test_flush_makes_everything_so_far_readable(tmp_path: Path, directory: Path)
 def test_a_forked_child_leaves_the_dump_alone(tmp_path: Path, directory: Path) -> None:
     script = f"""
 import os, sys, threading, warnings
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(Path(host_dumps.__file__).parent)!r})
 warnings.simplefilter("ignore", DeprecationWarning)
 from pathlib import Path
 from host_dumps import in_memory, item, noise, put

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from places import DATA
 
 from ascend_dump import ConfigError, DumpRequest
 from ascend_dump.native.mindspore import Runtime, check_mindspore_config
@@ -22,10 +23,7 @@ from ascend_dump.native.mindspore.config.dump_json import read_file, read_text
 from ascend_dump.native.mindspore.config.select import KernelSelector, iteration_ranges, kernel_text
 from ascend_dump.native.mindspore.runtime import RUNTIMES
 
-VECTORS = [
-    json.loads(line)
-    for line in Path(__file__).parents[1].joinpath("data/mindspore/config_vectors.jsonl").read_text().splitlines()
-]
+VECTORS = [json.loads(line) for line in DATA.joinpath("mindspore/config_vectors.jsonl").read_text().splitlines()]
 CPU = Runtime.named("cpu")
 #: Accepted ones that do something else than they say, and what the check says about them.
 TELLS = {

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import places
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from ascend_dump.native.cann.names import DumpName, Place, build_name, build_pla
 from ascend_dump.native.cann.overflow import encode_overflow
 from ascend_dump.native.cann.statistics_csv import HEADER, format_row, format_statistics
 
-DATA = Path(__file__).parent.parent / "data" / "cann"
+DATA = places.DATA / "cann"
 FIXTURES = sorted((DATA / "in").iterdir())
 STAMP = 1589195081588018
 RUN = "20260101010101"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import places
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from ascend_dump.native.mindspore.names import NpyName, build_name, parse_name, 
 from ascend_dump.native.mindspore.npy import read_npy_header
 from ascend_dump.native.mindspore.statistics_csv import parse_statistics
 
-DATA = Path(__file__).parents[1] / "data" / "mindspore"
+DATA = places.DATA / "mindspore"
 STAMP = 1795225969886559
 
 

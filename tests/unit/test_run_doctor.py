@@ -14,7 +14,8 @@ from typing import Any
 
 import click.testing
 import pytest
-from interpreters import HOOK_FILES, REPOSITORY, STARTUP, Interpreter
+from interpreters import HOOK_FILES, STARTUP, Interpreter
+from places import REPOSITORY
 
 import ascend_dump
 from ascend_dump._request import ALIASES

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from places import DATA
 
 import ascend_dump
 from ascend_dump._errors import CorruptDump, DumpNotFound, ReadError
@@ -18,7 +19,7 @@ from ascend_dump.cli import main
 from ascend_dump.fakes.device.npu import NodeInfo, Npu
 from ascend_dump.native.torchair.graph import parse_graph_file, read_torchair_graph
 
-GRAPHS = Path(__file__).parents[1] / "data" / "torchair_graph"
+GRAPHS = DATA / "torchair_graph"
 (OPTIMIZED,) = GRAPHS.glob("dynamo_optimized_*.py")
 (ORIGINAL,) = GRAPHS.glob("dynamo_original_*.py")
 HEAD = "from torchair._ge_concrete_graph import ge_apis as ge\n"

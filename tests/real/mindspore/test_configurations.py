@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from places import DATA
 from processes import PROGRAMS, run_command
 
 from ascend_dump.native.mindspore import Runtime, check_mindspore_config
 from ascend_dump.native.mindspore.config.check import Known
 
-VECTORS = [
-    json.loads(line)
-    for line in Path(__file__).parents[2].joinpath("data/mindspore/config_vectors.jsonl").read_text().splitlines()
-]
+VECTORS = [json.loads(line) for line in DATA.joinpath("mindspore/config_vectors.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,8 @@ import pytest
 
 pytest.importorskip("mindspore")
 
-PROGRAMS = Path(__file__).parents[2] / "unit"
-sys.path.insert(0, str(PROGRAMS))
-from mindspore_programs import names, settings, write_settings  # noqa: E402  (the unit tests' programs)
+import mindspore_programs
+from mindspore_programs import names, settings, write_settings
 
 PLAIN = ["infer()", "run_pynative()", "run_long_names()"]
 OTHERS = [
@@ -51,7 +50,12 @@ def begin(call: str, where: Path, *, fake: bool) -> subprocess.Popen[str]:
     where.mkdir()
     config = write_settings(where / "dump.json", settings(where / "out", iteration="0|2"))
     code = f"{_FAKE if fake else ''}\nfrom mindspore_programs import *\n{call}"
-    environment = {**os.environ, "PYTHONPATH": str(PROGRAMS), "MINDSPORE_DUMP_CONFIG": config, "GLOG_v": "3"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(mindspore_programs.__file__).parent),
+        "MINDSPORE_DUMP_CONFIG": config,
+        "GLOG_v": "3",
+    }
     return subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, text=True)
 
 

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import places
 import pytest
 
 from ascend_dump._errors import AscendDumpError
@@ -23,7 +24,7 @@ from ascend_dump.native.cann.dump_file import OriginalOp, Tensor, tensor_of, wri
 
 pytestmark = pytest.mark.skipif(find_spec("msprobe") is None, reason="mindstudio-probe is not installed")
 
-DATA = Path(__file__).parents[2] / "data" / "cann"
+DATA = places.DATA / "cann"
 RUNNER = Path(__file__).with_name("run_converter.py")
 
 

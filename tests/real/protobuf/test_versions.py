@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import DATA
 
-FIXTURES = Path(__file__).parents[2] / "data" / "cann" / "in"
+FIXTURES = DATA / "cann" / "in"
 ROOT = Path(__file__).parents[3]
 #: The oldest has only its pure-Python parser for newer interpreters; the environment variable makes sure.
 VERSIONS = {"3.20.3": "python", "4.25.8": "upb", "newest": "upb"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 
 from ascend_dump import fakes
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "unit"))
 pytest.register_assert_rewrite("tf_bridge_cases")
 
 from tf_bridge_cases import *  # noqa: E402, F403  (the cases, after their asserts are rewritten)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -10,11 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tf_bridge_cases import ONES, On, values
 
 from ascend_dump import fakes
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "unit"))
-from tf_bridge_cases import ONES, On, values
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ import venv
 from pathlib import Path
 from typing import Any, NamedTuple
 
-REPOSITORY = Path(__file__).parents[1]
+from places import DATA, REPOSITORY
+
 STARTUP = REPOSITORY / "ascend_dump" / "startup"
-THIRD_PARTY = REPOSITORY / "tests" / "data" / "third_party_adapter"
+THIRD_PARTY = DATA / "third_party_adapter"
 HOOK_FILES = ("ascend_dump_startup.pth", "ascend_dump_startup.start", "_ascend_dump_startup.py")
 
 

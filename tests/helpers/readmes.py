@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Callable, NamedTuple
 
-from interpreters import REPOSITORY
+from places import REPOSITORY
 
 
 class Walked(NamedTuple):
