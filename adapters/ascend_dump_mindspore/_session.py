@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, Optional
 
-from ascend_dump._errors import AscendDumpError, CaptureError
+from ascend_dump._errors import AscendDumpError, CaptureError, WriteError
 from ascend_dump._paths import make_run_directory
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
@@ -18,11 +18,13 @@ from ascend_dump_mindspore._runtime import (
     cell_of,
     current_runtime,
     is_initialized,
+    is_pynative,
     native,
     set_dump,
     wait_for_operators,
 )
 from ascend_dump_mindspore._settings import build, can_pause, far
+from ascend_dump_mindspore._written import look_at
 
 __all__ = ["Session"]
 
@@ -118,9 +120,17 @@ class Session:
         self._armed.lead_away()
 
     def failure(self) -> Optional[AscendDumpError]:
-        """That no tensor was written: MindSpore writes its graphs even then."""
+        """That no record was written, although MindSpore writes its graphs even then, or that small files were lost."""
+        found = look_at(self.root)
+        if found.empty:
+            return WriteError(
+                f"{len(found.empty)} files of the dump are empty, the first is {found.empty[0]}: on a full "
+                "disk MindSpore loses texts and tensors below 1024 bytes without an error",
+                hint="free some space and dump again; dump.errors() lists the tensors that are lost",
+                code="AD330",
+            )
         reasons = self.reasons()
-        if reasons is None or _holds_records(self.root):
+        if reasons is None or found.records:
             return None
         listed = "".join(f"\n  - {reason}" for reason in reasons)
         return CaptureError(
@@ -144,12 +154,10 @@ class Session:
                 f"no operator has a name that layers={list(self._request.layers)} asks for; names are full names such "
                 "as Default/fc-Dense/MatMul-op0, their numbers count on over all graphs of a process"
             )
-        found.append("in PyNative mode only what @jit compiles is dumped")
-        if current_runtime(self._mindspore).ge:
+        if is_pynative(self._mindspore):
+            found.append("in PyNative mode only what @jit compiles is dumped")
+        runtime = current_runtime(self._mindspore)
+        if runtime.ge and not runtime.old_ge:
             found.append("with jit_level O2 MindSpore dumps nothing since 2.6")
         found.append("MindSpore's log tells what it could not write: set GLOG_v=2")
         return found
-
-
-def _holds_records(root: Path) -> bool:
-    return any(name.endswith(".npy") or name == "statistic.csv" for _, _, names in os.walk(root) for name in names)

@@ -352,6 +352,30 @@ def test_jit_level_o2_of_an_older_mindspore_is_configured(ms, net, tmp_path):
     assert None not in {record.model for record in found}
 
 
+@pytest.mark.parametrize("ms", ["2.5.0"], indirect=True)
+def test_files_of_canns_own_format_are_records(ms, net, tmp_path):
+    ms.set_device("Ascend")
+    ms.set_context(jit_level="O2")
+    with ascend_dump.capture(net, path=tmp_path, options={"file_format": "bin"}, strict=True) as cap:
+        assert config_in()["common_dump_settings"]["file_format"] == "bin"
+        step(ms, net)
+    assert {path.suffix for path in cap.path.rglob("MatMul.*")} != {".npy"}
+    [output] = cap.dump().select(op_type="MatMul", io="output")
+    np.testing.assert_array_equal(output.numpy(), np.full((2, 3), 4, "f4"))
+
+
+@pytest.mark.parametrize("ms", ["2.5.0"], indirect=True)
+def test_an_empty_dump_of_an_older_o2_names_reasons_that_apply(ms, net, tmp_path, caplog):
+    ms.set_device("Ascend")
+    ms.set_context(jit_level="O2")
+    with ascend_dump.capture(net, path=tmp_path, steps="7", options={"file_format": "bin"}) as cap:
+        step(ms, net)
+    assert len(cap.dump()) == 0
+    assert "steps=7" in caplog.text
+    assert "PyNative" not in caplog.text
+    assert "since 2.6" not in caplog.text
+
+
 def test_set_dump_marks_the_target_for_as_long_as_the_block_lasts(ms, net, monkeypatch, tmp_path):
     ms.set_device("Ascend")
     assert ("AD274", "error") in problems(None, options={"set_dump": True})

@@ -23,6 +23,7 @@ __all__ = [
     "NpyName",
     "Place",
     "build_name",
+    "holds_record",
     "parse_name",
     "parse_place",
     "written",
@@ -37,6 +38,9 @@ AUXILIARY = re.compile(
     re.ASCII,
 )
 METADATA_DIRECTORY = ".dump_metadata"
+#: Names of long file names, which jit_level O2 has in common with CANN.
+_MAPPING = "mapping.csv"
+_OVERFLOW_JSON = re.compile(r"opdebug\.node_opdebug\..*\.json", re.ASCII | re.IGNORECASE)
 
 _WRITTEN = str.maketrans(dict.fromkeys("/. \\", "_"))
 _DIGITS = re.compile(r"\d{1,18}", re.ASCII)
@@ -99,6 +103,17 @@ def build_name(name: NpyName) -> str:
     """The file name of these parts."""
     fields = [str(part) for part in name if part is not None]
     return ".".join([*fields, "npy"])
+
+
+def holds_record(name: str) -> bool:
+    """Whether a file of this name, in a directory that MindSpore wrote, holds a tensor, statistics or an overflow.
+
+    Files of CANN's own format (`file_format` bin, jit_level O2) have no suffix, and long names become numbers, so what
+    holds no record is listed: texts of graphs, copies of the configuration, arguments of operators, name mappings.
+    """
+    if AUXILIARY.fullmatch(name) or name == _MAPPING:
+        return False
+    return not name.endswith(".json") or _OVERFLOW_JSON.fullmatch(name) is not None
 
 
 def written(full_name: str) -> str:
