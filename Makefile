@@ -7,6 +7,9 @@ PYTHON ?= $(shell for python in python3.11 python3 python; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && echo $$python && break; done)
 OLDEST := 3.9
 NEWEST := 3.13
+# Test processes side by side: as many as there are CPUs, up to eight.
+JOBS ?= auto
+PYTEST_PARALLEL := -n $(JOBS) --maxprocesses 8 --dist worksteal
 # What is copied into an environment by an editable installation.
 INSTALLED := pyproject.toml $(wildcard ascend_dump/startup/*)
 
@@ -28,12 +31,13 @@ make_venv = rm -rf $(1) && $(2) -m venv $(1) && $(pip_install) --upgrade 'pip>=2
 # Where it is set, as in many containers, every process would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-main test-real check bench clean
+.PHONY: help demo test test-all test-real check bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo       train a small network with a planted fault and find it (needs no device)'
-	@echo 'make test       the test suite, also (but for tests marked thorough) under Python $(OLDEST) and $(NEWEST) if found'
+	@echo 'make test       the test suite, in parallel processes; JOBS=1 runs one'
+	@echo 'make test-all   the same, then without the tests marked thorough under Python $(OLDEST) and $(NEWEST) if found'
 	@echo 'make test-real  the suites that run real frameworks: $(or $(SUITES),none yet)'
 	@echo 'make check      ruff, mypy, and hadolint over docker/'
 	@echo 'make bench      the benchmarks, as ratios within one run'
@@ -49,10 +53,10 @@ $(VENVS)/.venv-demo/stamp: pyproject.toml $(shell find ascend_dump adapters -nam
 	@$(call pip_install,$(@D)) .
 	@touch $@
 
-test: test-main test-py$(OLDEST) test-py$(NEWEST)
+test: $(VENV)/stamp
+	$(VENV)/bin/python -m pytest $(PYTEST_PARALLEL) --ignore tests/real
 
-test-main: $(VENV)/stamp
-	$(VENV)/bin/python -m pytest --ignore tests/real
+test-all: test test-py$(OLDEST) test-py$(NEWEST)
 
 $(VENV)/stamp: $(INSTALLED)
 	$(call make_venv,$(@D),$(PYTHON))
@@ -64,7 +68,7 @@ $(VENV)/stamp: $(INSTALLED)
 # marked `thorough`, whose many cases do not depend on the version of Python.
 test-py%:
 	@$(if $(call find_python,$*),$(MAKE) --no-print-directory $(VENVS)/.venv-py$*/stamp && \
-		echo "Python $*:" && $(VENVS)/.venv-py$*/bin/python -m pytest -m 'not thorough' --ignore tests/real, \
+		echo "Python $*:" && $(VENVS)/.venv-py$*/bin/python -m pytest $(PYTEST_PARALLEL) -m 'not thorough' --ignore tests/real, \
 		echo "Python $* is not found: its tests are left out")
 
 $(VENVS)/.venv-py%/stamp: $(INSTALLED)
@@ -74,7 +78,7 @@ $(VENVS)/.venv-py%/stamp: $(INSTALLED)
 	touch $@
 
 .PRECIOUS: $(VENVS)/.venv-real-%/stamp
-# A suite fails when it runs no test, or skips all of them: see tests/real/conftest.py.
+# A suite fails when it runs no test, or skips all of them: see tests/conftest.py.
 test-real:
 	@echo "suites of real frameworks: $(or $(SUITES),none; a suite is a directory tests/real/NAME with a requirements.txt)"
 	@$(if $(SUITES),$(MAKE) --no-print-directory --keep-going $(SUITES:%=test-real-%))

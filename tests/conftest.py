@@ -15,6 +15,15 @@ from interpreters import HOOK_FILES, STARTUP, THIRD_PARTY, Interpreter, link_dep
 from places import REPOSITORY
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A run that skips everything has shown nothing, so it fails."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    ran = exitstatus == pytest.ExitCode.OK and reporter is not None and not session.config.option.collectonly
+    if ran and not reporter.stats.get("passed"):
+        reporter.write_line("\nevery test was skipped: the run counts as failed", red=True)
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
 @pytest.fixture(scope="session")
 def third_party(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The third-party adapter and its framework, as pip would lay them into site-packages."""
