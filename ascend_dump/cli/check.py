@@ -18,7 +18,7 @@ from ascend_dump.native.mindspore.runtime import RUNTIMES, Runtime
 if TYPE_CHECKING:
     from ascend_dump._problem import Problem
     from ascend_dump.native.cann.config import Situation
-    from ascend_dump.native.cann.config.check import Source
+    from ascend_dump.native.cann.config.parse import Source
 
 __all__ = ["CHECKERS", "check", "exit_of", "graph_option", "print_problems", "resolve", "runtime_of", "situation_of"]
 
@@ -145,7 +145,7 @@ def situation_of(graph: Optional[str]) -> Situation:
 
 def _guess(source: Source) -> str:
     """The format, by the keys; what has none of them is judged as CANN would."""
-    from ascend_dump.native.cann.config.check import read_source
+    from ascend_dump.native.cann.config.parse import read_source
 
     value = read_source(source).value
     keys = list(value) if isinstance(value, dict) else []

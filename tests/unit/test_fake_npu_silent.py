@@ -14,15 +14,14 @@ import pytest
 
 import ascend_dump
 from ascend_dump.fakes.device.npu import NodeInfo, Npu, OperatorFailed
+from ascend_dump.native.cann.config import SILENT, SILENT_OPTIONS
 from ascend_dump.native.cann.statistics_csv import read_statistics
 
 DATA = places.DATA / "cann"
-CASES = [
-    *json.loads((DATA / "silent_cases.json").read_text()),
-    *json.loads((DATA / "silent_option_cases.json").read_text()),
-]
-#: What to compare a case with: `same_as` (the setting without its ignored part), `passes` (where that of the case
-#: dumps nothing either), `set` (further keys), what to look for; or the `reason` why it cannot be shown.
+RULES = {**SILENT, **SILENT_OPTIONS}
+#: The effect of what each rule is about, and what to compare its case with: `same_as` (the setting without its
+#: ignored part), `passes` (where that of the rule dumps nothing either), `set` (further keys), what to look for;
+#: or the `reason` why it cannot be shown.
 ON_DEVICE = json.loads((DATA / "silent_on_device.json").read_text())
 
 OPERATORS = (
@@ -46,19 +45,15 @@ class Seen(NamedTuple):
     files: tuple
 
 
-def _facts(case, side):
-    if side == "passes" and "pass_situation" in case:
-        return case["pass_situation"]
-    return case.get("situation", {})
-
-
-def _fill(value, root):
+def _fill(example, root):
     """Give a case its directories; nothing may be written outside of them."""
-    text = json.dumps(value).replace("$DIR", str(root)).replace("/elsewhere", str(root / "elsewhere"))
-    return json.loads(text)
+    filled = example.inside(root)
+    text = json.dumps(dict(filled.facts)).replace("/elsewhere", str(root / "elsewhere"))
+    return filled._replace(facts=json.loads(text))
 
 
-def _arm(npu, setting, facts, extra, root):
+def _arm(npu, example, extra, root):
+    config, facts = example.config, example.facts
     file = root.with_suffix(".json")
     if facts.get("acl_dump"):
         other = {"dump_path": str(root / "other"), "dump_mode": "input", "dump_list": [{}]}
@@ -66,13 +61,12 @@ def _arm(npu, setting, facts, extra, root):
         assert npu.arm_acl(file) == 0
     if "ge_options" in facts:
         assert npu.arm_ge({**facts["ge_options"], "ge.exec.dumpPath": str(root / "other")}) == 0
-    if "options" in setting:
-        assert npu.arm_ge(setting["options"]) == 0
+    if isinstance(config, str):
+        file.write_text(config)
+    elif not config or any(key.startswith("ge.") for key in config):
+        assert npu.arm_ge(config) == 0
         return
-    if "raw" in setting:
-        file.write_text(setting["raw"])
     else:
-        config = setting["config"]
         if extra:
             config["dump"].update(extra)
         file.write_text(json.dumps(config))
@@ -104,15 +98,16 @@ def _run(npu, facts, *, single, exception):
             npu.run_op("Div", "broken", arrays, arrays)
 
 
-def _observe(setting, facts, root, more, *, single):
+def _observe(example, root, more, *, single):
     root.mkdir()
     for name in ("a b", "here", "other", "elsewhere"):
         (root / name).mkdir()
-    setting, facts = _fill(setting, root), _fill(facts, root)
+    example = _fill(example, root)
+    facts = example.facts
     free = facts.get("free_bytes", 1 << 30)
     npu = Npu(cwd=root, environ=facts.get("env", {}), soc=facts.get("soc", "Ascend310P3"), disk=lambda path: free)
-    _arm(npu, setting, facts, more.get("set"), root)
-    asked = json.dumps([setting, facts])
+    _arm(npu, example, more.get("set"), root)
+    asked = json.dumps([example.config, facts])
     _run(npu, facts, single=single, exception=bool(re.search("exception|aic_err|COLLECT", asked)))
     files = tuple(str(path.relative_to(root)) for path in npu.files)
     if more.get("only") == "exception":
@@ -127,65 +122,65 @@ def _observe(setting, facts, root, more, *, single):
 
 @pytest.fixture
 def observe(tmp_path):
-    def call(case, side, *, setting=None, single=""):
-        more = ON_DEVICE.get(case["id"], {})
-        side_of_facts = "trips" if side == "same_as" else side
-        given = setting or more.get(side) or case[side]
-        return _observe(given, _facts(case, side_of_facts), tmp_path / side, more, single=single)
+    def call(name, side, *, single=""):
+        more = ON_DEVICE[name]
+        example = RULES[name].passes if side == "passes" else RULES[name].trips
+        if side in more:
+            example = example._replace(config=more[side])
+        return _observe(example, tmp_path / side, more, single=single)
 
     return call
 
 
 def _cases(*effects):
-    chosen = [case for case in CASES if case["effect"] in effects and "reason" not in ON_DEVICE.get(case["id"], {})]
-    return pytest.mark.parametrize("case", chosen, ids=lambda case: case["id"])
+    chosen = [name for name, more in ON_DEVICE.items() if more["effect"] in effects and "reason" not in more]
+    return pytest.mark.parametrize("name", chosen)
 
 
 def test_every_case_is_shown_or_has_a_reason():
     shown = {"nothing", "no-model", "elsewhere", "ignored", "partly", "more"}
-    known = {case["id"] for case in CASES}
-    assert set(ON_DEVICE) <= known
+    assert list(ON_DEVICE) == list(RULES)
     hidden = {name for name, more in ON_DEVICE.items() if "reason" in more}
-    assert {case["id"] for case in CASES if case["effect"] not in shown} <= hidden
+    assert {name for name, more in ON_DEVICE.items() if more["effect"] not in shown} <= hidden
     assert hidden == {"container", "option-quant-value"}
 
 
 @_cases("nothing")
-def test_nothing_is_written(case, observe):
-    assert observe(case, "trips").files == ()
-    assert observe(case, "passes").files != ()
+def test_nothing_is_written(name, observe):
+    assert observe(name, "trips").files == ()
+    assert observe(name, "passes").files != ()
 
 
 @_cases("no-model")
-def test_no_model_is_dumped_while_single_kernels_may_be(case, observe):
-    trips, passes = observe(case, "trips", single="kernel"), observe(case, "passes", single="kernel")
+def test_no_model_is_dumped_while_single_kernels_may_be(name, observe):
+    trips, passes = observe(name, "trips", single="kernel"), observe(name, "passes", single="kernel")
     assert {record[0] for record in trips.records} <= {None}
     assert "m" in {record[0] for record in passes.records}
 
 
 @_cases("elsewhere")
-def test_the_dump_is_not_where_it_was_wanted(case, observe):
-    trips, passes = observe(case, "trips"), observe(case, "passes")
+def test_the_dump_is_not_where_it_was_wanted(name, observe):
+    trips, passes = observe(name, "trips"), observe(name, "passes")
     assert passes.roots == {""}
     assert trips.roots
     assert "" not in trips.roots
 
 
 @_cases("ignored")
-def test_the_setting_makes_no_difference(case, observe):
-    trips, passes = observe(case, "trips"), observe(case, "passes")
+def test_the_setting_makes_no_difference(name, observe):
+    trips, passes = observe(name, "trips"), observe(name, "passes")
     assert trips.records
-    if "same_as" in ON_DEVICE.get(case["id"], {}):
-        assert trips.records == observe(case, "same_as").records
+    if "same_as" in ON_DEVICE[name]:
+        assert trips.records == observe(name, "same_as").records
         assert trips.records != passes.records
     else:
         assert trips.records == passes.records
 
 
 @_cases("partly")
-def test_a_part_is_missing(case, observe):
-    more = ON_DEVICE[case["id"]]
-    trips, passes = observe(case, "trips"), observe(case, "passes")
+def test_a_part_is_missing(name, observe):
+    more = ON_DEVICE[name]
+    trips, passes = observe(name, "trips"), observe(name, "passes")
     if "missing" in more:
         assert trips.files
         assert not any(more["missing"] in path for path in trips.files)
@@ -197,17 +192,16 @@ def test_a_part_is_missing(case, observe):
 
 
 def test_statistics_of_a_type_without_them_are_blank(tmp_path):
-    case = next(case for case in CASES if case["id"] == "statistics-blank")
-    seen = _observe(case["trips"], case["situation"], tmp_path / "run", {}, single="")
+    seen = _observe(RULES["statistics-blank"].trips, tmp_path / "run", {}, single="")
     rows = [row for path in seen.files for row in read_statistics(tmp_path / "run" / path)]
     assert {(row.position, row.failed) for row in rows} == {(0, False), (1, True)}
 
 
 @_cases("more")
-def test_more_is_written_than_asked_for(case, observe):
-    trips, passes = observe(case, "trips", single="model"), observe(case, "passes", single="model")
+def test_more_is_written_than_asked_for(name, observe):
+    trips, passes = observe(name, "trips", single="model"), observe(name, "passes", single="model")
     assert {record[0] for record in trips.records} >= {"m", "n"}
-    if case["id"] == "models-too":
+    if name == "models-too":
         assert None in {record[0] for record in trips.records}
         assert None not in {record[0] for record in passes.records}
     else:

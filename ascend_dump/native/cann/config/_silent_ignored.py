@@ -8,20 +8,29 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ascend_dump.native.cann.config._access import items_of, objects_of, text_of, texts_of
-from ascend_dump.native.cann.config._silent_rule import Hit, Subject, rule_table
+from ascend_dump.native.cann.config._subjects import AclSubject, dumping
 from ascend_dump.native.cann.config.ge import POSITION, dropped_items
 from ascend_dump.native.cann.config.keys import BLACKLIST_ENTRY, BLACKLISTS, DUMP, ITEM, RANGE_ENTRY
+from ascend_dump.native.rules import Example, Hit, RuleTable
 
 __all__ = ["RULES"]
 
-RULES, _rule = rule_table()
+RULES = RuleTable(AclSubject.of_example)
 
 _PATTERN = re.compile(r"[*?]|\[.*\]|^re:")
 _JOINED = re.compile(r"[,;]|\S\s+\S")
 
 
-@_rule("unknown-key", "AD113", "keys adump and GE do not know are ignored", "adump dump_config_converter")
-def _unknown_key(subject: Subject) -> Iterator[Hit]:
+@RULES.rule(
+    "unknown-key",
+    "AD113",
+    "keys adump and GE do not know are ignored",
+    "adump dump_config_converter",
+    where="dump.dump_steps",
+    trips=dumping(dump_list=[{}], dump_steps="0"),
+    passes=dumping(dump_list=[{}], dump_step="0"),
+)
+def _unknown_key(subject: AclSubject) -> Iterator[Hit]:
     yield from _unknown(subject.dump, DUMP, "dump")
     for index, item in items_of(subject.dump):
         where = f"dump.dump_list[{index}]"
@@ -49,19 +58,30 @@ def _unknown(holder: Mapping[str, Any], known: Iterable[str], where: str) -> Ite
         yield Hit(path, f"{key!r} is not a key of this object and is ignored", hint or f"known: {', '.join(names)}")
 
 
-@_rule("duplicate-key", "AD113", "of a key given twice only the last counts", "nlohmann::json")
-def _duplicate_key(subject: Subject) -> Iterator[Hit]:
+@RULES.rule(
+    "duplicate-key",
+    "AD113",
+    "of a key given twice only the last counts",
+    "nlohmann::json",
+    where="dump.dump_mode",
+    trips=Example('{"dump":{"dump_path":"$DIR","dump_mode":"input","dump_mode":"all","dump_list":[{}]}}'),
+    passes=Example('{"dump":{"dump_path":"$DIR","dump_mode":"all","dump_list":[{}]}}'),
+)
+def _duplicate_key(subject: AclSubject) -> Iterator[Hit]:
     for path in subject.parsed.duplicates:
         yield Hit(path, "the key is given more than once, only the last one counts", "keep one of them")
 
 
-@_rule(
+@RULES.rule(
     "overflow-ignores",
     "AD113",
     "with overflow detection on, these keys are not even checked, let alone applied",
     "adump dump_config_converter, dump_setting DumpOverflowInit",
+    where="dump.dump_step",
+    trips=dumping(dump_debug="on", dump_step="0"),
+    passes=dumping(dump_debug="off", dump_list=[{}], dump_step="0"),
 )
-def _overflow_ignores(subject: Subject) -> Iterator[Hit]:
+def _overflow_ignores(subject: AclSubject) -> Iterator[Hit]:
     reasons = {
         "dump_step": "overflow is detected at every step",
         "dump_stats": "overflow files hold tensors",
@@ -74,13 +94,16 @@ def _overflow_ignores(subject: Subject) -> Iterator[Hit]:
             yield Hit(f"dump.{key}", f'ignored with "dump_debug": "on": {reason}', "remove it")
 
 
-@_rule(
+@RULES.rule(
     "exception-ignores",
     "AD113",
     "an exception scene dumps what failed; selections are not even checked",
     "adump dump_config_converter; GE dump_manager",
+    where="dump.dump_list",
+    trips=Example({"dump": {"dump_scene": "aic_err_norm_dump", "dump_list": [{}]}}),
+    passes=Example({"dump": {"dump_scene": "aic_err_norm_dump"}}),
 )
-def _exception_ignores(subject: Subject) -> Iterator[Hit]:
+def _exception_ignores(subject: AclSubject) -> Iterator[Hit]:
     for key in ("dump_list", "dump_step", "dump_stats", "dump_data", "dump_mode") if subject.exception else ():
         if subject.dump.get(key):
             yield Hit(
@@ -90,8 +113,16 @@ def _exception_ignores(subject: Subject) -> Iterator[Hit]:
             )
 
 
-@_rule("item-dropped", "AD113", "GE leaves out items with an empty name or no layers", "GE dump_callback")
-def _item_dropped(subject: Subject) -> Iterator[Hit]:
+@RULES.rule(
+    "item-dropped",
+    "AD113",
+    "GE leaves out items with an empty name or no layers",
+    "GE dump_callback",
+    where="dump.dump_list[0].layer",
+    trips=dumping(dump_op_switch="on", dump_list=[{"model_name": "m", "layer": []}]),
+    passes=dumping(dump_op_switch="on", dump_list=[{"model_name": "m", "layer": ["a"]}]),
+)
+def _item_dropped(subject: AclSubject) -> Iterator[Hit]:
     # With the switch off adump refuses them, which is told as an error.
     if not subject.selects or text_of(subject.dump, "dump_op_switch") != "on":
         return
@@ -104,13 +135,16 @@ def _item_dropped(subject: Subject) -> Iterator[Hit]:
         )
 
 
-@_rule(
+@RULES.rule(
     "item-replaced",
     "AD113",
     "items with the same model name (or none) replace each other; the last one's layers count",
     "GE dump_properties AddPropertyValue",
+    where="dump.dump_list[0]",
+    trips=dumping(dump_list=[{"layer": ["a"]}, {"layer": ["b"]}]),
+    passes=dumping(dump_list=[{"layer": ["a", "b"]}]),
 )
-def _item_replaced(subject: Subject) -> Iterator[Hit]:
+def _item_replaced(subject: AclSubject) -> Iterator[Hit]:
     items = list(_effective_items(subject))
     last = {model: (index, item) for index, model, item in items}
     for index, model, item in items:
@@ -138,13 +172,16 @@ def _loses(item: Mapping[str, Any], winner: Mapping[str, Any], key: str) -> bool
     return any(entry not in later for entry in earlier)
 
 
-@_rule(
+@RULES.rule(
     "unnamed-hides-named",
     "AD113",
     "an item without a model name decides for every model; items with a name are ignored",
     "GE dump_properties IsNeedDump",
+    where="dump.dump_list[0]",
+    trips=dumping(dump_list=[{"model_name": "m", "layer": ["a"]}, {"layer": ["b"]}]),
+    passes=dumping(dump_list=[{"model_name": "m", "layer": ["a"]}, {"model_name": "n", "layer": ["b"]}]),
 )
-def _unnamed_hides(subject: Subject) -> Iterator[Hit]:
+def _unnamed_hides(subject: AclSubject) -> Iterator[Hit]:
     items = list(_effective_items(subject))
     unnamed = [index for index, model, _ in items if not model]
     for index, model, _ in items if unnamed else ():
@@ -156,13 +193,16 @@ def _unnamed_hides(subject: Subject) -> Iterator[Hit]:
             )
 
 
-@_rule(
+@RULES.rule(
     "blacklist-position",
     "AD113",
     "blacklist positions other than input0, output1, … are skipped",
     "GE dump_manager IsValidFormat",
+    where="dump.dump_list[0].optype_blacklist[0].pos[1]",
+    trips=dumping(dump_level="op", dump_list=[{"optype_blacklist": [{"name": "Add", "pos": ["input0", "in1"]}]}]),
+    passes=dumping(dump_level="op", dump_list=[{"optype_blacklist": [{"name": "Add", "pos": ["input0", "output1"]}]}]),
 )
-def _blacklist_position(subject: Subject) -> Iterator[Hit]:
+def _blacklist_position(subject: AclSubject) -> Iterator[Hit]:
     for where, entry in _blacklist_entries(subject):
         for index, position in enumerate(texts_of(entry, "pos")):
             if not POSITION.fullmatch(position):
@@ -173,8 +213,16 @@ def _blacklist_position(subject: Subject) -> Iterator[Hit]:
                 )
 
 
-@_rule("blacklist-empty", "AD113", "a blacklist entry without name or positions does nothing", "GE dump_properties")
-def _blacklist_empty(subject: Subject) -> Iterator[Hit]:
+@RULES.rule(
+    "blacklist-empty",
+    "AD113",
+    "a blacklist entry without name or positions does nothing",
+    "GE dump_properties",
+    where="dump.dump_list[0].optype_blacklist[0]",
+    trips=dumping(dump_level="op", dump_list=[{"optype_blacklist": [{"name": "Add"}]}]),
+    passes=dumping(dump_level="op", dump_list=[{"optype_blacklist": [{"name": "Add", "pos": ["input0"]}]}]),
+)
+def _blacklist_empty(subject: AclSubject) -> Iterator[Hit]:
     for where, entry in _blacklist_entries(subject):
         if not text_of(entry, "name"):
             yield Hit(where, "it names no operator and leaves nothing out", 'give "name"')
@@ -182,13 +230,16 @@ def _blacklist_empty(subject: Subject) -> Iterator[Hit]:
             yield Hit(where, "it gives no position and leaves nothing out", 'give "pos": ["input0", "output0"]')
 
 
-@_rule(
+@RULES.rule(
     "layer-not-a-name",
     "AD113",
     "names are compared as they are, patterns and lists in one text match nothing",
     "GE dump_properties IsNeedDump",
+    where="dump.dump_list[0].layer[1]",
+    trips=dumping(dump_list=[{"layer": ["add", "*conv*"]}]),
+    passes=dumping(dump_list=[{"layer": ["add", "conv"]}]),
 )
-def _layer_not_a_name(subject: Subject) -> Iterator[Hit]:
+def _layer_not_a_name(subject: AclSubject) -> Iterator[Hit]:
     for index, item in items_of(subject.dump) if subject.selects else ():
         for key in ("layer", "watcher_nodes"):
             for place, name in enumerate(texts_of(item, key)):
@@ -201,13 +252,16 @@ def _layer_not_a_name(subject: Subject) -> Iterator[Hit]:
                     yield Hit(where, f"{name!r} is one name here", "give each name its own text", severity="warning")
 
 
-@_rule(
+@RULES.rule(
     "model-not-a-name",
     "AD113",
     "a model is named without the suffix of its file",
     "offline model user document; GE dump_properties",
+    where="dump.dump_list[0].model_name",
+    trips=dumping(dump_list=[{"model_name": "resnet.om"}]),
+    passes=dumping(dump_list=[{"model_name": "resnet"}]),
 )
-def _model_not_a_name(subject: Subject) -> Iterator[Hit]:
+def _model_not_a_name(subject: AclSubject) -> Iterator[Hit]:
     for index, item in items_of(subject.dump) if subject.selects else ():
         model = text_of(item, "model_name")
         if model.endswith(".om"):
@@ -217,13 +271,16 @@ def _model_not_a_name(subject: Subject) -> Iterator[Hit]:
             )
 
 
-@_rule(
+@RULES.rule(
     "watcher-nodes-unused",
     "AD113",
     "an empty `watcher_nodes` passes outside the watcher scene and does nothing",
     "adump dump_config_converter",
+    where="dump.dump_list[0].watcher_nodes",
+    trips=dumping(dump_list=[{"watcher_nodes": []}]),
+    passes=dumping(dump_list=[{"layer": ["a"]}]),
 )
-def _watcher_nodes_unused(subject: Subject) -> Iterator[Hit]:
+def _watcher_nodes_unused(subject: AclSubject) -> Iterator[Hit]:
     for index, item in items_of(subject.dump) if not subject.watcher else ():
         if item.get("watcher_nodes") == []:
             yield Hit(
@@ -233,7 +290,7 @@ def _watcher_nodes_unused(subject: Subject) -> Iterator[Hit]:
             )
 
 
-def _effective_items(subject: Subject) -> Iterator[tuple[int, str, dict[str, Any]]]:
+def _effective_items(subject: AclSubject) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Index, model name and item of what GE keeps of `dump_list`."""
     dropped = {index for index, _ in dropped_items(subject.dump)}
     for index, item in items_of(subject.dump) if subject.selects else ():
@@ -241,7 +298,7 @@ def _effective_items(subject: Subject) -> Iterator[tuple[int, str, dict[str, Any
             yield index, text_of(item, "model_name"), item
 
 
-def _blacklist_entries(subject: Subject) -> Iterator[tuple[str, dict[str, Any]]]:
+def _blacklist_entries(subject: AclSubject) -> Iterator[tuple[str, dict[str, Any]]]:
     for index, item in items_of(subject.dump) if subject.selects else ():
         for key in BLACKLISTS:
             for place, entry in objects_of(item, key):

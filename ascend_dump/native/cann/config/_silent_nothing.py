@@ -7,25 +7,42 @@ from collections.abc import Iterator
 
 from ascend_dump.native.cann.config._access import items_of, text_of, texts_of
 from ascend_dump.native.cann.config._adump_checks import is_ip_path
-from ascend_dump.native.cann.config._silent_rule import Hit, Subject, rule_table
+from ascend_dump.native.cann.config._subjects import AclSubject, dumping
 from ascend_dump.native.cann.config.keys import DUMP
+from ascend_dump.native.rules import Example, Hit, RuleTable
 
 __all__ = ["RULES"]
 
-RULES, _rule = rule_table()
+RULES = RuleTable(AclSubject.of_example)
 
 _SELECT = 'add "dump_list" ([{}] means every operator of every model) or "dump_op_switch": "on"'
 _UINT64_MAX = 2**64 - 1
 
 
-@_rule("empty-file", "AD112", "a file of zero bytes is taken and configures nothing", "acl json_parser")
-def _empty_file(subject: Subject) -> Iterator[Hit]:
+@RULES.rule(
+    "empty-file",
+    "AD112",
+    "a file of zero bytes is taken and configures nothing",
+    "acl json_parser",
+    where="",
+    trips=Example(""),
+    passes=Example("{}"),
+)
+def _empty_file(subject: AclSubject) -> Iterator[Hit]:
     if subject.parsed.empty:
         yield Hit("", "the file is empty: acl takes it and dumps nothing", 'write {"dump": {...}} into it')
 
 
-@_rule("no-dump-key", "AD112", "without the key `dump` nothing is dumped", "adump dump_config_converter")
-def _no_dump_key(subject: Subject) -> Iterator[Hit]:
+@RULES.rule(
+    "no-dump-key",
+    "AD112",
+    "without the key `dump` nothing is dumped",
+    "adump dump_config_converter",
+    where="",
+    trips=Example({"dump_path": "$DIR", "dump_list": [{}]}),
+    passes=dumping(dump_list=[{}]),
+)
+def _no_dump_key(subject: AclSubject) -> Iterator[Hit]:
     config = subject.parsed.value
     if subject.parsed.empty or subject.parsed.refusal or (isinstance(config, dict) and "dump" in config):
         return
@@ -42,19 +59,30 @@ def _no_dump_key(subject: Subject) -> Iterator[Hit]:
     yield Hit("", 'there is no key "dump", so nothing is dumped', hint)
 
 
-@_rule("empty-dump", "AD112", "an empty object `dump` is taken and configures nothing", "adump dump_config_converter")
-def _empty_dump(subject: Subject) -> Iterator[Hit]:
+@RULES.rule(
+    "empty-dump",
+    "AD112",
+    "an empty object `dump` is taken and configures nothing",
+    "adump dump_config_converter",
+    where="dump",
+    trips=Example({"dump": {}}),
+    passes=dumping(dump_list=[{}]),
+)
+def _empty_dump(subject: AclSubject) -> Iterator[Hit]:
     if isinstance(subject.parsed.value, dict) and subject.parsed.value.get("dump") == {}:
         yield Hit("dump", "the object is empty, so nothing is dumped", f'give "dump_path", and {_SELECT}')
 
 
-@_rule(
+@RULES.rule(
     "nothing-selected",
     "AD112",
     "without list, switch, overflow detection or scene nothing is dumped",
     "adump dump_config_converter NeedDump",
+    where="dump.dump_list",
+    trips=dumping(dump_list=[]),
+    passes=dumping(dump_list=[{}]),
 )
-def _nothing_selected(subject: Subject) -> Iterator[Hit]:
+def _nothing_selected(subject: AclSubject) -> Iterator[Hit]:
     dump, verdict = subject.dump, subject.verdict
     if dump and verdict.accepted and not verdict.need_dump and not verdict.kernel_data:
         what = '"dump_list" is empty' if "dump_list" in dump else 'there is no "dump_list"'
@@ -65,14 +93,17 @@ def _nothing_selected(subject: Subject) -> Iterator[Hit]:
         )
 
 
-@_rule(
+@RULES.rule(
     "ge-path-characters",
     "AD111",
     "GE takes only letters, digits and -=[];\\,./!@#$%^&*()_+{}:? in a path; it refuses the whole configuration",
     "GE dump_callback",
     native="E19999",
+    where="dump.dump_path",
+    trips=Example({"dump": {"dump_path": "$DIR/a b", "dump_list": [{}]}}),
+    passes=dumping(dump_list=[{}]),
 )
-def _ge_path(subject: Subject) -> Iterator[Hit]:
+def _ge_path(subject: AclSubject) -> Iterator[Hit]:
     if subject.ge.rule == "ge-path-characters":
         path = text_of(subject.dump, "dump_path")
         odd = sorted({mark for mark in path if not (mark.isascii() and (mark.isalnum() or mark in _MARKS))})
@@ -87,14 +118,17 @@ def _ge_path(subject: Subject) -> Iterator[Hit]:
 _MARKS = "-=[];\\,./!@#$%^&*()_+{}:?"
 
 
-@_rule(
+@RULES.rule(
     "ge-debug-with-list",
     "AD111",
     "GE refuses overflow detection together with a list of models; nothing is detected in models",
     "GE dump_callback",
     native="E19999",
+    where="dump.dump_list",
+    trips=dumping(dump_debug="on", dump_list=[{}]),
+    passes=dumping(dump_debug="on", dump_list=[]),
 )
-def _ge_debug(subject: Subject) -> Iterator[Hit]:
+def _ge_debug(subject: AclSubject) -> Iterator[Hit]:
     if subject.ge.rule == "ge-debug-with-list":
         yield Hit(
             subject.ge.where,
@@ -104,14 +138,17 @@ def _ge_debug(subject: Subject) -> Iterator[Hit]:
         )
 
 
-@_rule(
+@RULES.rule(
     "ge-empty-list",
     "AD111",
     "the watcher scene without `dump_list` is refused by GE alone; nothing is watched",
     "GE dump_manager",
     native="E10001",
+    where="dump",
+    trips=dumping(dump_scene="watcher"),
+    passes=dumping(dump_scene="watcher", dump_list=[{"watcher_nodes": ["C"]}]),
 )
-def _ge_empty(subject: Subject) -> Iterator[Hit]:
+def _ge_empty(subject: AclSubject) -> Iterator[Hit]:
     if subject.ge.rule == "ge-empty-list":
         yield Hit(
             "dump.dump_list" if "dump_list" in subject.dump else "dump",
@@ -120,13 +157,16 @@ def _ge_empty(subject: Subject) -> Iterator[Hit]:
         )
 
 
-@_rule(
+@RULES.rule(
     "kernel-level",
     "AD112",
     "at level `kernel` GE dumps no model; only kernels called one by one are dumped",
     "GE dump_callback",
+    where="dump.dump_level",
+    trips=dumping(dump_list=[{}], dump_level="kernel"),
+    passes=dumping(dump_list=[{}], dump_level="op"),
 )
-def _kernel_level(subject: Subject) -> Iterator[Hit]:
+def _kernel_level(subject: AclSubject) -> Iterator[Hit]:
     listed = bool(subject.dump.get("dump_list")) or subject.watcher
     if subject.selects and listed and text_of(subject.dump, "dump_level") == "kernel":
         yield Hit(
@@ -136,13 +176,16 @@ def _kernel_level(subject: Subject) -> Iterator[Hit]:
         )
 
 
-@_rule(
+@RULES.rule(
     "step-too-large",
     "AD112",
     "a step beyond 64 bits passes on the host; the device then refuses to load the dump of the model",
     "adump dump_config_converter; aicpu_schedule dump_task_manager",
+    where="dump.dump_step[1]",
+    trips=dumping(dump_list=[{}], dump_step="0|99999999999999999999"),
+    passes=dumping(dump_list=[{}], dump_step="0|18446744073709551615"),
 )
-def _step_too_large(subject: Subject) -> Iterator[Hit]:
+def _step_too_large(subject: AclSubject) -> Iterator[Hit]:
     for index, part in enumerate(text_of(subject.dump, "dump_step").split("|")):
         pieces = [piece.lstrip("0") for piece in part.split("-") if piece.isascii() and piece.isdigit()]
         if any(len(piece) > 20 or int(piece or "0") > _UINT64_MAX for piece in pieces):
@@ -153,8 +196,16 @@ def _step_too_large(subject: Subject) -> Iterator[Hit]:
             )
 
 
-@_rule("ip-path", "AD112", "an address before the path is cut off; data is written here", "adump adx_dump_record")
-def _ip_path(subject: Subject) -> Iterator[Hit]:
+@RULES.rule(
+    "ip-path",
+    "AD112",
+    "an address before the path is cut off; data is written here",
+    "adump adx_dump_record",
+    where="dump.dump_path",
+    trips=Example({"dump": {"dump_path": "10.0.0.1:/data", "dump_list": [{}]}}),
+    passes=dumping(dump_list=[{}]),
+)
+def _ip_path(subject: AclSubject) -> Iterator[Hit]:
     path = text_of(subject.dump, "dump_path")
     if is_ip_path(path) and not subject.exception:
         rest = path.partition(":")[2]
@@ -165,13 +216,16 @@ def _ip_path(subject: Subject) -> Iterator[Hit]:
         )
 
 
-@_rule(
+@RULES.rule(
     "watcher-same-operator",
     "AD112",
     "an operator in both `layer` and `watcher_nodes` gives only its own file, no pair to compare",
     "torchair user document, dump_config_path",
+    where="dump.dump_list[0].layer[1]",
+    trips=dumping(dump_scene="watcher", dump_list=[{"layer": ["A", "C"], "watcher_nodes": ["C"]}]),
+    passes=dumping(dump_scene="watcher", dump_list=[{"layer": ["A"], "watcher_nodes": ["C"]}]),
 )
-def _watcher_same(subject: Subject) -> Iterator[Hit]:
+def _watcher_same(subject: AclSubject) -> Iterator[Hit]:
     for index, item in items_of(subject.dump) if subject.watcher else ():
         watched = set(texts_of(item, "watcher_nodes"))
         for place, name in enumerate(texts_of(item, "layer")):

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator
 
-from ascend_dump.native.cann.config._silent_rule import Hit, Options, rule_table
+from ascend_dump.native.cann.config._subjects import GRAPH, GeSubject
 from ascend_dump.native.cann.config.keys import (
     DEBUG_MODE,
     DUMP_DATA,
@@ -20,10 +20,11 @@ from ascend_dump.native.cann.config.keys import (
     GE_OPTIONS,
     QUANT,
 )
+from ascend_dump.native.rules import Example, Hit, RuleTable
 
 __all__ = ["RULES"]
 
-RULES, _rule = rule_table()
+RULES = RuleTable(GeSubject.of_example)
 
 _NEEDS_ENABLE = (DUMP_STEP, DUMP_MODE, DUMP_DATA, DUMP_LAYER)
 _NO_NAME = re.compile(r"[*?,;|]|\[.*\]|^re:")
@@ -31,35 +32,48 @@ _NO_NAME = re.compile(r"[*?,;|]|\[.*\]|^re:")
 _ONE_DEBUG_MODE = ("Ascend910B", "Ascend910_93")
 
 
-@_rule(
+@RULES.rule(
     "option-debug-without-mode",
     "AD113",
     "overflow detection without a mode is off, with a warning in the log only",
     "GE dump_properties SetDumpDebugOptions",
+    where="ge.exec.enableDumpDebug",
+    trips=Example({"ge.exec.enableDumpDebug": "1", "ge.exec.dumpPath": "$DIR"}),
+    passes=Example({"ge.exec.enableDumpDebug": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpDebugMode": "all"}),
 )
-def _debug_without_mode(given: Options) -> Iterator[Hit]:
+def _debug_without_mode(given: GeSubject) -> Iterator[Hit]:
     if given.debug and DEBUG_MODE not in given.options:
         yield Hit(ENABLE_DEBUG, f"without {DEBUG_MODE} no overflow is detected", f'add "{DEBUG_MODE}": "all"')
 
 
-@_rule(
+@RULES.rule(
     "option-mode-without-debug",
     "AD113",
     "a mode of overflow detection alone turns nothing on",
     "GE dump_properties SetDumpDebugOptions",
+    where="ge.exec.dumpDebugMode",
+    trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpDebugMode": "all"}),
+    passes=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR"}),
 )
-def _mode_without_debug(given: Options) -> Iterator[Hit]:
+def _mode_without_debug(given: GeSubject) -> Iterator[Hit]:
     if not given.debug and given.options.get(DEBUG_MODE):
         yield Hit(DEBUG_MODE, f"nothing without {ENABLE_DEBUG}", f'add "{ENABLE_DEBUG}": "1"')
 
 
-@_rule(
+@RULES.rule(
     "option-debug-mode-platform",
     "AD114",
     "A2 and A3 report AI Core overflow only, by the mode `all`",
     "overflow user documents; GE data_dumper",
+    where="ge.exec.dumpDebugMode",
+    trips=Example(
+        {"ge.exec.enableDumpDebug": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpDebugMode": "atomic_overflow"}
+    ).given(soc="Ascend910B3"),
+    passes=Example({"ge.exec.enableDumpDebug": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpDebugMode": "all"}).given(
+        soc="Ascend910B3"
+    ),
 )
-def _debug_mode_platform(given: Options) -> Iterator[Hit]:
+def _debug_mode_platform(given: GeSubject) -> Iterator[Hit]:
     mode = given.options.get(DEBUG_MODE)
     if (
         given.debug
@@ -69,13 +83,16 @@ def _debug_mode_platform(given: Options) -> Iterator[Hit]:
         yield Hit(DEBUG_MODE, f"{given.situation.soc} has no {mode!r} mode", 'give "all"')
 
 
-@_rule(
+@RULES.rule(
     "option-without-enable",
     "AD113",
     "without ge.exec.enableDump the other options are not even checked",
     "GE dump_properties InitByOptions, SetDumpOptions",
+    where="ge.exec.dumpStep",
+    trips=Example({"ge.exec.dumpPath": "$DIR", "ge.exec.dumpStep": "0"}),
+    passes=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpStep": "0"}),
 )
-def _without_enable(given: Options) -> Iterator[Hit]:
+def _without_enable(given: GeSubject) -> Iterator[Hit]:
     if given.dump:
         return
     named = [name for name in _NEEDS_ENABLE if given.options.get(name)]
@@ -86,26 +103,32 @@ def _without_enable(given: Options) -> Iterator[Hit]:
         yield Hit(DUMP_PATH, f"nothing is dumped without {ENABLE_DUMP}", f'add "{ENABLE_DUMP}": "1"')
 
 
-@_rule(
+@RULES.rule(
     "option-data-unchecked",
     "AD113",
     "a misspelt ge.exec.dumpData means tensor",
     "GE data_dumper",
+    where="ge.exec.dumpData",
+    trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpData": "statistics"}),
+    passes=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpData": "stats"}),
 )
-def _data_unchecked(given: Options) -> Iterator[Hit]:
+def _data_unchecked(given: GeSubject) -> Iterator[Hit]:
     if given.dump and given.options.get(DUMP_DATA, "tensor") not in ("tensor", "stats"):
         yield Hit(
             DUMP_DATA, f"{given.options[DUMP_DATA]!r} is not checked and means tensor", 'give "tensor" or "stats"'
         )
 
 
-@_rule(
+@RULES.rule(
     "option-layer-not-a-name",
     "AD113",
     "operator names are separated by blanks and compared as they are",
     "GE dump_properties SetDumpList",
+    where="ge.exec.dumpLayer",
+    trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpLayer": "a,b"}),
+    passes=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpLayer": "a b"}),
 )
-def _layer_not_a_name(given: Options) -> Iterator[Hit]:
+def _layer_not_a_name(given: GeSubject) -> Iterator[Hit]:
     layers = given.options.get(DUMP_LAYER, "") if given.dump else ""
     if layers and not layers.split():
         yield Hit(DUMP_LAYER, "it holds blanks only and selects every operator", "remove it or name operators")
@@ -114,13 +137,20 @@ def _layer_not_a_name(given: Options) -> Iterator[Hit]:
             yield Hit(DUMP_LAYER, f"{name!r} is one exact name here and matches nothing", "separate names by blanks")
 
 
-@_rule(
+@RULES.rule(
     "option-operator-unknown",
     "AD114",
     "a name no operator has selects nothing",
     "GE davinci_model",
+    where="ge.exec.dumpLayer",
+    trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpLayer": "add cnov"}).given(
+        operators=GRAPH
+    ),
+    passes=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpLayer": "add relu1"}).given(
+        operators=GRAPH
+    ),
 )
-def _operator_unknown(given: Options) -> Iterator[Hit]:
+def _operator_unknown(given: GeSubject) -> Iterator[Hit]:
     if not given.dump or given.situation.operators is None:
         return
     known = given.situation.names()
@@ -129,49 +159,74 @@ def _operator_unknown(given: Options) -> Iterator[Hit]:
             yield Hit(DUMP_LAYER, f"the graph has no operator {name!r}", "take names from the graph: `ascend-dump ops`")
 
 
-@_rule(
+@RULES.rule(
     "option-exception-value",
     "AD113",
     "values other than 1 and 2 turn on no exception dump",
     "GE dump_manager Init",
+    where="ge.exec.enable_exception_dump",
+    trips=Example({"ge.exec.enable_exception_dump": "on"}),
+    passes=Example({"ge.exec.enable_exception_dump": "1"}),
 )
-def _exception_value(given: Options) -> Iterator[Hit]:
+def _exception_value(given: GeSubject) -> Iterator[Hit]:
     value = given.options.get(ENABLE_EXCEPTION, "")
     if value not in ("", "0", "1", "2"):
         yield Hit(ENABLE_EXCEPTION, f"{value!r} turns nothing on", 'give "1" (normal) or "2" (brief)')
 
 
-@_rule(
+@RULES.rule(
     "option-exception-outranked",
     "AD114",
     "with NPU_COLLECT_PATH set the option is not looked at",
     "GE dump_manager Init",
+    where="ge.exec.enable_exception_dump",
+    trips=Example({"ge.exec.enable_exception_dump": "2"}).given(env={"NPU_COLLECT_PATH": "$DIR"}),
+    passes=Example({"ge.exec.enable_exception_dump": "2"}).given(env={}),
 )
-def _exception_outranked(given: Options) -> Iterator[Hit]:
+def _exception_outranked(given: GeSubject) -> Iterator[Hit]:
     if given.options.get(ENABLE_EXCEPTION) in ("1", "2") and given.situation.env.get("NPU_COLLECT_PATH"):
         yield Hit(ENABLE_EXCEPTION, "NPU_COLLECT_PATH is set and decides instead", "unset it")
 
 
-@_rule("option-quant-value", "AD113", "only 1 turns the dump before quantisation on", "GE ge_common_api_types")
-def _quant_value(given: Options) -> Iterator[Hit]:
+@RULES.rule(
+    "option-quant-value",
+    "AD113",
+    "only 1 turns the dump before quantisation on",
+    "GE ge_common_api_types",
+    where="ge.quant_dumpable",
+    trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.quant_dumpable": "true"}),
+    passes=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.quant_dumpable": "1"}),
+)
+def _quant_value(given: GeSubject) -> Iterator[Hit]:
     if given.options.get(QUANT, "0") not in ("0", "1"):
         yield Hit(QUANT, f"{given.options[QUANT]!r} is neither 1 nor 0 and turns nothing on", 'give "1"')
 
 
-@_rule(
+@RULES.rule(
     "option-outranked-by-acl",
     "AD114",
     "a dump set through acl outranks the session options",
     "GE dump_manager GetDumpProperties",
+    where="ge.exec.enableDump",
+    trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR"}).given(acl_dump=True),
+    passes=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR"}).given(acl_dump=False),
 )
-def _outranked(given: Options) -> Iterator[Hit]:
+def _outranked(given: GeSubject) -> Iterator[Hit]:
     if (given.dump or given.debug) and given.situation.acl_dump:
         name = ENABLE_DUMP if given.dump else ENABLE_DEBUG
         yield Hit(name, "a dump set through acl outranks the session options", "use one of the two")
 
 
-@_rule("option-unknown", "AD113", "GE does not know the option and ignores it", "GE ge_common_api_types")
-def _unknown(given: Options) -> Iterator[Hit]:
+@RULES.rule(
+    "option-unknown",
+    "AD113",
+    "GE does not know the option and ignores it",
+    "GE ge_common_api_types",
+    where="ge.exec.dump_step",
+    trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dump_step": "0"}),
+    passes=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpStep": "0"}),
+)
+def _unknown(given: GeSubject) -> Iterator[Hit]:
     lowered = {name.lower(): name for name in GE_OPTIONS}
     for name in given.options:
         if name in GE_OPTIONS or "dump" not in name.lower() or not name.lower().startswith("ge."):

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 
 from ascend_dump.native.cann.config._access import encode, items_of, objects_of, text_of, texts_of
 from ascend_dump.native.cann.config._adump_checks import is_ip_path
-from ascend_dump.native.cann.config._silent_rule import Hit, Subject, rule_table
+from ascend_dump.native.cann.config._subjects import GRAPH, AclSubject, dumping
 from ascend_dump.native.cann.graph import why_no_dump
+from ascend_dump.native.rules import Example, Hit, RuleTable
 
 __all__ = ["RULES"]
 
-RULES, _rule = rule_table()
+RULES = RuleTable(AclSubject.of_example)
 
 _MEBIBYTE = 1 << 20
 
@@ -29,14 +30,17 @@ _WITH_STATISTICS = frozenset(
 _ENV_SCENES = ("aic_err_brief_dump", "aic_err_norm_dump", "aic_err_detail_dump")
 
 
-@_rule(
+@RULES.rule(
     "ge-collect-path",
     "AD111",
     "with NPU_COLLECT_PATH set GE refuses a data dump beside its exception dump",
     "GE dump_manager SetDumpConf",
     native="E10056",
+    where="dump",
+    trips=dumping(dump_list=[{}]).given(env={"NPU_COLLECT_PATH": "$DIR"}),
+    passes=dumping(dump_list=[{}]).given(env={}),
 )
-def _collect_path(subject: Subject) -> Iterator[Hit]:
+def _collect_path(subject: AclSubject) -> Iterator[Hit]:
     if subject.ge.rule == "ge-collect-path":
         yield Hit(
             subject.ge.where,
@@ -45,13 +49,16 @@ def _collect_path(subject: Subject) -> Iterator[Hit]:
         )
 
 
-@_rule(
+@RULES.rule(
     "exception-path-moved",
     "AD114",
     "environment variables outrank the path of an exception dump",
     "adump dump_config_converter ConvertDumpConfig",
+    where="dump.dump_path",
+    trips=dumping(dump_scene="aic_err_norm_dump").given(env={"ASCEND_WORK_PATH": "/elsewhere"}),
+    passes=dumping(dump_scene="aic_err_norm_dump").given(env={}),
 )
-def _exception_path(subject: Subject) -> Iterator[Hit]:
+def _exception_path(subject: AclSubject) -> Iterator[Hit]:
     path = text_of(subject.dump, "dump_path")
     if not (subject.exception and path):
         return
@@ -62,13 +69,16 @@ def _exception_path(subject: Subject) -> Iterator[Hit]:
             return
 
 
-@_rule(
+@RULES.rule(
     "exception-already-on",
     "AD114",
     "an exception dump that is on already stays as it is",
     "adump dump_manager IsRepeatEnableException",
+    where="dump.dump_scene",
+    trips=Example({"dump": {"dump_scene": "aic_err_norm_dump"}}).given(env={"ASCEND_DUMP_SCENE": "aic_err_brief_dump"}),
+    passes=Example({"dump": {"dump_scene": "aic_err_norm_dump"}}).given(env={"ASCEND_DUMP_SCENE": "lite_exception"}),
 )
-def _exception_on(subject: Subject) -> Iterator[Hit]:
+def _exception_on(subject: AclSubject) -> Iterator[Hit]:
     env = subject.situation.env
     by_env = env.get("ASCEND_DUMP_SCENE") in _ENV_SCENES or bool(env.get("NPU_COLLECT_PATH"))
     if subject.exception and (by_env or subject.situation.exception_on):
@@ -80,13 +90,16 @@ def _exception_on(subject: Subject) -> Iterator[Hit]:
         )
 
 
-@_rule(
+@RULES.rule(
     "environment-scene",
     "AD114",
     "ASCEND_DUMP_SCENE takes three scenes, others are ignored with a warning in the log",
     "adump dump_config_converter LoadDumpEnvVariables",
+    where="ASCEND_DUMP_SCENE",
+    trips=dumping(dump_list=[{}]).given(env={"ASCEND_DUMP_SCENE": "lite_exception"}),
+    passes=dumping(dump_list=[{}]).given(env={"ASCEND_DUMP_SCENE": "aic_err_norm_dump"}),
 )
-def _environment_scene(subject: Subject) -> Iterator[Hit]:
+def _environment_scene(subject: AclSubject) -> Iterator[Hit]:
     value = subject.situation.env.get("ASCEND_DUMP_SCENE")
     if value and value not in _ENV_SCENES:
         yield Hit(
@@ -96,32 +109,40 @@ def _environment_scene(subject: Subject) -> Iterator[Hit]:
         )
 
 
-@_rule(
+@RULES.rule(
     "disk-full",
     "AD114",
     "with less than 1 MiB free, chunks are dropped with an error in CANN's log only",
     "adump file_utils IsDiskFull",
+    where="dump.dump_path",
+    trips=dumping(dump_list=[{}]).given(free_bytes=_MEBIBYTE - 1),
+    passes=dumping(dump_list=[{}]).given(free_bytes=_MEBIBYTE),
 )
-def _disk_full(subject: Subject) -> Iterator[Hit]:
+def _disk_full(subject: AclSubject) -> Iterator[Hit]:
     path = text_of(subject.dump, "dump_path")
     if not (subject.verdict.need_dump and path) or is_ip_path(path):
         return
-    place = os.path.join(encode(subject.situation.cwd), encode(path).split(b"\0", 1)[0])
-    try:
-        free = shutil.disk_usage(place).free
-    except (OSError, ValueError):
-        return
+    free = subject.situation.free_bytes
+    if free is None:
+        place = os.path.join(encode(subject.situation.cwd), encode(path).split(b"\0", 1)[0])
+        try:
+            free = shutil.disk_usage(place).free
+        except (OSError, ValueError):
+            return
     if free < _MEBIBYTE:
         yield Hit("dump.dump_path", f"only {free} bytes are free there: the dump is dropped", "free space or move it")
 
 
-@_rule(
+@RULES.rule(
     "operator-unknown",
     "AD114",
     "a name no operator has, before or after fusion, selects nothing",
     "GE davinci_model; torchair user document for watcher_nodes",
+    where="dump.dump_list[0].layer[1]",
+    trips=dumping(dump_list=[{"layer": ["add", "cnov"]}]).given(operators=GRAPH),
+    passes=dumping(dump_list=[{"layer": ["add", "relu1"]}]).given(operators=GRAPH),
 )
-def _operator_unknown(subject: Subject) -> Iterator[Hit]:
+def _operator_unknown(subject: AclSubject) -> Iterator[Hit]:
     if subject.situation.operators is None:
         return
     for where, key, name in _selected_names(subject):
@@ -136,13 +157,16 @@ def _operator_unknown(subject: Subject) -> Iterator[Hit]:
             )
 
 
-@_rule(
+@RULES.rule(
     "operator-never-dumped",
     "AD114",
     "operators that run on the host, or whose attribute _no_task is set, leave no file",
     "offline model user document",
+    where="dump.dump_list[0].layer[1]",
+    trips=dumping(dump_list=[{"layer": ["add", "if0"]}]).given(operators=GRAPH),
+    passes=dumping(dump_list=[{"layer": ["add", "conv"]}]).given(operators=GRAPH),
 )
-def _never_dumped(subject: Subject) -> Iterator[Hit]:
+def _never_dumped(subject: AclSubject) -> Iterator[Hit]:
     for where, _, name in _selected_names(subject):
         found = subject.nodes.get(name, ())
         reasons = [why_no_dump(node) for node in found if node.type != _DATA]
@@ -155,13 +179,16 @@ def _never_dumped(subject: Subject) -> Iterator[Hit]:
             )
 
 
-@_rule(
+@RULES.rule(
     "data-needs-consumer",
     "AD114",
     "a Data operator is dumped only with a selected operator behind it",
     "offline model user document; GE data_dumper",
+    where="dump.dump_list[0].layer[0]",
+    trips=dumping(dump_list=[{"layer": ["x"]}]).given(operators=GRAPH),
+    passes=dumping(dump_list=[{"layer": ["x", "conv"]}]).given(operators=GRAPH),
 )
-def _data_alone(subject: Subject) -> Iterator[Hit]:
+def _data_alone(subject: AclSubject) -> Iterator[Hit]:
     for index, item in items_of(subject.dump) if subject.selects else ():
         names = texts_of(item, "layer")
         found = [(place, name, subject.nodes.get(name, ())) for place, name in enumerate(names)]
@@ -176,8 +203,16 @@ def _data_alone(subject: Subject) -> Iterator[Hit]:
                 )
 
 
-@_rule("model-unknown", "AD114", "a name no model has selects nothing", "GE dump_properties IsNeedDump")
-def _model_unknown(subject: Subject) -> Iterator[Hit]:
+@RULES.rule(
+    "model-unknown",
+    "AD114",
+    "a name no model has selects nothing",
+    "GE dump_properties IsNeedDump",
+    where="dump.dump_list[0].model_name",
+    trips=dumping(dump_list=[{"model_name": "resnet"}]).given(models=["net"]),
+    passes=dumping(dump_list=[{"model_name": "net"}]).given(models=["net"]),
+)
+def _model_unknown(subject: AclSubject) -> Iterator[Hit]:
     models = subject.situation.models
     for index, item in items_of(subject.dump) if models is not None and subject.selects else ():
         name = text_of(item, "model_name")
@@ -189,13 +224,20 @@ def _model_unknown(subject: Subject) -> Iterator[Hit]:
             )
 
 
-@_rule(
+@RULES.rule(
     "range-never-runs",
     "AD114",
     "a range whose end comes first, or whose begin or end does not exist, dumps nothing or too much",
     "GE dump_properties DumpProcFsmTransition",
+    where="dump.dump_list[0].opname_range[0]",
+    trips=dumping(
+        dump_level="op", dump_list=[{"model_name": "m", "opname_range": [{"begin": "out", "end": "conv"}]}]
+    ).given(operators=GRAPH),
+    passes=dumping(
+        dump_level="op", dump_list=[{"model_name": "m", "opname_range": [{"begin": "conv", "end": "conv"}]}]
+    ).given(operators=GRAPH),
 )
-def _range_never_runs(subject: Subject) -> Iterator[Hit]:
+def _range_never_runs(subject: AclSubject) -> Iterator[Hit]:
     order = {one.name: place for place, one in enumerate(subject.situation.operators or ())}
     for index, item in items_of(subject.dump) if order and subject.selects else ():
         for place, entry in objects_of(item, "opname_range"):
@@ -209,13 +251,16 @@ def _range_never_runs(subject: Subject) -> Iterator[Hit]:
                 yield Hit(where, f"{end!r} runs before {begin!r}: nothing is dumped", "swap begin and end")
 
 
-@_rule(
+@RULES.rule(
     "captured-stream",
     "AD114",
     "overflow and statistics dumps skip operators in captured streams",
     "adump dump_manager",
+    where="dump.dump_debug",
+    trips=dumping(dump_debug="on").given(captured=True),
+    passes=dumping(dump_list=[{}]).given(captured=True),
 )
-def _captured(subject: Subject) -> Iterator[Hit]:
+def _captured(subject: AclSubject) -> Iterator[Hit]:
     if not subject.situation.captured:
         return
     if subject.overflow:
@@ -224,47 +269,67 @@ def _captured(subject: Subject) -> Iterator[Hit]:
         yield Hit("dump.dump_data", "statistics skip captured streams (aclgraph)", 'use "tensor"')
 
 
-@_rule(
+@RULES.rule(
     "no-step-counter",
     "AD114",
     "with `dump_step` set, operators of a model without a step counter are not dumped",
     "aicpu_schedule dump_task",
+    where="dump.dump_step",
+    trips=dumping(dump_list=[{}], dump_step="0").given(step_counter=False),
+    passes=dumping(dump_list=[{}]).given(step_counter=False),
 )
-def _no_step_counter(subject: Subject) -> Iterator[Hit]:
+def _no_step_counter(subject: AclSubject) -> Iterator[Hit]:
     if subject.situation.step_counter is False and text_of(subject.dump, "dump_step") and subject.selects:
         yield Hit("dump.dump_step", "the model has no step counter: nothing is dumped", 'remove "dump_step"')
 
 
-@_rule(
+@RULES.rule(
     "watcher-dynamic-shape",
     "AD114",
     "the watcher sees operators of static graphs only",
     "torchair user document, dump_config_path",
+    where="dump.dump_scene",
+    trips=dumping(dump_scene="watcher", dump_list=[{"layer": ["add"], "watcher_nodes": ["conv"]}]).given(
+        static_shape=False
+    ),
+    passes=dumping(dump_scene="watcher", dump_list=[{"layer": ["add"], "watcher_nodes": ["conv"]}]).given(
+        static_shape=True
+    ),
 )
-def _watcher_dynamic(subject: Subject) -> Iterator[Hit]:
+def _watcher_dynamic(subject: AclSubject) -> Iterator[Hit]:
     if subject.watcher and subject.situation.static_shape is False:
         yield Hit("dump.dump_scene", "the graph has dynamic shapes: nothing is watched", "compile with static shapes")
 
 
-@_rule(
+@RULES.rule(
     "watcher-collective",
     "AD114",
     "after a collective operator the watched outputs are not written a second time",
     "torchair user document, dump_config_path",
+    where="dump.dump_list[0].layer[0]",
+    trips=dumping(dump_scene="watcher", dump_list=[{"layer": ["reduce"], "watcher_nodes": ["conv"]}]).given(
+        operators=GRAPH
+    ),
+    passes=dumping(dump_scene="watcher", dump_list=[{"layer": ["add"], "watcher_nodes": ["conv"]}]).given(
+        operators=GRAPH
+    ),
 )
-def _watcher_collective(subject: Subject) -> Iterator[Hit]:
+def _watcher_collective(subject: AclSubject) -> Iterator[Hit]:
     for where, key, name in _selected_names(subject) if subject.watcher else ():
         if key == "layer" and any(one.type.startswith("Hcom") for one in subject.nodes.get(name, ())):
             yield Hit(where, f"{name!r} is a collective operator: no pair is written for it", "watch another suspect")
 
 
-@_rule(
+@RULES.rule(
     "statistics-blank",
     "AD114",
     "rows of types without statistics stay blank",
     "aicpu_schedule dump_task",
+    where="dump.dump_data",
+    trips=dumping(dump_list=[{}], dump_data="stats").given(dtypes=["float16", "float8_e4m3fn"]),
+    passes=dumping(dump_list=[{}], dump_data="tensor").given(dtypes=["float16", "float8_e4m3fn"]),
 )
-def _statistics_blank(subject: Subject) -> Iterator[Hit]:
+def _statistics_blank(subject: AclSubject) -> Iterator[Hit]:
     if text_of(subject.dump, "dump_data") != "stats" or not subject.selects:
         return
     odd = sorted(set(subject.situation.dtypes or ()) - _WITH_STATISTICS)
@@ -272,13 +337,16 @@ def _statistics_blank(subject: Subject) -> Iterator[Hit]:
         yield Hit("dump.dump_data", f"statistics of {', '.join(odd)} are left blank", 'dump these with "tensor"')
 
 
-@_rule(
+@RULES.rule(
     "not-built-for-overflow",
     "AD114",
     "operators report overflow only if the model was built with --status_check=1",
     "overflow user document",
+    where="dump.dump_debug",
+    trips=dumping(dump_debug="on").given(status_check=False),
+    passes=dumping(dump_debug="on").given(status_check=True),
 )
-def _not_built(subject: Subject) -> Iterator[Hit]:
+def _not_built(subject: AclSubject) -> Iterator[Hit]:
     if subject.overflow and subject.situation.status_check is not True:
         known = subject.situation.status_check is False
         yield Hit(
@@ -291,25 +359,31 @@ def _not_built(subject: Subject) -> Iterator[Hit]:
         )
 
 
-@_rule(
+@RULES.rule(
     "container",
     "AD115",
     "offline dump is not supported with a container as the runtime environment",
     "offline model user document",
     severity="warning",
+    where="dump",
+    trips=dumping(dump_list=[{}]).given(container=True),
+    passes=dumping(dump_list=[{}]).given(container=False),
 )
-def _container(subject: Subject) -> Iterator[Hit]:
+def _container(subject: AclSubject) -> Iterator[Hit]:
     if subject.situation.container and subject.verdict.need_dump:
         yield Hit("dump", "running inside a container is not supported for offline dump", "run on the host")
 
 
-@_rule(
+@RULES.rule(
     "options-outranked",
     "AD114",
     "a dump set through acl outranks the session options `ge.exec.*`",
     "GE dump_manager GetDumpProperties",
+    where="dump",
+    trips=dumping(dump_list=[{}]).given(ge_options={"ge.exec.enableDump": "1"}),
+    passes=dumping(dump_list=[{}]).given(ge_options={"ge.exec.enableDump": "0"}),
 )
-def _options_outranked(subject: Subject) -> Iterator[Hit]:
+def _options_outranked(subject: AclSubject) -> Iterator[Hit]:
     options = subject.situation.ge_options or {}
     if subject.ge.asked and subject.ge.accepted and "1" in (options.get(name) for name in _ENABLE_OPTIONS):
         yield Hit("dump", "the session options ge.exec.* also ask for a dump and are ignored", "use one of the two")
@@ -318,14 +392,17 @@ def _options_outranked(subject: Subject) -> Iterator[Hit]:
 _ENABLE_OPTIONS = ("ge.exec.enableDump", "ge.exec.enableDumpDebug")
 
 
-@_rule(
+@RULES.rule(
     "models-too",
     "AD115",
     "the switch for single operators dumps every operator of every loaded model as well",
     "GE dump_callback, dump_manager",
     severity="warning",
+    where="dump.dump_op_switch",
+    trips=dumping(dump_list=[], dump_op_switch="on"),
+    passes=dumping(dump_list=[{}]),
 )
-def _models_too(subject: Subject) -> Iterator[Hit]:
+def _models_too(subject: AclSubject) -> Iterator[Hit]:
     settings = subject.ge.settings
     if settings is None or not (settings.op_switch and settings.status) or subject.dump.get("dump_list"):
         return
@@ -336,14 +413,17 @@ def _models_too(subject: Subject) -> Iterator[Hit]:
     )
 
 
-@_rule(
+@RULES.rule(
     "relative-path",
     "AD115",
     "a relative path is looked up from the working directory of the application",
     "adump dump_config_converter, adx_dump_record",
     severity="warning",
+    where="dump.dump_path",
+    trips=Example({"dump": {"dump_path": "here", "dump_list": [{}]}}).given(cwd="$DIR"),
+    passes=dumping(dump_list=[{}]),
 )
-def _relative_path(subject: Subject) -> Iterator[Hit]:
+def _relative_path(subject: AclSubject) -> Iterator[Hit]:
     path = text_of(subject.dump, "dump_path")
     if path and not path.startswith("/") and not is_ip_path(path) and subject.verdict.need_dump:
         yield Hit(
@@ -353,7 +433,7 @@ def _relative_path(subject: Subject) -> Iterator[Hit]:
         )
 
 
-def _selected_names(subject: Subject) -> Iterator[tuple[str, str, str]]:
+def _selected_names(subject: AclSubject) -> Iterator[tuple[str, str, str]]:
     """Key path, key and text of every operator named in `layer` and `watcher_nodes`."""
     for index, item in items_of(subject.dump) if subject.selects else ():
         for key in ("layer", "watcher_nodes"):

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional, Union
+from typing import Optional
 
 from ascend_dump._problem import Problem
 from ascend_dump.native.cann.acl_codes import AclError
 from ascend_dump.native.cann.config import _adump_checks as reasons
-from ascend_dump.native.cann.config import adump, ge, silent
+from ascend_dump.native.cann.config import adump
+from ascend_dump.native.cann.config._subjects import AclSubject
 from ascend_dump.native.cann.config.ge_options import check_ge_options
-from ascend_dump.native.cann.config.parse import Parsed, parse_text, read_config
+from ascend_dump.native.cann.config.parse import Parsed, Source, read_source
+from ascend_dump.native.cann.config.silent import SILENT
 from ascend_dump.native.cann.config.situation import Situation
+from ascend_dump.native.rules import worst_first
 
-__all__ = ["Source", "check_acl_config", "check_ge_file", "examine", "read_source"]
-
-Source = Union[str, bytes, "os.PathLike[str]", Mapping[str, Any]]
+__all__ = ["check_acl_config", "check_ge_file"]
 
 _FILE_HINTS: Mapping[int, str] = {
     AclError.INVALID_FILE: "give an existing regular file of at most 10 MiB",
@@ -54,9 +54,8 @@ def check_acl_config(source: Source, *, all: bool = False, situation: Optional[S
     """
     here = Situation.here() if situation is None else situation
     parsed = read_source(source)
-    found = [*_refusals(parsed, here, all), *silent.find_silent(examine(parsed, here))]
-    order = {severity: place for place, severity in enumerate(("error", "silent", "warning"))}
-    return sorted(found, key=lambda problem: order[problem.severity])
+    found = [*_refusals(parsed, here, all), *SILENT.problems(AclSubject.of(parsed, here))]
+    return worst_first(found)
 
 
 def check_ge_file(source: Source, *, all: bool = False, situation: Optional[Situation] = None) -> list[Problem]:
@@ -67,31 +66,6 @@ def check_ge_file(source: Source, *, all: bool = False, situation: Optional[Situ
         message = reason or "it holds no object of options and values"
         return [Problem("AD110", "error", message, 'write {"ge.exec.enableDump": "1", ...}')]
     return check_ge_options(parsed.value, situation=situation)
-
-
-def read_source(source: Source) -> Parsed:
-    """Read a configuration from a path, from text or from its decoded value."""
-    if isinstance(source, Mapping):
-        return Parsed(dict(source))
-    if isinstance(source, bytes) or (isinstance(source, str) and _is_text(source)):
-        return parse_text(source)
-    return read_config(source)
-
-
-def _is_text(source: str) -> bool:
-    return not source or "\n" in source or source.lstrip("\ufeff \t\r")[:1] in ("{", "[")
-
-
-def examine(parsed: Parsed, situation: Situation) -> silent.Subject:
-    """The configuration with the verdicts of adump and GE on it."""
-    env, cwd = situation.env, situation.cwd
-    if parsed.refusal is not None:
-        verdict = adump.refused(parsed.refusal)
-    else:
-        verdict = adump.judge(parsed.value, env=env, cwd=cwd)
-    found = parsed.value.get("dump") if isinstance(parsed.value, dict) else None
-    dump = found if isinstance(found, dict) else {}
-    return silent.Subject(parsed, dump, verdict, ge.judge(parsed.value, verdict, env=env), situation, situation.names())
 
 
 def _refusals(parsed: Parsed, here: Situation, every: bool) -> Iterator[Problem]:

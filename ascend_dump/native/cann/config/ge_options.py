@@ -14,7 +14,7 @@ from typing import Any, Optional
 
 from ascend_dump._problem import Problem
 from ascend_dump.native.cann.config._access import encode
-from ascend_dump.native.cann.config._silent_rule import Options
+from ascend_dump.native.cann.config._subjects import GeSubject
 from ascend_dump.native.cann.config.keys import (
     DEBUG_MODE,
     DUMP_MODE,
@@ -25,7 +25,7 @@ from ascend_dump.native.cann.config.keys import (
     GE_OPTIONS,
     MAX_INTERVALS,
 )
-from ascend_dump.native.cann.config.silent import find_ignored_options
+from ascend_dump.native.cann.config.silent import SILENT_OPTIONS
 from ascend_dump.native.cann.config.situation import Situation
 
 __all__ = ["check_ge_options"]
@@ -43,7 +43,7 @@ def check_ge_options(options: Mapping[str, Any], *, situation: Optional[Situatio
     found = list(_texts(options))
     texts = {name: value for name, value in options.items() if isinstance(name, str) and isinstance(value, str)}
     found += _refused(texts, here)
-    return [*found, *find_ignored_options(Options(texts, here))]
+    return [*found, *SILENT_OPTIONS.problems(GeSubject(texts, here))]
 
 
 def _texts(options: Mapping[str, Any]) -> Iterator[Problem]:

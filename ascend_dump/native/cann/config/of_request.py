@@ -13,7 +13,9 @@ from ascend_dump._paths import open_private
 from ascend_dump._problem import Problem
 from ascend_dump.native.cann.config import ge as ge_reading
 from ascend_dump.native.cann.config._adump_checks import NO_SUCH_PATH
-from ascend_dump.native.cann.config.check import check_acl_config, examine, read_source
+from ascend_dump.native.cann.config._subjects import AclSubject
+from ascend_dump.native.cann.config.check import check_acl_config
+from ascend_dump.native.cann.config.parse import read_source
 from ascend_dump.native.cann.config.silent import SILENT
 from ascend_dump.native.cann.config.situation import Situation
 
@@ -40,7 +42,7 @@ def _of_path(config: dict[str, Any], situation: Situation) -> Iterator[Problem]:
     for problem in check_acl_config(_encode(config), all=True, situation=situation):
         if problem.where == _PATH_KEY and problem.severity == "error" and NO_SUCH_PATH not in problem.message:
             yield problem
-    subject = examine(read_source(config), situation)
+    subject = AclSubject.of(read_source(config), situation)
     verdict = subject.verdict._replace(accepted=True, need_dump=True)
     subject = subject._replace(verdict=verdict, ge=ge_reading.judge(config, verdict, env=situation.env))
     yield from SILENT["ge-path-characters"].problems(subject)

@@ -12,11 +12,14 @@ import os
 import re
 import stat
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional, Union
 
 from ascend_dump.native.cann.acl_codes import AclError
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "Parsed", "Refusal", "parse_text", "read_config"]
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "Parsed", "Refusal", "Source", "parse_text", "read_config", "read_source"]
+
+Source = Union[str, bytes, "os.PathLike[str]", Mapping[str, Any]]
 
 MAX_BYTES = 10 * 1024 * 1024
 MAX_DEPTH = 10
@@ -51,6 +54,19 @@ class _Repeated(dict[str, Any]):
     """An object whose text held a key more than once."""
 
     keys_given_twice: tuple[str, ...] = ()
+
+
+def read_source(source: Source) -> Parsed:
+    """Read a configuration from a path, from text or from its decoded value."""
+    if isinstance(source, Mapping):
+        return Parsed(dict(source))
+    if isinstance(source, bytes) or (isinstance(source, str) and _is_text(source)):
+        return parse_text(source)
+    return read_config(source)
+
+
+def _is_text(source: str) -> bool:
+    return not source or "\n" in source or source.lstrip("\ufeff \t\r")[:1] in ("{", "[")
 
 
 def read_config(path: Union[str, os.PathLike[str]]) -> Parsed:

@@ -23,8 +23,8 @@ class Situation(NamedTuple):
     one. captured: operators run in a captured stream (aclgraph). step_counter: the model has one.
     static_shape: of the whole graph. status_check: the model was built with overflow detection
     (`--status_check 1`). exception_on: an exception dump is on already. ge_options: session options
-    given beside the JSON. acl_dump: a dump is set through acl beside the session options. soc: what
-    acl.get_soc_name returns.
+    given beside the JSON. acl_dump: a dump is set through acl beside the session options. free_bytes: at
+    the dump path; looked up there when unknown. soc: what acl.get_soc_name returns.
     """
 
     env: Mapping[str, str] = MappingProxyType({})
@@ -40,6 +40,7 @@ class Situation(NamedTuple):
     exception_on: Optional[bool] = None
     ge_options: Optional[Mapping[str, str]] = None
     acl_dump: Optional[bool] = None
+    free_bytes: Optional[int] = None
     soc: str = ""
 
     @classmethod

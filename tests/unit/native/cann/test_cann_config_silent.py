@@ -1,52 +1,17 @@
-"""Every rule of the table of silent settings fires where it must and nowhere else."""
+"""What CANN takes without doing it: each rule about an accepted configuration, and what no single case shows."""
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections import namedtuple
-
-import places
 import pytest
 
 from ascend_dump.native.cann.config import SILENT, SILENT_OPTIONS, Situation, check_acl_config, check_ge_options
-from ascend_dump.native.cann.config.check import examine, read_source
-from ascend_dump.native.cann.config.silent import Options
-from ascend_dump.native.cann.graph import Node
-
-DATA = places.DATA / "cann"
-CASES = json.loads((DATA / "silent_cases.json").read_text())
-OPTION_CASES = json.loads((DATA / "silent_option_cases.json").read_text())
-
-
-def _node(name, type="Add", original_names=(), **more):
-    return Node(name, type, (), "graph", original_names=tuple(original_names), **more)
+from ascend_dump.native.cann.config._subjects import situation_of_example
+from ascend_dump.native.rules import Example
 
 
 def _situation(facts, root):
-    facts = json.loads(json.dumps(facts).replace("$DIR", str(root)))
-    facts.pop("free_bytes", None)
-    if "operators" in facts:
-        facts["operators"] = [_node(**one) for one in facts["operators"]]
-    return Situation(cwd=str(root), **facts)
-
-
-def _source(case, root):
-    if "raw" in case:
-        return case["raw"].replace("$DIR", str(root)).encode()
-    return json.loads(json.dumps(case["config"]).replace("$DIR", str(root)))
-
-
-def _hits(case, side, root, monkeypatch):
-    facts = case.get("situation", {})
-    if side == "passes" and "pass_situation" in case:
-        facts = case["pass_situation"]
-    if "free_bytes" in facts:
-        usage = namedtuple("usage", "total used free")(1 << 30, 0, facts["free_bytes"])
-        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    situation = _situation(facts, root)
-    subject = examine(read_source(_source(case[side], root)), situation)
-    return subject, situation, list(SILENT[case["id"]].problems(subject))
+    example = Example(None, facts).inside(root)
+    return situation_of_example(example)._replace(cwd=str(root))
 
 
 @pytest.fixture
@@ -56,55 +21,36 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_the_table_and_the_cases_name_the_same_rules():
-    assert [case["id"] for case in CASES] == list(SILENT)
+def _source(example):
+    return example.config.encode() if isinstance(example.config, str) else example.config
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_a_rule_finds_its_setting_in_an_accepted_configuration(case, root, monkeypatch):
-    subject, situation, hits = _hits(case, "trips", root, monkeypatch)
+@pytest.mark.parametrize("rule", SILENT.values(), ids=list(SILENT))
+def test_what_a_rule_is_about_is_accepted_and_reaches_the_user(rule, root):
+    example = rule.trips.inside(root)
+    subject = SILENT.read(example)
     assert subject.verdict.accepted
-    assert case["where"] in [hit.where for hit in hits]
-    assert {hit.severity for hit in hits} == {case["severity"]}
-    assert all(hit.message and hit.hint for hit in hits)
-    # The same finding reaches the user.
-    assert set(hits) <= set(check_acl_config(_source(case["trips"], root), situation=situation))
+    assert SILENT.read(rule.passes.inside(root)).verdict.accepted
+    found = check_acl_config(_source(example), situation=subject.situation)
+    assert set(rule.problems(subject)) <= set(found)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_a_rule_is_quiet_beside_its_setting(case, root, monkeypatch):
-    subject, _, hits = _hits(case, "passes", root, monkeypatch)
-    assert subject.verdict.accepted
-    assert hits == []
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if case["id"].startswith("ge-")], ids=lambda case: case["id"])
-def test_what_ge_refuses_is_accepted_by_adump(case, root, monkeypatch):
-    subject, _, hits = _hits(case, "trips", root, monkeypatch)
+@pytest.mark.parametrize("name", [name for name in SILENT if name.startswith("ge-")])
+def test_what_ge_refuses_is_accepted_by_adump(name, root):
+    subject = SILENT.read(SILENT[name].trips.inside(root))
     assert subject.verdict.need_dump
     assert subject.ge.asked
     assert not subject.ge.accepted
-    assert [hit.native for hit in hits] == [subject.ge.error]
+    assert [hit.native for hit in SILENT[name].problems(subject)] == [subject.ge.error]
 
 
-def test_the_table_of_options_and_its_cases_name_the_same_rules():
-    assert [case["id"] for case in OPTION_CASES] == list(SILENT_OPTIONS)
-
-
-@pytest.mark.parametrize("case", OPTION_CASES, ids=lambda case: case["id"])
-def test_a_rule_finds_its_option_and_is_quiet_beside_it(case, root):
-    for side in ("trips", "passes"):
-        facts = case.get("pass_situation", {}) if side == "passes" else case.get("situation", {})
-        if side == "passes" and "pass_situation" not in case:
-            facts = case.get("situation", {})
-        situation = _situation(facts, root)
-        options = json.loads(json.dumps(case[side]["options"]).replace("$DIR", str(root)))
-        hits = list(SILENT_OPTIONS[case["id"]].problems(Options(options, situation)))
-        found = check_ge_options(options, situation=situation)
+@pytest.mark.parametrize("rule", SILENT_OPTIONS.values(), ids=list(SILENT_OPTIONS))
+def test_an_option_that_is_ignored_is_accepted_and_reaches_the_user(rule, root):
+    for example in (rule.trips.inside(root), rule.passes.inside(root)):
+        subject = SILENT_OPTIONS.read(example)
+        found = check_ge_options(example.config, situation=subject.situation)
         assert [problem for problem in found if problem.severity == "error"] == []
-        assert set(hits) <= set(found)
-        assert [hit.where for hit in hits] == ([case["where"]] if side == "trips" else [])
-        assert all(hit.severity == case["severity"] and hit.message and hit.hint for hit in hits)
+        assert set(rule.problems(subject)) <= set(found)
 
 
 def test_unknown_facts_keep_rules_quiet(root):

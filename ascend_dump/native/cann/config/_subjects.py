@@ -1,0 +1,116 @@
+"""What the rules of CANN's two languages look at: a dump JSON with the verdicts on it, and session options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ascend_dump.native.cann.config import adump, ge
+from ascend_dump.native.cann.config._access import text_of
+from ascend_dump.native.cann.config.keys import ENABLE_DEBUG, ENABLE_DUMP, EXCEPTION_SCENES
+from ascend_dump.native.cann.config.parse import Parsed, read_source
+from ascend_dump.native.cann.config.situation import Situation
+from ascend_dump.native.cann.graph import Node
+from ascend_dump.native.rules import Example
+
+__all__ = ["GRAPH", "AclSubject", "GeSubject", "dumping", "situation_of_example"]
+
+#: The operators of an example's graph, as facts.
+GRAPH = (
+    {"name": "x", "type": "Data"},
+    {"name": "conv", "type": "Conv2D", "original_names": ["conv1", "relu1"]},
+    {"name": "add", "type": "Add"},
+    {"name": "if0", "type": "If"},
+    {"name": "nt", "type": "Mul", "no_task": True},
+    {"name": "reduce", "type": "HcomAllReduce"},
+    {"name": "out", "type": "Relu"},
+)
+
+
+class AclSubject(NamedTuple):
+    """A configuration with both verdicts on it.
+
+    dump: its object `dump`, or an empty one. nodes: the known operators by every name of theirs.
+    """
+
+    parsed: Parsed
+    dump: Mapping[str, Any]
+    verdict: adump.Verdict
+    ge: ge.GeVerdict
+    situation: Situation
+    nodes: Mapping[str, Sequence[Node]]
+
+    @classmethod
+    def of(cls, parsed: Parsed, situation: Situation) -> AclSubject:
+        """The configuration with the verdicts of adump and GE on it."""
+        env, cwd = situation.env, situation.cwd
+        if parsed.refusal is not None:
+            verdict = adump.refused(parsed.refusal)
+        else:
+            verdict = adump.judge(parsed.value, env=env, cwd=cwd)
+        found = parsed.value.get("dump") if isinstance(parsed.value, dict) else None
+        dump = found if isinstance(found, dict) else {}
+        return cls(parsed, dump, verdict, ge.judge(parsed.value, verdict, env=env), situation, situation.names())
+
+    @classmethod
+    def of_example(cls, example: Example) -> AclSubject:
+        source = example.config.encode() if isinstance(example.config, str) else example.config
+        return cls.of(read_source(source), situation_of_example(example))
+
+    @property
+    def overflow(self) -> bool:
+        return text_of(self.dump, "dump_debug") == "on" and not self.scene
+
+    @property
+    def scene(self) -> str:
+        return text_of(self.dump, "dump_scene")
+
+    @property
+    def watcher(self) -> bool:
+        return self.scene == "watcher"
+
+    @property
+    def exception(self) -> bool:
+        return self.scene in EXCEPTION_SCENES
+
+    @property
+    def selects(self) -> bool:
+        """Whether `dump_list` decides what is dumped."""
+        return not self.overflow and not self.exception
+
+
+class GeSubject(NamedTuple):
+    """GE session options with text values, and where they are used."""
+
+    options: Mapping[str, str]
+    situation: Situation
+
+    @classmethod
+    def of_example(cls, example: Example) -> GeSubject:
+        return cls(example.config, situation_of_example(example))
+
+    @property
+    def dump(self) -> bool:
+        return self.options.get(ENABLE_DUMP) == "1"
+
+    @property
+    def debug(self) -> bool:
+        return self.options.get(ENABLE_DEBUG) == "1"
+
+
+def dumping(**keys: Any) -> Example:
+    """A dump JSON with these keys and a path that is there."""
+    return Example({"dump": {"dump_path": "$DIR", **keys}})
+
+
+def situation_of_example(example: Example) -> Situation:
+    """The facts of an example; an operator is given as an object of its fields."""
+    facts = dict(example.facts)
+    operators = facts.pop("operators", None)
+    if operators is not None:
+        facts["operators"] = [_node(**operator) for operator in operators]
+    return Situation(**facts)
+
+
+def _node(name: str, type: str = "Add", original_names: Sequence[str] = (), **more: Any) -> Node:
+    return Node(name, type, (), "graph", original_names=tuple(original_names), **more)

@@ -1,0 +1,14 @@
+"""The dump settings of TensorFlow on Ascend: the `parameter_map` of NpuOptimizer in a ConfigProto.
+
+The bridge reads them once for each graph of a session, checks some itself and hands them to GE as session
+options. Sources: hicann/tensorflow `npu_attrs` (keys, defaults, values, what is refused and what ends the
+process), GE `dump_properties` (the exclusion of `enable_dump` and `enable_dump_debug`).
+"""
+
+from __future__ import annotations
+
+from ascend_dump.native.tensorflow.config.build import parameters
+from ascend_dump.native.tensorflow.config.check import check_parameters
+from ascend_dump.native.tensorflow.config.keys import DUMP_KEYS, KEYS
+
+__all__ = ["DUMP_KEYS", "KEYS", "check_parameters", "parameters"]

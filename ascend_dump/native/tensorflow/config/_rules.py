@@ -1,0 +1,143 @@
+"""What the bridge refuses in the keys of NpuOptimizer, or accepts without doing it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ascend_dump.native.rules import Example, Hit, RuleTable
+from ascend_dump.native.tensorflow.config.keys import KEYS, MODES, TYPES, VALUES, fits
+
+__all__ = ["RULES", "ParameterSubject"]
+
+
+class ParameterSubject(NamedTuple):
+    """Keys and values as the user gave them, of any type."""
+
+    given: Mapping[str, Any]
+
+    @classmethod
+    def of_example(cls, example: Example) -> ParameterSubject:
+        return cls(example.config)
+
+    @property
+    def on(self) -> bool:
+        """Whether a dump or a search for overflow is switched on."""
+        return self.given.get("enable_dump") is True or self.given.get("enable_dump_debug") is True
+
+
+RULES = RuleTable(ParameterSubject.of_example)
+
+
+@RULES.rule(
+    "parameter-field",
+    "AD295",
+    "the bridge reads one field of AttrValue for each key and never asks which is set",
+    "tf_adapter npu_attrs SetNpuOptimizerAttr",
+    where="dump_step",
+    trips=Example({"enable_dump": True, "dump_path": "$DIR", "dump_step": 5}),
+    passes=Example({"enable_dump": True, "dump_path": "$DIR", "dump_step": "5"}),
+)
+def _wrong_field(subject: ParameterSubject) -> Iterator[Hit]:
+    for name, value in subject.given.items():
+        key = KEYS.get(name)
+        if key is None or fits(key, value):
+            continue
+        expected = TYPES.get(key.field, (str, "text"))[1]
+        default = "nothing" if key.default == "" else repr(key.default)
+        yield Hit(
+            name,
+            f"{name} is read from the field {key.field!r}, where {value!r} cannot stand; it counts as {default}",
+            f"give {expected}: parameter_map[{name!r}].{key.field} = …",
+        )
+
+
+@RULES.rule(
+    "parameter-mode",
+    "AD295",
+    "a mode that the bridge does not know ends the process",
+    "tf_adapter npu_attrs CheckDumpMode, CheckDumpDebugMode",
+    severity="error",
+    where="dump_mode",
+    trips=Example({"enable_dump": True, "dump_path": "$DIR", "dump_mode": "outputs"}),
+    passes=Example({"enable_dump": True, "dump_path": "$DIR", "dump_mode": "output"}),
+)
+def _wrong_mode(subject: ParameterSubject) -> Iterator[Hit]:
+    given = subject.given
+    for name, (switch, allowed) in MODES.items():
+        if given.get(switch) is True and isinstance(given.get(name), str) and given[name] not in allowed:
+            yield Hit(
+                name,
+                f"{name} is {given[name]!r}: the bridge ends the process with a fatal log message",
+                f"give one of {', '.join(allowed)}",
+            )
+
+
+@RULES.rule(
+    "parameter-data",
+    "AD295",
+    "the bridge refuses other kinds of data, even with the dump off",
+    "tf_adapter npu_attrs SetNpuOptimizerAttr",
+    severity="error",
+    where="dump_data",
+    trips=Example({"dump_data": "statistics"}),
+    passes=Example({"enable_dump": True, "dump_path": "$DIR", "dump_data": "stats"}),
+)
+def _wrong_data(subject: ParameterSubject) -> Iterator[Hit]:
+    value = subject.given.get("dump_data")
+    if isinstance(value, str) and value not in VALUES["dump_data"]:
+        message = f"dump_data is {value!r}: dump_data should be 'tensor' or 'stats', even with the dump off"
+        yield Hit("dump_data", message, "give one of the two")
+
+
+@RULES.rule(
+    "parameter-exception",
+    "AD295",
+    "the bridge knows three kinds of exception dump",
+    "tf_adapter npu_attrs SetNpuOptimizerAttr",
+    severity="error",
+    where="enable_exception_dump",
+    trips=Example({"enable_exception_dump": 3}),
+    passes=Example({"enable_exception_dump": 1}),
+)
+def _wrong_exception(subject: ParameterSubject) -> Iterator[Hit]:
+    name = "enable_exception_dump"
+    kind = subject.given.get(name, 0)
+    if fits(KEYS[name], kind) and kind not in VALUES[name]:
+        yield Hit(name, f"{name} is {kind}: it should be one of 0, 1 and 2", "give one of them")
+
+
+@RULES.rule(
+    "parameter-on-host",
+    "AD292",
+    "without use_off_line the graph runs on the host, where nothing is dumped",
+    "tf_adapter om_partition_subgraphs_pass",
+    where="use_off_line",
+    trips=Example({"enable_dump": True, "dump_path": "$DIR", "use_off_line": False}),
+    passes=Example({"enable_dump": True, "dump_path": "$DIR", "use_off_line": True}),
+)
+def _on_host(subject: ParameterSubject) -> Iterator[Hit]:
+    if subject.on and subject.given.get("use_off_line") is False:
+        yield Hit(
+            "use_off_line",
+            "use_off_line is false: the graph runs on the host, so nothing is dumped",
+            'set parameter_map["use_off_line"].b = True, or leave it out',
+        )
+
+
+@RULES.rule(
+    "parameter-unknown",
+    "AD113",
+    "a misspelt key is ignored",
+    "tf_adapter npu_attrs SetNpuOptimizerAttr",
+    where="dump_steps",
+    trips=Example({"enable_dump": True, "dump_path": "$DIR", "dump_steps": "0"}),
+    passes=Example({"enable_dump": True, "dump_path": "$DIR", "dump_step": "0", "profiling_mode": True}),
+)
+def _misspelt(subject: ParameterSubject) -> Iterator[Hit]:
+    # A map of protobuf has no order of its own.
+    for name in sorted(subject.given):
+        near = difflib.get_close_matches(name.lower(), KEYS, n=1, cutoff=0.8) if name not in KEYS else []
+        if near and "dump" in name.lower():
+            yield Hit(name, f"{name} is no key that the bridge reads: it is ignored", f"write {near[0]}")

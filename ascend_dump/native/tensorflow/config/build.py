@@ -1,0 +1,33 @@
+"""Build the keys of NpuOptimizer from a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Optional
+
+from ascend_dump.native.cann.config.build import ge_options
+from ascend_dump.native.tensorflow.config.keys import KEYS, Value
+
+if TYPE_CHECKING:
+    from ascend_dump._request import DumpRequest
+
+__all__ = ["parameters"]
+
+
+def parameters(
+    request: DumpRequest, *, names: Optional[Iterable[str]] = None, known_options: Iterable[str] = ()
+) -> dict[str, Value]:
+    """Build the keys of a request, each with a value of the type its field has; arguments as for `ge_options`.
+
+    `dump_data` is left out where it says what its absence means: bridges before 2026 do not know it. Raises
+    ConfigError and NotSupported.
+    """
+    options = ge_options(request, names=names, known_options=known_options)
+    found: dict[str, Value] = {}
+    for name, key in KEYS.items():
+        if key.ge in options:
+            text = options[key.ge]
+            found[name] = text == "1" if key.field == "b" else int(text) if key.field == "i" else text
+    if found.get("dump_data") == "tensor":
+        del found["dump_data"]
+    return found

@@ -1,0 +1,63 @@
+"""Check the keys of NpuOptimizer: what the bridge says, then what GE says to the options it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Optional
+
+from ascend_dump._problem import Problem
+from ascend_dump.native.cann.config.ge_options import check_ge_options
+from ascend_dump.native.cann.config.parse import Source, read_source
+from ascend_dump.native.cann.config.situation import Situation
+from ascend_dump.native.rules import worst_first
+from ascend_dump.native.tensorflow.config._rules import RULES, ParameterSubject
+from ascend_dump.native.tensorflow.config.keys import KEYS, MODES, VALUES, Value, fits
+
+__all__ = ["check_parameters"]
+
+
+def check_parameters(source: Source, *, all: bool = False, situation: Optional[Situation] = None) -> list[Problem]:
+    """Find what the bridge or GE would refuse in these keys, or accept without doing it.
+
+    source: a JSON object of keys and values, as text, as a file or decoded: true and false for what is read from
+    `b`, texts for `s`, numbers for `i`. Keys of other subjects are left alone. Errors come first.
+    """
+    here = Situation.here() if situation is None else situation
+    parsed = read_source(source)
+    if parsed.refusal is not None or not isinstance(parsed.value, dict):
+        reason = "it holds no object of keys and values" if parsed.refusal is None else parsed.refusal.reason
+        return [Problem("AD110", "error", reason, 'write {"enable_dump": true, "dump_path": "/d"}')]
+    given = parsed.value
+    found = list(RULES.problems(ParameterSubject(given)))
+    values = {name: value for name, value in given.items() if name in KEYS and fits(KEYS[name], value)}
+    found += _of_ge(values, here)
+    return worst_first(found)
+
+
+def _of_ge(values: Mapping[str, Value], here: Situation) -> Iterator[Problem]:
+    """What GE has to say about the options it gets, under the names they have here."""
+    # The longest first: one name is the beginning of another.
+    names = {key.ge: name for name, key in sorted(KEYS.items(), key=lambda item: -len(item[1].ge)) if key.ge}
+    settled = {name: value for name, value in values.items() if name not in MODES}
+    for name, (switch, allowed) in MODES.items():
+        # What is wrong has been told, and what is absent has a default before GE sees it.
+        if values.get(switch) is True:
+            settled[name] = values[name] if values.get(name) in allowed else allowed[-1]
+        elif name in values and values.get("enable_dump" if name == "dump_mode" else switch) is not True:
+            settled[name] = values[name]
+    for name, values_of in VALUES.items():
+        if settled.get(name, values_of[0]) not in values_of:
+            del settled[name]
+    options = {KEYS[name].ge: _text(value) for name, value in settled.items() if KEYS[name].ge}
+    for problem in check_ge_options(options, situation=here):
+        where = names.get(problem.where, problem.where)
+        message, hint = problem.message, problem.hint
+        for ge, name in names.items():
+            message = message.replace(ge, name)
+            hint = hint.replace(f'"{ge}": "1"', f'"{name}": true').replace(ge, name)
+        code = "AD291" if where == "enable_dump_debug" and problem.severity == "error" else problem.code
+        yield problem._replace(where=where, message=message, hint=hint, code=code)
+
+
+def _text(value: Value) -> str:
+    return ("1" if value else "0") if isinstance(value, bool) else str(value)
