@@ -12,6 +12,7 @@ import inspect
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
@@ -24,6 +25,7 @@ from ascend_dump._request import DumpRequest, unknown_name
 from ascend_dump._steps import StepsLike
 from ascend_dump._turns import Turns
 from ascend_dump.adapter._contract import Adapter, choose
+from ascend_dump.adapter._session import Session
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -95,6 +97,13 @@ def capture(
     return Capture(target, request, framework=framework, strict=strict)
 
 
+class _State(Enum):
+    """Of a capture. Whether it dumps in this process is told by its session: another rank's has none."""
+
+    IDLE = "idle"  # not started, or ended
+    ACTIVE = "active"
+
+
 class Capture:
     """One dump of one target. Create it with `capture`.
 
@@ -112,10 +121,10 @@ class Capture:
         self._framework = framework
         self._strict = strict
         self._adapter: Optional[Adapter] = None
-        self._session: Any = None
-        self._stopped: Any = None  # the session of the capture that ended last
+        #: The running one, else the one that ended last; None where another rank is selected.
+        self._session: Optional[Session] = None
         self._path: Optional[Path] = None
-        self._active = False
+        self._state = _State.IDLE
         self._step = 0
         self._each_call: Optional[bool] = None
         self._turns = Turns()
@@ -128,12 +137,13 @@ class Capture:
 
     @property
     def active(self) -> bool:
-        return self._active
+        return self._state is _State.ACTIVE
 
     @property
     def config(self) -> Optional[str]:
         # Text, because it is for native interfaces such as acl.init, which take no Path.
-        return None if self._session is None else self._adapter_of_session().config(self._session)
+        session = self._running
+        return None if session is None else session.config
 
     def start(self) -> Capture:
         """Arm the dump and return this object.
@@ -141,9 +151,9 @@ class Capture:
         Raises CaptureError when it is active already, ConfigError for a problem the framework
         would refuse, WriteError when the path cannot be written.
         """
-        self._arm()
-        if self._session is not None and not self._adapter_of_session().counts_steps(self._target):
-            self._adapter_of_session().step(self._session, 0)
+        adapter, session = self._arm()
+        if session is not None and not adapter.counts_steps(self._target):
+            session.step(0)
         return self
 
     def stop(self) -> None:
@@ -151,40 +161,38 @@ class Capture:
 
         Raises what the program's own queued work fails with, where the framework tells it only when it is waited for.
         """
-        if not self._active:
+        if not self.active:
             return
-        self._active = False
-        session, self._session = self._session, None
-        self._stopped = session
+        self._state = _State.IDLE
+        _running.discard(self)
+        session = self._session
         if session is None:
             return
-        _running.discard(self)
-        adapter = self._adapter_of_session()
         try:
-            adapter.settle(session)
+            session.settle()
         finally:
-            self._end(adapter, session)
+            self._end(session)
 
-    def _end(self, adapter: Adapter, session: Any) -> None:
+    def _end(self, session: Session) -> None:
         try:
-            adapter.stop(session)
+            session.stop()
         except AscendDumpError as error:
             self._complain(error)
             return
         except Exception as error:
+            name = self._adapter.name if self._adapter is not None else ""
             found = AdapterError(
-                f"the adapter {adapter.name} could not end the capture: {error!r}",
+                f"the adapter {name} could not end the capture: {error!r}",
                 hint="what it wrote until then can be read; please report this with the traceback of the cause",
             )
             found.__cause__ = error
             log.debug("stopping failed", exc_info=True)
             self._complain(found)
             return
-        failure = adapter.failure(session)
-        if failure is not None:
-            self._complain(failure)
+        if session.failure is not None:
+            self._complain(session.failure)
         elif not holds_files(self.path):
-            reasons = adapter.reasons(session)
+            reasons = session.reasons()
             if reasons is not None:
                 self._complain(_nothing_written(reasons or ["no selected operator ran in the block"]))
 
@@ -193,30 +201,29 @@ class Capture:
 
         Raises CaptureError when it is not active, NotSupported when the target counts steps.
         """
-        if not self._active:
+        if not self.active:
             raise CaptureError("step() was called on a capture that is not active", hint="call it inside the block")
-        if self._session is None:  # another rank is selected
+        session = self._running
+        if session is None:  # another rank is selected
             return
-        adapter = self._adapter_of_session()
-        if adapter.counts_steps(self._target):
+        if self._adapter is not None and self._adapter.counts_steps(self._target):
             raise NotSupported(
-                f"the steps of this target are counted by {adapter.name}: each top-level call is one",
+                f"the steps of this target are counted by {self._adapter.name}: each top-level call is one",
                 hint="leave out cap.step(), or capture without a target",
             )
         self._step += 1
-        adapter.step(self._session, self._step)
+        session.step(self._step)
 
     def dump(self) -> Dump:
         """What this capture wrote so far, as a Dump; usable inside and after the block."""
         from ascend_dump.reading import Dump, open_dump
 
         path = self.path
-        if self._session is not None:
-            self._adapter_of_session().flush(self._session)
+        if self._running is not None:
+            self._running.flush()
         if not holds_files(path):
             return Dump(path, [])
-        session = self._session if self._session is not None else self._stopped
-        return open_dump(path).marked(self._adapter_of_session().marks(session) if session is not None else {})
+        return open_dump(path).marked({} if self._session is None else self._session.marks())
 
     def __enter__(self) -> Capture:
         return self.start()
@@ -270,8 +277,12 @@ class Capture:
         wrapped.capture = self
         return wrapped  # type: ignore[no-any-return]  # functools.wraps keeps the signature
 
-    def _arm(self) -> None:
-        if self._active:
+    @property
+    def _running(self) -> Optional[Session]:
+        return self._session if self.active else None
+
+    def _arm(self) -> tuple[Adapter, Optional[Session]]:
+        if self.active:
             raise CaptureError(
                 "this capture is active already",
                 hint="stop() it first, or create a second capture for a second dump",
@@ -282,15 +293,17 @@ class Capture:
         self._report_problems()
         rank = current_rank()
         make_private_directory(self.request.path)
+        session = None
         if is_selected(rank, self.request.ranks):
-            self._session = adapter.start(self.request, self._target)
-            self._path = adapter.root(self._session)
+            session = adapter.start(self.request, self._target)
+            self._path = session.root
             _running.add(self)
         else:
             self._path = self.request.path / rank.level
-        self._adapter = adapter
+        self._session, self._adapter = session, adapter
         self._step = 0
-        self._active = True
+        self._state = _State.ACTIVE
+        return adapter, session
 
     def _report_problems(self) -> None:
         refused = [problem for problem in self.problems if problem.severity == "error"]
@@ -317,9 +330,14 @@ class Capture:
             self._each_call = choose(self._target, self._framework).counts_steps(self._target)
         return self._each_call
 
-    def _adapter_of_session(self) -> Adapter:
-        assert self._adapter is not None, "a session exists only after an adapter was chosen"
-        return self._adapter
+
+class _Mine(Enum):
+    """What a call of a decorated function has begun, and ends."""
+
+    NOTHING = "nothing"  # it runs inside a step that is open
+    CALL = "call"  # its turn: the call is counted, and not selected
+    STEP = "step"
+    BLOCK = "block"
 
 
 class _Call:
@@ -329,46 +347,46 @@ class _Call:
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
-        self._mine = ""
+        self._mine = _Mine.NOTHING
 
     def __enter__(self) -> None:
         cap = self._capture
         # A recursive call, or one from a second thread, runs inside the open step.
-        if not cap._turns.take(recorded=cap._session is not None):
+        if not cap._turns.take(recorded=cap._running is not None):
             return
-        self._mine = "outside"
+        self._mine = _Mine.CALL
         try:
             if cap._captures_each_call():
                 cap.start()
-                self._mine = "block"
+                self._mine = _Mine.BLOCK
                 return
             number = cap._step
             cap._step += 1
             if number not in cap.request.steps:
                 _running.add(cap)
                 return
-            if not cap._active:
+            if not cap.active:
                 cap._arm()
                 cap._step = number + 1
-            if cap._session is not None:
-                cap._adapter_of_session().step(cap._session, number)
-            self._mine = "step"
+            if cap._running is not None:
+                cap._running.step(number)
+            self._mine = _Mine.STEP
         except BaseException:
             cap._turns.end()
             raise
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         cap, mine = self._capture, self._mine
-        if not mine:
+        if mine is _Mine.NOTHING:
             return
         try:
-            if mine == "step":
-                if cap._session is not None:
-                    cap._adapter_of_session().step(cap._session, None)
+            if mine is _Mine.STEP:
+                if cap._running is not None:
+                    cap._running.step(None)
                 last = cap.request.steps.last
                 if last is not None and cap._step > last:
                     cap.__exit__(kind, error, trace)
-            elif mine == "block":
+            elif mine is _Mine.BLOCK:
                 cap.__exit__(kind, error, trace)
         finally:
             cap._turns.end()

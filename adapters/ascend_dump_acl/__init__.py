@@ -14,15 +14,14 @@ execution of a model. There are two roads, and the return codes of acl tell whic
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter._contract import Adapter
+from ascend_dump.adapter import Adapter
 
 if TYPE_CHECKING:
-    from ascend_dump_acl._session import Session
+    from ascend_dump_acl._session import AclSession
 
 __all__ = ["AclAdapter"]
 
@@ -42,22 +41,10 @@ class AclAdapter(Adapter):
 
         return check(request, target)
 
-    def start(self, request: DumpRequest, target: Any) -> Session:
-        from ascend_dump_acl._session import Session
+    def start(self, request: DumpRequest, target: Any) -> AclSession:
+        from ascend_dump_acl._session import AclSession
 
-        return Session(request)
-
-    def stop(self, session: Session) -> None:
-        session.stop()
-
-    def root(self, session: Session) -> Path:
-        return session.root
-
-    def config(self, session: Session) -> Optional[str]:
-        return session.config
+        return AclSession(request)
 
     def counts_steps(self, target: Any) -> bool:
         return True
-
-    def reasons(self, session: Session) -> Optional[list[str]]:
-        return session.reasons()

@@ -12,17 +12,18 @@ from ascend_dump._errors import AscendDumpError
 from ascend_dump._paths import make_run_directory
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
+from ascend_dump.adapter import Session
 from ascend_dump.adapter import acl_interface as interface
 from ascend_dump.native.cann.acl_codes import AclError
 from ascend_dump.native.cann.config.of_request import save_config
 from ascend_dump_acl._settings import build, look_around
 
-__all__ = ["Session", "refusal"]
+__all__ = ["AclSession", "refusal"]
 
 log = logging.getLogger("ascend_dump")
 
 
-class Session:
+class AclSession(Session):
     """One active capture.
 
     root     the dump_path of CANN, new and empty

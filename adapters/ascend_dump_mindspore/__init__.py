@@ -15,16 +15,14 @@ crashes (2.10.0 on a CPU).
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
-from ascend_dump._errors import AscendDumpError
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter._contract import Adapter
+from ascend_dump.adapter import Adapter
 
 if TYPE_CHECKING:
-    from ascend_dump_mindspore._session import Session
+    from ascend_dump_mindspore._session import MindSporeSession
 
 __all__ = ["MindSporeAdapter"]
 
@@ -46,28 +44,13 @@ class MindSporeAdapter(Adapter):
 
         return check(request, target)
 
-    def start(self, request: DumpRequest, target: Any) -> Session:
-        from ascend_dump_mindspore._session import Session
+    def start(self, request: DumpRequest, target: Any) -> MindSporeSession:
+        from ascend_dump_mindspore._session import MindSporeSession
 
-        return Session(request, target)
-
-    def settle(self, session: Session) -> None:
-        session.settle()
-
-    def stop(self, session: Session) -> None:
-        session.stop()
-
-    def root(self, session: Session) -> Path:
-        return session.root
+        return MindSporeSession(request, target)
 
     def counts_steps(self, target: Any) -> bool:
         return True
-
-    def reasons(self, session: Session) -> Optional[list[str]]:
-        return session.reasons()
-
-    def failure(self, session: Session) -> Optional[AscendDumpError]:
-        return session.failure()
 
     def activate(self, request: DumpRequest) -> None:
         from ascend_dump_mindspore._launcher import activate

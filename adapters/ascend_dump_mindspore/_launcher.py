@@ -12,7 +12,7 @@ from ascend_dump._paths import make_private_directory
 from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest
 from ascend_dump.adapter._contract import Adapter
-from ascend_dump_mindspore._session import Session
+from ascend_dump_mindspore._session import MindSporeSession
 
 __all__ = ["activate"]
 
@@ -32,7 +32,7 @@ def activate(adapter: Adapter, request: DumpRequest) -> None:
     if not is_selected(current_rank(), request.ranks):
         return
     make_private_directory(request.path)
-    session = Session(request, None)
+    session = MindSporeSession(request, None)
     process = os.getpid()
 
     def end() -> None:
@@ -43,9 +43,8 @@ def activate(adapter: Adapter, request: DumpRequest) -> None:
             session.settle()
         finally:
             session.stop()
-        failure = session.failure()
-        if failure is not None:
-            log.warning("%s", failure)
+        if session.failure is not None:
+            log.warning("%s", session.failure)
 
     at_exit(end)
 

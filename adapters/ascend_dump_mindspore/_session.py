@@ -12,6 +12,7 @@ from ascend_dump._errors import AscendDumpError, CaptureError, WriteError
 from ascend_dump._paths import make_run_directory
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
+from ascend_dump.adapter import Session
 from ascend_dump_mindspore._counting import Counter
 from ascend_dump_mindspore._process import Armed, armed, forget
 from ascend_dump_mindspore._runtime import (
@@ -26,12 +27,12 @@ from ascend_dump_mindspore._runtime import (
 from ascend_dump_mindspore._settings import build, can_pause, far
 from ascend_dump_mindspore._written import look_at
 
-__all__ = ["Session"]
+__all__ = ["MindSporeSession"]
 
 log = logging.getLogger("ascend_dump")
 
 
-class Session:
+class MindSporeSession(Session):
     """One active capture. root: its own new directory, below which MindSpore makes `rank_{R}`."""
 
     def __init__(self, request: DumpRequest, target: Any) -> None:
@@ -106,6 +107,7 @@ class Session:
             mark = set_dump(self._mindspore)
             if self._marked is not None and mark is not None:
                 mark(self._marked, False)
+        self.failure = self._incomplete()
 
     def _pause(self) -> None:
         self._ran = is_initialized(self._mindspore)
@@ -119,7 +121,7 @@ class Session:
         move(far(self._request))
         self._armed.lead_away()
 
-    def failure(self) -> Optional[AscendDumpError]:
+    def _incomplete(self) -> Optional[AscendDumpError]:
         """That no record was written, although MindSpore writes its graphs even then, or that small files were lost."""
         found = look_at(self.root)
         if found.empty:

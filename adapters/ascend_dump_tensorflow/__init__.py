@@ -14,20 +14,12 @@ debugger, eager operators one by one.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, Union
+from collections.abc import Iterable
+from typing import Any, Optional
 
-from ascend_dump._errors import AscendDumpError
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter._contract import Adapter
-
-if TYPE_CHECKING:
-    from ascend_dump_tensorflow._host import HostSession
-    from ascend_dump_tensorflow._npu import NpuSession
-
-    Session = Union[NpuSession, HostSession]
+from ascend_dump.adapter import Adapter, Session
 
 __all__ = ["TensorflowAdapter", "apply", "check_config", "dump_config"]
 
@@ -60,12 +52,6 @@ class TensorflowAdapter(Adapter):
 
         return HostSession(request, target)
 
-    def stop(self, session: Session) -> None:
-        session.stop()
-
-    def root(self, session: Session) -> Path:
-        return session.root
-
     def counts_steps(self, target: Any) -> bool:
         """Sessions count their runs; only eager operators without a target need steps drawn around them."""
         from ascend_dump_tensorflow._bridge import is_on_npu
@@ -74,21 +60,6 @@ class TensorflowAdapter(Adapter):
             return True
         tensorflow = sys.modules.get("tensorflow")
         return tensorflow is None or not tensorflow.executing_eagerly()
-
-    def step(self, session: Session, number: Optional[int]) -> None:
-        session.step(number)
-
-    def flush(self, session: Session) -> None:
-        session.flush()
-
-    def marks(self, session: Session) -> Mapping[str, Mapping[str, str]]:
-        return session.marks()
-
-    def reasons(self, session: Session) -> Optional[list[str]]:
-        return session.reasons()
-
-    def failure(self, session: Session) -> Optional[AscendDumpError]:
-        return session.failure
 
     def activate(self, request: DumpRequest) -> None:
         from ascend_dump_tensorflow._launcher import activate

@@ -10,7 +10,6 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -18,6 +17,7 @@ from ascend_dump._errors import AscendDumpError, CaptureError, WriteError
 from ascend_dump._patterns import text_matcher
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
+from ascend_dump.adapter import Session
 from ascend_dump.writing import HostWriter, Item, Run
 from ascend_dump_tensorflow import _debugger, _hook
 from ascend_dump_tensorflow._arrays import Seen, line_of
@@ -33,7 +33,7 @@ log = logging.getLogger("ascend_dump")
 _ALL_STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 
 
-class HostSession:
+class HostSession(Session):
     """Armed by `TensorflowAdapter.start`.
 
     Each signature of a run (fetches, targets and feeds) of a session is a model that counts its own steps, as GE counts
@@ -105,9 +105,6 @@ class HostSession:
         with self._lock:
             for writer in self._writers.values():
                 writer.flush()
-
-    def marks(self) -> dict[str, Mapping[str, str]]:
-        return {}
 
     def reasons(self) -> Optional[list[str]]:
         found = []

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from ascend_dump._errors import AscendDumpError, CaptureError, NotSupported
+from ascend_dump._errors import AscendDumpError, CaptureError
 from ascend_dump._paths import make_private_directory, make_run_directory
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
+from ascend_dump.adapter import Session
 from ascend_dump.native.cann.mapping import MAPPING
 from ascend_dump.native.tensorflow.config import DUMP_KEYS, parameters
 from ascend_dump_tensorflow import _hook
@@ -44,7 +45,7 @@ _MISSING = object()
 _settled: Optional[tuple[Any, str]] = None
 
 
-class NpuSession:
+class NpuSession(Session):
     """Armed by `TensorflowAdapter.start`.
 
     root    the dump_path of this capture, new and empty; GE makes a directory by time below it for each session
@@ -90,13 +91,6 @@ class NpuSession:
             )
         if undo:
             self._settle_data()
-
-    def step(self, number: Optional[int]) -> None:
-        """Raises NotSupported: CANN counts, each graph for itself."""
-        raise NotSupported("CANN counts the steps of each graph", hint="leave cap.step() out and select with steps=")
-
-    def flush(self) -> None:
-        """CANN writes on its own."""
 
     def marks(self) -> dict[str, Mapping[str, str]]:
         """What to note at records, by model directory: which graph is the computational one."""

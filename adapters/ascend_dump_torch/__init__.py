@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
-from ascend_dump._errors import AscendDumpError
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter._contract import Adapter
+from ascend_dump.adapter import Adapter
 
 if TYPE_CHECKING:
-    from ascend_dump_torch._session import Session
+    from ascend_dump_torch._session import TorchSession
 
 __all__ = ["TorchAdapter"]
 
@@ -40,28 +38,10 @@ class TorchAdapter(Adapter):
 
         return check(request, target, _OPTIONS)
 
-    def start(self, request: DumpRequest, target: Any) -> Session:
-        from ascend_dump_torch._session import Session
+    def start(self, request: DumpRequest, target: Any) -> TorchSession:
+        from ascend_dump_torch._session import TorchSession
 
-        return Session(request, target)
-
-    def stop(self, session: Session) -> None:
-        session.stop()
-
-    def root(self, session: Session) -> Path:
-        return session.root
-
-    def step(self, session: Session, number: Optional[int]) -> None:
-        session.step(number)
-
-    def flush(self, session: Session) -> None:
-        session.flush()
-
-    def reasons(self, session: Session) -> Optional[list[str]]:
-        return session.reasons()
-
-    def failure(self, session: Session) -> Optional[AscendDumpError]:
-        return session.failure
+        return TorchSession(request, target)
 
     def activate(self, request: DumpRequest) -> None:
         from ascend_dump_torch._launcher import activate

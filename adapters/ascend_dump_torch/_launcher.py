@@ -19,7 +19,7 @@ from ascend_dump.adapter.pytorch.calls import keep_hooks_quiet
 from ascend_dump.adapter.pytorch.compiled import Root
 from ascend_dump.adapter.pytorch.steps import ProcessSteps
 from ascend_dump_torch._check import compiled_problem
-from ascend_dump_torch._session import Session
+from ascend_dump_torch._session import TorchSession
 from ascend_dump_torch._stack import follow_inference_mode
 
 __all__ = ["activate"]
@@ -49,7 +49,7 @@ class _Process:
         self._adapter = adapter
         self._request = request
         self._process = os.getpid()
-        self._session: Optional[Session] = None
+        self._session: Optional[TorchSession] = None
         self._told_compiled = False
         self._steps = ProcessSteps(self._called)
 
@@ -74,7 +74,7 @@ class _Process:
                 return
             make_private_directory(self._request.path)
             model = type(root).__name__ if isinstance(root, torch.nn.Module) else root.__name__
-            self._session = Session(self._request, None, model=model, launched=True)
+            self._session = TorchSession(self._request, None, model=model, launched=True)
         was_recording = self._session.recording
         self._adopt(root)
         self._session.guard(self._session.enter_step, step)

@@ -21,7 +21,7 @@ from ascend_dump_torch._schema import Schema, read_schema
 from ascend_dump_torch._tensors import Operator
 
 if TYPE_CHECKING:
-    from ascend_dump_torch._session import Session
+    from ascend_dump_torch._session import TorchSession
 
 __all__ = ["RecordMode"]
 
@@ -48,7 +48,7 @@ class RecordMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: TorchSession) -> None:
         super().__init__()
         self._session = session
         # The backward passes of several devices run in a thread each, with this mode in all of them.

@@ -19,6 +19,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from ascend_dump._errors import AscendDumpError, CaptureError
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
+from ascend_dump.adapter import Session
 from ascend_dump.adapter.pytorch.calls import Watch
 from ascend_dump.statistics.team import Team
 from ascend_dump.writing import DirectWriter, HostWriter, Item, Run, Writer
@@ -33,7 +34,7 @@ from ascend_dump_torch._openmp import openmp_parallel
 from ascend_dump_torch._storages import MemoryGuard
 from ascend_dump_torch._tensors import Tensors
 
-__all__ = ["Session"]
+__all__ = ["TorchSession"]
 
 log = logging.getLogger("ascend_dump")
 
@@ -42,7 +43,7 @@ _UNRESERVED = 32 << 20
 _ALL_STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 
 
-class Session:
+class TorchSession(Session):
     """Armed by `TorchAdapter.start`. Between selected steps only the target's hooks are there."""
 
     def __init__(
@@ -360,7 +361,7 @@ def _writer_class(request: DumpRequest) -> Callable[..., Writer]:
 
 
 #: One capture at a time: two would record each other's copies of the same operators.
-_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+_sessions: weakref.WeakSet[TorchSession] = weakref.WeakSet()
 
 
 def _forget_in_child() -> None:

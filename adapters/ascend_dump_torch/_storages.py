@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from ascend_dump_torch._session import Session
+    from ascend_dump_torch._session import TorchSession
 
 __all__ = ["MemoryGuard"]
 
@@ -26,7 +26,7 @@ _SHARES_TENSOR = ("numpy", "__dlpack__")
 class MemoryGuard:
     """A context in which storages and tensors tell the session before memory is let go or shared."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: TorchSession) -> None:
         self._session = session
         self._before: list[tuple[type, str, Any]] = []
 

@@ -11,16 +11,14 @@ of it is on. `record.op_type` and `record.op_name` are those of the kernels of a
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
-from ascend_dump._errors import AscendDumpError
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter._contract import Adapter
+from ascend_dump.adapter import Adapter
 
 if TYPE_CHECKING:
-    from ascend_dump_torch_npu._session import Session
+    from ascend_dump_torch_npu._session import TorchNpuSession
 
 __all__ = ["TorchNpuAdapter"]
 
@@ -45,28 +43,10 @@ class TorchNpuAdapter(Adapter):
 
         return check(request, target)
 
-    def start(self, request: DumpRequest, target: Any) -> Session:
-        from ascend_dump_torch_npu._session import Session
+    def start(self, request: DumpRequest, target: Any) -> TorchNpuSession:
+        from ascend_dump_torch_npu._session import TorchNpuSession
 
-        return Session(request, target)
-
-    def stop(self, session: Session) -> None:
-        session.stop()
-
-    def root(self, session: Session) -> Path:
-        return session.root
-
-    def step(self, session: Session, number: Optional[int]) -> None:
-        session.step(number)
-
-    def flush(self, session: Session) -> None:
-        session.flush()
-
-    def reasons(self, session: Session) -> Optional[list[str]]:
-        return session.reasons()
-
-    def failure(self, session: Session) -> Optional[AscendDumpError]:
-        return session.failure
+        return TorchNpuSession(request, target)
 
     def activate(self, request: DumpRequest) -> None:
         from ascend_dump_torch_npu._launcher import activate

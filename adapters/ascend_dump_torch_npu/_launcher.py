@@ -13,7 +13,7 @@ from ascend_dump._request import DumpRequest
 from ascend_dump.adapter._contract import Adapter
 from ascend_dump.adapter.pytorch.calls import keep_hooks_quiet
 from ascend_dump.adapter.pytorch.steps import ProcessSteps
-from ascend_dump_torch_npu._session import Session
+from ascend_dump_torch_npu._session import TorchNpuSession
 
 __all__ = ["activate", "deactivate"]
 
@@ -44,7 +44,7 @@ class _Process:
     def __init__(self, adapter: Adapter, request: DumpRequest) -> None:
         self._adapter = adapter
         self._request = request
-        self._session: Optional[Session] = None
+        self._session: Optional[TorchNpuSession] = None
         self._steps = ProcessSteps(self._called)
         if request.scene == "exception":
             self._open()
@@ -54,7 +54,7 @@ class _Process:
             self._steps.end()
             return
         make_private_directory(self._request.path)
-        self._session = Session(self._request, None, launched=True)
+        self._session = TorchNpuSession(self._request, None, launched=True)
 
     def _called(self, root: Any, step: Optional[int]) -> None:
         if step is None:

@@ -16,18 +16,19 @@ from ascend_dump._errors import AscendDumpError, CaptureError
 from ascend_dump._paths import add_private_directory, make_run_directory
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
+from ascend_dump.adapter import Session
 from ascend_dump.adapter import acl_interface as interface
 from ascend_dump.adapter.pytorch.calls import Watch
 from ascend_dump.native.cann.config.of_request import save_config
 from ascend_dump_torch_npu._interface import DumpInterface
 from ascend_dump_torch_npu._settings import INIT_CONFIG, build, build_initial, own_initial_config, torchair_dump
 
-__all__ = ["Session"]
+__all__ = ["TorchNpuSession"]
 
 log = logging.getLogger("ascend_dump")
 
 
-class Session:
+class TorchNpuSession(Session):
     """Between selected steps only the target's hook is there.
 
     root     one directory for each dumped step, which is CANN's dump_path
@@ -239,7 +240,7 @@ def _read(file: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+_sessions: weakref.WeakSet[TorchNpuSession] = weakref.WeakSet()
 
 
 def _forget_in_child() -> None:

@@ -18,16 +18,14 @@ begin before that. GE counts the steps: one per execution of a graph, from 0.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
-from ascend_dump._errors import AscendDumpError
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter._contract import Adapter
+from ascend_dump.adapter import Adapter
 
 if TYPE_CHECKING:
-    from ascend_dump_torchair._session import Session
+    from ascend_dump_torchair._session import TorchairSession
 
 __all__ = ["TorchairAdapter", "check_options", "configure"]
 
@@ -53,25 +51,13 @@ class TorchairAdapter(Adapter):
 
         return check(request, target)
 
-    def start(self, request: DumpRequest, target: Any) -> Session:
-        from ascend_dump_torchair._session import Session
+    def start(self, request: DumpRequest, target: Any) -> TorchairSession:
+        from ascend_dump_torchair._session import TorchairSession
 
-        return Session(request, target)
-
-    def stop(self, session: Session) -> None:
-        session.stop()
-
-    def root(self, session: Session) -> Path:
-        return session.root
+        return TorchairSession(request, target)
 
     def counts_steps(self, target: Any) -> bool:
         return True
-
-    def reasons(self, session: Session) -> Optional[list[str]]:
-        return session.reasons()
-
-    def failure(self, session: Session) -> Optional[AscendDumpError]:
-        return session.failure
 
     def activate(self, request: DumpRequest) -> None:
         from ascend_dump_torchair._launcher import activate

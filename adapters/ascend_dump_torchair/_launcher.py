@@ -16,7 +16,7 @@ from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest
 from ascend_dump.adapter._contract import Adapter
 from ascend_dump_torchair._hook import Hook
-from ascend_dump_torchair._session import Session
+from ascend_dump_torchair._session import TorchairSession
 
 __all__ = ["activate"]
 
@@ -35,7 +35,7 @@ class _Process:
     def __init__(self, adapter: Adapter, request: DumpRequest) -> None:
         self._adapter = adapter
         self._request = request
-        self._session: Optional[Session] = None
+        self._session: Optional[TorchairSession] = None
         self._refused: Optional[str] = None
         self._pid = os.getpid()
         self._hook = Hook(self._fill)
@@ -57,7 +57,7 @@ class _Process:
                 raise ConfigError(problem.message, hint=problem.hint, code=problem.code)
             log.warning("%s", problem)
         make_private_directory(self._request.path)
-        self._session = Session(self._request, config, launched=True)
+        self._session = TorchairSession(self._request, config, launched=True)
 
     def stop(self) -> None:
         """At exit: put the configs back, and say so when nothing was written."""

@@ -15,6 +15,7 @@ from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError
 from ascend_dump._paths import make_run_directory
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
+from ascend_dump.adapter import Session
 from ascend_dump.adapter import acl_interface as interface
 from ascend_dump.native.cann.config import check_acl_config
 from ascend_dump.native.cann.config.of_request import save_config
@@ -25,14 +26,14 @@ from ascend_dump_torchair._hook import Hook
 from ascend_dump_torchair._settings import Settings, build_settings
 from ascend_dump_torchair._target import InPlace, calls_of, find_scopes
 
-__all__ = ["Session", "fill"]
+__all__ = ["TorchairSession", "fill"]
 
 log = logging.getLogger("ascend_dump")
 
 _TWICE = "Unsupport twice"
 
 
-class Session:
+class TorchairSession(Session):
     """One active capture.
 
     root      where this capture's files are, new and empty; torchair and GE add levels of their own below it

@@ -11,8 +11,7 @@ import logging
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump._errors import AdapterNotFound, AscendDumpError, ConfigError, FrameworkMissing, NotSupported
@@ -20,6 +19,7 @@ from ascend_dump._errors import AdapterNotFound, AscendDumpError, ConfigError, F
 if TYPE_CHECKING:
     from ascend_dump._problem import Problem
     from ascend_dump._request import DumpRequest
+    from ascend_dump.adapter._session import Session
 
 __all__ = ["Adapter", "AdapterInfo", "adapters", "choose", "load", "registered"]
 
@@ -29,7 +29,7 @@ log = logging.getLogger("ascend_dump")
 
 
 class Adapter(ABC):
-    """Turn a request into a framework's native settings, and start and stop its dump."""
+    """What is known of a framework before a capture starts: what it can do, and how to start one."""
 
     #: The name of `framework=`.
     name: str = ""
@@ -51,52 +51,12 @@ class Adapter(ABC):
         """Everything this framework would refuse or silently ignore."""
 
     @abstractmethod
-    def start(self, request: DumpRequest, target: Any) -> Any:
-        """Arm the dump and return this adapter's own session object."""
-
-    @abstractmethod
-    def stop(self, session: Any) -> None:
-        """Disarm; leaves the target as it was. A second call does nothing."""
-
-    def settle(self, session: Any) -> None:  # noqa: B027  (most frameworks have nothing to wait for)
-        """Wait for what the program has queued, before `stop`. What it raises is the program's and reaches it."""
-
-    @abstractmethod
-    def root(self, session: Any) -> Path:
-        """Where this capture's files are."""
+    def start(self, request: DumpRequest, target: Any) -> Session:
+        """Arm the dump. Raises what keeps it from that; then the target is as it was."""
 
     def counts_steps(self, target: Any) -> bool:
         """Whether the target itself tells steps apart, so that `Capture.step` is not needed."""
         return target is not None
-
-    def step(self, session: Any, number: Optional[int]) -> None:
-        """End the open step and begin step `number`; None only ends it."""
-        raise NotSupported(
-            f"{self.name} counts the steps itself",
-            hint="leave out cap.step() and select with steps=",
-        )
-
-    def config(self, session: Any) -> Optional[str]:
-        """The file that the program hands to its framework to switch this capture on, None: there is none."""
-        return None
-
-    def flush(self, session: Any) -> None:  # noqa: B027  (most frameworks write on their own)
-        """Make everything captured so far readable."""
-
-    def marks(self, session: Any) -> Mapping[str, Mapping[str, Any]]:
-        """What `cap.dump()` adds to the `attrs` of records, by the name of their model."""
-        return {}
-
-    def reasons(self, session: Any) -> Optional[list[str]]:
-        """After a stop: likely reasons why nothing was written, most likely first.
-
-        None: an empty dump is a good result, such as no overflow where only overflow is dumped.
-        """
-        return []
-
-    def failure(self, session: Any) -> Optional[AscendDumpError]:
-        """After a stop: what kept this capture from being complete, if anything did."""
-        return None
 
     def activate(self, request: DumpRequest) -> None:
         """Arm the dump for the whole process; called once, after a module of `process_hooks`."""

@@ -180,10 +180,10 @@ class AdapterContract:
         path = tmp_path / "dumps"
         path.mkdir()
         session = adapter.start(ascend_dump.DumpRequest(**{**self.settings, "path": path}), target)
-        adapter.stop(session)
-        adapter.stop(session)
+        session.stop()
+        session.stop()
         _assert_identical(before, self.parts(target))
-        assert path in (adapter.root(session), *adapter.root(session).parents)
+        assert path in (session.root, *session.root.parents)
 
     def test_two_captures_in_a_row_do_not_mix(self, capture: Any, make_target: _MakeTarget) -> None:
         target = make_target()

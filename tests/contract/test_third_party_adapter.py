@@ -63,10 +63,11 @@ def test_what_it_raises_at_the_end_stays_out_of_the_program(
     import ascend_dump
     from ascend_dump.adapter._contract import load
 
-    def fail(self: Any, session: Any) -> None:
+    def fail(self: Any) -> None:
         raise ZeroDivisionError("its own mistake")
 
-    monkeypatch.setattr(type(load("toy")), "stop", fail)
+    load("toy")
+    monkeypatch.setattr(sys.modules["ascend_dump_toy"]._Session, "stop", fail)
     network = toy.Network(first=np.sqrt)
     with ascend_dump.capture(network, path=tmp_path):
         assert network(np.float32(4)) == 2
@@ -186,7 +187,7 @@ def break_adapter(third_party: Path, where: Path, fault: str) -> None:
     adapter = where / "ascend_dump_toy.py"
     text = adapter.read_text()
     assert old in text, "the sound adapter has changed: adapt the fault"
-    text = text.replace(old, new).replace("class _Session:", "_RUNS: dict = {}\n\n\nclass _Session:")
+    text = text.replace(old, new).replace("class _Session(", "_RUNS: dict = {}\n\n\nclass _Session(")
     # What a fault writes is on disk before the test looks.
     text = text.replace("self.writer.end_step()", "self.writer.end_step()\n            self.writer.flush()")
     adapter.write_text(text)

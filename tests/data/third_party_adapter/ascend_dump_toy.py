@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from ascend_dump._activation import at_exit
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter._contract import Adapter
+from ascend_dump.adapter import Adapter, Session
 
 
-class _Session:
+class _Session(Session):
     """The open run of one process; a forked child opens its own."""
 
     def __init__(self, request: DumpRequest, observed: list[Any]) -> None:
@@ -30,6 +29,7 @@ class _Session:
         self.pid = os.getpid()
         self.step, self.count = -1, 0
         self.run = Run(self.request.path, current_rank(), request=self.request.to_mapping(), versions={})
+        self.root = self.run.root
         self.writer = HostWriter(self.run.directory(0, "toy"), metadata={})
 
     def observe(self, network: Any, name: str, function: Any, value: Any, result: Any) -> None:
@@ -60,7 +60,10 @@ class _Session:
         self.count += 1
         self.writer.put(items, sum(item.line.nbytes for item in items))
 
-    def close(self) -> None:
+    def flush(self) -> None:
+        self.writer.flush()
+
+    def stop(self) -> None:
         if self.observe in self.observed:
             self.observed.remove(self.observe)
             if self.pid == os.getpid():
@@ -84,15 +87,6 @@ class ToyAdapter(Adapter):
     def start(self, request: DumpRequest, target: Any) -> _Session:
         return _Session(request, sys.modules["toyframe"].observers if target is None else target.observers)
 
-    def stop(self, session: _Session) -> None:
-        session.close()
-
-    def flush(self, session: _Session) -> None:
-        session.writer.flush()
-
-    def root(self, session: _Session) -> Path:
-        return session.run.root
-
     def activate(self, request: DumpRequest) -> None:
         session = self.start(request, None)
-        at_exit(session.close)
+        at_exit(session.stop)

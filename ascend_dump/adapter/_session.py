@@ -1,0 +1,53 @@
+"""The contract of one running capture."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+from ascend_dump._errors import AscendDumpError, NotSupported
+
+__all__ = ["Session"]
+
+
+class Session(ABC):
+    """One running capture, made by `Adapter.start`. Everything but `stop` has a default.
+
+    root     where this capture's files are
+    config   the file that the program hands to its framework to switch this capture on, None: there is none
+    failure  what kept this capture from being complete, if anything did; final once `stop` has returned
+    """
+
+    root: Path
+    config: Optional[str] = None
+    failure: Optional[AscendDumpError] = None
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Disarm; leaves the target as it was. A second call does nothing."""
+
+    def settle(self) -> None:  # noqa: B027  (most frameworks have nothing to wait for)
+        """Wait for what the program has queued, before `stop`. What it raises is the program's and reaches it."""
+
+    def step(self, number: Optional[int]) -> None:
+        """End the open step and begin step `number`; None only ends it."""
+        raise NotSupported(
+            "the framework counts the steps of this capture itself",
+            hint="leave out cap.step() and select with steps=",
+        )
+
+    def flush(self) -> None:  # noqa: B027  (most frameworks write on their own)
+        """Make everything captured so far readable."""
+
+    def marks(self) -> Mapping[str, Mapping[str, Any]]:
+        """What `cap.dump()` adds to the `attrs` of records, by the name of their model."""
+        return {}
+
+    def reasons(self) -> Optional[list[str]]:
+        """After a stop: likely reasons why nothing was written, most likely first.
+
+        None: an empty dump is a good result, such as no overflow where only overflow is dumped.
+        """
+        return []
