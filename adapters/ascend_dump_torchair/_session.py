@@ -24,7 +24,7 @@ from ascend_dump_torchair._check import config_of
 from ascend_dump_torchair._config import Filled, is_config, torchair
 from ascend_dump_torchair._hook import Hook
 from ascend_dump_torchair._settings import Settings, build_settings
-from ascend_dump_torchair._target import InPlace, calls_of, find_scopes
+from ascend_dump_torchair._target import InPlace, calls_of, find_scopes, steering_exceptions
 
 __all__ = ["TorchairSession", "fill"]
 
@@ -110,12 +110,16 @@ class TorchairSession(Session):
         Each graph by itself: what ran before a graph break must not run again.
         """
 
+        steering = steering_exceptions()
+
         def npu(module: Any, example_inputs: Any, **kwargs: Any) -> Any:
             self._compiled = True
             try:
                 with _backward_at_once():
                     return backend(module, example_inputs, **kwargs)
             except Exception as error:
+                if isinstance(error, steering):
+                    raise
                 self._failed(error)
                 return module.forward
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
-__all__ = ["InPlace", "calls_of", "find_compiled", "find_scopes", "is_compilable", "uses_cache"]
+__all__ = ["InPlace", "calls_of", "find_compiled", "find_scopes", "is_compilable", "steering_exceptions", "uses_cache"]
 
 _IMPL = "_compiled_call_impl"
 _CACHE_MODULE = "inference._cache_compiler"
@@ -41,6 +41,17 @@ def calls_of(target: Any) -> Callable[..., Any]:
         return target._call_impl(*args, **kwargs)
 
     return call
+
+
+def steering_exceptions() -> tuple[type[Exception], ...]:
+    """By what PyTorch's analysis is told from within a backend to begin anew, or to leave a frame alone.
+
+    They are no failures: whoever wraps a backend lets them pass. All that begin anew have one base class, in every
+    PyTorch since 2.1 (TensorifyScalarRestartAnalysis, with dynamic shapes, is the one that comes through a backend).
+    """
+    import torch._dynamo.exc as found
+
+    return tuple(getattr(found, name) for name in ("RestartAnalysis", "SkipFrame") if hasattr(found, name))
 
 
 def is_compilable(target: Any) -> bool:

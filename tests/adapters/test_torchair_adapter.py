@@ -406,6 +406,43 @@ class TestAModule:
         assert torch.equal(model[0].weight.grad, expected[0].weight.grad)
         assert "no converter for threshold_backward" in caplog.text
 
+    def test_dynamic_shapes_are_dumped_at_every_size(self, npu: Npu, caplog: pytest.LogCaptureFixture) -> None:
+        # PyTorch's analysis begins anew there, by an exception that passes through the backend.
+        model = torch.nn.LayerNorm(9)
+        settings: Any = {"steps": "0-2", "options": {"dynamic": True}}
+        with ascend_dump.capture(model, framework="torchair", path="dumps", **settings) as cap, torch.no_grad():
+            for batch in (3, 6, 7):
+                model(torch.ones(batch, 9))
+        assert "could not compile" not in caplog.text
+        dump = cap.dump()
+        assert dump.known_values("model") == {"graph_1"}
+        assert {(record.step, record.shape[0]) for record in dump.select(op_type="Data")} >= {(0, 3), (1, 6), (2, 7)}
+
+    @pytest.mark.parametrize("kind", ["TensorifyScalarRestartAnalysis", "SkipFrame"])
+    def test_what_steers_the_analysis_passes_through(
+        self, npu: Npu, torchair: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
+    ) -> None:
+        from torch._dynamo import exc
+
+        steering, seen = getattr(exc, kind), []
+
+        def wrap(backend: Any) -> Any:
+            def once(*args: Any, **kwargs: Any) -> Any:
+                seen.append(args)
+                if len(seen) == 1:
+                    raise steering
+                return backend(*args, **kwargs)
+
+            return once
+
+        _wrap_backend(monkeypatch, torchair, wrap)
+        model = make_mlp()
+        with ascend_dump.capture(model, framework="torchair", path="dumps", steps="0"):
+            assert torch.allclose(model(make_input()), make_mlp()(make_input()), rtol=0, atol=1e-5)
+        # A skipped frame is run by PyTorch itself, and what begins anew comes back.
+        assert len(seen) > 1 or kind == "SkipFrame"
+        assert "could not compile" not in caplog.text
+
     def test_another_model_that_ran_first_inside_the_block_is_told(
         self, npu: Npu, torchair: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -500,11 +537,8 @@ class _Broken(torch.nn.Module):  # type: ignore[misc,name-defined]  # torch is i
 
 def _refuse_operator(monkeypatch: pytest.MonkeyPatch, torchair: Any, name: str) -> None:
     """Let the backend refuse graphs with an operator, as a torchair without a converter for it."""
-    original = torchair.get_npu_backend
 
-    def get_npu_backend(**given: Any) -> Any:
-        backend = original(**given)
-
+    def wrap(backend: Any) -> Any:
         def refuse(module: Any, *args: Any, **kwargs: Any) -> Any:
             if any(name in str(node.target) for node in module.graph.nodes):
                 raise NotImplementedError(f"no converter for {name}")
@@ -512,7 +546,13 @@ def _refuse_operator(monkeypatch: pytest.MonkeyPatch, torchair: Any, name: str) 
 
         return refuse
 
-    monkeypatch.setattr(torchair, "get_npu_backend", get_npu_backend)
+    _wrap_backend(monkeypatch, torchair, wrap)
+
+
+def _wrap_backend(monkeypatch: pytest.MonkeyPatch, torchair: Any, wrap: Any) -> None:
+    """Let `wrap` replace every backend that is made."""
+    original = torchair.get_npu_backend
+    monkeypatch.setattr(torchair, "get_npu_backend", lambda **given: wrap(original(**given)))
 
 
 def _read(config: Any) -> dict[str, Any]:

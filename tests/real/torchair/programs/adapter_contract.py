@@ -111,6 +111,28 @@ def test_what_torchair_cannot_compile_is_trained_eagerly_and_the_rest_is_dumped(
     assert len(cap.dump()) > 0
 
 
+def test_dynamic_shapes_are_compiled_once_and_dumped_at_every_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PyTorch begins its analysis anew there, by an exception that passes through the backend."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    module, eager = torch.nn.LayerNorm(9), torch.nn.LayerNorm(9)
+    with frontend.installed(os.environ[VERSION]):
+        import torchair  # noqa: F401  (before the capture: it is what the program runs on)
+
+        settings: Any = {"steps": "0-2", "options": {"dynamic": True}}
+        with ascend_dump.capture(module, framework="torchair", path="dumps", **settings) as cap, torch.no_grad():
+            for batch in (3, 6, 7):
+                x = torch.randn(batch, 9)
+                assert torch.allclose(module(x), eager(x), rtol=0, atol=1e-5)
+    assert "could not compile" not in caplog.text
+    dump = cap.dump()
+    assert len(dump.known_values("model")) == 1
+    found = {(record.step, record.shape) for record in dump.select(op_type="LayerNorm*", io="input", index=0)}
+    assert found == {(0, (3, 9)), (1, (6, 9)), (2, (7, 9))}
+
+
 if __name__ == "__main__":
     os.environ[VERSION] = sys.argv[1]
     # Warnings are torchair's own.

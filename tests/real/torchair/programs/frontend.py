@@ -15,7 +15,8 @@ def prepare() -> None:
     import torch.fx.experimental.symbolic_shapes as shapes
 
     if not hasattr(shapes, "hint_int"):
-        shapes.hint_int = lambda value, fallback=None: int(value)
+        # `int` of a symbolic size would specialise it, so that each size is compiled as a graph of its own.
+        shapes.hint_int = lambda value, fallback=None: value.node.hint if hasattr(value, "node") else int(value)
 
 
 @contextlib.contextmanager
