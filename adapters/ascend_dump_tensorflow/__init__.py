@@ -75,7 +75,7 @@ def apply(config_proto: Any, request: DumpRequest, *, names: Optional[Iterable[s
     what excludes settings that are there (AD291), and NotSupported for what GE's session options cannot say.
     """
     from ascend_dump.native.tensorflow.config import parameters
-    from ascend_dump_tensorflow._options import OPTIONS
+    from ascend_dump.native.tensorflow.options import OPTIONS
     from ascend_dump_tensorflow._proto import put
 
     put(config_proto, parameters(request, names=names, known_options=OPTIONS))
@@ -88,8 +88,8 @@ def dump_config(request: DumpRequest, *, names: Optional[Iterable[str]] = None) 
     Raises FrameworkMissing without npu_bridge, NotSupported for what it or GE's session options cannot say.
     """
     from ascend_dump.native.tensorflow.config import parameters
+    from ascend_dump.native.tensorflow.options import OPTIONS
     from ascend_dump_tensorflow._bridge import make_dump_config
-    from ascend_dump_tensorflow._options import OPTIONS
 
     return make_dump_config(parameters(request, names=names, known_options=OPTIONS))
 

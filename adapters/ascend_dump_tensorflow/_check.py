@@ -13,6 +13,7 @@ from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
 from ascend_dump.native.cann.config import Situation
 from ascend_dump.native.tensorflow.config import check_parameters, parameters
+from ascend_dump.native.tensorflow.options import OPTIONS, operators_of
 from ascend_dump_tensorflow._bridge import (
     device,
     device_is_open,
@@ -23,7 +24,6 @@ from ascend_dump_tensorflow._bridge import (
     unknown_keys,
 )
 from ascend_dump_tensorflow._npu import settled_data
-from ascend_dump_tensorflow._options import OPTIONS, operators_of
 from ascend_dump_tensorflow._proto import conflict, effective, settings_of_entries
 
 __all__ = ["check", "check_config"]

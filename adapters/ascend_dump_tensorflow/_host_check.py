@@ -8,8 +8,8 @@ from typing import Any
 
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
+from ascend_dump.native.tensorflow.options import OPTIONS
 from ascend_dump_tensorflow._bridge import kind_of
-from ascend_dump_tensorflow._options import OPTIONS
 
 __all__ = ["check"]
 

@@ -19,10 +19,10 @@ from ascend_dump._request import DumpRequest
 from ascend_dump.adapter import Session
 from ascend_dump.native.cann.mapping import MAPPING
 from ascend_dump.native.tensorflow.config import DUMP_KEYS, parameters
+from ascend_dump.native.tensorflow.options import OPTIONS, exact_names, operators_of
 from ascend_dump_tensorflow import _hook
 from ascend_dump_tensorflow._bridge import bridge, device, device_is_open, holder_of, kind_of, make_dump_config
 from ascend_dump_tensorflow._graphs import marks_of, models_of, settle_environment
-from ascend_dump_tensorflow._options import OPTIONS, exact_names, operators_of
 from ascend_dump_tensorflow._proto import (
     Armed,
     config_class,

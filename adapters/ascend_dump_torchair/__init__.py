@@ -82,6 +82,6 @@ def check_options(options: Any, *, mode: str = "max-autotune") -> list[Problem]:
 
     options: a mapping of option names to values as they would be assigned. mode: of the CompilerConfig.
     """
-    from ascend_dump_torchair._check_options import check_options
+    from ascend_dump.native.torchair.config.check import check_options
 
     return check_options(options, mode=mode)

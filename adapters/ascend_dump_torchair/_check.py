@@ -14,8 +14,8 @@ from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
 from ascend_dump.native.cann.config import Situation, check_ge_options
 from ascend_dump.native.cann.config.of_request import problems_of_config
+from ascend_dump.native.torchair.config.check import of_working_directory
 from ascend_dump_torchair import _engine
-from ascend_dump_torchair._check_options import of_working_directory
 from ascend_dump_torchair._config import has, is_config, is_foreign, read, torchair
 from ascend_dump_torchair._settings import OF_MODULES, OF_ROADS, Settings, build_settings
 from ascend_dump_torchair._target import find_compiled, find_scopes, is_compilable, uses_cache

@@ -13,43 +13,19 @@ from ascend_dump._errors import ConfigError, NotSupported
 from ascend_dump._patterns import text_matcher
 from ascend_dump._request import DumpRequest
 from ascend_dump.native.cann.config.build import OPTIONS as CANN_OPTIONS
-from ascend_dump.native.cann.config.build import acl_config, ge_options
+from ascend_dump.native.cann.config.build import acl_config
+from ascend_dump.native.torchair.config.build import ACLGRAPH, LAYERS, OPTIONS, build_options
 from ascend_dump_torchair._config import has, mode_of
 
 __all__ = [
-    "ACLGRAPH",
-    "LAYERS",
     "OF_MODULES",
     "OF_ROADS",
-    "OPTIONS",
     "Settings",
-    "build_options",
     "build_settings",
     "find_road",
     "names_of",
 ]
 
-#: The modes that capture graphs instead of handing them to GE.
-ACLGRAPH = ("reduce-overhead", "npugraph_ex")
-#: What torchair takes as `dump_layer`.
-LAYERS = re.compile(r'[0-9a-zA-Z_" /\\.]*')
-
-#: What `options` may hold beside what the dump JSON itself knows.
-OPTIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "compiler_config": "a torchair.CompilerConfig of your own; filled for the block",
-        "dynamic": "as torch.compile takes it",
-        "fullgraph": "as torch.compile takes it",
-        "json": "True: set the dump by a JSON file (dump_config_path) also where options could say it",
-        "eager": "True: run the graph eagerly and save every ATen operator as .npy (config.debug.data_dump)",
-        "filter": "with eager: a function of an FX node that returns the node, or None to leave it out",
-        "data_dump_stage": "of the aclgraph modes: original or optimized",
-        "graph_dump": "py, txt or pbtxt: also write the graph with the names of its operators into the dump",
-        "graph": "a graph of graph_dump=py (dynamo_optimized_*.py), or of GE (ge_proto_*_Build.txt): patterns in "
-        "layers and watch are expanded with it",
-        "reset": "True: close GE first, when a graph has initialised it already; every graph is compiled anew",
-    }
-)
 _SWITCHES = ("json", "eager", "reset")
 #: Options that only some roads look at; those of torch.compile need a module that is compiled for the block.
 OF_ROADS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -153,7 +129,9 @@ def build_settings(request: DumpRequest, config: Any, root: Path, file: Path) ->
         if "data_dump_stage" in request.options:
             found["dump_config.data_dump_stage"] = request.options["data_dump_stage"]
     else:
-        found = {f"dump_config.{name}": value for name, value in build_options(request, names_of(request)).items()}
+        found = {
+            f"dump_config.{name}": value for name, value in build_options(request, names=names_of(request)).items()
+        }
         if has(config, "dump_config.dump_config_path"):
             found["dump_config.dump_config_path"] = None
         if not has(config, "dump_config.dump_data") and request.data == "tensor":
@@ -162,25 +140,6 @@ def build_settings(request: DumpRequest, config: Any, root: Path, file: Path) ->
         found["debug.graph_dump.type"] = request.options["graph_dump"]
         found["debug.graph_dump.path"] = os.fspath(root)
     return Settings(road, found, config_file)
-
-
-def build_options(request: DumpRequest, names: Optional[Iterable[str]] = None) -> dict[str, Any]:
-    """The options of `config.dump_config` for what they can say. Raises ConfigError and NotSupported."""
-    asked = ge_options(request, names=names, known_options=OPTIONS)
-    if asked.get("ge.exec.enableDump") != "1":
-        raise NotSupported(
-            f"the options of dump_config have no scene={request.scene!r}",
-            hint="write a dump JSON (`ascend-dump config --for acl`) and set dump_config_path to it",
-        )
-    return {
-        "enable_dump": True,
-        "dump_path": asked["ge.exec.dumpPath"],
-        "dump_mode": asked["ge.exec.dumpMode"],
-        "quant_dumpable": asked.get("ge.quant_dumpable") == "1",
-        "dump_step": asked.get("ge.exec.dumpStep", ""),
-        "dump_layer": asked.get("ge.exec.dumpLayer", ""),
-        "dump_data": asked["ge.exec.dumpData"],
-    }
 
 
 def _filter(request: DumpRequest) -> Any:

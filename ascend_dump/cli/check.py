@@ -30,7 +30,7 @@ CHECKERS = {
     "ge": "ascend_dump.native.cann.config:check_ge_file",
     "mindspore": "ascend_dump.native.mindspore:check_mindspore_config",
     "tensorflow": "ascend_dump.native.tensorflow.config:check_parameters",
-    "torchair": "ascend_dump_torchair._check_options:check_file",
+    "torchair": "ascend_dump.native.torchair.config:check_file",
 }
 #: What only TensorFlow's bridge knows; the other keys are torchair's too.
 _BRIDGE_KEYS = ("enable_dump_debug", "dump_debug_mode", "use_off_line", "enable_exception_dump")

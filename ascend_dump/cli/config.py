@@ -30,7 +30,7 @@ BUILDERS = {
     "ge": "ascend_dump.native.cann.config.build:ge_options",
     "mindspore": "ascend_dump.native.mindspore.config.build:mindspore_config",
     "tensorflow": "ascend_dump.native.tensorflow.config:parameters",
-    "torchair": "ascend_dump_torchair._settings:build_options",
+    "torchair": "ascend_dump.native.torchair.config:build_options",
 }
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from ascend_dump_tensorflow._arrays import Seen, line_of, payload_of
 from ascend_dump_tensorflow._graphs import graph_directory, marks_of, models_of, settle_environment
-from ascend_dump_tensorflow._options import exact_names
 from places import DATA
 
 import ascend_dump
 from ascend_dump.adapter._contract import load
+from ascend_dump.native.tensorflow.options import exact_names
 
 GRAPHS = DATA / "ge_proto"
 

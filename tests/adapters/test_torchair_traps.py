@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from ascend_dump_torchair import check_options
-from ascend_dump_torchair._check_options import check_file
 from hypothesis import given
 from hypothesis import strategies as st
 from torchair_helpers import make_input, make_mlp, options_of
@@ -24,6 +23,7 @@ from ascend_dump.adapter._contract import load
 from ascend_dump.fakes.acl._process import process_of
 from ascend_dump.fakes.device.npu import Npu
 from ascend_dump.fakes.torchair._config import CompilerConfig
+from ascend_dump.native.torchair.config import check_file
 
 VALUES: dict[str, list[Any]] = {
     "enable_dump": [True, False, 0, 1, 2, "1", "True", None],

@@ -1,13 +1,14 @@
-"""What `options=` may hold for this adapter, beside what GE's session options know."""
+"""What `options=` may hold for TensorFlow, beside what GE's session options know, and the operators it names."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Optional, Union
+from typing import TYPE_CHECKING, Optional, Union
 
-from ascend_dump._request import DumpRequest
+if TYPE_CHECKING:
+    from ascend_dump._request import DumpRequest
 
 __all__ = ["OPTIONS", "exact_names", "operators_of"]
 

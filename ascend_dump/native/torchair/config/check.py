@@ -15,7 +15,7 @@ from typing import Any, Optional
 from ascend_dump._problem import Problem
 from ascend_dump.native.cann.config import Situation, check_acl_config, check_ge_options
 from ascend_dump.native.cann.config.parse import Source, read_source
-from ascend_dump_torchair._settings import ACLGRAPH, LAYERS
+from ascend_dump.native.torchair.config.build import ACLGRAPH, LAYERS
 
 __all__ = ["check_file", "check_options", "of_working_directory", "takes_steps"]
 

@@ -1,0 +1,57 @@
+"""Build the options of `config.dump_config` from a request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Optional
+
+from ascend_dump._errors import NotSupported
+from ascend_dump.native.cann.config.build import ge_options
+
+if TYPE_CHECKING:
+    from ascend_dump._request import DumpRequest
+
+__all__ = ["ACLGRAPH", "LAYERS", "OPTIONS", "build_options"]
+
+#: The modes that capture graphs instead of handing them to GE.
+ACLGRAPH = ("reduce-overhead", "npugraph_ex")
+#: What torchair takes as `dump_layer`.
+LAYERS = re.compile(r'[0-9a-zA-Z_" /\\.]*')
+
+#: What `options` may hold beside what the dump JSON itself knows.
+OPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "compiler_config": "a torchair.CompilerConfig of your own; filled for the block",
+        "dynamic": "as torch.compile takes it",
+        "fullgraph": "as torch.compile takes it",
+        "json": "True: set the dump by a JSON file (dump_config_path) also where options could say it",
+        "eager": "True: run the graph eagerly and save every ATen operator as .npy (config.debug.data_dump)",
+        "filter": "with eager: a function of an FX node that returns the node, or None to leave it out",
+        "data_dump_stage": "of the aclgraph modes: original or optimized",
+        "graph_dump": "py, txt or pbtxt: also write the graph with the names of its operators into the dump",
+        "graph": "a graph of graph_dump=py (dynamo_optimized_*.py), or of GE (ge_proto_*_Build.txt): patterns in "
+        "layers and watch are expanded with it",
+        "reset": "True: close GE first, when a graph has initialised it already; every graph is compiled anew",
+    }
+)
+
+
+def build_options(request: DumpRequest, *, names: Optional[Iterable[str]] = None) -> dict[str, Any]:
+    """The options of `config.dump_config` for what they can say. Raises ConfigError and NotSupported."""
+    asked = ge_options(request, names=names, known_options=OPTIONS)
+    if asked.get("ge.exec.enableDump") != "1":
+        raise NotSupported(
+            f"the options of dump_config have no scene={request.scene!r}",
+            hint="write a dump JSON (`ascend-dump config --for acl`) and set dump_config_path to it",
+        )
+    return {
+        "enable_dump": True,
+        "dump_path": asked["ge.exec.dumpPath"],
+        "dump_mode": asked["ge.exec.dumpMode"],
+        "quant_dumpable": asked.get("ge.quant_dumpable") == "1",
+        "dump_step": asked.get("ge.exec.dumpStep", ""),
+        "dump_layer": asked.get("ge.exec.dumpLayer", ""),
+        "dump_data": asked["ge.exec.dumpData"],
+    }
