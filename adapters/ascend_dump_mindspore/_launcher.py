@@ -26,9 +26,7 @@ def activate(adapter: Adapter, request: DumpRequest) -> None:
     for problem in adapter.check(request, None):
         if problem.severity == "error":
             raise ConfigError(problem.message, hint=problem.hint, code=problem.code)
-        # The program has not chosen its mode yet; should nothing be dumped, this is among the reasons in the end.
-        if problem.code != "AD279":
-            log.warning("%s", problem)
+        log.warning("%s", problem)
     if not is_selected(current_rank(), request.ranks):
         return
     make_private_directory(request.path)

@@ -13,7 +13,6 @@ __all__ = [
     "cell_of",
     "current_runtime",
     "device_id",
-    "has_complex",
     "is_initialized",
     "is_pynative",
     "is_target",
@@ -61,12 +60,6 @@ def is_pynative(mindspore: ModuleType) -> bool:
 def cell_of(target: Any) -> Any:
     """The network of a Model, a Cell itself."""
     return getattr(target, "_network", target)
-
-
-def has_complex(target: Any) -> bool:
-    """Whether a parameter of the target is complex."""
-    ask = getattr(cell_of(target), "get_parameters", None)
-    return ask is not None and any("complex" in str(one.dtype).lower() for one in ask())
 
 
 def native(mindspore: ModuleType, name: str) -> Optional[Callable[..., Any]]:

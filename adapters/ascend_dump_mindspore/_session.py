@@ -13,7 +13,10 @@ from ascend_dump._paths import make_run_directory
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
 from ascend_dump.adapter import Session
-from ascend_dump_mindspore._counting import Counter
+from ascend_dump.native.mindspore.config.check import PYNATIVE
+from ascend_dump_mindspore._complex import watch_compilations
+from ascend_dump_mindspore._counting import count_runs
+from ascend_dump_mindspore._executors import Wrapped
 from ascend_dump_mindspore._process import Armed, armed, forget
 from ascend_dump_mindspore._runtime import (
     cell_of,
@@ -39,9 +42,12 @@ class MindSporeSession(Session):
         self._mindspore = importlib.import_module("mindspore")
         self._request = request
         self._stopped = False
-        self._counter: Optional[Counter] = None
+        self._wrapped: list[Wrapped] = []
+        self._given_up: Optional[CaptureError] = None
         self._ran = False
         self._marked: Any = None
+        # Without a target the program may have chosen its mode inside the block.
+        self._told_mode = target is not None or armed() is not None
         there = armed()
         wait_for_operators()
         if there is None and is_initialized(self._mindspore):
@@ -61,6 +67,7 @@ class MindSporeSession(Session):
         try:
             if there is not None:
                 self._resume()
+            self._wrapped.append(watch_compilations(self._can_give_up, self._give_up))
             if request.options.get("set_dump"):
                 self._mark(cell_of(target))
         except BaseException:
@@ -74,7 +81,23 @@ class MindSporeSession(Session):
         self._armed.lead_to(self.root)
         self._armed.on = True
         move(int(self._request.options.get("initial_iteration", 0)))
-        self._counter = Counter(lambda: advance(1))
+        self._wrapped.append(count_runs(lambda: advance(1)))
+
+    def _can_give_up(self) -> bool:
+        """Whether MindSpore can still be kept from reading its configuration."""
+        return not self._stopped and self._given_up is None and not is_initialized(self._mindspore)
+
+    def _give_up(self) -> None:
+        """Let the program run without a dump, where MindSpore would refuse to compile its graph."""
+        self._armed.restore_environment()
+        self._given_up = CaptureError(
+            "the first graph of the program has complex numbers, and MindSpore compiles no such graph in a process "
+            "that dumps: the capture ended before it, and the program runs without a dump",
+            hint="dump in a process without this part of the program",
+            code="AD279",
+        )
+        log.warning("%s", self._given_up)
+        self._given_up.reported = True
 
     def _mark(self, target: Any) -> None:
         mark = set_dump(self._mindspore)
@@ -97,8 +120,8 @@ class MindSporeSession(Session):
             self._end()
 
     def _end(self) -> None:
-        if self._counter is not None:
-            self._counter.remove()
+        for wrapped in reversed(self._wrapped):
+            wrapped.remove()
         self._armed.restore_environment()
         self._armed.on = False
         try:
@@ -111,7 +134,7 @@ class MindSporeSession(Session):
 
     def _pause(self) -> None:
         self._ran = is_initialized(self._mindspore)
-        if not self._ran:
+        if not self._ran or self._given_up is not None:
             forget()
             return
         move = native(self._mindspore, "_set_init_iter")
@@ -123,6 +146,8 @@ class MindSporeSession(Session):
 
     def _incomplete(self) -> Optional[AscendDumpError]:
         """That no record was written, although MindSpore writes its graphs even then, or that small files were lost."""
+        if self._given_up is not None:
+            return self._given_up
         found = look_at(self.root)
         if found.empty:
             return WriteError(
@@ -131,6 +156,8 @@ class MindSporeSession(Session):
                 hint="free some space and dump again; dump.errors() lists the tensors that are lost",
                 code="AD330",
             )
+        if found.records and not self._told_mode and is_pynative(self._mindspore):
+            log.warning("%s", PYNATIVE)
         reasons = self.reasons()
         if reasons is None or found.records:
             return None

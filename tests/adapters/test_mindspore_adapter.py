@@ -469,12 +469,46 @@ def test_pynative_mode_is_told(ms, net):
     assert problems(net) == [("AD279", "warning")]
 
 
+@pytest.mark.parametrize("chooses", [True, False])
+def test_without_a_target_the_mode_is_told_when_the_capture_ends(chooses, ms, net, tmp_path, caplog):
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    with ascend_dump.capture(framework="mindspore", path=tmp_path, strict=True) as cap:
+        if chooses:
+            ms.set_context(mode=ms.GRAPH_MODE)
+            step(ms, net)
+        else:
+            ms.jit(net)(ms.Tensor(np.ones((2, 4), "f4")))
+    assert cap.problems == []
+    assert len(cap.dump()) > 0
+    assert ("AD279" in caplog.text) != chooses
+
+
 def test_complex_parameters_are_refused(ms):
     class Complex(ms.nn.Cell):  # type: ignore[misc, name-defined]
         def get_parameters(self, expand: bool = True) -> Any:
             yield type("Parameter", (), {"dtype": "Complex64"})()
 
     assert ("AD279", "error") in problems(Complex())
+
+
+def test_a_program_whose_first_graph_has_complex_inputs_runs_without_a_dump(ms, tmp_path, caplog):
+    class Square(ms.nn.Cell):  # type: ignore[misc, name-defined]
+        def construct(self, x: Any) -> Any:
+            return x * x
+
+    x = ms.Tensor(np.full(3, 2j, np.complex64))
+    net = Square()
+    assert problems(net) == []
+    cap = ascend_dump.capture(net, path=tmp_path, strict=True).start()
+    np.testing.assert_array_equal(net(x).asnumpy(), [-4, -4, -4])
+    with pytest.raises(ascend_dump.CaptureError, match="runs without a dump") as caught:
+        cap.stop()
+    assert caught.value.code == "AD279"
+    assert caplog.text.count("AD279") == 1
+    assert CONFIG_VARIABLE not in os.environ
+    net(x)
+    # The device is up, and has read no configuration.
+    assert problems(net) == [("AD271", "error")]
 
 
 # --- the launcher --------------------------------------------------------------------------

@@ -41,13 +41,23 @@ _DEPRECATED = (
 
 
 def make_executors() -> tuple[type, type]:
-    """MindSpore's two executors of root graphs, which tools wrap to count runs: `run` of one, a call of the other."""
+    """MindSpore's two executors of root graphs, whose methods tools wrap.
+
+    What runs is `run` of the one and a call of the other; both are asked to `compile` before, which the simulated
+    process does itself as soon as the graph has run once.
+    """
 
     class _CellGraphExecutor:
+        def compile(self, obj: Any, *args: Any, phase: str = "predict", **kwargs: Any) -> tuple[str, bool]:
+            return phase, True
+
         def run(self, obj: Callable[[], Any], *args: Any, phase: str = "predict") -> Any:
             return obj()
 
     class _JitExecutor:
+        def compile(self, method_name: str, *args: Any, phase: str = "", **kwargs: Any) -> str:
+            return phase
+
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             return args[0]()
 
@@ -204,7 +214,13 @@ class Process:
         def run() -> Any:
             return self._run_root(key, function, args, kwargs, inputs)
 
-        return cells().run(run) if key[0] == "cell" else functions()(run)
+        if key[0] == "cell":
+            owner = getattr(function, "__self__", None)
+            cells().compile(owner, *args, **kwargs)
+            return cells().run(run)
+        executor = functions()
+        executor.compile("construct", *args, **kwargs)
+        return executor(run)
 
     def _run_root(
         self,

@@ -155,10 +155,12 @@ def test_training_without_a_change_to_the_program(tmp_path):
 
 
 def test_compiled_functions_of_a_pynative_program(tmp_path):
-    result, _ = run_program("pynative", tmp_path / "dumps", cwd=tmp_path)
+    result, log = run_program("pynative", tmp_path / "dumps", cwd=tmp_path)
     dump = complete(result["path"])
     assert {record.op_type for record in dump} == {"Mul", "Tanh", "Parameter"}
-    assert result["problems"] == ["AD279"]
+    # Told when the capture ends: the program might have chosen graph mode inside the block.
+    assert result["problems"] == []
+    assert log.count("AD279") == 1
     for step in (0, 1):
         x = rows(step)
         np.testing.assert_allclose(value(dump, "Default/Mul-op0", step=step), x * x, rtol=1e-6)
@@ -233,9 +235,28 @@ def test_a_graph_that_runs_after_another_has_its_number(tmp_path):
     assert {(record.model_id, record.step) for record in complete(result["path"])} == {(0, 0)}
 
 
-def test_complex_numbers_cannot_be_dumped(tmp_path):
-    result, _ = run_program("complex_numbers", tmp_path / "dumps", cwd=tmp_path)
+@pytest.mark.parametrize("name", ["complex_numbers", "complex_numbers_under_jit"])
+def test_a_program_with_complex_inputs_runs_without_a_dump_and_is_told(name, tmp_path):
+    result, log = run_program(name, tmp_path / "dumps", cwd=tmp_path)
+    assert result["result"] == ["(-4+0j)"] * 3
+    assert "AD279" in result["said"]
+    assert "runs without a dump" in result["said"]
+    assert log.count("AD279") == 1
+    assert result["files"] == []
+
+
+def test_complex_inputs_of_a_later_graph_are_refused_by_mindspore_and_explained(tmp_path):
+    result, log = run_program("complex_numbers_later", tmp_path / "dumps", cwd=tmp_path)
     assert result["message"].startswith("Unexpected type Complex")
+    assert log.count("AD279") == 1
+    assert {record.step for record in complete(result["path"])} == {0, 1}
+
+
+def test_the_mode_may_be_chosen_inside_the_block(tmp_path):
+    result, log = run_program("mode_inside_the_block", tmp_path / "dumps", cwd=tmp_path)
+    assert result["problems"] == []
+    assert "AD279" not in log
+    assert len(complete(result["path"])) > 0
 
 
 def test_inputs_that_change_and_tensors_without_elements(tmp_path):

@@ -63,6 +63,15 @@ _HINTS = {
 }
 
 
+#: What to tell a program that runs operators one by one.
+PYNATIVE = Problem(
+    "AD279",
+    "warning",
+    "in PyNative mode only what @jit compiles is dumped, single operators are not",
+    "decorate the part with @jit, or use GRAPH_MODE",
+)
+
+
 class Known(NamedTuple):
     """What is known of the program that will dump; None means unknown, and the rules that need it stay quiet.
 
@@ -289,8 +298,7 @@ def _of_program(reading: Reading, where: Runtime, known: Known) -> Iterator[Prob
         message = "MindSpore cannot compile a graph with complex numbers while it dumps (Unexpected type Complex)"
         yield Problem("AD279", "error", message, "dump without the part that computes with complex numbers")
     if known.pynative:
-        message = "in PyNative mode only what @jit compiles is dumped, single operators are not"
-        yield Problem("AD279", "warning", message, "decorate the part with @jit, or use GRAPH_MODE")
+        yield PYNATIVE
     if where.device == "Ascend" and known.device_id is not None and known.device_id not in settings.support_device:
         message = f"device {known.device_id} is not in the list, so this process dumps nothing"
         yield Problem("AD274", "silent", message, "add it", f"{_COMMON}.support_device")

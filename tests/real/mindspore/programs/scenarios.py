@@ -182,14 +182,47 @@ def two_graphs(dumps: str) -> Any:
 
 
 def complex_numbers(dumps: str) -> Any:
+    """The first graph has complex inputs: the program runs, the capture says that it has ended."""
     graph_mode()
     net = Complex()
-    cap = ascend_dump.capture(net, path=dumps).start()
-    try:
-        net(Tensor(np.ones(3, "c8")))
-    except RuntimeError as error:
-        return {"message": str(error).splitlines()[0], "said": told(cap)}
-    return {}
+    cap = ascend_dump.capture(net, path=dumps, strict=True).start()
+    result = net(Tensor(np.full(3, 2j, "c8"))).asnumpy()
+    return {"result": [str(one) for one in result], "said": told(cap), "files": files(cap.path)}
+
+
+def complex_numbers_under_jit(dumps: str) -> Any:
+    """The same of a function under `jit` in PyNative mode."""
+    ms.set_device("CPU")
+
+    @jit
+    def square(x: Any) -> Any:
+        return x * x
+
+    cap = ascend_dump.capture(path=dumps, framework="mindspore", strict=True).start()
+    result = square(Tensor(np.full(3, 2j, "c8"))).asnumpy()
+    return {"result": [str(one) for one in result], "said": told(cap), "files": files(cap.path)}
+
+
+def complex_numbers_later(dumps: str) -> Any:
+    """A graph with complex inputs after another one; MindSpore dumps already and refuses it."""
+    graph_mode()
+    net = DenseNet()
+    with ascend_dump.capture(net, path=dumps, strict=True) as cap:
+        net(Tensor(rows(0)))
+        try:
+            Complex()(Tensor(np.ones(3, "c8")))
+        except RuntimeError as error:
+            message = str(error).splitlines()[0]
+        net(Tensor(rows(1)))
+    return {"message": message, "path": str(cap.path)}
+
+
+def mode_inside_the_block(dumps: str) -> Any:
+    """A program that chooses graph mode only after the capture has begun."""
+    with ascend_dump.capture(path=dumps, framework="mindspore", strict=True) as cap:
+        graph_mode()
+        DenseNet()(Tensor(rows(0)))
+    return {"path": str(cap.path), "problems": [problem.code for problem in cap.problems]}
 
 
 def in_place_and_empty(dumps: str) -> Any:

@@ -1,0 +1,73 @@
+"""Complex numbers: MindSpore 2.10 refuses to compile any graph that has them while its Dump is on.
+
+It describes each graph in a form without complex types (`Unexpected type Complex`), also when no operator of the graph
+is selected and while the dump is paused. What a graph is given is known before it is compiled; what it computes
+inside is not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Callable
+
+from ascend_dump._problem import Problem
+from ascend_dump_mindspore._executors import Wrapped
+
+__all__ = ["has_complex_parameters", "watch_compilations"]
+
+log = logging.getLogger("ascend_dump")
+
+_COMPILATIONS = (("_CellGraphExecutor", "compile"), ("_JitExecutor", "compile"))
+_REFUSED = "Unexpected type Complex"
+
+
+def has_complex_parameters(cell: Any) -> bool:
+    """Whether a parameter of a Cell, or an input that `set_inputs` has described, is complex."""
+    ask = getattr(cell, "get_parameters", None)
+    inputs = getattr(cell, "get_inputs", None)
+    given = inputs() if callable(inputs) else None
+    return _holds_complex(list(ask()) if callable(ask) else ()) or _holds_complex(given)
+
+
+def watch_compilations(can_give_up: Callable[[], bool], give_up: Callable[[], None]) -> Wrapped:
+    """Look at what graphs are compiled for, until the result's `remove()` is called.
+
+    While MindSpore has not read its configuration (`can_give_up`), `give_up` is called before a graph with complex
+    inputs or parameters is compiled, to keep MindSpore from dumping. Later MindSpore refuses such a graph: the program
+    gets its error, and a warning says why.
+    """
+
+    def around(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # The cell is the first argument, or belongs to the executor of a method under `jit`.
+        cells = (*args[1:2], *(getattr(one, "obj", None) for one in args[:1]))
+        if can_give_up() and (
+            _holds_complex(args) or _holds_complex(kwargs) or any(map(has_complex_parameters, cells))
+        ):
+            give_up()
+        try:
+            return original(*args, **kwargs)
+        except RuntimeError as error:
+            if str(error).startswith(_REFUSED):
+                log.warning("%s", _refused())
+            raise
+
+    return Wrapped(_COMPILATIONS, around)
+
+
+def _refused() -> Problem:
+    return Problem(
+        "AD279",
+        "error",
+        f"MindSpore compiles no graph with complex numbers in a process that dumps ({_REFUSED}), and its Dump "
+        "cannot be switched off any more",
+        "dump in a process without this part of the program; without a capture it runs",
+    )
+
+
+def _holds_complex(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_holds_complex, value.values()))
+    if isinstance(value, (tuple, list)):
+        return any(map(_holds_complex, value))
+    return "complex" in str(getattr(value, "dtype", "")).lower()

@@ -1,0 +1,56 @@
+"""MindSpore's two executors of root graphs: one for cells, one for functions under `jit`.
+
+They are private, so whoever wraps them asks first whether this version has them.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any, Callable
+
+__all__ = ["Method", "Wrapped", "find"]
+
+#: The name of a class and of its method.
+Method = tuple[str, str]
+#: (the original method, its arguments, its keyword arguments) -> its result.
+Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+#: The module moved in MindSpore 2.10.
+_MODULES = ("mindspore.graph.api", "mindspore.common.api")
+
+
+def find(methods: tuple[Method, ...]) -> list[tuple[type, str]]:
+    """The classes with the names of their methods; none unless this MindSpore has all of them."""
+    for module in map(sys.modules.get, _MODULES):
+        found = [(getattr(module, owner, None), name) for owner, name in methods]
+        if all(isinstance(owner, type) and name in owner.__dict__ for owner, name in found):
+            return [(owner, name) for owner, name in found if owner is not None]
+    return []
+
+
+class Wrapped:
+    """Puts `around` in the place of these methods, until `remove()`."""
+
+    def __init__(self, methods: tuple[Method, ...], around: Around) -> None:
+        self._replaced: list[tuple[type, str, Any, Any]] = []
+        for owner, name in find(methods):
+            original = owner.__dict__[name]
+            wrapped = _wrapped(original, around)
+            setattr(owner, name, wrapped)
+            self._replaced.append((owner, name, original, wrapped))
+
+    def remove(self) -> None:
+        replaced, self._replaced = self._replaced, []
+        for owner, name, original, wrapped in replaced:
+            # Somebody else may have wrapped it meanwhile; then ours stays inside, and must be harmless from now on.
+            if owner.__dict__.get(name) is wrapped:
+                setattr(owner, name, original)
+
+
+def _wrapped(original: Callable[..., Any], around: Around) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return around(original, args, kwargs)
+
+    return run
