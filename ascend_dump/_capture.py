@@ -21,7 +21,7 @@ from ascend_dump._log import give_messages_a_name
 from ascend_dump._paths import holds_files, make_private_directory
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank, is_selected
-from ascend_dump._request import DumpRequest, unknown_name
+from ascend_dump._request import Data, DumpRequest, FrameworkName, Level, Mode, Scene, unknown_name
 from ascend_dump._steps import StepsLike
 from ascend_dump._turns import Turns
 from ascend_dump.adapter._contract import Adapter, choose
@@ -44,17 +44,17 @@ def capture(
     *,
     path: Union[str, os.PathLike[str]] = "dumps",
     steps: StepsLike = None,
-    mode: str = "all",
+    mode: Mode = "all",
     layers: Union[str, Iterable[str]] = (),
     models: Union[str, Iterable[str]] = (),
-    data: str = "tensor",
+    data: Data = "tensor",
     stats: Union[str, Iterable[str]] = (),
-    level: str = "all",
-    scene: Optional[str] = None,
+    level: Level = "all",
+    scene: Optional[Scene] = None,
     watch: Union[str, Iterable[str]] = (),
     quant: bool = False,
     ranks: StepsLike = None,
-    framework: Optional[str] = None,
+    framework: Optional[FrameworkName] = None,
     max_bytes: Union[int, str, None] = None,
     strict: bool = False,
     options: Optional[Mapping[str, Any]] = None,

@@ -8,9 +8,10 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Optional, Union
+from typing import Any, Literal, Optional, Union, get_args
 
 from ascend_dump._errors import ConfigError, NotSupported
 from ascend_dump._steps import Steps, StepsLike
@@ -20,7 +21,12 @@ __all__ = [
     "CHOICES",
     "LISTS",
     "SPELLINGS",
+    "Data",
     "DumpRequest",
+    "FrameworkName",
+    "Level",
+    "Mode",
+    "Scene",
     "parse_size",
     "plain_value",
     "unknown_name",
@@ -60,17 +66,22 @@ ALIASES: Mapping[str, str] = MappingProxyType(
     }
 )
 
+Mode = Literal["input", "output", "all"]
+Data = Literal["tensor", "stats", "full"]
+Level = Literal["op", "kernel", "all"]
+Scene = Literal["overflow", "watch", "exception"]
+#: The adapters of this distribution; others add theirs, so any text is one.
+FrameworkName = Union[Literal["acl", "mindspore", "tensorflow", "torch", "torch_npu", "torchair"], str]
+
 #: The settings with a fixed set of values, and those that take several names.
-CHOICES = {
-    "mode": ("input", "output", "all"),
-    "data": ("tensor", "stats", "full"),
-    "level": ("op", "kernel", "all"),
-    "scene": ("overflow", "watch", "exception"),
-}
+CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"mode": get_args(Mode), "data": get_args(Data), "level": get_args(Level), "scene": get_args(Scene)}
+)
 LISTS = ("layers", "models", "stats", "watch")
 #: Names of `Statistics` fields that can be asked for.
 _STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_MAX_BYTES, _MAX_DIGITS, _MAX_SHOWN = 2**63 - 1, 30, 200
 _TRUE, _FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
 
 
@@ -78,11 +89,12 @@ _TRUE, _FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
 class DumpRequest:
     """What to dump. Every field has a default; values are checked and brought to one form here.
 
-    path       where to write, created when missing
+    path       where to write, created when missing; ~, $NAME and ${NAME} are replaced
     steps      which steps, counted from 0: "0|3-5|10" or "all"
                (in Python also an int, a range or a list)
     mode       "input", "output" or "all"
-    layers     operators to dump: globs, or `re:` patterns; none given means all
+    layers     operators to dump: globs, or `re:` patterns; none given means all; where models are
+               named, MODEL:LAYER is for that model only
     models     model names, where a process runs several
     data       "tensor", "stats" (statistics only) or "full" (both)
     stats      which statistics; none given means all
@@ -99,13 +111,13 @@ class DumpRequest:
 
     path: Path
     steps: Steps
-    mode: str
+    mode: Mode
     layers: tuple[str, ...]
     models: tuple[str, ...]
-    data: str
+    data: Data
     stats: tuple[str, ...]
-    level: str
-    scene: Optional[str]
+    level: Level
+    scene: Optional[Scene]
     watch: tuple[str, ...]
     quant: bool
     ranks: Steps
@@ -117,13 +129,13 @@ class DumpRequest:
         *,
         path: Union[str, os.PathLike[str]] = "dumps",
         steps: StepsLike = None,
-        mode: str = "all",
+        mode: Mode = "all",
         layers: Union[str, Iterable[str]] = (),
         models: Union[str, Iterable[str]] = (),
-        data: str = "tensor",
+        data: Data = "tensor",
         stats: Union[str, Iterable[str]] = (),
-        level: str = "all",
-        scene: Optional[str] = None,
+        level: Level = "all",
+        scene: Optional[Scene] = None,
         watch: Union[str, Iterable[str]] = (),
         quant: bool = False,
         ranks: StepsLike = None,
@@ -204,9 +216,11 @@ class DumpRequest:
                 raise ConfigError(
                     f"{text!r} is not JSON: {error}", hint='write {"steps": "0|1"} or steps=0|1'
                 ) from None
+            except RecursionError:
+                raise _too_deep(f"{text[:40]!r}...") from None
             return cls.from_mapping(decoded)
         if "=" not in text:
-            return cls.from_file(text)
+            return cls.from_file(_path(text))
         values: dict[str, Any] = {}
         options: dict[str, Any] = {}
         for part in text.split(","):
@@ -226,6 +240,17 @@ class DumpRequest:
         if options:
             values["options"] = options
         return cls.from_mapping(values)
+
+    def layers_of(self, model: str) -> tuple[str, ...]:
+        """The patterns of `layers` that hold for one of `models`: those without a model and its own."""
+        found = []
+        for layer in self.layers:
+            owner, colon, pattern = layer.partition(":")
+            if not colon or owner == "re" or owner not in self.models:
+                found.append(layer)
+            elif owner == model:
+                found.append(pattern)
+        return tuple(found)
 
     def to_mapping(self) -> dict[str, Any]:
         """The settings that differ from the defaults, as plain values `from_mapping` reads."""
@@ -275,10 +300,11 @@ def parse_size(value: Union[int, str]) -> int:
     """Bytes from an int or from text such as `20GB`, `512 MiB`."""
     if isinstance(value, str):
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", value.lower())
-        if found and found[2] in _UNITS:
-            value = int(float(found[1]) * _UNITS[found[2]])
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise _wrong("max_bytes", value, "a positive number of bytes, or text such as '20GB'", ())
+        # No disk has a size of more digits, and int() refuses thousands of them.
+        if found and found[2] in _UNITS and len(found[1]) <= _MAX_DIGITS:
+            value = int(Fraction(found[1]) * _UNITS[found[2]])
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MAX_BYTES:
+        raise _wrong("max_bytes", value, "a positive number of bytes below 2**63, or text such as '20GB'", ())
     return value
 
 
@@ -293,7 +319,17 @@ def _path(value: Any) -> Path:
         raise _wrong("path", value, "a path", ()) from None
     if not isinstance(text, str) or not text.strip() or "\0" in text:
         raise _wrong("path", value, "a non-empty path", ())
-    return Path(text).expanduser()
+    for whole, name, braced in re.findall(r"(\$(?:(\w+)|\{([^}]*)\}))", text, re.ASCII) if "$" in text else ():
+        # A Path may come from the file system, where a name may hold this character.
+        if (name or braced) not in os.environ and isinstance(value, str):
+            raise ConfigError(
+                f"path={text!r}: the environment variable in {whole} is not set",
+                hint="set it, or write the path without it; a Path object keeps the character",
+            )
+    try:
+        return Path(os.path.expandvars(text)).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"path={text!r}: its ~ names no home directory", hint="write the whole path") from None
 
 
 def _names(name: str, value: Any) -> tuple[str, ...]:
@@ -309,9 +345,18 @@ def _names(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _wrong(name: str, value: object, expected: str, near: Iterable[str]) -> ConfigError:
-    match = difflib.get_close_matches(str(value), list(near), n=1)
+    try:
+        given = repr(value)
+    except ValueError:  # an int of more digits than Python writes
+        given = f"<{type(value).__name__}>"
+    match = difflib.get_close_matches(given.strip("'"), list(near), n=1)
     guess = f"did you mean {match[0]!r}?" if match else f"give {name} as {expected}"
-    return ConfigError(f"{name}={value!r}: expected {expected}", hint=guess)
+    shown = given if len(given) <= _MAX_SHOWN else f"{given[:_MAX_SHOWN]}..."
+    return ConfigError(f"{name}={shown}: expected {expected}", hint=guess)
+
+
+def _too_deep(where: str) -> ConfigError:
+    return ConfigError(f"{where}: nested too deep to be settings", hint="write keys such as steps and path")
 
 
 def value_from_word(name: str, value: str) -> Any:
@@ -328,7 +373,7 @@ def plain_value(value: str) -> Any:
     low = value.lower()
     if low in _TRUE[1:] or low in _FALSE[1:]:
         return low in _TRUE
-    return int(value) if re.fullmatch(r"-?\d+", value) else value
+    return int(value) if re.fullmatch(r"-?\d{1,18}", value, re.ASCII) else value
 
 
 def _decode(file: Path, text: str) -> Any:
@@ -338,6 +383,8 @@ def _decode(file: Path, text: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise ConfigError(f"{file}: {error}", hint="check it with a JSON or TOML linter") from None
+    except RecursionError:
+        raise _too_deep(str(file)) from None
 
 
 def _toml(text: str) -> Any:

@@ -114,7 +114,7 @@ def _parse(value: StepsLike, name: str) -> Optional[tuple[tuple[int, int], ...]]
     if isinstance(value, int):
         return _merge([(value, value)], name, value)
     if isinstance(value, range) and value.step == 1:
-        return _merge([(value.start, value.stop - 1)] if len(value) else [], name, value)
+        return _merge([(value.start, value.stop - 1)] if value.start < value.stop else [], name, value)
     try:
         if isinstance(value, (bytes, bytearray)):
             raise TypeError("bytes would iterate as numbers")
@@ -159,7 +159,9 @@ def _merge(ranges: list[tuple[int, int]], name: str, value: object) -> tuple[tup
     merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if low < 0:
-            raise _bad(name, value, f"{low} is negative")
+            raise _bad(name, value, "a negative number is no step")
+        if high >= 10**_MAX_DIGITS:
+            raise _bad(name, value, f"a number of more than {_MAX_DIGITS} digits")
         if merged and low <= merged[-1][1] + 1:
             merged[-1] = (merged[-1][0], max(merged[-1][1], high))
         else:
@@ -168,8 +170,12 @@ def _merge(ranges: list[tuple[int, int]], name: str, value: object) -> tuple[tup
 
 
 def _bad(name: str, value: object, reason: str) -> ConfigError:
+    try:
+        shown = repr(value)
+    except ValueError:  # an int of more digits than Python writes
+        shown = f"<{type(value).__name__}>"
     return ConfigError(
-        f"{name}={value!r}: {reason}",
+        f"{name}={shown}: {reason}",
         hint=f'give {name}="0|3-5|10", "all", an int, a range or a list of ints',
         code="AD102",
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from ascend_dump._errors import DumpNotFound, NotSupported, ReadError, UnknownFormat
+from ascend_dump._errors import ConfigError, DumpNotFound, NotSupported, ReadError, UnknownFormat
 from ascend_dump._patterns import text_matcher
 from ascend_dump._steps import Steps, StepsLike
 from ascend_dump.native.cann.names import loosen_glob
@@ -170,9 +170,11 @@ class Dump:
     def known_values(self, field: str) -> set[Any]:
         """The values of a field as far as names of files and directories tell them; opens no file.
 
-        field: one of `Entry`'s, such as "rank" or "step".
+        field: of a record, such as "rank" or "step"; what names do not tell, such as "module", is None.
         """
-        return {getattr(entry, field) for entry in self._entries}
+        if field not in FIELDS and not hasattr(Entry, field):
+            raise ConfigError(f"a record has no field {field!r}", hint=f"give one of {', '.join(FIELDS)}")
+        return {getattr(entry, field, None) for entry in self._entries}
 
     def errors(self) -> list[Record]:
         """The records that cannot be read, each with its `error`."""

@@ -125,6 +125,9 @@ def test_opening_and_selecting_open_no_file(tmp_path: Path, opens: list[str]) ->
     some = dump.select(op="op1*", step="3|5")
     assert some.known_values("rank") == {0}
     assert some.known_values("step") == {3, 5}
+    assert some.known_values("module") == {None}
+    with pytest.raises(ConfigError, match="no field 'stepp'"):
+        some.known_values("stepp")
     assert "5000 files" in repr(dump)
     assert opens == []
 

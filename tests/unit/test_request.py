@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import sys
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ascend_dump
 from ascend_dump import ConfigError, DumpRequest, NotSupported, Steps
-from ascend_dump._request import ALIASES, SPELLINGS, parse_size
+from ascend_dump._request import ALIASES, CHOICES, SPELLINGS, parse_size
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1).filter(str.strip)
 STEPS = st.lists(st.integers(0, 10_000), min_size=1)
@@ -23,7 +25,7 @@ STEPS = st.lists(st.integers(0, 10_000), min_size=1)
 @st.composite
 def requests(draw: st.DrawFn) -> DumpRequest:
     settings: dict[str, Any] = {
-        "path": draw(NAMES.filter(lambda text: not text.startswith("~"))),
+        "path": draw(NAMES.filter(lambda text: not text.startswith("~") and "$" not in text)),
         "steps": draw(st.none() | STEPS),
         "ranks": draw(st.none() | STEPS),
         "mode": draw(st.sampled_from(["input", "output", "all"])),
@@ -92,6 +94,19 @@ def test_text_takes_cann_spellings_and_lists() -> None:
         ({"quant": "yes"}, "True or False"),
         ({"max_bytes": "20 parsecs"}, "20GB"),
         ({"max_bytes": 0}, "positive"),
+        ({"max_bytes": float("inf")}, "positive"),
+        ({"max_bytes": 2**63}, "below 2**63"),
+        ({"max_bytes": 10**5000}, "below 2**63"),
+        ({"max_bytes": "9" * 400}, "positive"),
+        ({"max_bytes": "9" * 5000 + "GB"}, "positive"),
+        ({"path": "$NOT_SET_ANYWHERE/d"}, "the environment variable in $NOT_SET_ANYWHERE is not set"),
+        ({"path": "${NOT_SET_ANYWHERE}/d"}, "the environment variable in ${NOT_SET_ANYWHERE} is not set"),
+        ({"path": "~no-such-user-anywhere/d"}, "no home directory"),
+        ({"steps": 10**400}, "more than 18 digits"),
+        ({"steps": 10**5000}, "more than 18 digits"),
+        ({"steps": -(10**5000)}, "negative"),
+        ({"steps": [0, float("inf")]}, "not an int"),
+        ({"ranks": range(10**400)}, "more than 18 digits"),
         ({"path": ""}, "non-empty path"),
         ({"path": 3}, "a path"),
         ({"path": "a\0b"}, "path"),
@@ -163,6 +178,67 @@ def _has_tomli() -> bool:
 )
 def test_sizes(text: str, expected: int) -> None:
     assert parse_size(text) == expected
+
+
+DEEP = {"json": "[" * 100_000, "toml": "a = " + "[" * 100_000}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_settings_that_are_nested_too_deep_are_refused(kind: str, tmp_path: Path) -> None:
+    if kind == "toml" and sys.version_info < (3, 11) and not _has_tomli():
+        pytest.skip("no reader of TOML")
+    file = tmp_path / f"dump.{kind}"
+    file.write_text(DEEP[kind])
+    with pytest.raises(ConfigError, match="nested too deep"):
+        DumpRequest.from_file(file)
+
+
+def test_text_that_is_nested_too_deep_is_refused() -> None:
+    with pytest.raises(ConfigError, match="nested too deep"):
+        DumpRequest.from_text('{"options": ' + "[" * 100_000)
+
+
+def test_numbers_that_nothing_counts_stay_text_in_options() -> None:
+    assert DumpRequest.from_text(f"options.a={'9' * 5000}").options == {"a": "9" * 5000}
+
+
+def test_home_and_variables_in_a_path_are_replaced_on_every_road(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RUN", "7")
+    for written, found in {
+        "$HOME/output": tmp_path / "output",
+        "~/output": tmp_path / "output",
+        "${HOME}/run$RUN": tmp_path / "run7",
+        "$HOME": tmp_path,
+    }.items():
+        assert DumpRequest(path=written).path == DumpRequest(path=Path(written)).path == found
+        assert DumpRequest.from_text(f"path={written}").path == found
+        assert DumpRequest.from_mapping({"dump_path": written}).path == found
+        file = tmp_path / "settings.json"
+        file.write_text(json.dumps({"path": written}))
+        for where in (str(file), "$HOME/settings.json", "~/settings.json"):
+            assert DumpRequest.from_text(where).path == found
+
+
+def test_a_path_object_may_name_a_directory_with_a_dollar_sign() -> None:
+    assert DumpRequest(path=Path("costs$NOT_SET_ANYWHERE")).path == Path("costs$NOT_SET_ANYWHERE")
+
+
+def test_a_layer_may_be_for_one_model_only() -> None:
+    found = DumpRequest(models=["A", "B"], layers=["x", "A:conv1", "B:re:fc.*", "re:A:y", "C:z"])
+    assert found.layers_of("A") == ("x", "conv1", "re:A:y", "C:z")
+    assert found.layers_of("B") == ("x", "re:fc.*", "re:A:y", "C:z")
+    assert DumpRequest(layers=["A:conv1"]).layers_of("A") == ("A:conv1",)
+
+
+def test_type_checkers_know_the_values_that_are_taken() -> None:
+    hints = typing.get_type_hints(DumpRequest.__init__)
+    hints.update({name: hint for name, hint in typing.get_type_hints(ascend_dump.capture).items() if name in CHOICES})
+    for name, values in CHOICES.items():
+        assert hints[name] in (typing.Literal[values], typing.Optional[typing.Literal[values]])
+        assert values
 
 
 def test_every_field_has_spellings_and_no_alias_hides_a_field() -> None:

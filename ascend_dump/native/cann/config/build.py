@@ -169,14 +169,18 @@ def _dump_list(request: DumpRequest, options: Mapping[str, Any], known: Optional
                 hint="use op_switch=True, or leave layers and models out",
             )
         return []
-    item: dict[str, Any] = {}
-    layers = _names("layers", request.layers, known)
-    if layers:
-        item["layer"] = layers
-    for name in _LISTS:
-        if name in options:
-            item[name] = _objects(options, name)
-    return [{"model_name": model, **item} for model in request.models] or [item]
+    lists = {name: _objects(options, name) for name in _LISTS if name in options}
+    items: list[dict[str, Any]] = []
+    for model in request.models or ("",):
+        layers = _names("layers", request.layers_of(model), known)
+        if request.layers and not layers:
+            raise ConfigError(
+                f"layers={list(request.layers)} names no operator of the model {model!r}",
+                hint=f"add {model}:NAME, or leave the model out of models=; without layers a model is dumped whole",
+            )
+        named = {"model_name": model} if model else {}
+        items.append({**named, **({"layer": layers} if layers else {}), **lists})
+    return items
 
 
 def _watch_list(request: DumpRequest, known: Optional[list[str]]) -> list[dict[str, Any]]:

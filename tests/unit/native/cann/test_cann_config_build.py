@@ -39,6 +39,13 @@ _PLAIN = {"dump_mode": "all", "dump_level": "all", "dump_data": "tensor", "dump_
             {"models": "m", "layers": "a"},
             {**_PLAIN, "dump_list": [{"model_name": "m", "layer": ["a"]}]},
         ),
+        (
+            {"models": ["m", "n"], "layers": ["a", "m:b", "n:c"]},
+            {
+                **_PLAIN,
+                "dump_list": [{"model_name": "m", "layer": ["a", "b"]}, {"model_name": "n", "layer": ["a", "c"]}],
+            },
+        ),
         ({"data": "stats"}, {**_PLAIN, "dump_list": [{}], "dump_data": "stats"}),
         (
             {"data": "stats", "stats": ["max", "mean", "neginf", "l2norm"]},
@@ -120,6 +127,7 @@ def test_patterns_are_expanded_against_known_names(tmp_path):
         ({"data": "stats", "stats": ["zero"]}, NotSupported, "zero"),
         ({"scene": "watch"}, ConfigError, "watch="),
         ({"scene": "watch", "watch": "C", "models": "m"}, NotSupported, "all models"),
+        ({"models": ["m", "n"], "layers": "m:a"}, ConfigError, "names no operator of the model 'n'"),
         ({"scene": "exception", "options": {"exception": "loud"}}, ConfigError, "loud"),
         ({"options": {"op_swich": True}}, ConfigError, "op_swich"),
         ({"options": {"op_switch": "on"}}, ConfigError, "op_switch"),
