@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from ascend_dump._request import DumpRequest
-from ascend_dump.native.cann.config import Situation
 from ascend_dump.native.cann.config.build import acl_config
+from ascend_dump.native.cann.config.situation import Situation, in_container
 
-__all__ = ["OPTIONS", "build", "in_container", "look_around"]
+__all__ = ["OPTIONS", "build", "look_around"]
 
 #: What `options` may hold beside what the dump JSON itself knows.
 OPTIONS: Mapping[str, str] = MappingProxyType(
@@ -22,8 +20,6 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
         "status_check": "True: the model was converted with --status_check=1",
     }
 )
-
-_CONTROL_GROUPS = re.compile(r"docker|kubepods|containerd|libpod|lxc")
 
 
 def build(request: DumpRequest, path: Path, situation: Situation) -> dict[str, Any]:
@@ -41,16 +37,3 @@ def look_around(request: DumpRequest) -> Situation:
     from ascend_dump.native.cann.graph import read_graph
 
     return here._replace(operators=list(read_graph(graph)))
-
-
-def in_container(root: Path = Path("/")) -> bool:
-    """Whether this process runs in a container, by the marks that the engines leave."""
-    if (root / ".dockerenv").exists() or (root / "run" / ".containerenv").exists():
-        return True
-    if os.environ.get("KUBERNETES_SERVICE_HOST"):
-        return True
-    try:
-        text = (root / "proc" / "1" / "cgroup").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return _CONTROL_GROUPS.search(text) is not None

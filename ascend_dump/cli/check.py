@@ -3,83 +3,71 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
 import click
 
-from ascend_dump._errors import ConfigError
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import json_option
-from ascend_dump.native.mindspore.runtime import RUNTIMES, Runtime
+from ascend_dump.native.languages import ConfigLanguage, Surroundings, languages, recognise, refuse_runtime
 
 if TYPE_CHECKING:
     from ascend_dump._problem import Problem
     from ascend_dump.native.cann.config import Situation
-    from ascend_dump.native.cann.config.parse import Source
 
-__all__ = ["CHECKERS", "check", "exit_of", "graph_option", "print_problems", "resolve", "runtime_of", "situation_of"]
+__all__ = ["check", "exit_of", "print_problems", "situation_of", "surroundings_options"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-#: Configuration format to its checker, `module:function`, which takes a path or the bytes of a file.
-CHECKERS = {
-    "acl": "ascend_dump.native.cann.config:check_acl_config",
-    "ge": "ascend_dump.native.cann.config:check_ge_file",
-    "mindspore": "ascend_dump.native.mindspore:check_mindspore_config",
-    "tensorflow": "ascend_dump.native.tensorflow.config:check_parameters",
-    "torchair": "ascend_dump.native.torchair.config:check_file",
-}
-#: What only TensorFlow's bridge knows; the other keys are torchair's too.
-_BRIDGE_KEYS = ("enable_dump_debug", "dump_debug_mode", "use_off_line", "enable_exception_dump")
 
-
-class Checker(Protocol):
-    def __call__(self, source: Source, *, all: bool, situation: Situation, **facts: Any) -> list[Problem]: ...
-
-
-def graph_option(function: _Function) -> _Function:
-    """Add `--graph`: the operators that names are held against."""
+def surroundings_options(function: _Function) -> _Function:
+    """Add what is known of the model: `--graph`, whose operators names are held against, and `--dynamic-shape`."""
     text = "GE's graph as text (ge_proto_*_Build.txt), or MindSpore's .ir: names are held against its operators."
-    return click.option("--graph", metavar="FILE", type=click.Path(dir_okay=False), help=text)(function)
+    dynamic = click.option("--dynamic-shape", is_flag=True, help="The graph has dynamic shapes.")
+    return click.option("--graph", metavar="FILE", type=click.Path(dir_okay=False), help=text)(dynamic(function))
 
 
 @click.command(short_help="Check a dump configuration before the run.")
 @click.argument("file", type=click.Path())
 @click.option(
-    "--against", type=click.Choice(list(CHECKERS)), help="The format; guessed from the content when left out."
+    "--against", type=click.Choice(list(languages())), help="The format; guessed from the content when left out."
 )
-@click.option("--on", type=click.Choice(list(RUNTIMES)), help="Where MindSpore runs; O0 or O1 when it cannot be told.")
-@graph_option
+@click.option("--on", metavar="WHERE", help="Where MindSpore runs; O0 or O1 when it cannot be told.")
+@surroundings_options
 @json_option
-def check(file: str, against: Optional[str], on: Optional[str], graph: Optional[str], as_json: bool) -> Exit:
+def check(
+    file: str, against: Optional[str], on: Optional[str], graph: Optional[str], dynamic_shape: bool, as_json: bool
+) -> Exit:
     """Tell what is refused in the configuration FILE, and what is accepted without being done.
 
     FILE is an acl.json, a JSON object of GE session options (ge.exec.*), of the options of torchair's
-    dump_config or of the keys of TensorFlow's NpuOptimizer, or MindSpore's dump JSON; - is standard input.
+    dump_config or of the keys of TensorFlow's NpuOptimizer, MindSpore's dump JSON, or settings of ours
+    (as for --config); - is standard input.
     The environment variables of this shell count, as they would in the application. Exits with
     2 when the file is refused, with 1 when something in it is silently ignored.
     """
     source = sys.stdin.buffer.read() if file == "-" else Path(file)
-    name = against or _guess(source)
-    checker: Checker = resolve(CHECKERS, name)
-    problems = checker(source, all=True, situation=situation_of(graph), **_facts_of(name, on, graph))
+    known = languages()
+    candidates = [known[against]] if against else _recognised(known, source)
+    language = candidates[0]
+    refuse_runtime(language, on)
+    place = None if graph is None else Path(graph)
+    around = Surroundings(situation_of(language, place, dynamic_shape=dynamic_shape), on, place)
+    problems = language.check(source, around)
+    name = language.name
     if as_json:
         from ascend_dump.report.documents import write_document
 
         fields = {"file": file, "against": name, "accepted": exit_of(problems) != Exit.USAGE}
         write_document(sys.stdout, "check", {**fields, "problems": [problem._asdict() for problem in problems]})
     else:
+        if len(candidates) > 1:
+            others = " or ".join(f"--against {other.name}" for other in candidates[1:])
+            click.echo(f"checked against {name}; where it is another's, give {others}", err=True)
         print_problems(file, problems)
     return exit_of(problems)
-
-
-def resolve(registry: dict[str, str], name: str) -> Any:
-    """Load what a registry names."""
-    module, _, function = registry[name].partition(":")
-    return getattr(import_module(module), function)
 
 
 def print_problems(file: str, problems: Sequence[Problem], *, err: bool = False) -> None:
@@ -108,54 +96,18 @@ def exit_of(problems: Sequence[Problem]) -> Exit:
     return Exit.USAGE if "error" in found else Exit.DIFFERENT if "silent" in found else Exit.OK
 
 
-def runtime_of(name: str, on: Optional[str]) -> dict[str, Runtime]:
-    """What only the checker of MindSpore takes. Raises ConfigError when it is given to another."""
-    if on is None:
-        return {}
-    if name != "mindspore":
-        raise ConfigError(f"--on {on} is for MindSpore, this is checked against {name}", hint="leave --on out")
-    return {"runtime": Runtime.named(on)}
+def situation_of(language: ConfigLanguage, graph: Optional[Path], *, dynamic_shape: bool = False) -> Situation:
+    """This process, and what the options tell of the model. Raises ReadError."""
+    from ascend_dump.native.cann.config.situation import Situation, in_container
+
+    operators = None if graph is None else language.operators(graph)
+    static_shape = False if dynamic_shape else None
+    return Situation.here()._replace(operators=operators, container=in_container(), static_shape=static_shape)
 
 
-def _facts_of(name: str, on: Optional[str], graph: Optional[str]) -> dict[str, Any]:
-    """What only the checker of MindSpore takes. Raises ConfigError and ReadError."""
-    facts: dict[str, Any] = dict(runtime_of(name, on))
-    if name == "mindspore" and graph is not None and graph.endswith(".ir"):
-        from ascend_dump.native.mindspore.config.check import known_of_graph
-
-        facts["known"] = known_of_graph(Path(graph))
-    return facts
-
-
-def situation_of(graph: Optional[str]) -> Situation:
-    """This process, and the operators of a graph. Raises ReadError."""
-    from ascend_dump.native.cann.config import Situation
-    from ascend_dump.native.cann.graph import Node, read_graph
-
-    if graph is None:
-        return Situation.here()
-    if graph.endswith(".ir"):
-        from ascend_dump.native.mindspore.graph import read_ir
-
-        nodes = [Node(name, name.rpartition("/")[2].partition("-op")[0], (), graph) for name in read_ir(Path(graph))]
-    else:
-        nodes = list(read_graph(graph))
-    return Situation.here()._replace(operators=nodes)
-
-
-def _guess(source: Source) -> str:
-    """The format, by the keys; what has none of them is judged as CANN would."""
+def _recognised(known: Mapping[str, ConfigLanguage], source: Union[Path, bytes]) -> list[ConfigLanguage]:
+    """Those it may be of, the likeliest first; what has the keys of none is judged as CANN would."""
     from ascend_dump.native.cann.config.parse import read_source
 
-    value = read_source(source).value
-    keys = list(value) if isinstance(value, dict) else []
-    if "dump" not in keys:
-        if "common_dump_settings" in keys:
-            return "mindspore"
-        if any(key in keys for key in _BRIDGE_KEYS):
-            return "tensorflow"
-        if "enable_dump" in keys or "dump_config_path" in keys:
-            return "torchair"
-        if any(key.startswith("ge.") for key in keys):
-            return "ge"
-    return "acl"
+    suffix = "" if isinstance(source, bytes) else source.suffix
+    return recognise(known.values(), read_source(source).value, suffix) or [known["acl"]]

@@ -17,61 +17,66 @@ from ascend_dump._paths import PRIVATE_FILE, make_private_directory
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import json_option
 from ascend_dump.cli._settings import read_request, request_options
-from ascend_dump.cli.check import CHECKERS, exit_of, graph_option, print_problems, resolve, runtime_of, situation_of
+from ascend_dump.cli.check import exit_of, print_problems, situation_of, surroundings_options
+from ascend_dump.native.languages import ConfigLanguage, Surroundings, languages
 
 if TYPE_CHECKING:
     from ascend_dump._request import DumpRequest
 
-__all__ = ["BUILDERS", "config"]
-
-#: Configuration format to its builder, `module:function`, which takes a DumpRequest and the known `names`.
-BUILDERS = {
-    "acl": "ascend_dump.native.cann.config.build:acl_config",
-    "ge": "ascend_dump.native.cann.config.build:ge_options",
-    "mindspore": "ascend_dump.native.mindspore.config.build:mindspore_config",
-    "tensorflow": "ascend_dump.native.tensorflow.config:parameters",
-    "torchair": "ascend_dump.native.torchair.config:build_options",
-}
+__all__ = ["config"]
 
 
 @click.command(
     short_help="Write a dump configuration for a framework.",
     epilog="Example:  ascend-dump config --for acl --path dumps --layers conv1 -o acl.json",
 )
-@click.option("--for", "target", type=click.Choice(list(BUILDERS)), required=True)
+@click.option("--for", "target", type=click.Choice(list(languages())), required=True)
 @request_options
 @click.option(
     "--config", metavar="FILE", type=click.Path(dir_okay=False), help="JSON or TOML with the same settings; options win"
 )
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write here, not to stdout.")
-@graph_option
+@click.option("--overwrite", is_flag=True, help="Replace what FILE holds already.")
+@surroundings_options
 @json_option
 def config(
-    target: str, config: Optional[str], output: Optional[str], graph: Optional[str], as_json: bool, **given: Any
+    target: str,
+    config: Optional[str],
+    output: Optional[str],
+    overwrite: bool,
+    graph: Optional[str],
+    dynamic_shape: bool,
+    as_json: bool,
+    **given: Any,
 ) -> Exit:
     """Write the configuration that makes a framework dump what the options say.
 
     It is checked before it is written; nothing is written that would be refused. The dump
-    directory is created when missing, because CANN does not. Of an acl.json that exists
-    already, everything beside the dump is kept. With --graph patterns in --layers and --watch
-    become the names they match. Exits as `check` does.
+    directory is created when missing, because CANN does not. A file that exists already is
+    replaced with --overwrite only; of an acl.json everything beside the dump is kept. With --graph
+    patterns in --layers and --watch become the names they match. Exits as `check` does.
     """
-    build = resolve(BUILDERS, target)
-    if target == "mindspore" and output is not None and not output.endswith(".json"):
-        raise ConfigError(f"-o {output}: MindSpore takes only a file that ends in .json", hint="name it dump.json")
+    language = languages()[target]
+    if output is not None and not output.endswith(language.suffix):
+        raise ConfigError(
+            f"-o {output}: {target} takes only a file that ends in {language.suffix}",
+            hint=f"name it dump{language.suffix}",
+        )
     request = read_request(config, given)
-    _refuse_what_no_file_says(request)
-    situation = situation_of(graph)
+    if not language.selects_ranks:
+        _refuse_what_no_file_says(request)
+    place = None if graph is None else Path(graph)
+    situation = situation_of(language, place, dynamic_shape=dynamic_shape)
     operators = situation.operators
-    built = build(request, names=None if operators is None else [node.name for node in operators])
+    built = language.build(request, names=None if operators is None else [node.name for node in operators])
+    content = built if output is None else _content(Path(output), language, built, overwrite=overwrite)
     make_private_directory(Path(request.path))
-    on = runtime_of(target, str(request.options["on"]) if target == "mindspore" and "on" in request.options else None)
-    checker = resolve(CHECKERS, target)
-    problems = checker(json.dumps(built).encode(), all=True, situation=situation, **on)
+    on = str(request.options["on"]) if language.runtimes and "on" in request.options else None
+    problems = language.check(json.dumps(built).encode(), Surroundings(situation, on, place))
     code = exit_of(problems)
     written = None if output is None or code == Exit.USAGE else Path(output)
     if written is not None:
-        _write(written, _merged(written, built) if target == "acl" else built)
+        _write(written, content)
     if as_json:
         from ascend_dump.report.documents import write_document
 
@@ -93,18 +98,28 @@ def _refuse_what_no_file_says(request: DumpRequest) -> None:
         raise NotSupported("CANN has no limit on the size of a dump", hint="select fewer steps or layers")
 
 
-def _merged(file: Path, built: Mapping[str, Any]) -> dict[str, Any]:
-    """What is in the file already with the new dump in it. Raises ConfigError for a foreign file."""
+def _content(file: Path, language: ConfigLanguage, built: Mapping[str, Any], *, overwrite: bool) -> Mapping[str, Any]:
+    """What to write into the file, beside what is kept of it. Raises ConfigError where something would be lost."""
     from ascend_dump.native.cann.config.parse import read_config
 
-    if not os.path.lexists(file):
-        return dict(built)
+    if not os.path.lexists(file) or (overwrite and not language.shared):
+        return built
     parsed = read_config(file)
-    if parsed.empty:
-        return dict(built)
+    if parsed.empty or (parsed.refusal is None and parsed.value == built):
+        return built
+    if not language.shared:
+        raise ConfigError(f"{file} exists already", hint="replace it with --overwrite, or write elsewhere")
     if parsed.refusal is not None or not isinstance(parsed.value, dict):
         reason = "it holds no object" if parsed.refusal is None else parsed.refusal.reason
-        raise ConfigError(f"{file} exists and is no acl.json: {reason}", hint="remove it or write elsewhere")
+        raise ConfigError(
+            f"{file} exists and is no file of {language.name}: {reason}", hint="remove it or write elsewhere"
+        )
+    lost = [key for key in built if key in parsed.value and parsed.value[key] != built[key]]
+    if lost and not overwrite:
+        raise ConfigError(
+            f"{file} exists and says something else under {lost[0]!r}",
+            hint=f"replace {lost[0]!r} with --overwrite, or write elsewhere",
+        )
     return {**parsed.value, **built}
 
 

@@ -299,7 +299,7 @@ def test_patterns_are_expanded_with_the_graph(acl, npu):
 
 
 def test_a_container_is_recognised_by_its_marks(tmp_path, monkeypatch):
-    from ascend_dump_acl._settings import in_container
+    from ascend_dump.native.cann.config.situation import in_container
 
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert not in_container(tmp_path)

@@ -6,13 +6,17 @@ Every fact has an "unknown" value, under which the rules that need it stay quiet
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Optional
 
 from ascend_dump.native.cann.graph import Node
 
-__all__ = ["Situation"]
+__all__ = ["Situation", "in_container"]
+
+_CONTROL_GROUPS = re.compile(r"docker|kubepods|containerd|libpod|lxc")
 
 
 class Situation(NamedTuple):
@@ -55,3 +59,16 @@ class Situation(NamedTuple):
             for name in dict.fromkeys((node.name, *node.original_names)):
                 found.setdefault(name, []).append(node)
         return found
+
+
+def in_container(root: Path = Path("/")) -> bool:
+    """Whether this process runs in a container, by the marks that the engines leave."""
+    if (root / ".dockerenv").exists() or (root / "run" / ".containerenv").exists():
+        return True
+    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return True
+    try:
+        text = (root / "proc" / "1" / "cgroup").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return _CONTROL_GROUPS.search(text) is not None

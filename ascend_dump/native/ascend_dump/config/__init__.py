@@ -1,0 +1,1 @@
+"""Our own settings as a configuration language among the others."""

@@ -1,0 +1,133 @@
+"""The languages in which a dump is configured: what `check --against` and `config --for` know of each.
+
+A language is an object. Those of this package stand in the tuple `LANGUAGES` of
+`native/<framework>/config/language.py`; other distributions register theirs under the entry point group
+`ascend_dump.languages`. Nothing else lists them.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+
+from ascend_dump._errors import ConfigError
+
+if TYPE_CHECKING:
+    from ascend_dump._problem import Problem
+    from ascend_dump._request import DumpRequest
+    from ascend_dump.native.cann.config import Situation
+    from ascend_dump.native.cann.graph import Node
+
+__all__ = [
+    "CERTAIN",
+    "LIKELY",
+    "POSSIBLE",
+    "ConfigLanguage",
+    "Surroundings",
+    "languages",
+    "recognise",
+    "refuse_runtime",
+]
+
+GROUP = "ascend_dump.languages"
+#: How surely a content is of a language: words that others have too; its own reading of them; keys of its alone.
+POSSIBLE, LIKELY, CERTAIN = 1, 2, 3
+
+log = logging.getLogger("ascend_dump")
+
+
+class Surroundings(NamedTuple):
+    """What is known beside a file. on: one of the language's runtimes. graph: of the model."""
+
+    situation: Situation
+    on: Optional[str] = None
+    graph: Optional[Path] = None
+
+
+class ConfigLanguage(ABC):
+    """One way of writing down what is dumped."""
+
+    #: Of `--for` and `--against`.
+    name: str = ""
+    #: How the name of a file must end, where the framework takes no other.
+    suffix: str = ""
+    #: Whether a file holds other subjects beside the dump, which are kept when the dump is written into it.
+    shared: bool = False
+    #: Whether it can say which ranks dump, and how much.
+    selects_ranks: bool = False
+    #: Names of where the framework may run, among which `--on` chooses.
+    runtimes: Sequence[str] = ()
+
+    @abstractmethod
+    def recognise(self, value: Any, suffix: str) -> int:
+        """How surely this decoded content is of this language: 0, or one of POSSIBLE, LIKELY, CERTAIN.
+
+        value: None where the content is no JSON. suffix: of the file, empty for standard input.
+        """
+
+    @abstractmethod
+    def check(self, source: Union[Path, bytes], around: Surroundings) -> list[Problem]:
+        """Everything that would be refused, or accepted without being done; errors first."""
+
+    @abstractmethod
+    def build(self, request: DumpRequest, names: Optional[Iterable[str]] = None) -> Mapping[str, Any]:
+        """The content of a file that asks for what the request says. Raises ConfigError and NotSupported."""
+
+    def operators(self, graph: Path) -> list[Node]:
+        """The operators of a graph that was given beside the file. Raises ReadError."""
+        from ascend_dump.native.cann.graph import read_graph
+
+        return list(read_graph(graph))
+
+
+def languages() -> dict[str, ConfigLanguage]:
+    """All that are registered, by name; one that cannot be loaded is left out with a warning."""
+    import ascend_dump.native as native
+
+    found: dict[str, ConfigLanguage] = {}
+    for package in iter_modules(native.__path__, f"{native.__name__}."):
+        place = f"{package.name}.config"
+        if package.ispkg and find_spec(place) is not None and find_spec(f"{place}.language") is not None:
+            for language in import_module(f"{place}.language").LANGUAGES:
+                found[language.name] = language
+    for entry in _entry_points():
+        try:
+            language = entry.load()
+        except Exception as error:  # whatever the import of a foreign module raises
+            log.warning("the configuration language %s cannot be loaded: %s", entry.name, error)
+            continue
+        found.setdefault(language.name, language)
+    return found
+
+
+def recognise(known: Iterable[ConfigLanguage], value: Any, suffix: str = "") -> list[ConfigLanguage]:
+    """The languages that a content may be of, the likeliest first; only one where that is certain."""
+    sure = [(language.recognise(value, suffix), language) for language in known]
+    likely = sorted((one for one in sure if one[0]), key=lambda one: -one[0])
+    return [language for _, language in likely[: 1 if likely and likely[0][0] == CERTAIN else None]]
+
+
+def refuse_runtime(language: ConfigLanguage, on: Optional[str]) -> None:
+    """Raise ConfigError when `--on` is no runtime of this language."""
+    if on is None or on in language.runtimes:
+        return
+    if language.runtimes:
+        raise ConfigError(
+            f"{on!r} is no runtime of {language.name}", hint=f"give one of {', '.join(language.runtimes)}"
+        )
+    raise ConfigError(f"--on {on} says nothing about {language.name}, which runs in one way", hint="leave --on out")
+
+
+def _entry_points() -> Sequence[Any]:
+    import sys
+    from importlib.metadata import entry_points
+
+    if sys.version_info >= (3, 10):
+        return tuple(entry_points(group=GROUP))
+    return tuple(entry_points().get(GROUP, ()))

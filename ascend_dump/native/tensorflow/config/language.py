@@ -1,0 +1,41 @@
+"""TensorFlow's language: the keys of NpuOptimizer's parameter_map as one JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from ascend_dump.native.languages import CERTAIN, POSSIBLE, ConfigLanguage, Surroundings
+from ascend_dump.native.tensorflow.config.build import parameters
+from ascend_dump.native.tensorflow.config.check import check_parameters
+
+if TYPE_CHECKING:
+    from ascend_dump._problem import Problem
+    from ascend_dump._request import DumpRequest
+
+__all__ = ["LANGUAGES", "TensorFlowLanguage"]
+
+#: What only TensorFlow's bridge knows; torchair has the other keys too.
+_OWN_KEYS = ("enable_dump_debug", "dump_debug_mode", "use_off_line", "enable_exception_dump")
+
+
+class TensorFlowLanguage(ConfigLanguage):
+    name = "tensorflow"
+
+    def recognise(self, value: Any, suffix: str) -> int:
+        if not isinstance(value, dict):
+            return 0
+        if any(key in value for key in _OWN_KEYS):
+            return CERTAIN
+        return POSSIBLE if "enable_dump" in value else 0
+
+    def check(self, source: Union[Path, bytes], around: Surroundings) -> list[Problem]:
+        return check_parameters(source, all=True, situation=around.situation)
+
+    def build(self, request: DumpRequest, names: Optional[Iterable[str]] = None) -> Mapping[str, Any]:
+        """Beside the dump, `use_off_line`: nothing is dumped without it, and it tells this file from torchair's."""
+        return {"use_off_line": True, **parameters(request, names=names)}
+
+
+LANGUAGES = (TensorFlowLanguage(),)
