@@ -16,7 +16,7 @@ from ascend_dump.native.cann.config import Situation, check_ge_options
 from ascend_dump.native.cann.config.of_request import problems_of_config
 from ascend_dump.native.torchair.config.check import of_working_directory
 from ascend_dump_torchair import _engine
-from ascend_dump_torchair._config import has, is_config, is_foreign, read, torchair
+from ascend_dump_torchair._config import find_detours, has, is_config, is_foreign, read, torchair
 from ascend_dump_torchair._settings import OF_MODULES, OF_ROADS, Settings, build_settings
 from ascend_dump_torchair._target import find_compiled, find_scopes, is_compilable, uses_cache
 
@@ -134,6 +134,10 @@ def _of_config(config: Any, settings: Settings) -> Iterator[Problem]:
     if enabled and settings.road in ("json", "eager"):
         message = "the config's own enable_dump is put aside, as it and a dump JSON exclude each other"
         yield Problem("AD242", "warning", message, "leave it off", "target")
+    for option in find_detours(config):
+        if settings.road != "eager" or option == "debug.fx_summary.type":
+            message = f"config.{option} is on, with which torchair runs every graph eagerly: none reaches the device"
+            yield Problem("AD371", "silent", message, "switch it off while dumping", "target")
 
 
 def _plan(request: DumpRequest, config: Any) -> Settings:

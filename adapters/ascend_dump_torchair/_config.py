@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional
 
 from ascend_dump._errors import ConfigError, NotSupported
 
-__all__ = ["Filled", "engine_modules", "has", "is_config", "is_foreign", "mode_of", "read", "torchair"]
+__all__ = ["Filled", "engine_modules", "find_detours", "has", "is_config", "is_foreign", "mode_of", "read", "torchair"]
 
 _ABSENT = object()
 
@@ -49,6 +49,18 @@ def mode_of(config: Any) -> str:
     return str(read(config, "mode") or "max-autotune")
 
 
+def find_detours(config: Any) -> list[str]:
+    """The options that let every graph run eagerly, so that GE gets none and dumps nothing."""
+    summary = read(config, "debug.fx_summary.type") is not None and read(config, "debug.fx_summary.skip_compile") == "1"
+    of_ge = mode_of(config) == "max-autotune"
+    found = {
+        "debug.run_eagerly": of_ge and read(config, "debug.run_eagerly") == "1",
+        "debug.data_dump.type": read(config, "debug.data_dump.type") is not None,
+        "debug.fx_summary.type": of_ge and summary,
+    }
+    return [option for option, on in found.items() if on]
+
+
 def _find(config: Any, option: str) -> Any:
     here = config
     for name in option.split("."):
@@ -61,6 +73,10 @@ class Filled:
 
     def __init__(self, config: Any) -> None:
         self.config = config
+        #: The options that were set here, and their values.
+        self.options: dict[str, Any] = {}
+        #: How each reads: text, and paths without links.
+        self._set_to: dict[str, Any] = {}
         self._undo: list[Callable[[], None]] = []
 
     def set(self, options: Mapping[str, Any]) -> None:
@@ -83,13 +99,21 @@ class Filled:
                 f"this torchair has no option config.{option}", hint="it came with a later torch_npu; see its release"
             )
         self._undo.append(_remember(section, name))
+        self.options[option] = value
         try:
             setattr(section, name, value)
         except (ValueError, TypeError, FileNotFoundError) as error:
             raise _refusal(option, value, error) from error
+        self._set_to[option] = read(self.config, option)
+
+    def replaced(self) -> dict[str, Any]:
+        """The options that somebody has set to something else since, and how they read now."""
+        now = {option: read(self.config, option) for option in self._set_to}
+        return {option: value for option, value in now.items() if value != self._set_to[option]}
 
     def restore(self) -> None:
         """Put every option back; a second call does nothing."""
+        self.options, self._set_to = {}, {}
         while self._undo:
             self._undo.pop()()
 

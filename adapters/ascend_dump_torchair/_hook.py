@@ -1,21 +1,31 @@
-"""Every config that is given to `torchair.get_npu_backend`, for captures without a target."""
+"""What the program gives to torchair inside a block: configs for its backends, and options of `torch.compile`."""
 
 from __future__ import annotations
 
 import functools
 import logging
 import sys
+from collections.abc import Mapping
 from typing import Any, Callable
 
 from ascend_dump._errors import AscendDumpError
 from ascend_dump_torchair._config import torchair
 
-__all__ = ["Hook"]
+__all__ = ["Hook", "OptionsOfCompile"]
 
 log = logging.getLogger("ascend_dump")
 
 _NAME = "get_npu_backend"
 _PLACES = ("torchair", "torchair.npu_fx_compiler", "torch_npu.dynamo.torchair")
+#: How torchair takes `torch.compile(options=…)` onto the config of a backend, when a graph is compiled.
+_APPLY = "_process_kwargs_options"
+_COMPILER = "torchair.npu_fx_compiler"
+#: What of them sets the dump, and the option of a CompilerConfig that it replaces.
+_OF_DUMP: Mapping[str, str] = {
+    "dump_tensor_data": "dump_config.enable_dump",
+    "data_dump_dir": "dump_config.dump_path",
+    "data_dump_stage": "dump_config.data_dump_stage",
+}
 
 
 class Hook:
@@ -56,3 +66,40 @@ class Hook:
         """Put the functions back; a second call does nothing."""
         while self._undo:
             self._undo.pop()()
+
+
+class OptionsOfCompile:
+    """Keeps `torch.compile(options=…)` from replacing what the capture has set on a config, until `remove`.
+
+    `held(config)` gives the options that the capture has set there; `told(name, value)` is called for what is left out.
+    """
+
+    def __init__(self, held: Callable[[Any], Mapping[str, Any]], told: Callable[[str, Any], object]) -> None:
+        self._undo: Callable[[], None] = lambda: None
+        module = sys.modules.get(_COMPILER)
+        original = getattr(module, _APPLY, None)
+        if original is None:
+            return
+
+        @functools.wraps(original)
+        def apply(config: Any, given: dict[str, Any]) -> Any:
+            options = dict(given.get("options") or {})
+            kept = held(config)
+            for name in [name for name in options if _OF_DUMP.get(name) in kept]:
+                value = options.pop(name)
+                if value != kept[_OF_DUMP[name]]:
+                    told(name, value)
+            return original(config, {**given, "options": options} if "options" in given else given)
+
+        setattr(module, _APPLY, apply)
+
+        def put_back() -> None:
+            if getattr(module, _APPLY, None) is apply:
+                setattr(module, _APPLY, original)
+
+        self._undo = put_back
+
+    def remove(self) -> None:
+        """Put torchair's function back; a second call does nothing."""
+        self._undo()
+        self._undo = lambda: None

@@ -21,8 +21,8 @@ from ascend_dump.native.cann.config import check_acl_config
 from ascend_dump.native.cann.config.of_request import save_config
 from ascend_dump_torchair import _engine
 from ascend_dump_torchair._check import config_of
-from ascend_dump_torchair._config import Filled, is_config, torchair
-from ascend_dump_torchair._hook import Hook
+from ascend_dump_torchair._config import Filled, find_detours, is_config, torchair
+from ascend_dump_torchair._hook import Hook, OptionsOfCompile
 from ascend_dump_torchair._settings import Settings, build_settings
 from ascend_dump_torchair._target import InPlace, calls_of, find_scopes, steering_exceptions
 
@@ -62,6 +62,9 @@ class TorchairSession(Session):
             if refused is not None:
                 raise refused
         self._filled: list[Filled] = []
+        self._told_of_options: set[str] = set()
+        self._replaced: dict[str, Any] = {}
+        self._detours: list[str] = []
         self._layers: list[str] = []
         # The check has told of those in a module.
         self._told_of_scopes = bool(target is not None and not is_config(target) and list(find_scopes(target)))
@@ -69,6 +72,7 @@ class TorchairSession(Session):
         self._undo: list[Callable[[], None]] = []
         try:
             self.add(config_of(request, target))
+            self._undo.append(OptionsOfCompile(self._held, self._left_out).remove)
             if target is None:
                 self._undo.append(Hook(self.add).remove)
             elif not is_config(target):
@@ -89,6 +93,23 @@ class TorchairSession(Session):
         self._filled.append(filled)
         self._layers.append(str(settings.options.get("dump_config.dump_layer", "")))
         self._roads.add(settings.road)
+
+    def _held(self, config: Any) -> dict[str, Any]:
+        """What this capture has set on a config; a graph may be compiled long after the block, too."""
+        return {
+            option: value for each in self._filled if each.config is config for option, value in each.options.items()
+        }
+
+    def _left_out(self, name: str, value: Any) -> None:
+        if name not in self._told_of_options:
+            self._told_of_options.add(name)
+            log.warning(
+                "torch.compile(options={%r: %r}) would replace what the capture has set on this config, and is left "
+                "out while it lasts: the dump is in %s [AD370]",
+                name,
+                value,
+                self.root,
+            )
 
     def _claim(self, road: str) -> None:
         """Hold acl's dump interface where torchair will take it. Raises CaptureError while another capture does."""
@@ -149,6 +170,9 @@ class TorchairSession(Session):
             return
         ours = self._dumps_for_us()
         self._built = ours or self._compiled
+        for filled in self._filled:
+            self._replaced.update(filled.replaced())
+            self._detours += find_detours(filled.config)
         self._restore()
         if ours:
             self._look_at_generated()
@@ -156,10 +180,23 @@ class TorchairSession(Session):
         elif self._compiled or self._roads & {"eager", "aclgraph"}:
             _engine.forget_graphs()
         self._remove_generated()
+        self.failure = self.failure or self._why_elsewhere()
         if self.failure is None and self._only_graphs():
             listed = "".join(f"\n  - {reason}" for reason in self.reasons() or [])
             hint = "see cap.problems, and `ascend-dump doctor`"
             self.failure = CaptureError(f"the capture wrote graphs but no operator{listed}", hint=hint, code="AD303")
+
+    def _why_elsewhere(self) -> Optional[CaptureError]:
+        """The error for options of the capture that the program has set to something else in the block."""
+        if not self._replaced:
+            return None
+        listed = ", ".join(f"config.{option} = {value!r}" for option, value in self._replaced.items())
+        return CaptureError(
+            f"the program changed in the block what the capture had set: {listed}; what holds when the first graph is "
+            "built counts, so the dump is not, or not all, in the capture's directory",
+            hint="leave the options of the dump to the capture, or set them before it and capture nothing",
+            code="AD370",
+        )
 
     def _restore(self) -> None:
         while self._undo:
@@ -222,6 +259,9 @@ class TorchairSession(Session):
         if request.scene in ("overflow", "exception") or os.getpid() != self._pid:
             return None
         found = list(self._errors)
+        if self._detours and not self._roads & {"eager"}:
+            listed = ", ".join(f"config.{option}" for option in dict.fromkeys(self._detours))
+            found.append(f"{listed} let every graph run eagerly, so that none reached the device")
         if not self._built and not self._roads & {"eager", "aclgraph"}:
             found.append(
                 "no graph was built from the captured config in the block: the model was not called, or its graph was "

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascend_dump.fakes.torchair._compile import apply_options
+from ascend_dump.fakes.torchair._compile import process_kwargs_options
 from ascend_dump.fakes.torchair._config import CompilerConfig
 from ascend_dump.fakes.torchair._options import matches_steps
 
@@ -131,9 +131,10 @@ def test_a_path_of_the_debug_section_is_made_absolute_and_not_looked_at(config: 
 
 
 def test_options_of_torch_compile_land_in_the_callers_config(config: CompilerConfig, tmp_path: Path) -> None:
-    apply_options(config, {"dump_tensor_data": True, "data_dump_dir": str(tmp_path), "inplace_pass": False})
+    options = {"dump_tensor_data": True, "data_dump_dir": str(tmp_path), "inplace_pass": False}
+    process_kwargs_options(config, {"options": options})
     assert config.dump_config.enable_dump.value == "1"
     assert config.dump_config.dump_path.value == str(tmp_path)
     assert config.debug.aclgraph.disable_reinplace_inplaceable_ops_pass.value == "1"
     with pytest.raises(ValueError, match=r"Invalid option 'nope', allowed options: \['_vllm"):
-        apply_options(config, {"nope": 1})
+        process_kwargs_options(config, {"options": {"nope": 1}})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ascend_dump.fakes.torchair._config import CompilerConfig
 
-__all__ = ["apply_options", "check_support"]
+__all__ = ["check_support", "process_kwargs_options"]
 
 #: What `torch.compile(options=…)` may say, and the option it sets. A minus sign: the opposite.
 _COMPILE_OPTIONS = {
@@ -41,9 +41,12 @@ _COMPILE_OPTIONS = {
 }
 
 
-def apply_options(config: CompilerConfig, options: dict[str, Any]) -> None:
-    """Set what `torch.compile(options=…)` says on the caller's own config. Raises ValueError for an unknown one."""
-    for name, value in options.items():
+def process_kwargs_options(config: CompilerConfig, given: dict[str, Any]) -> None:
+    """Set what `torch.compile(options=…)` says on the caller's own config. Raises ValueError for an unknown one.
+
+    given: what PyTorch hands to a backend by name, the options among it.
+    """
+    for name, value in given.get("options", {}).items():
         if name not in _COMPILE_OPTIONS:
             raise ValueError(f"Invalid option '{name}', allowed options: {sorted(_COMPILE_OPTIONS)}")
         setattr(type(config.npugraphex_config), name, value)

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Optional
 
+from ascend_dump.fakes.torchair._compile import process_kwargs_options
 from ascend_dump.fakes.torchair._native_session import Session
 from ascend_dump.fakes.torchair._options import with_tail
 
@@ -42,6 +43,7 @@ class Engine:
     backend     `torchair.core._backend`: _GLOBAL_COMPILE_OPTION, the options of the first graph
     converter   `torchair._ge_concrete_graph.fx2ge_converter`: g_cached_dump_root, the dump JSON of all graphs
     native      `torchair.core._torchair`: the boundary to the device
+    compiler    `torchair.npu_fx_compiler`: what applies the options of `torch.compile`
     """
 
     def __init__(self, npu: Npu) -> None:
@@ -50,9 +52,11 @@ class Engine:
         self.backend = ModuleType("torchair.core._backend")
         self.converter = ModuleType("torchair._ge_concrete_graph.fx2ge_converter")
         self.native = ModuleType("torchair.core._torchair")
+        self.compiler = ModuleType("torchair.npu_fx_compiler")
         self.backend._GLOBAL_COMPILE_OPTION = None  # type: ignore[attr-defined]  # a module made here
         self.converter.g_cached_dump_root = None  # type: ignore[attr-defined]  # as above
         for module, functions in (
+            (self.compiler, {"_process_kwargs_options": process_kwargs_options}),
             (self.backend, {"finalize_graph_engine": self.finalize, "initialize_graph_engine": self.initialize}),
             (self.converter, {"_set_dump_options_json": self.write_dump_json}),
             (

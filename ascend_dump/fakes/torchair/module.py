@@ -31,7 +31,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from ascend_dump.fakes.torchair._compile import apply_options, check_support
+from ascend_dump.fakes.torchair._compile import check_support
 from ascend_dump.fakes.torchair._config import CompilerConfig
 from ascend_dump.fakes.torchair._engine import Engine
 from ascend_dump.fakes.torchair._scope import make_scope, register
@@ -51,14 +51,13 @@ def modules(npu: Npu) -> Mapping[str, ModuleType]:
     backend = functools.partial(get_npu_backend, engine)
     packages = [ModuleType(f"torchair.{name}") for name in ("configs", "core", "_ge_concrete_graph")]
     configs = ModuleType("torchair.configs.compiler_config")
-    compiler = ModuleType("torchair.npu_fx_compiler")
     for package in (top, *packages):
         package.__path__ = []
     for module in (top, configs):
         module.CompilerConfig = CompilerConfig  # type: ignore[attr-defined]  # a module made here
-    for module in (top, compiler):
+    for module in (top, engine.compiler):
         module.get_npu_backend = backend  # type: ignore[attr-defined]  # as above
-    made = [top, *packages, configs, compiler, engine.backend, engine.native, engine.converter, make_scope()]
+    made = [top, *packages, configs, engine.compiler, engine.backend, engine.native, engine.converter, make_scope()]
     return {module.__name__: module for module in made}
 
 
@@ -92,8 +91,7 @@ def _compile(
 ) -> Any:
     from torch._dynamo.backends.common import aot_autograd
 
-    if "options" in given:
-        apply_options(compiler_config, given["options"])
+    engine.compiler._process_kwargs_options(compiler_config, given)
     compiler = functools.partial(_compile_graph, engine, compiler_config)
     return aot_autograd(fw_compiler=compiler, decompositions=dict(decompositions) or None)(module, example_inputs)
 
@@ -106,7 +104,9 @@ def _compile_graph(engine: Engine, config: CompilerConfig, module: Any, example_
     from ascend_dump.fakes.torchair._graph import ConcreteGraph, GraphRunner
 
     made: GraphRunner
-    if config.debug.data_dump.enabled:
+    if config.debug.fx_summary.enabled and config.debug.fx_summary.skip_compile and config.mode.value not in _ACLGRAPH:
+        made = GraphRunner(module)
+    elif config.debug.data_dump.enabled:
         made = NpyDumper(engine, config, module)
     elif config.mode.value in _ACLGRAPH:
         engine.next_graph()
@@ -115,4 +115,6 @@ def _compile_graph(engine: Engine, config: CompilerConfig, module: Any, example_
         made = TensorSaver(engine, asked["aclgraph.dumpPath"], module) if dumps else GraphRunner(module)
     else:
         made = ConcreteGraph(engine, config, module)
+        if config.debug.run_eagerly:
+            made = GraphRunner(module)
     return make_boxed_func(made)
