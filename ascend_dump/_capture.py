@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
 from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, ConfigError, NotSupported
 from ascend_dump._log import give_messages_a_name
+from ascend_dump._mark import Mark
 from ascend_dump._paths import holds_files, make_private_directory
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank, is_selected
@@ -125,6 +126,7 @@ class Capture:
         self._session: Optional[Session] = None
         self._path: Optional[Path] = None
         self._state = _State.IDLE
+        self._mark: Optional[Mark] = None
         self._step = 0
         self._each_call: Optional[bool] = None
         self._turns = Turns()
@@ -177,6 +179,8 @@ class Capture:
         try:
             session.stop()
         except AscendDumpError as error:
+            if self._mark is not None:
+                self._mark.end(error)
             self._complain(error)
             return
         except Exception as error:
@@ -189,12 +193,15 @@ class Capture:
             log.debug("stopping failed", exc_info=True)
             self._complain(found)
             return
-        if session.failure is not None:
-            self._complain(session.failure)
-        elif not holds_files(self.path):
+        failure = session.failure
+        if failure is None and not holds_files(self.path):
             reasons = session.reasons()
             if reasons is not None:
-                self._complain(_nothing_written(reasons or ["no selected operator ran in the block"]))
+                failure = _nothing_written(reasons or ["no selected operator ran in the block"])
+        if self._mark is not None:
+            self._mark.end(failure)
+        if failure is not None:
+            self._complain(failure)
 
     def step(self) -> None:
         """Begin the next step, where neither a model nor a decorated function tells steps apart.
@@ -297,6 +304,7 @@ class Capture:
         if is_selected(rank, self.request.ranks):
             session = adapter.start(self.request, self._target)
             self._path = session.root
+            self._mark = Mark(self._path, adapter.name, self.request.scene)
             _running.add(self)
         else:
             self._path = self.request.path / rank.level

@@ -10,6 +10,7 @@ from pathlib import Path
 from ascend_dump._errors import WriteError
 
 __all__ = [
+    "MANIFEST",
     "PRIVATE_DIRECTORY",
     "PRIVATE_FILE",
     "add_private_directory",
@@ -21,6 +22,8 @@ __all__ = [
 
 PRIVATE_DIRECTORY = 0o700
 PRIVATE_FILE = 0o600
+#: In the directory of a run: what was asked for, and whether the run came to its end.
+MANIFEST = "manifest.json"
 
 
 def make_private_directory(path: Path) -> None:
@@ -96,4 +99,4 @@ def open_private(path: Path, flags: int) -> int:
 
 def holds_files(root: Path) -> bool:
     """Whether a dump was written: any file but the manifest."""
-    return any(name != "manifest.json" for _, _, names in os.walk(root) for name in names)
+    return any(name != MANIFEST for _, _, names in os.walk(root) for name in names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Callable, NamedTuple, Optional
 
@@ -11,44 +11,62 @@ from ascend_dump._errors import NotSupported, ReadError
 from ascend_dump.reading import Record
 from ascend_dump.statistics._statistics import Statistics
 
-__all__ = ["Finding", "find_nonfinite", "first_nonfinite"]
+__all__ = ["Finding", "classify", "find_nonfinite", "first_nonfinite", "has_nan", "is_no_value", "is_nonfinite"]
 
+Measure = Callable[[Record], Optional[Statistics]]
 
-_Measure = Callable[[Record], Optional[Statistics]]
+#: Operators that write values of the program's choice: an Inf of theirs is a mask or a start value.
+_FILLING = frozenset(
+    (
+        *("maskedfill", "maskedfills", "maskedfillscalar", "where", "select", "selectv2", "indexfill"),
+        *("full", "fulllike", "newfull", "fill", "fills", "fillv2", "constantpadnd", "triu", "tril"),
+        *("scalartensor", "tensor", "liftfresh", "liftfreshcopy", "const", "constant"),
+    )
+)
+#: Reasons of the host recorder for which a tensor has no values that could be wrong, or has them in another record.
+_NO_VALUES = (
+    "uninitialised memory",
+    "a collective writes it still",
+    "memory that is freed, or packed",
+    "meta tensor",
+    "zero tensor without memory",
+)
 
 
 class Finding(NamedTuple):
-    """One operator with NaN or Inf in an output.
+    """One operator with NaN or Inf in an output, or in an input where it has no output.
 
-    origin   its inputs are recorded and all of them are finite: it made the value itself
+    kind     "origin": it turned finite inputs into NaN or Inf
+             "nan-made": it made NaN of inputs without NaN, such as softmax of -Inf, 0*Inf or Inf-Inf
+             "mask": it filled in Inf as the program says, as masks of attention are made
+             "carried": an input held it before
+             "unknown": not all of its inputs are recorded with their values
     record   the first output that is not finite, statistics its statistics
     inputs   the operator's input records, input_statistics theirs; None for one without values
     """
 
-    origin: bool
+    kind: str
     record: Record
     statistics: Statistics
     inputs: list[Record]
     input_statistics: list[Optional[Statistics]]
 
+    @property
+    def origin(self) -> bool:
+        """Whether its inputs are recorded and all of them are finite: it made the value itself."""
+        return self.kind == "origin"
 
-def find_nonfinite(records: Iterable[Record], measure: Optional[_Measure] = None) -> Iterator[Finding]:
+
+def find_nonfinite(records: Iterable[Record], measure: Optional[Measure] = None) -> Iterator[Finding]:
     """Yield the operators of a dump with a non-finite output, in the order they ran.
 
     measure: gives the statistics of a record, None for one to pass over; by default that is one that holds neither
              values nor statistics, or cannot be read.
     """
-    measure = measure or _measure
-    for _, group in groupby(records, key=_operator):
-        members = list(group)
-        for record in members:
-            found = measure(record) if record.io == "output" else None
-            if found is not None and is_nonfinite(found):
-                inputs = [one for one in members if one.io == "input"]
-                measured = [measure(one) for one in inputs]
-                origin = bool(inputs) and not any(one is not None and is_nonfinite(one) for one in measured)
-                yield Finding(origin, record, found, inputs, measured)
-                break
+    for _, group in groupby(records, key=lambda record: record.execution):
+        found = classify(list(group), measure or _measure)
+        if found is not None:
+            yield found
 
 
 def first_nonfinite(records: Iterable[Record]) -> Optional[Finding]:
@@ -64,6 +82,57 @@ def first_nonfinite(records: Iterable[Record]) -> Optional[Finding]:
     return first
 
 
+def classify(members: Sequence[Record], measure: Measure) -> Optional[Finding]:
+    """What one run of an operator did, from all its records; None where nothing in it is known to be NaN or Inf."""
+    inputs = [record for record in members if record.io == "input"]
+    outputs = [(record, measure(record)) for record in members if record.io == "output"]
+    wrong = [(record, found) for record, found in outputs if found is not None and is_nonfinite(found)]
+    if outputs and not wrong:
+        return None
+    inputs = [record for record in inputs if not is_no_value(record)]
+    measured = [measure(record) for record in inputs]
+    if not outputs:
+        wrong = [(one, found) for one, found in zip(inputs, measured) if found is not None and is_nonfinite(found)]
+        if not wrong:
+            return None
+    # NaN tells more than Inf.
+    record, found = next((pair for pair in wrong if has_nan(pair[1])), wrong[0])
+    kind = _kind(members[0], [found for _, found in wrong], inputs, measured) if outputs else "carried"
+    if kind in ("origin", "mask"):
+        record, found = wrong[0]
+    return Finding(kind, record, found, inputs, measured)
+
+
+def _kind(operator: Record, wrong: list[Statistics], inputs: list[Record], measured: list[Optional[Statistics]]) -> str:
+    makes_nan = any(map(has_nan, wrong))
+    known = [found for found in measured if found is not None]
+    if any(is_nonfinite(found) for found in known):
+        if not makes_nan or any(map(has_nan, known)):
+            return "carried"
+        return "nan-made" if len(known) == len(measured) else "unknown"
+    if not makes_nan and (_type_of(operator) in _FILLING or all(map(_is_additive_mask, wrong))):
+        return "mask"
+    return "origin" if known and len(known) == len(measured) else "unknown"
+
+
+def _type_of(record: Record) -> str:
+    """The operator without namespace, overload and spelling: `aten::masked_fill_.Scalar` is `maskedfill`."""
+    name = (record.op_type or record.op_name).rpartition("::")[2].removeprefix("aten.")
+    return name.partition(".")[0].replace("_", "").lower()
+
+
+def _is_additive_mask(found: Statistics) -> bool:
+    """Whether the tensor holds nothing but 0 and -Inf, and both."""
+    if found.nan or found.posinf or not found.neginf or not found.zero:
+        return False
+    return found.neginf + found.zero == found.count
+
+
+def is_no_value(record: Record) -> bool:
+    """Whether the record stands for no value of the program: no tensor, or memory that nobody has written yet."""
+    return bool(record.attrs.get("no_tensor")) or record.attrs.get("skipped") in _NO_VALUES
+
+
 def is_nonfinite(statistics: Statistics) -> bool:
     """Whether these are of a tensor with NaN or Inf in it, as far as they tell."""
     counts = (statistics.nan, statistics.posinf, statistics.neginf)
@@ -74,9 +143,12 @@ def is_nonfinite(statistics: Statistics) -> bool:
     return any(value is not None and not math.isfinite(value) for value in computed)
 
 
-def _operator(record: Record) -> tuple[object, ...]:
-    place = (record.run, record.rank, record.device, record.model, record.model_id, record.step)
-    return (*place, record.op_name, record.attrs.get("seq"), record.task_id, record.stream_id, record.timestamp)
+def has_nan(statistics: Statistics) -> bool:
+    """Whether these are of a tensor with NaN in it, as far as they tell."""
+    if statistics.nan is not None:
+        return statistics.nan > 0
+    computed = (statistics.max, statistics.min, statistics.mean, statistics.l2norm)
+    return any(value is not None and math.isnan(value) for value in computed)
 
 
 def _measure(record: Record) -> Optional[Statistics]:

@@ -23,7 +23,7 @@ from ascend_dump.cli._reading import (
 )
 
 if TYPE_CHECKING:
-    from ascend_dump.reading import Dump, Record
+    from ascend_dump.reading import Dump, Record, Run
     from ascend_dump.report.tables import Column
 
 _LONG = ("device", "format", "phase", "module", "source", "model_id", "stream_id", "task_id", "timestamp", "path")
@@ -49,12 +49,12 @@ def ls(path: str, as_json: bool, records: bool, long: bool, **selectors: Optiona
         listed = (record_fields(record) for record in found)
 
         fields = {"path": path, "records": listed, "totals": totals.fields}
-        write_document(sys.stdout, "ls", {**fields, "unended": (one._asdict() for one in dump.incomplete_runs())})
+        write_document(sys.stdout, "ls", {**fields, "unended": (one._asdict() for one in _unended(dump))})
     else:
         _write_text(dump, found, per_record=records or long, long=long)
         from ascend_dump.report.tables import escape
 
-        incomplete = dump.incomplete_runs()
+        incomplete = _unended(dump)
         if totals.records:
             print(f"\n{totals}{' · incomplete' if incomplete else ''}")
         for run in incomplete:
@@ -62,6 +62,10 @@ def ls(path: str, as_json: bool, records: bool, long: bool, **selectors: Optiona
     if not totals.records:
         tell_nothing_matched(path, selectors)
     return unreadable.finish()
+
+
+def _unended(dump: Dump) -> list[Run]:
+    return [run for run in dump.runs() if run.state != "complete"]
 
 
 def _write_text(dump: Dump, found: Iterator[Record], *, per_record: bool, long: bool) -> None:

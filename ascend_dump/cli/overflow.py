@@ -7,21 +7,20 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timezone
-from itertools import groupby
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import click
 
-from ascend_dump._errors import CorruptDump, ReadError
+from ascend_dump._errors import ReadError
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import Unreadable, json_option, open_selected, progress, record_fields, shape_text
 
 if TYPE_CHECKING:
-    from ascend_dump.reading import Dump, Record
+    from ascend_dump.analysis.overflow import Overflow, OverflowReport
+    from ascend_dump.reading import Record
     from ascend_dump.statistics._statistics import Statistics
 
-_RECORDS = "re:(?i)^opdebug$"
 _SELECTORS = ("step", "rank", "device", "model", "run")
 
 
@@ -29,18 +28,6 @@ class _Tensor(NamedTuple):
     record: Record
     found: Optional[Statistics]
     error: Optional[ReadError]
-
-
-class _Overflow(NamedTuple):
-    """One unit of the device that reported, or one operator of the host that made the first NaN or Inf."""
-
-    record: Record
-    unit: str
-    status: list[int]
-    words: list[str]
-    ids: dict[str, Any]
-    operator: Optional[dict[str, Any]]
-    tensors: list[Record]
 
 
 @click.command(short_help="List operators that overflowed, the first one first.")
@@ -56,101 +43,72 @@ def overflow(path: str, limit: Optional[int], as_json: bool, **selectors: Option
     """List the overflows in the dump at PATH (default: dumps) in the order they happened.
 
     Each is shown with what the status bits mean, its operator, and the shape, dtype, max, min and mean of the
-    operator's tensors. In a dump of the host these are the operators that made NaN or Inf of finite inputs.
-    Times are the clocks of the devices: those of several machines may differ.
+    operator's tensors. Where no device reported overflow, in dumps of the host and of any scene, the recorded values
+    decide. An Inf that the program fills in itself, such as the mask of attention, is no overflow. Times are the clocks
+    of the devices: those of several machines may differ.
 
-    Exit code 1 when there are overflows, 0 when there are none.
+    \b
+    The answer is always one of these ("answer" and "kind" in the JSON document), with its exit code:
+      origin     1  an operator made NaN or Inf of finite inputs, or the device reported it
+      nan-made   1  an operator made NaN of inputs without NaN: softmax of -Inf, 0*Inf, Inf-Inf
+      outside    1  it came from an input, a parameter or an operator that is not recorded; first seen here
+      none       0  everything was checked and nothing found
+      unchecked  3  nothing found, but not everything could be checked; "reasons" say why
     """
-    unreadable = Unreadable()
+    from ascend_dump.analysis.overflow import find_overflows
+
     dump = open_selected(path, selectors)
-    found = sorted(_find(dump, unreadable), key=lambda one: one.record.timestamp or 0)
-    shown = found[:limit]
+    report = find_overflows(dump, watch=lambda records: progress(records, "records"))
+    unreadable = Unreadable()
+    for error in report.errors:
+        unreadable.add(error)
+    shown = report.overflows[:limit]
     if as_json:
         from ascend_dump.report.documents import write_document
 
         listed = (_fields(one, unreadable) for one in shown)
-        write_document(sys.stdout, "overflow", {"path": path, "overflows": listed, "total": len(found)})
+        counts = {"total": len(report.overflows), "operators": report.operators, "followed": report.followed}
+        fields = {"answer": report.answer, "overflows": listed, **counts, "masks": report.masks}
+        write_document(
+            sys.stdout, "overflow", {"path": path, **fields, "reasons": report.reasons, "notes": report.notes}
+        )
     else:
         for number, one in enumerate(shown, 1):
             _write_text(number, one, unreadable)
-        if len(shown) < len(found):
-            print(f"and {len(found) - len(shown)} more")
-    if not found and True in dump.known_values("scene_is_beside"):
-        print(
-            f"no overflow is recorded in {path}, but MindSpore records none with jit_level O0 and O1: if this was "
-            "dumped with op_debug_mode 3, every operator in it overflowed; `ascend-dump stats --nonfinite` finds NaN "
-            "and Inf",
-            file=sys.stderr,
-        )
-    elif not found:
-        print(f"no overflow is recorded in {path}; that is done with scene='overflow'", file=sys.stderr)
-        print(f"`ascend-dump stats {shlex.quote(path)} --origin` looks for NaN and Inf in any dump", file=sys.stderr)
-    code = unreadable.finish()
-    return Exit.DIFFERENT if found else code
+        _write_end(report, len(shown))
+    _tell(report, path)
+    unreadable.finish()
+    if report.overflows:
+        return Exit.DIFFERENT
+    return Exit.OK if report.answer == "none" else Exit.UNREADABLE
 
 
-def _find(dump: Dump, unreadable: Unreadable) -> Iterator[_Overflow]:
-    # Files whose names tell nothing, as those of the host, have to be looked into.
-    look = None in dump.known_values("op_type") or True in dump.known_values("scene_is_beside")
-    some = dump if look else dump.select(op_type=_RECORDS)
-    for _, group in groupby(unreadable.watch(progress(some, "records")), _execution):
-        records = list(group)
-        if records[0].attrs.get("scene") == "overflow":
-            if records[0].op_type != "Opdebug":
-                yield _of_mindspore(records)
-            else:
-                yield from _of_device(records[0], unreadable)
-        elif any(record.attrs.get("origin") for record in records):
-            yield _of_host(records)
+def _write_end(report: OverflowReport, shown: int) -> None:
+    from ascend_dump.report.tables import counted, escape
+
+    if shown < len(report.overflows):
+        print(f"and {len(report.overflows) - shown} more")
+    elif report.answer == "none":
+        masks = f"; {counted(report.masks, 'operator')} filled in Inf as a mask" if report.masks else ""
+        print(f"no overflow: {counted(report.operators, 'operator')} checked{masks}")
+    elif report.answer == "unchecked":
+        print("not checked, so nothing is known:")
+        for reason in report.reasons:
+            print(f"   - {escape(reason)}")
 
 
-def _execution(record: Record) -> tuple[Any, ...]:
-    """What the records of one run of an operator have in common."""
-    seq = record.attrs.get("seq")
-    place = (record.run, record.rank, record.device, record.model, record.step)
-    if record.attrs.get("scene") == "overflow" and record.op_type != "Opdebug":
-        return (*place, record.model_id, record.op_type, record.op_name, record.attrs.get("occurrence", 0))
-    return (*place, record.path) if seq is None else (*place, seq)
+def _tell(report: OverflowReport, path: str) -> None:
+    """What the list does not show, on stderr."""
+    from ascend_dump.report.tables import counted, escape
 
-
-def _of_device(record: Record, unreadable: Unreadable) -> Iterator[_Overflow]:
-    if record.error is not None:
-        return
-    if "overflow" not in record.attrs:
-        reason = "; ".join(record.attrs.get("problems", ())) or "no overflow record in it"
-        unreadable.add(CorruptDump(reason, path=record.path))
-        return
-    if not any(any(unit["status"]) for unit in record.attrs["units"]):
-        print(f"{record.path}: every status is 0, nothing overflowed", file=sys.stderr)
-    for unit in record.attrs["units"]:
-        if any(unit["status"]):
-            ids = {name: unit[name] for name in ("model_id", "stream_id", "task_id", "context_id", "thread_id")}
-            tensors = _tensors_of(unit["operator"])
-            yield _Overflow(record, unit["name"], unit["status"], unit["words"], ids, unit["operator"], tensors)
-
-
-def _tensors_of(operator: Optional[dict[str, Any]]) -> list[Record]:
-    if operator is None:
-        return []
-    from ascend_dump.reading import open_dump
-
-    try:
-        return [record for path in operator.get("paths", [operator["path"]]) for record in open_dump(path)]
-    except ReadError:  # it was there when the directory was listed: someone else tidies up
-        return []
-
-
-def _of_mindspore(records: list[Record]) -> _Overflow:
-    """An operator in a tree of O0 or O1: it is there because it overflowed, and nothing says how."""
-    first = records[0]
-    operator = {"op_type": first.op_type, "op_name": first.op_name, "path": str(first.path)}
-    return _Overflow(first, "MindSpore", [], ["dumped because it overflowed"], {}, operator, records)
-
-
-def _of_host(records: list[Record]) -> _Overflow:
-    first = next(record for record in records if record.attrs.get("origin"))
-    operator = {"op_type": first.op_type, "op_name": first.op_name, "path": str(first.path)}
-    return _Overflow(first, "host", [], ["NaN or Inf of finite inputs"], {}, operator, records)
+    if report.followed:
+        print(f"{counted(report.followed, 'operator')} later only carried it on", file=sys.stderr)
+    for note in report.notes:
+        print(escape(note), file=sys.stderr)
+    if report.overflows and report.reasons:
+        print("not everything was checked:", *map(escape, report.reasons), sep="\n  ", file=sys.stderr)
+    if report.answer == "unchecked" and not report.operators:
+        print(f"`ascend-dump ls {escape(shlex.quote(path))}` lists what is there", file=sys.stderr)
 
 
 def _measured(records: Iterable[Record], unreadable: Unreadable) -> Iterator[_Tensor]:
@@ -160,7 +118,7 @@ def _measured(records: Iterable[Record], unreadable: Unreadable) -> Iterator[_Te
         yield _Tensor(record, *unreadable.statistics(record))
 
 
-def _fields(one: _Overflow, unreadable: Unreadable) -> dict[str, Any]:
+def _fields(one: Overflow, unreadable: Unreadable) -> dict[str, Any]:
     record = one.record
     place = ("timestamp", "step", "rank", "device", "model", "model_id", "run", "path")
     operator = None
@@ -172,10 +130,12 @@ def _fields(one: _Overflow, unreadable: Unreadable) -> dict[str, Any]:
         ]
         operator = {**one.operator, "op_name": name, "tensors": tensors}
     return {
+        "kind": one.kind,
+        "source": one.source,
         "unit": one.unit,
         "status": one.status,
         "words": one.words,
-        **one.ids,
+        **(one.ids or {}),
         "record": {name: getattr(record, name) for name in place},
         "operator": operator,
         "document": record.attrs.get("overflow"),
@@ -183,7 +143,7 @@ def _fields(one: _Overflow, unreadable: Unreadable) -> dict[str, Any]:
     }
 
 
-def _write_text(number: int, one: _Overflow, unreadable: Unreadable) -> None:
+def _write_text(number: int, one: Overflow, unreadable: Unreadable) -> None:
     from ascend_dump.report.tables import Column, escape, write_table
     from ascend_dump.report.tables import number as text_of
 
@@ -194,11 +154,11 @@ def _write_text(number: int, one: _Overflow, unreadable: Unreadable) -> None:
         name = escape(f"{one.operator['op_type']} {op_name}")
     print(f"{number}. {name}{'  (first)' if number == 1 else ''}")
     place = [f"{field} {getattr(record, field)}" for field in _SELECTORS if getattr(record, field) is not None]
-    ids = [f"{field[:-3]} {value}" for field, value in one.ids.items() if value is not None]
+    ids = [f"{field[:-3]} {value}" for field, value in (one.ids or {}).items() if value is not None]
     print(escape("   " + " · ".join([one.unit, *ids, *place, _time(record.timestamp)])))
     if one.status:
         print(f"   status {', '.join(f'{word} ({word:#x})' for word in one.status)}")
-    for word in (*one.words, *record.attrs.get("problems", ())):
+    for word in one.words:
         print(f"   - {escape(word)}")
     rows = []
     for tensor, found, error in _measured(one.tensors, unreadable):
@@ -218,6 +178,7 @@ def _time(stamp: Optional[int]) -> str:
     if stamp is None:
         return "time unknown"
     try:
-        return f"{datetime.fromtimestamp(stamp // 10**6, timezone.utc):%Y-%m-%d %H:%M:%S}.{stamp % 10**6:06d} UTC"
-    except (OverflowError, OSError, ValueError):
+        moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=stamp)
+        return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond:06d} UTC"
+    except (OverflowError, ValueError):
         return str(stamp)

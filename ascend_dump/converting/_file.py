@@ -15,6 +15,7 @@ from ascend_dump.converting._outputs import copy_as_npy, fit_name, write_bytes, 
 from ascend_dump.native.cann.dtypes import DataType, data_type
 from ascend_dump.native.cann.dump_file import Buffer, DumpFile, Entry, Space, Tensor, decode, payload, read_header
 from ascend_dump.native.cann.formats import Arranged, arrange, format_name
+from ascend_dump.native.cann.names import parse_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Failure", "Options", "Result", "convert_file", "find_dtype"]
 
-#: An overflow record is no tensor: it is written as JSON, as msaccucmp does.
-OVERFLOW = "Opdebug.Node_OpDebug."
 #: numpy types that hold every value of the ml_dtypes types, which `.npy` has no name for.
 _WIDER = {"int4": "int8", "int2": "int8", "uint2": "uint8"}
 
@@ -128,10 +127,16 @@ def convert_file(source: Path, out: Path, options: Options) -> Result:
 def _write(writer: _Writer, entry: Entry, descriptor: int) -> None:
     if not isinstance(entry, Tensor):
         _write_memory(writer, entry)
-    elif entry.io == "output" and writer.dump.path.name.startswith(OVERFLOW) and writer.options.type != "bin":
+    elif entry.io == "output" and _is_overflow(writer.dump.path) and writer.options.type != "bin":
         _write_overflow(writer, entry)
     else:
         _write_tensor(writer, entry, descriptor)
+
+
+def _is_overflow(path: Path) -> bool:
+    """Whether it is an overflow record: no tensor, so written as JSON. CANN's documents spell its name in two ways."""
+    name = parse_name(path.name)
+    return name is not None and name.overflow
 
 
 def _write_overflow(writer: _Writer, tensor: Tensor) -> None:

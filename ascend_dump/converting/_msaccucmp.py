@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from ascend_dump._errors import AscendDumpError, ConfigError, CorruptDump, NotSupported, WriteError
 from ascend_dump._paths import PRIVATE_FILE, make_private_directory
-from ascend_dump.converting._file import OVERFLOW, Failure, Options, Result
+from ascend_dump.converting._file import Failure, Options, Result
 from ascend_dump.converting._msaccucmp_values import FORMATS, TYPES, convert_layout, decode_as_msaccucmp, slice_to
 from ascend_dump.converting._outputs import fit_name, write_bytes, write_npy
 from ascend_dump.native.cann.dump_file import Buffer, DumpFile, Entry, Space, Tensor, payload, read_header
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     _Array = np.ndarray[Any, Any]
 
 __all__ = ["FAILED_LIST", "check_compat", "convert_file_compat", "write_failed_list"]
+
+#: msaccucmp knows this spelling only.
+_OVERFLOW = "Opdebug.Node_OpDebug."
 
 FAILED_LIST = "convert_failed_file_list.txt"
 _FFTS_SLICES = {"input": "input_tensor_slice", "output": "output_tensor_slice"}
@@ -68,7 +71,7 @@ def convert_file_compat(source: Path, out: Path, options: Options) -> Result:
     if options.format is not None:
         for part in parts:
             saver.attempt(part.tensor, _convert_part, part)
-    elif source.name.startswith(OVERFLOW):
+    elif source.name.startswith(_OVERFLOW):
         for part in parts:
             if part.tensor.io == "output":
                 saver.attempt(part.tensor, _save_overflow, part)

@@ -17,6 +17,8 @@ from typing import Annotated, Any, NamedTuple, Optional, Union
 import msgspec
 from msgspec import Meta
 
+from ascend_dump._paths import MANIFEST
+
 __all__ = [
     "CSV_HEADER",
     "INDEX",
@@ -31,7 +33,6 @@ __all__ = [
     "shard_name",
 ]
 
-MANIFEST = "manifest.json"
 INDEX = "index.jsonl"
 STATISTIC = "statistic.csv"
 #: A shard as lines name it, relative to the directory of the steps.

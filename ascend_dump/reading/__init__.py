@@ -5,7 +5,7 @@ from __future__ import annotations
 from ascend_dump.reading._dialect import Dialect, Directory, Entry, rank_of
 from ascend_dump.reading._dump import Dump, open_dump
 from ascend_dump.reading._record import FIELDS, Loader, Record
-from ascend_dump.reading._runs import IncompleteRun
+from ascend_dump.reading._runs import Run
 
 __all__ = [
     "FIELDS",
@@ -13,9 +13,9 @@ __all__ = [
     "Directory",
     "Dump",
     "Entry",
-    "IncompleteRun",
     "Loader",
     "Record",
+    "Run",
     "open_dump",
     "rank_of",
 ]

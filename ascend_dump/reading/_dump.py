@@ -15,7 +15,7 @@ from ascend_dump._steps import Steps, StepsLike
 from ascend_dump.native.cann.names import loosen_glob
 from ascend_dump.reading._dialect import Dialect, Directory, Entry, rank_of
 from ascend_dump.reading._record import FIELDS, Record
-from ascend_dump.reading._runs import IncompleteRun, incomplete_run, runs_above
+from ascend_dump.reading._runs import Run, read_run, runs_above
 from ascend_dump.reading._sources import Sources, graphs_beside, is_graph_file
 
 if TYPE_CHECKING:
@@ -180,10 +180,10 @@ class Dump:
         """The records that cannot be read, each with its `error`."""
         return [record for record in self if record.error is not None]
 
-    def incomplete_runs(self) -> list[IncompleteRun]:
-        """The runs of the host adapters in this dump that have not come to their end, such as those that were killed.
+    def runs(self) -> list[Run]:
+        """The runs of captures in this dump, with their scene and whether they came to their end.
 
-        Other tools leave no trace of how a run ended. After a `select` they are the runs of the files that may match.
+        After a `select` they are the runs of the files that may match. Other tools leave no trace of a run.
         """
         runs = self._runs
         if runs and self._queries:
@@ -194,7 +194,7 @@ class Dump:
                 for above in wanted & {directory, *map(str, runs_above(Path(directory)))}
             }
             runs = tuple(run for run in runs if str(run) in kept)
-        return [found for found in map(incomplete_run, runs) if found is not None]
+        return [found for found in map(read_run, runs) if found is not None]
 
     def to_frame(self) -> polars.DataFrame:
         """One row per record, one column per field. Needs the extra `analyze` (polars)."""

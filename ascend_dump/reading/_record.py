@@ -74,7 +74,7 @@ class Record:
     error              why this record cannot be read; reading it raises this error
     """
 
-    __slots__ = (*FIELDS, "error", "_attrs", "_loader", "_key")
+    __slots__ = (*FIELDS, "error", "_attrs", "_loader", "_key", "_nth")
 
     op_type: str
     op_name: str
@@ -127,8 +127,12 @@ class Record:
         phase: Optional[str] = None,
         module: Optional[str] = None,
         source: Optional[str] = None,
+        nth: Optional[int] = None,
     ) -> None:
-        """attrs may be a function that makes them of `key`, for when they are asked for."""
+        """attrs may be a function that makes them of `key`, for when they are asked for.
+
+        nth: the number of this run of the operator, where its inputs and outputs have timestamps of their own.
+        """
         # Written out, because a loop over the names takes most of the time that listing a large dump takes.
         self._loader = loader
         self._key = key  # what the loader needs to find the payload
@@ -155,6 +159,7 @@ class Record:
         self.phase = phase
         self.module = module
         self.source = source
+        self._nth = nth
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -201,6 +206,13 @@ class Record:
         if self.error is not None:
             out["error"] = str(self.error)
         return out
+
+    @property
+    def execution(self) -> tuple[Any, ...]:
+        """What the records of one run of an operator have in common, and those of its other runs do not."""
+        place = (self.run, self.rank, self.device, self.model, self.model_id, self.step, self.op_type, self.op_name)
+        ids = (self.task_id, self.stream_id)
+        return (*place, *ids, self.timestamp, None) if self._nth is None else (*place, *ids, None, self._nth)
 
     @property
     def label(self) -> str:

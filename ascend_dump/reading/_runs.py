@@ -1,33 +1,40 @@
-"""Runs of the host adapters that did not come to their end, as their manifests tell."""
+"""What the manifests in a dump tell of its runs: what was asked for, and whether they came to their end."""
 
 from __future__ import annotations
 
 import os
 import socket
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-__all__ = ["IncompleteRun", "incomplete_run", "runs_above"]
+from ascend_dump._mark import SCHEMA
+from ascend_dump._paths import MANIFEST
+
+__all__ = ["Run", "read_run", "runs_above"]
 
 #: `{time}/{device_id}/{model_name}/{model_id}/{step}/{file}`: from a file up to the directory of its run.
 _LEVELS = 5
 #: A manifest lists the request and reasons, never records.
 _MOST_BYTES = 10_000_000
+_SCHEMAS = ("ascend-dump/host/", SCHEMA)
 
 
-class IncompleteRun(NamedTuple):
-    """One run that has not written all it was asked for.
+class Run(NamedTuple):
+    """One run of a capture that left a manifest. Other tools leave none.
 
     path    the directory of the run
-    state   "running" while its process is there, "killed", "failed" (it stopped itself), or "unknown": another machine
-            wrote it
-    reason  a sentence for people
+    state   "complete", "running" while its process is there, "killed", "failed" when it stopped early, or "unknown"
+            when another machine wrote it and it had not ended
+    reason  why it is not complete, a sentence for people
+    scene   what was asked for, as in `capture(scene=...)`
     """
 
     path: Path
     state: str
-    reason: str
+    reason: str = ""
+    scene: Optional[str] = None
 
 
 def runs_above(directory: Path) -> Iterable[Path]:
@@ -35,37 +42,43 @@ def runs_above(directory: Path) -> Iterable[Path]:
     return list(directory.absolute().parents)[:_LEVELS]
 
 
-def incomplete_run(root: Path) -> Optional[IncompleteRun]:
-    """What the manifest in `root` tells of its run, None when the run is complete or no manifest is there."""
+def read_run(root: Path) -> Optional[Run]:
+    """The run of the directory `root`, None when it holds no manifest of ours."""
     manifest = _manifest(root)
+    request = manifest.get("request")
+    scene = request.get("scene") if isinstance(request, dict) else manifest.get("scene")
+    scene = scene if isinstance(scene, str) else None
     state = manifest.get("state")
+    if state == "complete":
+        return Run(root, state, scene=scene)
     if state == "incomplete":
-        reason = f"the capture ended early: {manifest.get('failure') or 'for no recorded reason'}"
-        return IncompleteRun(root, "failed", reason)
+        return Run(
+            root, "failed", f"the capture ended early: {manifest.get('failure') or 'for no recorded reason'}", scene
+        )
     if state != "running":
         return None
     pid = manifest.get("pid")
     if manifest.get("host") != socket.gethostname() or not isinstance(pid, int):
-        reason = "the capture had not ended: it runs on another machine, or was killed there"
-        return IncompleteRun(root, "unknown", reason)
+        return Run(root, "unknown", "the capture had not ended: it runs on another machine, or was killed there", scene)
     if _is_alive(pid):
-        return IncompleteRun(root, "running", f"the capture has not ended: process {pid} is there")
+        return Run(root, "running", f"the capture has not ended: process {pid} is there", scene)
     reason = f"the capture did not end: process {pid} was killed; what it completed can be read"
-    return IncompleteRun(root, "killed", reason)
+    return Run(root, "killed", reason, scene)
 
 
 def _manifest(root: Path) -> dict[str, Any]:
     import msgspec
 
-    from ascend_dump.host.layout import MANIFEST
-
+    path = root / MANIFEST
     try:
-        with open(root / MANIFEST, "rb") as file:
+        # Opening a pipe would wait for its writer.
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            return {}
+        with open(path, "rb") as file:
             found = msgspec.json.decode(file.read(_MOST_BYTES))
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError):  # a dump of something else, or nobody's
         return {}
-    ours = isinstance(found, dict) and str(found.get("schema")).startswith("ascend-dump/host/")
-    return found if ours else {}
+    return found if isinstance(found, dict) and str(found.get("schema")).startswith(_SCHEMAS) else {}
 
 
 def _is_alive(pid: int) -> bool:

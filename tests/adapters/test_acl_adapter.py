@@ -14,6 +14,7 @@ from places import DATA
 
 import ascend_dump
 from ascend_dump import fakes
+from ascend_dump.cli import Exit, main
 from ascend_dump.fakes.device.offline_model import OfflineModel, OfflineNode, TensorSpec, save
 from ascend_dump.native.cann.acl_codes import AclError
 
@@ -192,6 +193,8 @@ def test_no_overflow_is_a_good_result(acl, om, caplog):
         execute(acl, load(acl, om), X)
     assert "wrote nothing" not in caplog.text
     assert len(cap.dump()) == 0
+    for path in (cap.path, cap.request.path):
+        assert main(["overflow", str(path)]) == Exit.OK
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 import ascend_dump  # noqa: E402
 from ascend_dump import fakes  # noqa: E402
 from ascend_dump.adapter._contract import load  # noqa: E402
+from ascend_dump.cli import Exit, main  # noqa: E402
 
 ENVIRONMENT = (
     "ACL_DUMP_DATA",
@@ -208,6 +209,8 @@ def test_no_overflow_is_a_good_result(npu, model):
     with capture(model, steps="0", scene="overflow", strict=True) as cap:
         model(x())
     assert len(cap.dump()) == 0
+    for path in (cap.path, cap.request.path):
+        assert main(["overflow", str(path)]) == Exit.OK
 
 
 # Failures.

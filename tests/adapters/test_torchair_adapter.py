@@ -16,6 +16,7 @@ from torchair_helpers import make_input, make_mlp, options_of
 
 import ascend_dump
 from ascend_dump import fakes
+from ascend_dump.cli import Exit, main
 from ascend_dump.fakes.device.npu import Npu
 
 torch = pytest.importorskip("torch")
@@ -153,6 +154,8 @@ class TestAJson:
     def test_no_overflow_is_a_good_result(self, npu: Npu) -> None:
         cap = captured(1, scene="overflow", strict=True)
         assert len(cap.dump()) == 0
+        for path in (cap.path, cap.request.path):
+            assert main(["overflow", str(path)]) == Exit.OK
 
     def test_watched_outputs_are_written_after_every_suspect(self, npu: Npu) -> None:
         npu.trample("Add_1", "Relu", offset=0, data=b"\xff" * 4)

@@ -126,8 +126,8 @@ def test_ls_tells_of_runs_that_did_not_end(
     # A part of the run, opened or selected, is of that run too.
     step = root.joinpath("0", "Net", "0", "1")
     for part in (ascend_dump.open(step), ascend_dump.open(dump).select(step=1), ascend_dump.open(step / "index.jsonl")):
-        assert [one.path for one in part.incomplete_runs()] == ([root] if expected else [])
-    assert ascend_dump.open(dump).select(step=7).incomplete_runs() == []
+        assert [one.path for one in part.runs() if one.state != "complete"] == ([root] if expected else [])
+    assert ascend_dump.open(dump).select(step=7).runs() == []
 
 
 def test_ls_tells_of_a_run_that_was_killed_before_its_first_record(

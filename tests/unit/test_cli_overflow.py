@@ -93,7 +93,8 @@ def test_overflows_of_several_steps_and_devices_come_in_the_order_of_time(run, t
     assert "step 0 · device 1" in out
     _, out, _ = run("overflow", tmp_path, "--step", "1", "--json")
     assert [one["record"]["step"] for one in json.loads(out)["overflows"]] == [1]
-    assert run("overflow", tmp_path, "--step", "7")[0] == Exit.OK
+    # Nobody knows whether that step ran.
+    assert run("overflow", tmp_path, "--step", "7")[0] == Exit.UNREADABLE
 
 
 def test_without_overflow_the_exit_code_is_0(run, tmp_path):
@@ -103,15 +104,13 @@ def test_without_overflow_the_exit_code_is_0(run, tmp_path):
         op_name="a",
         dump_time=0,
     )
-    code, out, err = run("overflow", tmp_path)
-    assert (code, out) == (Exit.OK, "")
-    assert f"no overflow is recorded in {tmp_path}" in err
-    assert f"`ascend-dump stats {tmp_path} --origin`" in err
+    assert run("overflow", tmp_path) == (Exit.OK, "no overflow: 1 operator checked\n", "")
     write_record(tmp_path, 1589195081588018, status=0)
     code, out, err = run("overflow", tmp_path)
-    assert (code, out) == (Exit.OK, "")
+    assert (code, out) == (Exit.OK, "no overflow: 1 operator checked\n")
     assert "every status is 0" in err
-    assert json.loads(run("overflow", tmp_path, "--json")[1])["overflows"] == []
+    document = json.loads(run("overflow", tmp_path, "--json")[1])
+    assert (document["answer"], document["overflows"], document["reasons"]) == ("none", [], [])
 
 
 def test_a_record_that_cannot_be_decoded_is_told_and_the_others_are_shown(run, tmp_path):
@@ -128,7 +127,8 @@ def test_a_record_that_cannot_be_decoded_is_told_and_the_others_are_shown(run, t
         other.chmod(0o600)
         other.write_bytes(b"")
     code, out, err = run("overflow", tmp_path)
-    assert (code, out) == (Exit.UNREADABLE, "")
+    assert code == Exit.UNREADABLE
+    assert out.startswith("not checked, so nothing is known:\n   - 5 records cannot be read\n")
 
 
 def test_on_the_host_the_operators_that_made_nan_of_finite_inputs_are_the_overflows(run, tmp_path):
@@ -136,7 +136,7 @@ def test_on_the_host_the_operators_that_made_nan_of_finite_inputs_are_the_overfl
     place.mkdir(parents=True)
 
     def line(seq, name, io, origin):
-        stats = (2, "Infinity" if io == "output" else 1.0, 0.0, 1.0, 1.0, 0, 1 if io == "output" else 0, 0, 0, 0, 0)
+        stats = (2, "inf" if io == "output" else 1.0, 0.0, 1.0, 1.0, 0, 1 if io == "output" else 0, 0, 0, 0, 0)
         return Line(
             seq=seq, op_type="aten::exp", op_name=name, io=io, index=0, time=1_700_000_000_000_000 + seq,
             dtype="float32", shape=(2,), nbytes=8, origin=origin, stats=stats,
@@ -263,7 +263,8 @@ def test_a_json_that_is_no_overflow_is_unreadable(run, tmp_path, text):
     place.mkdir(parents=True)
     (place / "Opdebug.Node_OpDebug.57.7.1700000000000004.output.0.json").write_text(text)
     code, out, err = run("overflow", tmp_path)
-    assert (code, out) == (Exit.UNREADABLE, "")
+    assert code == Exit.UNREADABLE
+    assert out.startswith("not checked")
     assert "Node_OpDebug" in err
 
 
@@ -305,7 +306,27 @@ def test_a_tree_that_does_not_tell_its_scene_says_so(run, tmp_path, why):
         config.write_text('{"common_dump_settings": 3}')
     elif why == "a cpu":
         (root / "rank_0/.dump_metadata").mkdir()
+    # Inf shows without the report too; the other operator, whose values are finite, does not.
     code, out, err = run("overflow", root)
-    assert (code, out) == (Exit.OK, "")
-    assert "op_debug_mode 3" in err
-    assert "--nonfinite" in err
+    assert code == Exit.DIFFERENT
+    assert [line for line in out.splitlines() if line[:2] in ("1.", "2.")] == ["1. Mul Default_Mul-op0  (first)"]
+    assert "NaN or Inf of finite inputs" in out
+    code, out, err = run("overflow", root, "--step", "2")
+    assert (code, out) == (Exit.OK, "no overflow: 1 operator checked\n")
+    assert "op_debug_mode 3, every operator in it overflowed" in err
+
+
+@pytest.mark.parametrize("where", ["beside", "inside", "the environment"])
+def test_the_dump_json_that_mindspore_was_given_tells_the_scene(run, tmp_path, monkeypatch, where):
+    root = overflow_tree(tmp_path / "run")
+    (tmp_path / "mindspore-run.json").unlink()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    config = {"beside": tmp_path, "inside": root, "the environment": elsewhere}[where] / "dump.json"
+    assert main(["config", "--for", "mindspore", "--scene", "overflow", "--path", str(root), "-o", str(config)]) == 0
+    if where == "the environment":
+        monkeypatch.setenv("MINDSPORE_DUMP_CONFIG", str(config))
+    code, out, _ = run("overflow", root)
+    assert code == Exit.DIFFERENT
+    heads = [line for line in out.splitlines() if line[:2] in ("1.", "2.")]
+    assert heads == ["1. Mul Default_Mul-op0  (first)", "2. Mul Default_Mul-op0"]

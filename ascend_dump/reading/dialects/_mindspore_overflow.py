@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Optional
 
@@ -17,6 +17,8 @@ from ascend_dump.reading._record import Record
 __all__ = ["has_only_overflows", "overflow_record", "read_json"]
 
 _MOST_JSON = 1 << 20
+#: A directory with more of them is no place where somebody keeps settings.
+_MOST_CONFIGS = 50
 #: op_debug_mode: the parser takes 1 and 2 for 3.
 _OVERFLOW_MODES = (1, 2, 3)
 
@@ -27,15 +29,41 @@ _File = tuple[NpyName, Path]
 def has_only_overflows(rank_directory: Path) -> bool:
     """Whether a tree of O0 or O1 holds the operators that overflowed, as far as files beside it tell.
 
-    Such a tree has no record of the overflow, so this is said by the dump JSON of the capture. On a CPU and a GPU,
+    Such a tree has no record of the overflow, so this is said by the dump JSON it was made with. On a CPU and a GPU,
     which leave metadata, op_debug_mode 3 dumps everything.
     """
     run = rank_directory.parent
     if any((run / rank / METADATA_DIRECTORY).exists() for rank in ("rank_0", rank_directory.name)):
         return False
     config = read_json(run.with_name(f"mindspore-{run.name}.json")) if run.name else None
+    if config is None:
+        config = next((found for found in _configs_near(run) if _is_of(found, run)), None)
+    return _common(config).get("op_debug_mode") in _OVERFLOW_MODES
+
+
+def _configs_near(run: Path) -> Iterator[dict[str, Any]]:
+    """The dump JSON that the environment names, and those in the directory of the dump and in the one above."""
+    named = os.environ.get("MINDSPORE_DUMP_CONFIG")
+    if named:
+        yield read_json(Path(named)) or {}
+    for directory in (run, run.absolute().parent):
+        try:
+            with os.scandir(directory) as items:
+                names = sorted(item.name for item in items if item.name.endswith(".json"))
+        except OSError:
+            continue
+        for name in names[:_MOST_CONFIGS]:
+            yield read_json(directory / name) or {}
+
+
+def _is_of(config: dict[str, Any], run: Path) -> bool:
+    path = _common(config).get("path")
+    return isinstance(path, str) and os.path.realpath(path) == os.path.realpath(run)
+
+
+def _common(config: Optional[dict[str, Any]]) -> dict[str, Any]:
     common = None if config is None else config.get("common_dump_settings")
-    return isinstance(common, dict) and common.get("op_debug_mode") in _OVERFLOW_MODES
+    return common if isinstance(common, dict) else {}
 
 
 def overflow_record(path: Path, known: dict[str, Any], beside: Iterable[_File]) -> Record:

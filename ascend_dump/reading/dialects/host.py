@@ -122,6 +122,7 @@ class _Index(Entry):
             phase=line.phase,
             module=line.module,
             source=line.source or None,
+            nth=line.seq,
             **self._known,
         )
 

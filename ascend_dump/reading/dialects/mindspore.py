@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -48,7 +49,7 @@ __all__ = ["DIALECT"]
 log = logging.getLogger("ascend_dump")
 
 _RENAMED = re.compile(r"\d{1,20}\.npy", re.ASCII)
-_OVERFLOW = re.compile(r"Opdebug\.Node_OpDebug\.(\d{1,10})\.(\d{1,10})\.(\d{1,18})\.output\.0\.json", re.ASCII)
+_OVERFLOW = re.compile(r"(?i:opdebug\.node_opdebug)\.(\d{1,10})\.(\d{1,10})\.(\d{1,18})\.output\.0\.json", re.ASCII)
 _METADATA = ("config.json", "data_dump.json")
 
 
@@ -280,6 +281,7 @@ class _File(_Plain):
             "stream_id": name.stream_id,
             "timestamp": name.timestamp,
             "format": name.format,
+            "nth": before.get(name, 0),
             **told.fields,
         }
         attrs = {**told.attrs, **here.scene()}
@@ -314,6 +316,7 @@ class _Statistics(_Plain):
             yield Record(None, error=error, **self.known())
             return
         names = siblings or numbers_of(written(row.op_name) for row in rows)
+        before: Counter[tuple[Any, ...]] = Counter()
         for row in rows:
             if row.problem:
                 broken = CorruptDump(
@@ -322,9 +325,13 @@ class _Statistics(_Plain):
                 yield Record(None, error=broken, **self.known())
             elif row_key(row) not in have:
                 told = describe(here, row.op_type, written(row.op_name), names)
+                tensor = (row.op_type, row.op_name, row.task_id, row.stream_id, row.io, row.slot)
+                before[tensor] += 1
                 name = row.op_name if "/" in row.op_name else told.op_name
                 yield statistics_record(
-                    row, {**told.attrs, **here.scene()}, {**self.known(), "op_name": name, **told.fields}
+                    row,
+                    {**told.attrs, **here.scene()},
+                    {**self.known(), "op_name": name, "nth": before[tensor] - 1, **told.fields},
                 )
 
 
@@ -332,6 +339,10 @@ class _Overflow(_Plain):
     """The overflow record of GE as JSON, which file_format npy gives."""
 
     __slots__ = ()
+
+    def __init__(self, here: _Here, on_disk: str) -> None:
+        super().__init__(here, on_disk)
+        self.op_type = "Opdebug"
 
     def records(self) -> list[Record]:
         found = _OVERFLOW.fullmatch(self._on_disk)

@@ -1,0 +1,337 @@
+"""Which operators overflowed: as the device reported it, or as the recorded values show it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any, Callable, NamedTuple, Optional
+
+from ascend_dump._errors import CorruptDump, NotSupported, ReadError
+from ascend_dump.analysis.nonfinite import Finding, classify, has_nan, is_no_value, is_nonfinite
+from ascend_dump.reading import Dump, Record, open_dump
+from ascend_dump.statistics._statistics import Statistics
+
+__all__ = ["ANSWERS", "Overflow", "OverflowReport", "find_overflows"]
+
+#: Every answer there is, with what it says.
+ANSWERS = {
+    "origin": "an operator made NaN or Inf of finite inputs, or the device reported its overflow",
+    "nan-made": "an operator made NaN of inputs without NaN: softmax of -Inf, 0*Inf, Inf-Inf",
+    "outside": "NaN or Inf came from what no recorded operator made: an input, a parameter, an operator not recorded",
+    "none": "every recorded operator was checked, none gave NaN or Inf",
+    "unchecked": "not everything could be checked, and nothing was found in the rest",
+}
+
+_OPDEBUG = "re:(?i)^opdebug$"
+#: Records of these types are what graphs call their parameters, constants and inputs.
+_PARAMETERS = ("parameter", "refdata", "variable", "variablev2", "varhandleop", "const", "constant")
+_GRAPH_INPUTS = ("data", "placeholder", "placeholderwithdefault", "iteratorgetnext", "getnext")
+
+_Place = tuple[Any, ...]
+
+
+class Overflow(NamedTuple):
+    """One unit of the device that reported, or one operator whose values show it.
+
+    kind      "origin", "nan-made" or "outside", see ANSWERS
+    record    the record that tells it: the device's own, or the first output (of "outside": input) that is not finite
+    unit      the unit of the device; "MindSpore" where only overflowing operators are dumped; else "values"
+    words     what is known about it, one sentence each
+    status, ids   the device's status words and the ids of its task
+    operator  op_type, op_name and path of the operator, None where the dump does not hold it
+    tensors   the operator's records
+    source    for "outside": where NaN or Inf came from, as far as it is known
+    """
+
+    kind: str
+    record: Record
+    unit: str
+    words: tuple[str, ...]
+    status: tuple[int, ...] = ()
+    ids: Optional[dict[str, Any]] = None
+    operator: Optional[dict[str, Any]] = None
+    tensors: tuple[Record, ...] = ()
+    source: Optional[str] = None
+
+
+class OverflowReport(NamedTuple):
+    """What a dump tells about overflow.
+
+    answer     one of ANSWERS: the kind of the first overflow, else "none" or "unchecked"
+    overflows  in the order they happened, by the clocks of the devices
+    operators  number of operators in the dump
+    followed   operators with NaN or Inf that only carried on what another one made
+    masks      operators that filled in Inf as the program says; this is not overflow
+    reasons    why not everything was checked, empty where it was
+    notes      what else is to be known about the answer
+    errors     what could not be read
+    """
+
+    answer: str
+    overflows: tuple[Overflow, ...]
+    operators: int
+    followed: int
+    masks: int
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+    errors: tuple[ReadError, ...]
+
+
+def find_overflows(
+    dump: Dump, *, watch: Optional[Callable[[Iterable[Record]], Iterable[Record]]] = None
+) -> OverflowReport:
+    """Look through a dump of any scene for the operators that overflowed.
+
+    What the device reported is taken as it is. Elsewhere the recorded values or statistics decide, with the operators
+    in the order they ran. An Inf that the program fills in by itself, such as the mask of attention, is no overflow.
+
+    watch: passes the records on, for example to show progress.
+    """
+    reader = _Reader()
+    found: list[Overflow] = []
+    reported: set[_Place] = set()
+    if any(str(name).lower() == "opdebug" for name in dump.known_values("op_type")):
+        for record in dump.select(op_type=_OPDEBUG):
+            units = list(_of_device(record, reader))
+            found += units
+            if units:
+                reported.add(_place(record))
+    values = _Values(reader)
+    operators = 0
+    for _, group in groupby(dump if watch is None else watch(dump), key=lambda record: record.execution):
+        members = list(group)
+        first = members[0]
+        if first.op_type.lower() == "opdebug":
+            continue
+        operators += 1
+        for record in members:
+            if record.error is not None:
+                reader.errors.append(record.error)
+        if _place(first) in reported:
+            continue
+        if first.attrs.get("scene") == "overflow":
+            found.append(_of_mindspore(members, reader))
+        else:
+            found += values.look_at(members)
+    found.sort(key=lambda one: one.record.timestamp or 0)
+    reasons = [*reader.reasons(), *_unended(dump)]
+    if not operators and not found and not reader.zero:
+        reasons += _empty(dump)
+    answer = found[0].kind if found else "unchecked" if reasons else "none"
+    notes = list(reader.notes)
+    if not found and not _first_scene(dump) and True in dump.known_values("scene_is_beside"):
+        notes.append(
+            "only NaN and Inf were looked for: MindSpore leaves no report with jit_level O0 and O1. If this was dumped "
+            "with op_debug_mode 3, every operator in it overflowed"
+        )
+    return OverflowReport(
+        answer,
+        tuple(found),
+        operators,
+        values.followed,
+        values.masks,
+        tuple(reasons),
+        tuple(notes),
+        tuple(reader.errors),
+    )
+
+
+def _first_scene(dump: Dump) -> Optional[str]:
+    """The scene of the dump's runs, where they tell it."""
+    return next((run.scene for run in dump.runs() if run.scene is not None), None)
+
+
+def _unended(dump: Dump) -> Iterator[str]:
+    for run in dump.runs():
+        if run.state != "complete":
+            yield f"{run.path}: {run.reason}"
+
+
+def _empty(dump: Dump) -> Iterator[str]:
+    runs = dump.runs()
+    if not runs or any(run.scene != "overflow" for run in runs):
+        yield f"{dump.root} holds no record of an operator"
+
+
+def _place(record: Record) -> _Place:
+    return (record.run, record.rank, record.device)
+
+
+class _Reader:
+    """Reads statistics and keeps what kept it from reading them."""
+
+    def __init__(self) -> None:
+        self.errors: list[ReadError] = []
+        self.notes: list[str] = []
+        self.zero = False  # the device reported, and nothing overflowed
+        self._without: Counter[str] = Counter()
+        self._unsure = 0
+
+    def statistics(self, record: Record) -> Optional[Statistics]:
+        if record.error is not None or is_no_value(record):
+            return None
+        try:
+            found = record.statistics()
+        except NotSupported as error:
+            self._without[str(record.attrs.get("skipped") or error.message.replace(repr(record), "the record"))] += 1
+            return None
+        except ReadError as error:
+            self.errors.append(error)
+            return None
+        if not _tells(record, found):
+            self._unsure += 1
+        return found
+
+    def reasons(self) -> Iterator[str]:
+        if self.errors:
+            yield f"{_counted(len(self.errors))} cannot be read"
+        for reason, count in self._without.most_common():
+            yield f"{_counted(count)} without values: {reason}"
+        if self._unsure:
+            yield f"the statistics of {_counted(self._unsure)} tell nothing of NaN; record Nan or Avg among them"
+
+
+def _counted(count: int) -> str:
+    return "1 record" if count == 1 else f"{count} records"
+
+
+def _tells(record: Record, found: Statistics) -> bool:
+    """Whether the statistics would show a NaN: of integers there is none."""
+    if is_nonfinite(found) or not found.count:
+        return True
+    if any(value is not None for value in (found.nan, found.mean, found.l2norm)):
+        return True
+    return (record.dtype or "").startswith(("int", "uint", "bool"))
+
+
+def _of_device(record: Record, reader: _Reader) -> Iterator[Overflow]:
+    if record.error is not None:
+        reader.errors.append(record.error)
+        return
+    if "overflow" not in record.attrs:
+        reason = "; ".join(record.attrs.get("problems", ())) or "no overflow record in it"
+        reader.errors.append(CorruptDump(reason, path=record.path))
+        return
+    units = [unit for unit in record.attrs["units"] if any(unit["status"])]
+    if not units:
+        reader.zero = True
+        reader.notes.append(f"{record.path}: every status is 0, nothing overflowed")
+    for unit in units:
+        ids = {name: unit[name] for name in ("model_id", "stream_id", "task_id", "context_id", "thread_id")}
+        words = (*unit["words"], *record.attrs.get("problems", ()))
+        tensors = tuple(_tensors_of(unit["operator"]))
+        yield Overflow("origin", record, unit["name"], words, tuple(unit["status"]), ids, unit["operator"], tensors)
+
+
+def _tensors_of(operator: Optional[dict[str, Any]]) -> list[Record]:
+    if operator is None:
+        return []
+    try:
+        return [record for path in operator.get("paths", [operator["path"]]) for record in open_dump(path)]
+    except ReadError:  # it was there when the directory was listed: someone else tidies up
+        return []
+
+
+def _of_mindspore(members: list[Record], reader: _Reader) -> Overflow:
+    """An operator in a tree of O0 or O1: it is there because it overflowed, and nothing says how."""
+    first = members[0]
+    seen = classify(members, reader.statistics)
+    kind = "nan-made" if seen is not None and seen.kind == "nan-made" else "origin"
+    words = ("dumped because it overflowed", *([_WORDS[kind]] if seen is not None and seen.kind == kind else []))
+    return Overflow(kind, first, "MindSpore", words, operator=_operator(first), tensors=tuple(members))
+
+
+_WORDS = {"origin": "NaN or Inf of finite inputs", "nan-made": "NaN of inputs without NaN"}
+
+
+def _operator(record: Record) -> dict[str, Any]:
+    return {"op_type": record.op_type, "op_name": record.op_name, "path": str(record.path)}
+
+
+class _Values:
+    """Judges operators by their values, in the order they ran on each device."""
+
+    def __init__(self, reader: _Reader) -> None:
+        self.followed = self.masks = 0
+        self._reader = reader
+        self._rooted: set[_Place] = set()
+        self._masked: set[_Place] = set()
+        self._known: dict[_Place, set[str]] = {}
+
+    def look_at(self, members: list[Record]) -> Iterator[Overflow]:
+        found = classify(members, self._reader.statistics)
+        place = _place(members[0])
+        marked = [record for record in members if record.attrs.get("origin")]
+        if marked and (found is None or found.kind not in ("mask", "origin")):
+            # The recorder looked at the inputs before the operator wrote into them, and at what it did not store.
+            self._rooted.add(place)
+            yield _of_values("origin", marked[0], members)
+            return
+        if found is None:
+            return
+        known = self._known.setdefault(place, set())
+        one: Optional[Overflow] = None
+        if found.kind == "mask":
+            self.masks += 1
+            self._masked.add(place)
+        elif found.kind in _WORDS:
+            one = _of_values(found.kind, found.record, members)
+        elif place in self._rooted:
+            self.followed += 1
+        elif found.kind != "carried" or not self._is_of_masks(found, place):
+            one = _of_values("outside", _first_wrong(found), members, _source(found))
+        # What comes of it later is known by its content, where the dump tells that.
+        outputs = (record for record in members if record.io == "output")
+        known.update(record.attrs["hash"] for record in outputs if record.attrs.get("hash"))
+        if one is not None:
+            self._rooted.add(place)
+            yield one
+
+    def _is_of_masks(self, found: Finding, place: _Place) -> bool:
+        """Whether all that is not finite in the inputs comes from masks that were seen."""
+        if place not in self._masked:
+            return False
+        for record, one in zip(found.inputs, found.input_statistics):
+            if one is None or not is_nonfinite(one):
+                continue
+            if has_nan(one):
+                return False
+            content = record.attrs.get("hash")
+            if content not in self._known[place] if content else bool(one.posinf):
+                return False
+        return True
+
+
+def _of_values(kind: str, record: Record, members: list[Record], source: Optional[str] = None) -> Overflow:
+    word = _WORDS[kind] if source is None else f"first seen here; {source}"
+    operator = _operator(members[0])
+    return Overflow(kind, record, "values", (word,), operator=operator, tensors=tuple(members), source=source)
+
+
+def _first_wrong(found: Finding) -> Record:
+    pairs = zip(found.inputs, found.input_statistics)
+    return next((record for record, one in pairs if one is not None and is_nonfinite(one)), found.record)
+
+
+def _source(found: Finding) -> str:
+    kind = found.record.op_type.lower()
+    if kind in _PARAMETERS:
+        return f"the parameter {found.record.op_name} holds it"
+    if kind in _GRAPH_INPUTS:
+        return f"the input {found.record.op_name} of the model holds it"
+    wrong = [
+        f"input {record.index} ({record.dtype}{list(record.shape or ())})"
+        for record, one in zip(found.inputs, found.input_statistics)
+        if one is not None and is_nonfinite(one)
+    ]
+    name = found.record.op_name or found.record.path.name
+    if wrong:
+        return (
+            f"{' and '.join(wrong)} of {name} held it before, and no recorded operator made that: it is an input, a "
+            "parameter or a buffer of the model, or the result of an operator that is not recorded"
+        )
+    return (
+        f"the inputs of {name} are not all recorded: it made the value itself, or got it from an operator before it. "
+        "Dump with mode='all' to tell"
+    )
