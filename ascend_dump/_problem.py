@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["Problem"]
+__all__ = ["SEVERITIES", "Problem", "worst_first"]
 
-#: In order of weight; see `Problem.severity`.
+#: The heaviest first; see `Problem.severity`.
 SEVERITIES = ("error", "silent", "warning")
 
 
@@ -31,3 +32,8 @@ class Problem(NamedTuple):
         native = f" ({self.native})" if self.native else ""
         text = f"{self.severity}: {place}{self.message} [{self.code}]{native}"
         return f"{text}\n  hint: {self.hint}" if self.hint else text
+
+
+def worst_first(problems: Iterable[Problem]) -> list[Problem]:
+    """The heaviest first; those of one severity keep their order."""
+    return sorted(problems, key=lambda problem: SEVERITIES.index(problem.severity))

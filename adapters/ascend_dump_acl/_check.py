@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ascend_dump._errors import AscendDumpError
-from ascend_dump._problem import Problem
+from ascend_dump._problem import Problem, worst_first
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
 from ascend_dump.native.cann.config import Situation
@@ -27,8 +27,7 @@ def check(request: DumpRequest, target: Any) -> list[Problem]:
     except AscendDumpError as error:
         problems.append(Problem(error.code, "error", error.message, error.hint))
     problems += _of_acl(request)
-    order = ("error", "silent", "warning")
-    return sorted(problems, key=lambda problem: order.index(problem.severity))
+    return worst_first(problems)
 
 
 def _too_late(target: Any) -> Iterator[Problem]:

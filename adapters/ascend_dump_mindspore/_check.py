@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from ascend_dump._errors import AscendDumpError
-from ascend_dump._problem import Problem
+from ascend_dump._problem import Problem, worst_first
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
 from ascend_dump.native.mindspore.config.check import Known, check_mindspore_config
@@ -59,8 +59,7 @@ def check(request: DumpRequest, target: Any) -> list[Problem]:
         )
         problems += [problem for problem in found if not problem.where.endswith(".path")]
     problems += _of_capture(request, target, mindspore)
-    order = ("error", "silent", "warning")
-    return sorted(problems, key=lambda problem: order.index(problem.severity))
+    return worst_first(problems)
 
 
 def _too_late(mindspore: ModuleType, config: dict[str, Any]) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ascend_dump._errors import AscendDumpError
-from ascend_dump._problem import Problem
+from ascend_dump._problem import Problem, worst_first
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
 from ascend_dump.native.cann.config import Situation
@@ -30,7 +30,6 @@ __all__ = ["check", "check_config"]
 
 #: Of an entry these are read only where the dump is on by then.
 _BESIDE_A_SWITCH = ("dump_step", "dump_mode", "dump_debug_mode")
-_ORDER = ("error", "silent", "warning")
 
 
 def check(request: DumpRequest, target: Any) -> list[Problem]:
@@ -41,7 +40,7 @@ def check(request: DumpRequest, target: Any) -> list[Problem]:
         from ascend_dump_tensorflow._host_check import check as check_host
 
         found = list(check_host(request, target))
-    return sorted(found, key=lambda problem: _ORDER.index(problem.severity))
+    return worst_first(found)
 
 
 def check_config(config: Any) -> list[Problem]:
@@ -60,7 +59,7 @@ def check_config(config: Any) -> list[Problem]:
                 if (refused or ignored) and (problem.where, problem.message) not in told:
                     message = f"entry {number + 1} of NpuOptimizer: {problem.message}"
                     found.append(problem._replace(message=message))
-    return sorted(found, key=lambda problem: _ORDER.index(problem.severity))
+    return worst_first(found)
 
 
 def _too_late(target: Any) -> Iterator[Problem]:

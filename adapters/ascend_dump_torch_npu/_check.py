@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ascend_dump._errors import AscendDumpError
-from ascend_dump._problem import Problem
+from ascend_dump._problem import Problem, worst_first
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
 from ascend_dump.adapter.pytorch.calls import is_compiled
@@ -31,8 +31,7 @@ def check(request: DumpRequest, target: Any) -> list[Problem]:
     problems = [*_taken(situation), *_of_scene(request, situation), *_of_target(request, target), *_of_eager(request)]
     if request.scene != "watch":
         problems += _of_configuration(request, situation)
-    order = ("error", "silent", "warning")
-    return sorted(dict.fromkeys(problems), key=lambda problem: order.index(problem.severity))
+    return worst_first(dict.fromkeys(problems))
 
 
 def _taken(situation: Situation) -> Iterator[Problem]:

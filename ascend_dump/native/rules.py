@@ -24,9 +24,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Callable, Generic, NamedTuple, TypeVar, Union
 
-from ascend_dump._problem import SEVERITIES, Problem
+from ascend_dump._problem import Problem
 
-__all__ = ["Example", "Hit", "Rule", "RuleTable", "worst_first"]
+__all__ = ["Example", "Hit", "Rule", "RuleTable"]
 
 SubjectT = TypeVar("SubjectT")
 _NO_FACTS: Mapping[str, Any] = MappingProxyType({})
@@ -145,8 +145,3 @@ class RuleTable(Mapping[str, Rule], Generic[SubjectT]):
         if rule.id in self._rules:
             raise ValueError(f"two rules are called {rule.id!r}")
         self._rules[rule.id] = rule
-
-
-def worst_first(problems: Iterable[Problem]) -> list[Problem]:
-    """The same problems: errors, then silent ones, then warnings, each in the given order."""
-    return sorted(problems, key=lambda problem: SEVERITIES.index(problem.severity))

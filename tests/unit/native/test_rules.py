@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import ascend_dump.native
-from ascend_dump._problem import SEVERITIES, Problem
-from ascend_dump.native.rules import Example, Hit, Rule, RuleTable, worst_first
+from ascend_dump._problem import SEVERITIES, Problem, worst_first
+from ascend_dump.native.rules import Example, Hit, Rule, RuleTable
 
 
 def tables() -> list[RuleTable[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Optional
 
-from ascend_dump._problem import Problem
+from ascend_dump._problem import Problem, worst_first
 from ascend_dump.native.cann.acl_codes import AclError
 from ascend_dump.native.cann.config import _adump_checks as reasons
 from ascend_dump.native.cann.config import adump
@@ -14,7 +14,6 @@ from ascend_dump.native.cann.config.ge_options import check_ge_options
 from ascend_dump.native.cann.config.parse import Parsed, Source, read_source
 from ascend_dump.native.cann.config.silent import SILENT
 from ascend_dump.native.cann.config.situation import Situation
-from ascend_dump.native.rules import worst_first
 
 __all__ = ["check_acl_config", "check_ge_file"]
 

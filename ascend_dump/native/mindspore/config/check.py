@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from ascend_dump._problem import Problem
+from ascend_dump._problem import Problem, worst_first
 from ascend_dump.native.mindspore.config.dump_json import read_file, read_text
 from ascend_dump.native.mindspore.config.select import KernelSelector, iteration_ranges, unused_parts
 from ascend_dump.native.mindspore.config.settings import DEVICE_STATISTICS, Reading
@@ -121,8 +121,7 @@ def check_mindspore_config(
     reading = _read(source, where, facts.env)
     found = [_refusal(*one) for one in (reading.refusals if all else reading.refusals[:1])]
     found += _silent(reading, where, facts)
-    order = {severity: place for place, severity in enumerate(("error", "silent", "warning"))}
-    return sorted(found, key=lambda problem: order[problem.severity])
+    return worst_first(found)
 
 
 def _read(source: Source, runtime: Runtime, env: Optional[Mapping[str, str]]) -> Reading:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Optional
 
-from ascend_dump._problem import Problem
+from ascend_dump._problem import Problem, worst_first
 from ascend_dump.native.cann.config import Situation, check_acl_config, check_ge_options
 from ascend_dump.native.cann.config.parse import Source, read_source
 from ascend_dump.native.torchair.config.build import ACLGRAPH, LAYERS
@@ -81,8 +81,7 @@ def check_options(
     wrong = {problem.where for problem in found if problem.severity == "error"}
     usable = {name: value for name, value in options.items() if name in DEFAULTS and name not in wrong}
     found += _silent(usable, mode, here)
-    order = ("error", "silent", "warning")
-    return sorted(found, key=lambda problem: order.index(problem.severity))
+    return worst_first(found)
 
 
 def takes_steps(text: str) -> bool:
