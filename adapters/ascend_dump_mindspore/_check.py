@@ -14,17 +14,14 @@ from ascend_dump._errors import AscendDumpError
 from ascend_dump._problem import Problem, worst_first
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.native.mindspore.config.check import Known, check_mindspore_config
+from ascend_dump.native.mindspore.config.check import check_mindspore_config
 from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE
-from ascend_dump_mindspore._complex import has_complex_parameters
 from ascend_dump_mindspore._counting import can_count
 from ascend_dump_mindspore._process import armed, is_foreign, without_path
+from ascend_dump_mindspore._program import known_of
 from ascend_dump_mindspore._runtime import (
-    cell_of,
     current_runtime,
-    device_id,
     is_initialized,
-    is_pynative,
     native,
     set_dump,
     wait_for_operators,
@@ -47,13 +44,8 @@ def check(request: DumpRequest, target: Any) -> list[Problem]:
         problems.append(Problem(error.code, "error", error.message, error.hint))
     else:
         problems += _too_late(mindspore, config)
-        known = Known(
-            # Without a target the program may choose its mode later, so the capture tells it when it ends.
-            pynative=is_pynative(mindspore) if target is not None or armed() is not None else None,
-            complex=has_complex_parameters(cell_of(target)),
-            device_id=device_id(),
-            env=os.environ,
-        )
+        # Without a target the program may choose its mode later, so the capture tells it when it ends.
+        known = known_of(target, mindspore, mode_is_chosen=target is not None or armed() is not None)
         found = check_mindspore_config(
             json.dumps(config).encode(), all=True, runtime=current_runtime(mindspore), known=known
         )

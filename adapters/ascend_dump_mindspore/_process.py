@@ -57,8 +57,8 @@ class Armed:
     MindSpore keeps the path it has read, so that path is a link, which leads to the directory of the capture that
     is on. It also has only the characters that MindSpore accepts, whatever the user's path is.
 
-    settings: the dump JSON without its path. The file is written and the environment set when it is made.
-    Raises WriteError.
+    settings: the dump JSON without its path, text: all of it. The file is written and the environment set when it is
+    made. Raises WriteError.
     """
 
     def __init__(self, module: Any, build: Any, root: Path) -> None:
@@ -76,7 +76,7 @@ class Armed:
             self._lead_to(root)
             config = build(self.link)
             self.settings = without_path(config)
-            self._text = json.dumps(config, indent=2) + "\n"
+            self.text = json.dumps(config, indent=2) + "\n"
             self.config = self._write(root)
         except OSError as error:
             self.remove()
@@ -155,7 +155,7 @@ class Armed:
     def _write(self, root: Path) -> str:
         path = os.path.abspath(root.parent / f"mindspore-{root.name}.json")
         with open(open_private(Path(path), os.O_WRONLY | os.O_EXCL), "w", encoding="utf-8") as file:
-            file.write(self._text)
+            file.write(self.text)
         return path
 
     def _lead_to(self, directory: Path) -> None:

@@ -11,6 +11,7 @@ from ascend_dump.native.mindspore.runtime import Runtime, parse_version
 
 __all__ = [
     "cell_of",
+    "context",
     "current_runtime",
     "device_id",
     "is_initialized",
@@ -33,10 +34,10 @@ def is_target(target: Any) -> bool:
 
 def current_runtime(mindspore: ModuleType) -> Runtime:
     """The device and the kind of execution that the context asks for."""
-    device = _context(mindspore, "device_target")
+    device = context(mindspore, "device_target")
     if device != "Ascend":
         return Runtime("GPU" if device == "GPU" else "CPU")
-    ge = _context(mindspore, "jit_level") == "O2"
+    ge = context(mindspore, "jit_level") == "O2"
     version = parse_version(getattr(mindspore, "__version__", None))
     return Runtime("Ascend", ge, ge and version is not None and version < _GE_BY_MSPROBE_SINCE)
 
@@ -47,14 +48,14 @@ def is_initialized(mindspore: ModuleType) -> bool:
     if ask is None:
         return False
     try:
-        return bool(ask(str(_context(mindspore, "device_target"))))
+        return bool(ask(str(context(mindspore, "device_target"))))
     except (RuntimeError, ValueError):  # the device is not there at all
         return False
 
 
 def is_pynative(mindspore: ModuleType) -> bool:
     mode = getattr(mindspore, "PYNATIVE_MODE", None)
-    return mode is not None and _context(mindspore, "mode") == mode
+    return mode is not None and context(mindspore, "mode") == mode
 
 
 def cell_of(target: Any) -> Any:
@@ -92,7 +93,8 @@ def device_id() -> Optional[int]:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def _context(mindspore: ModuleType, name: str) -> Any:
+def context(mindspore: ModuleType, name: str) -> Any:
+    """What `get_context` says, None for a name that this version does not know."""
     ask = getattr(mindspore, "get_context", None)
     try:
         return None if ask is None else ask(name)

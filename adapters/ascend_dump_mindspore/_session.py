@@ -6,7 +6,7 @@ import importlib
 import logging
 import os
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from ascend_dump._errors import AscendDumpError, CaptureError, WriteError
 from ascend_dump._paths import make_run_directory
@@ -18,6 +18,7 @@ from ascend_dump_mindspore._complex import watch_compilations
 from ascend_dump_mindspore._counting import count_runs
 from ascend_dump_mindspore._executors import Wrapped
 from ascend_dump_mindspore._process import Armed, armed, forget
+from ascend_dump_mindspore._program import SinkWatch
 from ascend_dump_mindspore._runtime import (
     cell_of,
     current_runtime,
@@ -42,7 +43,7 @@ class MindSporeSession(Session):
         self._mindspore = importlib.import_module("mindspore")
         self._request = request
         self._stopped = False
-        self._wrapped: list[Wrapped] = []
+        self._wrapped: list[Union[Wrapped, SinkWatch]] = []
         self._given_up: Optional[CaptureError] = None
         self._ran = False
         self._marked: Any = None
@@ -68,6 +69,7 @@ class MindSporeSession(Session):
             if there is not None:
                 self._resume()
             self._wrapped.append(watch_compilations(self._can_give_up, self._give_up))
+            self._wrapped.append(SinkWatch(self._mindspore, self._armed.text.encode()))
             if request.options.get("set_dump"):
                 self._mark(cell_of(target))
         except BaseException:

@@ -511,6 +511,35 @@ def test_a_program_whose_first_graph_has_complex_inputs_runs_without_a_dump(ms, 
     assert problems(net) == [("AD271", "error")]
 
 
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ({"name": "Print"}, ("AD279", "warning")),
+        ({"name": "MatMul", "attrs": {"primitive_target": "CPU"}}, ("AD279", "silent")),
+    ],
+)
+def test_operators_of_the_target_that_do_not_go_with_a_dump_are_told(attributes, expected, ms, net):
+    net._primitives = {"one": type("Primitive", (), attributes)()}
+    assert problems(ms.nn.SequentialCell(net)) == [expected]
+
+
+@pytest.mark.parametrize("ms", ["2.5.0"], indirect=True)
+def test_data_that_sinks_is_told_when_the_training_begins(ms, net, tmp_path, caplog):
+    ms.set_device("Ascend")
+    ms.set_context(jit_level="O2")
+    original = ms.train.Model.__dict__["train"]
+    data = ms.dataset.NumpySlicesDataset((np.ones((4, 4), "f4"), np.ones((4, 3), "f4")), ["x", "y"]).batch(2)
+    with ascend_dump.capture(net, path=tmp_path, strict=True) as cap:
+        model = ms.Model(net, ms.nn.MSELoss(), ms.nn.SGD(net.trainable_params(), 0.1))
+        model.train(1, data, dataset_sink_mode=True, sink_size=1)
+        assert "sink size" not in caplog.text
+        for _ in range(2):
+            model.train(1, data, dataset_sink_mode=True)
+    assert caplog.text.count("sink size of 1 only, the program has -1") == 1
+    assert ms.train.Model.__dict__["train"] is original
+    assert len(cap.dump()) > 0
+
+
 # --- the launcher --------------------------------------------------------------------------
 
 PROGRAM = """

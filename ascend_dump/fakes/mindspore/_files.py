@@ -25,7 +25,7 @@ from ascend_dump.native.mindspore.names import CONSTANTS, METADATA_DIRECTORY, PA
 if TYPE_CHECKING:
     from ascend_dump.fakes.mindspore._graph import Graph, Node, Tape
     from ascend_dump.fakes.mindspore._process import Process
-    from ascend_dump.native.mindspore.config.settings import Settings
+    from ascend_dump.native.mindspore.config.settings import DumpJsonSettings
 
     _Array = np.ndarray[Any, Any]
 
@@ -38,7 +38,7 @@ _ORDER = "NodeExecutionOrder-FullNameWithScope\n"
 class Selection:
     """What of a run the settings ask for."""
 
-    def __init__(self, settings: Settings, process: Process) -> None:
+    def __init__(self, settings: DumpJsonSettings, process: Process) -> None:
         self._ranges = iteration_ranges(settings.iteration)
         self._kernels = KernelSelector(settings.kernels) if settings.dump_mode == 1 else None
         #: Entries of `kernels` that have matched nothing yet.
@@ -92,7 +92,7 @@ class _Piece(NamedTuple):
 class Dumper:
     """Writes the tree of one process."""
 
-    def __init__(self, process: Process, settings: Settings, config: str) -> None:
+    def __init__(self, process: Process, settings: DumpJsonSettings, config: str) -> None:
         self.process = process
         self.settings = settings
         self.selection = Selection(settings, process)
@@ -272,7 +272,7 @@ def made_non_finite(node: Node) -> bool:
     return finite(node.before) and not finite(node.results)
 
 
-def make_dumper(process: Process, settings: Settings, config: str) -> Dumper:
+def make_dumper(process: Process, settings: DumpJsonSettings, config: str) -> Dumper:
     """The writer for where this process runs."""
     if process.runtime.ge:
         from ascend_dump.fakes.mindspore._o2 import ModelDumper

@@ -19,7 +19,7 @@ from ascend_dump._errors import NotSupported
 from ascend_dump.fakes.mindspore._graph import Graph, Tape
 from ascend_dump.fakes.mindspore._types import Tensor
 from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE, read_file
-from ascend_dump.native.mindspore.config.settings import Settings
+from ascend_dump.native.mindspore.config.settings import DumpJsonSettings
 from ascend_dump.native.mindspore.runtime import Runtime, parse_version
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Process:
         self.in_graph = False
         #: How many cells around the running operator `set_dump` marked.
         self.marked = 0
-        self._settings: Optional[Settings] = None
+        self._settings: Optional[DumpJsonSettings] = None
         self._dumps_tensors: Optional[bool] = None
         self._dumper: Optional[Dumper] = None
         self._graphs: dict[Any, Graph] = {}
@@ -121,7 +121,7 @@ class Process:
 
     # The moments at which the configuration is read.
 
-    def parse(self) -> Optional[Settings]:
+    def parse(self) -> Optional[DumpJsonSettings]:
         """Read the configuration if that has not happened yet. Raises RuntimeError, as MindSpore does."""
         path = os.environ.get(CONFIG_VARIABLE, "")
         if self._settings is not None or not path:

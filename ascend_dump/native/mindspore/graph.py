@@ -27,6 +27,7 @@ __all__ = [
     "Graph",
     "Operator",
     "has_complex",
+    "is_heterogeneous",
     "module_of",
     "numbers_of",
     "parse_ir",
@@ -136,6 +137,11 @@ def read_ir(path: Path) -> list[str]:
 def has_complex(path: Path) -> bool:
     """Whether a tensor in this `.ir` text is complex."""
     return any("[Complex64]" in line or "[Complex128]" in line for line in _lines(path))
+
+
+def is_heterogeneous(path: Path) -> bool:
+    """Whether an operator in this `.ir` text is put on a device of its own (`Primitive.set_device`)."""
+    return any("primitive_target: " in line for line in _lines(path))
 
 
 @lru_cache(maxsize=32)

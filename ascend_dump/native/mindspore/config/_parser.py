@@ -7,16 +7,15 @@ import re
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from ascend_dump.native.mindspore.config.keys import COMMON, DEFAULTS, E2E, REQUIRED
 from ascend_dump.native.mindspore.config.select import kernel_text, regex_refusal
-from ascend_dump.native.mindspore.config.settings import HOST_STATISTICS, Reading, Refusal, Settings
+from ascend_dump.native.mindspore.config.settings import HOST_STATISTICS, DumpJsonReading, DumpJsonSettings, Refusal
 from ascend_dump.native.mindspore.runtime import Runtime
 
 __all__ = ["Parser"]
 
 PATH_VARIABLE = "MS_DIAGNOSTIC_DATA_PATH"
 
-_COMMON, _E2E = "common_dump_settings", "e2e_dump_settings"
-_REQUIRED = ("dump_mode", "net_name", "iteration", "input_output", "kernels", "support_device")
 _PATH = re.compile(r"[A-Za-z0-9\-_/]*", re.ASCII)
 _NET_NAME = re.compile(r"[A-Za-z0-9\-_]+", re.ASCII)
 _ITERATION = re.compile(r"[0-9\-|]+|all", re.ASCII)
@@ -32,22 +31,24 @@ class Parser:
         self._warnings: list[str] = []
         self._found: dict[str, Any] = {}
 
-    def read(self) -> Reading:
+    def read(self) -> DumpJsonReading:
         top = self._value if isinstance(self._value, dict) else {}
-        self._found["e2e"] = _E2E in top
-        if _E2E in top:
-            self._e2e(top[_E2E] if isinstance(top[_E2E], dict) else {})
+        self._found["e2e"] = E2E in top
+        if E2E in top:
+            self._e2e(top[E2E] if isinstance(top[E2E], dict) else {})
         elif not self._runtime.ge:
             self._warnings += [
                 f"[Dump Alert {turn}/3]: For 'Dump', in the scenario where 'backend' is 'ms_backend', please configure "
                 "'e2e_dump_setting', otherwise there will be no data."
                 for turn in (1, 2, 3)
             ]
-        if _COMMON not in top:
-            self._refuse(f"Check dump json failed, {_COMMON} not found", _COMMON)
+        if COMMON not in top:
+            self._refuse(f"Check dump json failed, {COMMON} not found", COMMON)
         else:
-            self._common(top[_COMMON] if isinstance(top[_COMMON], dict) else {})
-        return Reading(Settings(**self._found), tuple(self._refusals), tuple(self._warnings), self._value)
+            self._common(top[COMMON] if isinstance(top[COMMON], dict) else {})
+        return DumpJsonReading(
+            DumpJsonSettings(**self._found), tuple(self._refusals), tuple(self._warnings), self._value
+        )
 
     def _refuse(self, message: str, where: str) -> None:
         self._refusals.append(Refusal(message, where))
@@ -59,24 +60,24 @@ class Parser:
                     self._found[key] = block[key]
                 else:
                     # It names `enable` whichever of the three it is.
-                    self._refuse("Dump Json Parse Failed. 'enable' should be boolean type", f"{_E2E}.{key}")
+                    self._refuse("Dump Json Parse Failed. 'enable' should be boolean type", f"{E2E}.{key}")
         for key, words in (("stat_calc_mode", ("host", "device")), ("device_stat_precision_mode", ("high", "low"))):
             given = block.get(key, words[0])
             if not isinstance(given, str):
-                self._refuse(_no_text(key), f"{_E2E}.{key}")
+                self._refuse(_no_text(key), f"{E2E}.{key}")
             elif given in words:
                 self._found[key] = given
             else:
                 self._refuse(
                     f"Dump Json parse failed, '{key}' only supports '{words[0]}' or '{words[1]}', but got: {given}. "
                     f"Please set 'stat_cal_mode' to '{words[0]}' or '{words[1]}'",
-                    f"{_E2E}.{key}",
+                    f"{E2E}.{key}",
                 )
         self._sample(block)
 
     def _sample(self, block: dict[str, Any]) -> None:
-        where = f"{_E2E}.sample_mode"
-        mode = block.get("sample_mode", 0)
+        where = f"{E2E}.sample_mode"
+        mode = block.get("sample_mode", DEFAULTS["sample_mode"])
         if not _is_unsigned(mode):
             self._refuse(_no_unsigned("sample_mode"), where)
             return
@@ -84,10 +85,10 @@ class Parser:
             self._refuse("Dump Json Parse Failed. sample_mode should be 0, 1", where)
             return
         self._found["sample_mode"] = mode
-        number = block.get("sample_num", 100)
+        number = block.get("sample_num", DEFAULTS["sample_num"])
         if not mode:
             return
-        where = f"{_E2E}.sample_num"
+        where = f"{E2E}.sample_num"
         if not _is_unsigned(number):
             # The message names the other key.
             self._refuse(_no_unsigned("sample_mode"), where)
@@ -97,9 +98,9 @@ class Parser:
             self._found["sample_num"] = number
 
     def _common(self, common: dict[str, Any]) -> None:
-        missing = [key for key in _REQUIRED if key not in common]
+        missing = [key for key in REQUIRED if key not in common]
         for key in missing:
-            self._refuse(f"Check dump json failed, {key} not found", f"{_COMMON}.{key}")
+            self._refuse(f"Check dump json failed, {key} not found", f"{COMMON}.{key}")
         for key, read in (
             ("dump_mode", self._dump_mode),
             ("path", self._path),
@@ -116,7 +117,7 @@ class Parser:
             ("file_format", self._file_format),
         ):
             if key not in missing:
-                read(common, f"{_COMMON}.{key}")
+                read(common, f"{COMMON}.{key}")
 
     def _unsigned(self, common: dict[str, Any], key: str, where: str, default: int = 0) -> Optional[int]:
         value = common.get(key, default)
@@ -137,7 +138,7 @@ class Parser:
             self._found["dump_mode"] = mode
 
     def _path(self, common: dict[str, Any], where: str) -> None:
-        path = common.get("path", "")
+        path = common.get("path", DEFAULTS["path"])
         if not isinstance(path, str):
             self._refuse(_no_text("path"), where)
             return
@@ -260,7 +261,7 @@ class Parser:
             self._found["overflow_number"] = number
 
     def _saved_data(self, common: dict[str, Any], where: str) -> None:
-        data = common.get("saved_data", "tensor")
+        data = common.get("saved_data", DEFAULTS["saved_data"])
         if not isinstance(data, str):
             self._refuse(_no_text("saved_data"), where)
             return
@@ -319,7 +320,7 @@ class Parser:
     def _file_format(self, common: dict[str, Any], where: str) -> None:
         if not self._async_ascend():
             return
-        given = common.get("file_format", "bin")
+        given = common.get("file_format", DEFAULTS["file_format"])
         if given in ("npy", "bin"):
             self._found["file_format"] = given
         else:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump._errors import ConfigError, NotSupported
 from ascend_dump._patterns import text_matcher
-from ascend_dump.native.mindspore.config.settings import HOST_STATISTICS
+from ascend_dump.native.mindspore.config.keys import COMMON, DEFAULTS, E2E
+from ascend_dump.native.mindspore.config.settings import DEVICE_STATISTICS, HOST_STATISTICS
 from ascend_dump.native.mindspore.runtime import RUNTIMES, Runtime
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ STATISTICS = {
     "neginf": "negative inf count",
     "zero": "zero count",
 }
-_ON_DEVICE = ("max", "min", "avg", "l2norm")
-_DEFAULT_STATISTICS = ("max", "min", "l2norm")
 _MODES = {"all": 0, "input": 1, "output": 2}
 _DATA = {"tensor": "tensor", "stats": "statistic", "full": "full"}
 _SCENES = {None: 0, "overflow": 3, "exception": 4}
@@ -101,8 +100,8 @@ def mindspore_config(
         common["initial_iteration"] = _number(options, "initial_iteration")
     if where.ge:
         common["file_format"] = _choice(options, "file_format", ("npy", "bin"), "npy")
-        return {"common_dump_settings": common}
-    return {"common_dump_settings": common, "e2e_dump_settings": _e2e(options, where)}
+        return {COMMON: common}
+    return {COMMON: common, E2E: _e2e(options, where)}
 
 
 def _options(request: DumpRequest, known: Iterable[str]) -> Mapping[str, Any]:
@@ -209,9 +208,9 @@ def _statistics(request: DumpRequest, options: Mapping[str, Any]) -> list[str]:
     if request.stats:
         return [_statistic(name) for name in request.stats]
     if request.data == "tensor":
-        return list(_DEFAULT_STATISTICS)
+        return list(DEFAULTS["statistic_category"])
     if options.get("stat_calc_mode") == "device":
-        return list(_ON_DEVICE)
+        return list(DEVICE_STATISTICS)
     return [*STATISTICS.values(), "count", "negative zero count", "positive zero count"]
 
 

@@ -1,8 +1,8 @@
 """Read a dump JSON as MindSpore's parser does: the same order, the same words, the same silence.
 
 The order: the block `e2e_dump_settings`, then which keys of `common_dump_settings` are there, then their values.
-The first thing that is wrong is the whole answer of MindSpore; `Reading.refusals` lists what would come after it
-too. Unknown keys are ignored, and so is whatever follows the JSON object.
+The first thing that is wrong is the whole answer of MindSpore; `DumpJsonReading.refusals` lists what would come
+after it too. Unknown keys are ignored, and so is whatever follows the JSON object.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from ascend_dump.native.mindspore.config._parser import Parser
-from ascend_dump.native.mindspore.config.settings import Reading, Refusal, Settings
+from ascend_dump.native.mindspore.config.settings import DumpJsonReading, DumpJsonSettings, Refusal
 from ascend_dump.native.mindspore.runtime import Runtime
 
 __all__ = ["CONFIG_VARIABLE", "read_file", "read_text"]
@@ -25,7 +25,9 @@ CONFIG_VARIABLE = "MINDSPORE_DUMP_CONFIG"
 _MOST_BYTES = 10 * 1024 * 1024
 
 
-def read_file(path: str, *, runtime: Optional[Runtime] = None, env: Optional[Mapping[str, str]] = None) -> Reading:
+def read_file(
+    path: str, *, runtime: Optional[Runtime] = None, env: Optional[Mapping[str, str]] = None
+) -> DumpJsonReading:
     """Read the file that MINDSPORE_DUMP_CONFIG names. An empty path means no dump: ask before."""
     try:
         status = os.stat(path)
@@ -46,7 +48,9 @@ def read_file(path: str, *, runtime: Optional[Runtime] = None, env: Optional[Map
     return read_text(text, runtime=runtime, env=env)
 
 
-def read_text(text: bytes, *, runtime: Optional[Runtime] = None, env: Optional[Mapping[str, str]] = None) -> Reading:
+def read_text(
+    text: bytes, *, runtime: Optional[Runtime] = None, env: Optional[Mapping[str, str]] = None
+) -> DumpJsonReading:
     """Read the content of a dump JSON. runtime: Ascend O0/O1 when left out. env: this process's when left out."""
     try:
         value = _decode(text)
@@ -55,8 +59,8 @@ def read_text(text: bytes, *, runtime: Optional[Runtime] = None, env: Optional[M
     return Parser(value, runtime or Runtime(), os.environ if env is None else env).read()
 
 
-def _refused(message: str) -> Reading:
-    return Reading(Settings(), (Refusal(message),))
+def _refused(message: str) -> DumpJsonReading:
+    return DumpJsonReading(DumpJsonSettings(), (Refusal(message),))
 
 
 def _decode(data: bytes) -> Any:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Optional
 
-__all__ = ["KernelSelector", "iteration_ranges", "kernel_text", "regex_refusal", "unused_parts"]
+__all__ = ["KernelSelector", "iteration_ranges", "kernel_kind", "kernel_text", "regex_refusal", "unused_parts"]
 
 _REGEX = re.compile(r"name-regex\((.*)\)", re.DOTALL)
 #: C++ reads numbers as unsigned 64-bit ones; a larger one is out of range and selects nothing.
@@ -85,8 +85,8 @@ class KernelSelector:
 
     def __init__(self, entries: Sequence[str]) -> None:
         self._all = not any(entries)
-        self._exact = {entry for entry in entries if _kind(entry) == "name"}
-        self._types = [entry.lower() for entry in entries if entry and _kind(entry) == "type"]
+        self._exact = {entry for entry in entries if kernel_kind(entry) == "name"}
+        self._types = [entry.lower() for entry in entries if entry and kernel_kind(entry) == "type"]
         self._regexes = []
         for entry in entries:
             found = _REGEX.fullmatch(entry)
@@ -104,7 +104,8 @@ class KernelSelector:
         return any(wanted in kind.lower() for wanted in self._types)
 
 
-def _kind(entry: str) -> str:
+def kernel_kind(entry: str) -> str:
+    """How an entry is compared: "regex", "name" (the full name) or "type"."""
     if _REGEX.fullmatch(entry):
         return "regex"
     return "name" if "/" in entry or "-op" in entry else "type"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional
 
-__all__ = ["DEVICE_STATISTICS", "HOST_STATISTICS", "Reading", "Refusal", "Settings"]
+from ascend_dump.native.mindspore.config.keys import DEFAULTS
+
+__all__ = ["DEVICE_STATISTICS", "HOST_STATISTICS", "DumpJsonReading", "DumpJsonSettings", "Refusal"]
 
 HOST_STATISTICS = (
     "max",
@@ -33,42 +35,42 @@ class Refusal(NamedTuple):
     where: str = ""
 
 
-class Settings(NamedTuple):
+class DumpJsonSettings(NamedTuple):
     """What the parser made of the file: defaults filled in and conflicts settled as it settles them.
 
     e2e tells whether that block is there, enable what it says; kernels are as they are compared.
     """
 
-    op_debug_mode: int = 0
-    dump_mode: int = 0
-    path: str = ""
-    net_name: str = ""
-    iteration: str = "all"
-    input_output: int = 0
-    kernels: tuple[str, ...] = ()
-    support_device: tuple[Any, ...] = ()
-    saved_data: str = "tensor"
-    statistic_category: tuple[str, ...] = ("max", "min", "l2norm")
-    overflow_number: int = 0
-    initial_iteration: int = 0
-    file_format: str = "bin"
+    op_debug_mode: int = DEFAULTS["op_debug_mode"]
+    dump_mode: int = DEFAULTS["dump_mode"]
+    path: str = DEFAULTS["path"]
+    net_name: str = DEFAULTS["net_name"]
+    iteration: str = DEFAULTS["iteration"]
+    input_output: int = DEFAULTS["input_output"]
+    kernels: tuple[str, ...] = DEFAULTS["kernels"]
+    support_device: tuple[Any, ...] = DEFAULTS["support_device"]
+    saved_data: str = DEFAULTS["saved_data"]
+    statistic_category: tuple[str, ...] = DEFAULTS["statistic_category"]
+    overflow_number: int = DEFAULTS["overflow_number"]
+    initial_iteration: int = DEFAULTS["initial_iteration"]
+    file_format: str = DEFAULTS["file_format"]
     e2e: bool = True
-    enable: bool = False
-    trans_flag: bool = True
-    stat_calc_mode: str = "host"
-    device_stat_precision_mode: str = "high"
-    sample_mode: int = 0
-    sample_num: int = 100
-    save_kernel_args: bool = False
+    enable: bool = DEFAULTS["enable"]
+    trans_flag: bool = DEFAULTS["trans_flag"]
+    stat_calc_mode: str = DEFAULTS["stat_calc_mode"]
+    device_stat_precision_mode: str = DEFAULTS["device_stat_precision_mode"]
+    sample_mode: int = DEFAULTS["sample_mode"]
+    sample_num: int = DEFAULTS["sample_num"]
+    save_kernel_args: bool = DEFAULTS["save_kernel_args"]
 
 
-class Reading(NamedTuple):
+class DumpJsonReading(NamedTuple):
     """The verdict. refusals: none when the file is accepted. warnings: what MindSpore would log.
 
     value: the decoded JSON, None when it is none.
     """
 
-    settings: Settings
+    settings: DumpJsonSettings
     refusals: tuple[Refusal, ...] = ()
     warnings: tuple[str, ...] = ()
     value: Any = None

@@ -1,0 +1,103 @@
+"""What the program does that MindSpore's dump does not go with, as far as its objects tell."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, Callable, Optional
+
+from ascend_dump.native.mindspore.config.check import RULES, DumpJson, Known
+from ascend_dump.native.mindspore.config.dump_json import read_text
+from ascend_dump_mindspore._complex import has_complex_parameters
+from ascend_dump_mindspore._runtime import cell_of, context, current_runtime, device_id, is_pynative
+
+__all__ = ["SinkWatch", "known_of"]
+
+log = logging.getLogger("ascend_dump")
+
+_SINK_RULES = ("mindspore-o2-sink-size", "mindspore-gpu-sink")
+
+
+def known_of(target: Any, mindspore: ModuleType, *, mode_is_chosen: bool) -> Known:
+    """What this process tells of the program. mode_is_chosen: it will not choose between graphs and PyNative later."""
+    cell = cell_of(target)
+    primitives = list(_primitives(cell))
+    ascend = context(mindspore, "ascend_config")
+    return Known(
+        env=os.environ,
+        pynative=is_pynative(mindspore) if mode_is_chosen else None,
+        complex=has_complex_parameters(cell),
+        device_id=device_id(),
+        heterogeneous=any("primitive_target" in (getattr(one, "attrs", None) or {}) for one in primitives) or None,
+        prints=any(getattr(one, "name", None) == "Print" for one in primitives) or None,
+        exception_dump=str(ascend["exception_dump"])
+        if isinstance(ascend, dict) and "exception_dump" in ascend
+        else None,
+    )
+
+
+def _primitives(cell: Any) -> Iterator[Any]:
+    """The operators that a Cell holds as attributes; those that it calls as functions are unknown."""
+    walk = getattr(cell, "cells_and_names", None)
+    for _, one in walk() if callable(walk) else ():
+        found = getattr(one, "_primitives", None)
+        yield from found.values() if isinstance(found, dict) else ()
+
+
+class SinkWatch:
+    """Tells once of a `Model.train` whose data sinks in a way that cannot be dumped, until `remove()`.
+
+    How data sinks is known only when the program begins to train, and then it is too late to refuse the capture.
+    """
+
+    def __init__(self, mindspore: ModuleType, config: bytes) -> None:
+        self._runtime = current_runtime(mindspore)
+        self._config = config
+        self._told = False
+        self._replaced: Optional[tuple[Any, Any, Any]] = None
+        owner = getattr(sys.modules.get("mindspore.train"), "Model", None)
+        original = owner.__dict__.get("train") if isinstance(owner, type) else None
+        if callable(original) and (self._runtime.device == "GPU" or self._runtime.ge):
+            watching = self._watching(original)
+            setattr(owner, "train", watching)  # noqa: B010  (mypy knows no attribute of a class it does not know)
+            self._replaced = (owner, original, watching)
+
+    def remove(self) -> None:
+        if self._replaced is not None:
+            owner, original, watching = self._replaced
+            self._replaced = None
+            # Somebody else may have wrapped it meanwhile; then ours stays inside and says nothing more.
+            if owner.__dict__.get("train") is watching:
+                owner.train = original
+
+    def _watching(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def train(
+            model: Any,
+            epoch: Any,
+            train_dataset: Any,
+            callbacks: Any = None,
+            dataset_sink_mode: Any = False,
+            sink_size: Any = -1,
+            *arguments: Any,
+            **settings: Any,
+        ) -> Any:
+            if self._replaced is not None and dataset_sink_mode and not self._told:
+                self._tell(sink_size)
+            return original(
+                model, epoch, train_dataset, callbacks, dataset_sink_mode, sink_size, *arguments, **settings
+            )
+
+        return train
+
+    def _tell(self, sink_size: Any) -> None:
+        known = Known(sink=True, sink_size=sink_size if isinstance(sink_size, int) else None)
+        subject = DumpJson(read_text(self._config, runtime=self._runtime), self._runtime, known)
+        for name in _SINK_RULES:
+            for problem in RULES[name].problems(subject):
+                log.warning("%s", problem)
+                self._told = True
