@@ -7,6 +7,7 @@ the path, reporting problems, and saying loudly when nothing was written.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import inspect
 import logging
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, ConfigError, NotSupported
 from ascend_dump._log import give_messages_a_name
 from ascend_dump._mark import Mark
-from ascend_dump._paths import holds_files, make_private_directory
+from ascend_dump._paths import RunDirectory, holds_files, make_private_directory
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import Data, DumpRequest, FrameworkName, Level, Mode, Scene, unknown_name
@@ -296,22 +297,31 @@ class Capture:
             )
         give_messages_a_name()
         adapter = choose(self._target, self._framework)
-        self.problems = adapter.check(self.request, self._target)
-        self._report_problems()
         rank = current_rank()
+        run = RunDirectory.planned(self.request.path, rank)
+        self.problems = adapter.check(self.request, self._target, run)
+        self._report_problems()
         make_private_directory(self.request.path)
         session = None
         if is_selected(rank, self.request.ranks):
-            session = adapter.start(self.request, self._target)
+            session = self._start(adapter, run.make())
             self._path = session.root
             self._mark = Mark(self._path, adapter.name, self.request.scene)
             _running.add(self)
         else:
-            self._path = self.request.path / rank.level
+            self._path = run.path.parent
         self._session, self._adapter = session, adapter
         self._step = 0
         self._state = _State.ACTIVE
         return adapter, session
+
+    def _start(self, adapter: Adapter, run: RunDirectory) -> Session:
+        try:
+            return adapter.start(self.request, self._target, run)
+        except BaseException:
+            with contextlib.suppress(OSError):  # it holds what could be written until then
+                run.path.rmdir()
+            raise
 
     def _report_problems(self) -> None:
         refused = [problem for problem in self.problems if problem.severity == "error"]

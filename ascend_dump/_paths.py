@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from ascend_dump._errors import WriteError
+from ascend_dump._rank import Rank
 
 __all__ = [
     "MANIFEST",
     "PRIVATE_DIRECTORY",
     "PRIVATE_FILE",
+    "RunDirectory",
     "add_private_directory",
     "holds_files",
     "make_private_directory",
-    "make_run_directory",
     "open_private",
 ]
 
@@ -56,26 +59,111 @@ def make_private_directory(path: Path) -> None:
         )
 
 
-def make_run_directory(parent: Path) -> Path:
-    """Create and return a directory in `parent` that no other run shares.
+class RunDirectory(NamedTuple):
+    """The directory of one run of one rank, `{path}/worldsizeN_global_rankR/{YYYYmmddHHMMSS}`, absolute.
 
-    Its name is CANN's `YYYYmmddHHMMSS`; a run that starts in a second that is taken gets the
-    next free one. Raises WriteError when it cannot be made.
+    It is planned before the check of a capture and made when nothing is refused.
+    launched: the capture was begun by ASCEND_DUMP, not by the program itself
+    model: what the dump is named after where there is no target, "" for nothing in particular
     """
-    make_private_directory(parent)
-    second = time.time()
-    while True:
-        found = parent / time.strftime("%Y%m%d%H%M%S", time.localtime(second))
-        try:
-            add_private_directory(found)
-            return found
-        except FileExistsError:
+
+    path: Path
+    rank: Rank
+    launched: bool = False
+    model: str = ""
+
+    @classmethod
+    def planned(cls, path: Path, rank: Rank, *, launched: bool = False, model: str = "") -> RunDirectory:
+        """The next free one below `path`. Nothing is made."""
+        level = Path(os.path.abspath(path), rank.level)
+        second = time.time()
+        while os.path.lexists(level / _time_level(second)):
             second += 1
-        except OSError as error:
-            raise WriteError(
-                f"{found} cannot be created: {error.strerror}",
-                hint="give path= a directory that this user may write",
-            ) from error
+        return cls(level / _time_level(second), rank, launched, model)
+
+    def beside(self, name: str) -> Path:
+        """A file that belongs to this run and does not lie in it: `acl.json` is `acl-20260101010101.json`."""
+        stem, suffix = os.path.splitext(name)
+        return self.path.with_name(f"{stem}-{self.path.name}{suffix}")
+
+    def make(self) -> RunDirectory:
+        """Create it, with a later time in its name if another run has taken this one meanwhile.
+
+        Raises WriteError when it cannot be made, with code AD310 when somebody else could reach into it: the level of
+        the rank is a link, or belongs to another user.
+        """
+        level = self.path.parent
+        make_private_directory(level.parent)
+        with contextlib.suppress(FileExistsError):
+            _add(level)
+        opened = _open_level(level)
+        try:
+            found, own = self._make_in(opened)
+            levels = os.fstat(opened).st_uid
+            # Compared with what we made: file systems of a network show other owners than the process has.
+            if levels not in (own, 0):
+                os.rmdir(found.path.name, dir_fd=opened)
+                raise _unsafe(f"{level} belongs to another user ({levels}, and what this process makes to {own})")
+            return found
+        finally:
+            os.close(opened)
+
+    def _make_in(self, opened: int) -> tuple[RunDirectory, int]:
+        name = self.path.name
+        second = time.mktime(time.strptime(name, _TIME))
+        while True:
+            try:
+                os.mkdir(name, PRIVATE_DIRECTORY, dir_fd=opened)
+                break
+            except FileExistsError:
+                second += 1
+                name = _time_level(second)
+            except OSError as error:
+                raise _cannot_be_created(self.path, error) from error
+        made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened)
+        try:
+            with contextlib.suppress(OSError):  # some file systems have no modes to change
+                os.fchmod(made, PRIVATE_DIRECTORY)
+            return self._replace(path=self.path.with_name(name)), os.fstat(made).st_uid
+        finally:
+            os.close(made)
+
+
+_TIME = "%Y%m%d%H%M%S"
+
+
+def _time_level(second: float) -> str:
+    return time.strftime(_TIME, time.localtime(second))
+
+
+def _add(directory: Path) -> None:
+    try:
+        add_private_directory(directory)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise _cannot_be_created(directory, error) from error
+
+
+def _open_level(level: Path) -> int:
+    try:
+        return os.open(level, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise _unsafe(f"{level} is a link or a file where the directory of this rank is needed") from error
+        raise _cannot_be_created(level, error) from error
+
+
+def _unsafe(message: str) -> WriteError:
+    return WriteError(
+        message, hint="remove it, or give path= a directory in which only this user may write", code="AD310"
+    )
+
+
+def _cannot_be_created(directory: Path, error: OSError) -> WriteError:
+    return WriteError(
+        f"{directory} cannot be created: {error.strerror}", hint="give path= a directory that this user may write"
+    )
 
 
 def add_private_directory(path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Adapter
+from ascend_dump.adapter import Adapter, RunDirectory
 
 if TYPE_CHECKING:
     from ascend_dump_acl._session import AclSession
@@ -36,15 +36,15 @@ class AclAdapter(Adapter):
         # A model id is accepted so that check can tell why it comes too late.
         return target is None or type(target) is int
 
-    def check(self, request: DumpRequest, target: Any) -> list[Problem]:
+    def check(self, request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
         from ascend_dump_acl._check import check
 
-        return check(request, target)
+        return check(request, target, run)
 
-    def start(self, request: DumpRequest, target: Any) -> AclSession:
+    def start(self, request: DumpRequest, target: Any, run: RunDirectory) -> AclSession:
         from ascend_dump_acl._session import AclSession
 
-        return AclSession(request)
+        return AclSession(request, run)
 
     def counts_steps(self, target: Any) -> bool:
         return True

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from ascend_dump._errors import AscendDumpError
 from ascend_dump._problem import Problem, worst_first
-from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.native.cann.config import Situation
+from ascend_dump.adapter import RunDirectory
 from ascend_dump.native.cann.config.of_request import problems_of_config
 from ascend_dump_acl._settings import build, look_around
 
 __all__ = ["check"]
 
 
-def check(request: DumpRequest, target: Any) -> list[Problem]:
+def check(request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
     """Everything to know before the start, errors first."""
     problems = list(_too_late(target))
     try:
         situation = look_around(request)
-        problems += _of_configuration(request, situation)
+        problems += problems_of_config(build(request, run.path, situation), run.path, situation)
     except AscendDumpError as error:
         problems.append(Problem(error.code, "error", error.message, error.hint))
     problems += _of_acl(request)
@@ -39,11 +36,6 @@ def _too_late(target: Any) -> Iterator[Problem]:
             "start the capture without a target before acl.mdl.load_from_file, or unload the model and load it inside",
             "target",
         )
-
-
-def _of_configuration(request: DumpRequest, situation: Situation) -> list[Problem]:
-    planned = Path(os.path.abspath(request.path), current_rank().level, "20000101000000")
-    return problems_of_config(lambda path: build(request, path, situation), planned, situation)
 
 
 def _of_acl(request: DumpRequest) -> Iterator[Problem]:

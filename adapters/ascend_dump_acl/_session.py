@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ascend_dump._errors import AscendDumpError
-from ascend_dump._paths import make_run_directory
-from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Session
+from ascend_dump.adapter import RunDirectory, Session
 from ascend_dump.adapter import acl_interface as interface
 from ascend_dump.native.cann.acl_codes import AclError
 from ascend_dump.native.cann.config.of_request import save_config
@@ -34,25 +32,24 @@ class AclSession(Session):
     with the name of its code, and WriteError when the file cannot be written.
     """
 
-    def __init__(self, request: DumpRequest) -> None:
+    def __init__(self, request: DumpRequest, run: RunDirectory) -> None:
         self._acl = importlib.import_module("acl")
         self._request = request
         self._stopped = False
         interface.claim(self, "acl")
         try:
-            self._begin(request)
+            self._begin(request, run)
         except BaseException:
             interface.release(self)
             raise
 
-    def _begin(self, request: DumpRequest) -> None:
+    def _begin(self, request: DumpRequest, run: RunDirectory) -> None:
         self.prepared = self._init_dump()
         try:
             # Absolute, because acl resolves a relative path in two ways: from the working directory
             # on a host, from the directory of the executable on a SoC.
-            place = Path(os.path.abspath(request.path)) / current_rank().level
-            self.root = make_run_directory(place)
-            self.config = os.fspath(place / f"acl-{self.root.name}.json")
+            self.root = run.path
+            self.config = os.fspath(run.beside("acl.json"))
             save_config(Path(self.config), build(request, self.root, look_around(request)))
             if not self.prepared:
                 self._call("set_dump", self.config)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Adapter
+from ascend_dump.adapter import Adapter, RunDirectory
 
 if TYPE_CHECKING:
     from ascend_dump_mindspore._session import MindSporeSession
@@ -39,15 +39,15 @@ class MindSporeAdapter(Adapter):
 
         return target is None or is_target(target)
 
-    def check(self, request: DumpRequest, target: Any) -> list[Problem]:
+    def check(self, request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
         from ascend_dump_mindspore._check import check
 
         return check(request, target)
 
-    def start(self, request: DumpRequest, target: Any) -> MindSporeSession:
+    def start(self, request: DumpRequest, target: Any, run: RunDirectory) -> MindSporeSession:
         from ascend_dump_mindspore._session import MindSporeSession
 
-        return MindSporeSession(request, target)
+        return MindSporeSession(request, target, run)
 
     def counts_steps(self, target: Any) -> bool:
         return True

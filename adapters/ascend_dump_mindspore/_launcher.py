@@ -8,7 +8,7 @@ import sys
 
 from ascend_dump._activation import at_exit
 from ascend_dump._errors import ConfigError
-from ascend_dump._paths import make_private_directory
+from ascend_dump._paths import RunDirectory, make_private_directory
 from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest
 from ascend_dump.adapter._contract import Adapter
@@ -23,14 +23,14 @@ def activate(adapter: Adapter, request: DumpRequest) -> None:
     """Arm the process. Raises ConfigError for what the adapter would refuse."""
     if _only_starts_others():
         return
-    for problem in adapter.check(request, None):
+    for problem in adapter.check(request, None, RunDirectory.planned(request.path, current_rank(), launched=True)):
         if problem.severity == "error":
             raise ConfigError(problem.message, hint=problem.hint, code=problem.code)
         log.warning("%s", problem)
     if not is_selected(current_rank(), request.ranks):
         return
     make_private_directory(request.path)
-    session = MindSporeSession(request, None)
+    session = MindSporeSession(request, None, RunDirectory.planned(request.path, current_rank(), launched=True).make())
     process = os.getpid()
 
     def end() -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-from pathlib import Path
 from typing import Any, Optional, Union
 
 from ascend_dump._errors import AscendDumpError, CaptureError, WriteError
-from ascend_dump._paths import make_run_directory
-from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Session
+from ascend_dump.adapter import RunDirectory, Session
 from ascend_dump.native.mindspore.config.check import PYNATIVE
 from ascend_dump_mindspore._complex import watch_compilations
 from ascend_dump_mindspore._counting import count_runs
@@ -39,7 +36,7 @@ log = logging.getLogger("ascend_dump")
 class MindSporeSession(Session):
     """One active capture. root: its own new directory, below which MindSpore makes `rank_{R}`."""
 
-    def __init__(self, request: DumpRequest, target: Any) -> None:
+    def __init__(self, request: DumpRequest, target: Any, run: RunDirectory) -> None:
         self._mindspore = importlib.import_module("mindspore")
         self._request = request
         self._stopped = False
@@ -59,8 +56,7 @@ class MindSporeSession(Session):
             )
         if there is not None and there.on:
             raise CaptureError("another capture of MindSpore is on", hint="stop it first", code="AD302")
-        place = Path(os.path.abspath(request.path)) / current_rank().level
-        self.root = make_run_directory(place)
+        self.root = run.path
         if there is None:
             self._armed = Armed(self._mindspore, lambda link: build(request, self._mindspore, link), self.root)
         else:

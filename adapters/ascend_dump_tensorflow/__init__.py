@@ -19,7 +19,7 @@ from typing import Any, Optional
 
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Adapter, Session
+from ascend_dump.adapter import Adapter, RunDirectory, Session
 
 __all__ = ["TensorflowAdapter", "apply", "check_config", "dump_config"]
 
@@ -36,21 +36,21 @@ class TensorflowAdapter(Adapter):
 
         return kind_of(target) != ""
 
-    def check(self, request: DumpRequest, target: Any) -> list[Problem]:
+    def check(self, request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
         from ascend_dump_tensorflow._check import check
 
-        return check(request, target)
+        return check(request, target, run)
 
-    def start(self, request: DumpRequest, target: Any) -> Session:
+    def start(self, request: DumpRequest, target: Any, run: RunDirectory) -> Session:
         from ascend_dump_tensorflow._bridge import is_on_npu
 
         if is_on_npu():
             from ascend_dump_tensorflow._npu import NpuSession
 
-            return NpuSession(request, target)
+            return NpuSession(request, target, run)
         from ascend_dump_tensorflow._host import HostSession
 
-        return HostSession(request, target)
+        return HostSession(request, target, run)
 
     def counts_steps(self, target: Any) -> bool:
         """Sessions count their runs; only eager operators without a target need steps drawn around them."""

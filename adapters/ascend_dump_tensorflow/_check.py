@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from ascend_dump._errors import AscendDumpError
 from ascend_dump._problem import Problem, worst_first
-from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
+from ascend_dump.adapter import RunDirectory
 from ascend_dump.native.cann.config import Situation
 from ascend_dump.native.tensorflow.config import check_parameters, parameters
 from ascend_dump.native.tensorflow.options import OPTIONS, operators_of
@@ -32,10 +31,10 @@ __all__ = ["check", "check_config"]
 _BESIDE_A_SWITCH = ("dump_step", "dump_mode", "dump_debug_mode")
 
 
-def check(request: DumpRequest, target: Any) -> list[Problem]:
+def check(request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
     """Everything to know before the start, errors first."""
     if is_on_npu():
-        found = [*_too_late(target), *_of_request(request), *_of_target(request, target)]
+        found = [*_too_late(target), *_of_request(request, run), *_of_target(request, target)]
     else:
         from ascend_dump_tensorflow._host_check import check as check_host
 
@@ -81,7 +80,7 @@ def _too_late(target: Any) -> Iterator[Problem]:
         )
 
 
-def _of_request(request: DumpRequest) -> Iterator[Problem]:
+def _of_request(request: DumpRequest, run: RunDirectory) -> Iterator[Problem]:
     if request.scene == "exception":
         yield Problem(
             "AD203",
@@ -92,15 +91,11 @@ def _of_request(request: DumpRequest) -> Iterator[Problem]:
         )
         return
     try:
-        values = parameters(request, names=operators_of(request), known_options=OPTIONS)
+        values = parameters(request.replace(path=run.path), names=operators_of(request), known_options=OPTIONS)
     except AscendDumpError as error:
         yield Problem(error.code, "error", error.message, error.hint)
         return
-    # The directory may not exist yet: the capture creates it.
-    planned = Path(os.path.abspath(request.path), current_rank().level)
-    while not planned.is_dir():
-        planned = planned.parent
-    yield from check_parameters({**values, "dump_path": os.path.realpath(planned)}, situation=Situation.here())
+    yield from check_parameters(values, situation=Situation.here()._replace(planned=os.fspath(run.path)))
     for name in unknown_keys(values):
         yield Problem(
             "AD293",

@@ -15,9 +15,8 @@ from typing import Any, Callable, Optional
 
 from ascend_dump._errors import AscendDumpError, CaptureError, WriteError
 from ascend_dump._patterns import text_matcher
-from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Session
+from ascend_dump.adapter import RunDirectory, Session
 from ascend_dump.writing import HostWriter, Item, Run
 from ascend_dump_tensorflow import _debugger, _hook
 from ascend_dump_tensorflow._arrays import Seen, line_of
@@ -41,7 +40,7 @@ class HostSession(Session):
     Eager operators outside sessions are one model, `eager`, whose steps the program draws.
     """
 
-    def __init__(self, request: DumpRequest, target: Any, *, launched: bool = False) -> None:
+    def __init__(self, request: DumpRequest, target: Any, run: RunDirectory) -> None:
         import tensorflow
 
         self.failure: Optional[AscendDumpError] = None
@@ -63,16 +62,11 @@ class HostSession(Session):
         self._wanted: Callable[[str], bool] = lambda name: not matchers or any(one(name) for one in matchers)
         self._inputs = request.mode in ("input", "all")
         self._outputs = request.mode in ("output", "all")
-        self._run = Run(
-            request.path,
-            current_rank(),
-            request=request.to_mapping(),
-            versions={"tensorflow": str(tensorflow.__version__)},
-        )
-        self.root = self._run.root
+        self._run = Run(run, request=request.to_mapping(), versions={"tensorflow": str(tensorflow.__version__)})
+        self.root = run.path
         self._eager: Optional[EagerRecorder] = None
         try:
-            self._arm(target, tensorflow, launched)
+            self._arm(target, tensorflow, run.launched)
         except BaseException:
             self.stop()
             raise

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from ascend_dump._activation import at_exit
 from ascend_dump._errors import ConfigError
-from ascend_dump._paths import make_private_directory
+from ascend_dump._paths import RunDirectory, make_private_directory
 from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest
 from ascend_dump.adapter._contract import Adapter
@@ -70,7 +70,9 @@ class _Process:
         if not is_selected(current_rank(), self._request.ranks):
             return
         try:
-            for problem in self._adapter.check(self._request, None):
+            for problem in self._adapter.check(
+                self._request, None, RunDirectory.planned(self._request.path, current_rank(), launched=True)
+            ):
                 if problem.severity == "error":
                     raise ConfigError(problem.message, hint=problem.hint, code=problem.code)
                 log.warning("%s", problem)
@@ -82,11 +84,12 @@ class _Process:
             log.debug("starting the capture failed", exc_info=True)
 
     def _start(self) -> Any:
+        run = RunDirectory.planned(self._request.path, current_rank(), launched=True).make()
         if is_on_npu():
-            return NpuSession(self._request, None)
+            return NpuSession(self._request, None, run)
         from ascend_dump_tensorflow._host import HostSession
 
-        return HostSession(self._request, None, launched=True)
+        return HostSession(self._request, None, run)
 
     def stop(self) -> None:
         """At exit: finish the files, and say so when there are none."""

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from ascend_dump._errors import AscendDumpError, CaptureError
-from ascend_dump._paths import make_private_directory, make_run_directory
-from ascend_dump._rank import current_rank
+from ascend_dump._paths import make_private_directory
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Session
+from ascend_dump.adapter import RunDirectory, Session
 from ascend_dump.native.cann.mapping import MAPPING
 from ascend_dump.native.tensorflow.config import DUMP_KEYS, parameters
 from ascend_dump.native.tensorflow.options import OPTIONS, exact_names, operators_of
@@ -52,7 +51,7 @@ class NpuSession(Session):
     graphs  where GE writes the graphs it builds
     """
 
-    def __init__(self, request: DumpRequest, target: Any) -> None:
+    def __init__(self, request: DumpRequest, target: Any, run: RunDirectory) -> None:
         self.failure: Optional[AscendDumpError] = None
         self._request = request
         self._target = target
@@ -62,11 +61,10 @@ class NpuSession(Session):
         self._own: dict[str, int] = {}
         self._since = time.time() - 1
         self._device_was_closed = device() is not None and not device_is_open()
-        place = Path(os.path.abspath(request.path)) / current_rank().level
-        self.root = make_run_directory(place)
+        self.root = run.path
         self.values = parameters(request.replace(path=self.root), names=operators_of(request), known_options=OPTIONS)
         try:
-            self._settle_environment(place / f"graphs-{self.root.name}")
+            self._settle_environment(run.beside("graphs"))
             self._arm(target)
         except BaseException:
             self.stop()

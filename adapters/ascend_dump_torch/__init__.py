@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Adapter
+from ascend_dump.adapter import Adapter, RunDirectory
 
 if TYPE_CHECKING:
     from ascend_dump_torch._session import TorchSession
@@ -33,15 +33,15 @@ class TorchAdapter(Adapter):
             return False
         return target is None or isinstance(target, torch.nn.Module)
 
-    def check(self, request: DumpRequest, target: Any) -> list[Problem]:
+    def check(self, request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
         from ascend_dump_torch._check import check
 
         return check(request, target, _OPTIONS)
 
-    def start(self, request: DumpRequest, target: Any) -> TorchSession:
+    def start(self, request: DumpRequest, target: Any, run: RunDirectory) -> TorchSession:
         from ascend_dump_torch._session import TorchSession
 
-        return TorchSession(request, target)
+        return TorchSession(request, target, run)
 
     def activate(self, request: DumpRequest) -> None:
         from ascend_dump_torch._launcher import activate

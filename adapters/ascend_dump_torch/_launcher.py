@@ -11,7 +11,7 @@ from typing import Optional
 import torch
 
 from ascend_dump._activation import active_instead_of, at_exit
-from ascend_dump._paths import make_private_directory
+from ascend_dump._paths import RunDirectory, make_private_directory
 from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest
 from ascend_dump.adapter._contract import Adapter
@@ -31,7 +31,7 @@ def activate(adapter: Adapter, request: DumpRequest) -> None:
     """Arm the process. Raises ConfigError for what the adapter would refuse."""
     from ascend_dump._errors import ConfigError
 
-    for problem in adapter.check(request, None):
+    for problem in adapter.check(request, None, RunDirectory.planned(request.path, current_rank(), launched=True)):
         if problem.severity == "error":
             raise ConfigError(problem.message, hint=problem.hint, code=problem.code)
         log.warning("%s", problem)
@@ -74,7 +74,8 @@ class _Process:
                 return
             make_private_directory(self._request.path)
             model = type(root).__name__ if isinstance(root, torch.nn.Module) else root.__name__
-            self._session = TorchSession(self._request, None, model=model, launched=True)
+            run = RunDirectory.planned(self._request.path, current_rank(), launched=True, model=model).make()
+            self._session = TorchSession(self._request, None, run)
         was_recording = self._session.recording
         self._adopt(root)
         self._session.guard(self._session.enter_step, step)

@@ -17,9 +17,8 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ascend_dump._errors import AscendDumpError, CaptureError
-from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Session
+from ascend_dump.adapter import RunDirectory, Session
 from ascend_dump.adapter.pytorch.calls import Watch
 from ascend_dump.statistics.team import Team
 from ascend_dump.writing import DirectWriter, HostWriter, Item, Run, Writer
@@ -50,12 +49,10 @@ class TorchSession(Session):
         self,
         request: DumpRequest,
         target: Optional[torch.nn.Module],
-        *,
-        model: str = "",
-        launched: bool = False,
+        run: RunDirectory,
     ) -> None:
         self.armed: bool = False
-        self.launched: bool = launched
+        self.launched: bool = run.launched
         self.recording = False
         self._abandoned = False
         self._superseded = False
@@ -78,15 +75,12 @@ class TorchSession(Session):
         #: Takes back what is on while a step is recorded.
         self._undo: Optional[contextlib.ExitStack] = None
         self._refuse_others()
-        run = Run(
-            request.path, current_rank(), request=request.to_mapping(), versions={"torch": str(torch.__version__)}
-        )
-        self._run = run
-        self.root = run.root
+        self._run = Run(run, request=request.to_mapping(), versions={"torch": str(torch.__version__)})
+        self.root = run.path
         with_stats = request.data in ("stats", "full")
         device = _device(target)
         self._writer: Writer = _writer_class(request)(
-            run.directory(device, model or (type(target).__name__ if target is not None else "process")),
+            self._run.directory(device, run.model or (type(target).__name__ if target is not None else "process")),
             metadata={"producer": "ascend_dump", "framework": "torch"},
             tensors=request.data in ("tensor", "full"),
             stats=(request.stats or _ALL_STATS) if with_stats else (),
@@ -99,7 +93,7 @@ class TorchSession(Session):
         if target is not None:
             self._watch = Watch(target, self._target_called)
         # The launcher follows from the start: this call may be inside such a block already.
-        self._unfollow: Callable[[], None] = (lambda: None) if launched else _stack.follow_inference_mode()
+        self._unfollow: Callable[[], None] = (lambda: None) if run.launched else _stack.follow_inference_mode()
         self.armed = True
         _sessions.add(self)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Adapter
+from ascend_dump.adapter import Adapter, RunDirectory
 
 if TYPE_CHECKING:
     from ascend_dump_torch_npu._session import TorchNpuSession
@@ -38,15 +38,15 @@ class TorchNpuAdapter(Adapter):
             return False
         return target is None or isinstance(target, torch.nn.Module)
 
-    def check(self, request: DumpRequest, target: Any) -> list[Problem]:
+    def check(self, request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
         from ascend_dump_torch_npu._check import check
 
-        return check(request, target)
+        return check(request, target, run)
 
-    def start(self, request: DumpRequest, target: Any) -> TorchNpuSession:
+    def start(self, request: DumpRequest, target: Any, run: RunDirectory) -> TorchNpuSession:
         from ascend_dump_torch_npu._session import TorchNpuSession
 
-        return TorchNpuSession(request, target)
+        return TorchNpuSession(request, target, run)
 
     def activate(self, request: DumpRequest) -> None:
         from ascend_dump_torch_npu._launcher import activate

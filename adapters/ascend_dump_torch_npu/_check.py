@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from ascend_dump._errors import AscendDumpError
 from ascend_dump._problem import Problem, worst_first
-from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
+from ascend_dump.adapter import RunDirectory
 from ascend_dump.adapter.pytorch.calls import is_compiled
 from ascend_dump.native.cann.config import Situation
 from ascend_dump.native.cann.config.of_request import problems_of_config
@@ -25,12 +23,12 @@ _ACL_DUMP_DATA = "ACL_DUMP_DATA"
 _SWITCH = "dump.dump_op_switch"
 
 
-def check(request: DumpRequest, target: Any) -> list[Problem]:
+def check(request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
     """Everything to know before the start, errors first."""
     situation = look_around()
     problems = [*_taken(situation), *_of_scene(request, situation), *_of_target(request, target), *_of_eager(request)]
     if request.scene != "watch":
-        problems += _of_configuration(request, situation)
+        problems += _of_configuration(request, run, situation)
     return worst_first(dict.fromkeys(problems))
 
 
@@ -147,10 +145,10 @@ def _of_eager(request: DumpRequest) -> Iterator[Problem]:
         )
 
 
-def _of_configuration(request: DumpRequest, situation: Situation) -> list[Problem]:
-    planned = Path(os.path.abspath(request.path), current_rank().level, "20000101000000", "0")
+def _of_configuration(request: DumpRequest, run: RunDirectory, situation: Situation) -> list[Problem]:
+    planned = run.path / "0"
     try:
-        problems = problems_of_config(lambda path: build(request, path), planned, situation)
+        problems = problems_of_config(build(request, planned), planned, situation)
     except AscendDumpError as error:
         return [Problem(error.code, "error", error.message, error.hint)]
     # That the switch dumps models too is worth knowing where there are any.

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from ascend_dump._activation import active_instead_of, at_exit
 from ascend_dump._errors import ConfigError
-from ascend_dump._paths import make_private_directory
+from ascend_dump._paths import RunDirectory, make_private_directory
 from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest
 from ascend_dump.adapter._contract import Adapter
@@ -22,7 +22,7 @@ log = logging.getLogger("ascend_dump")
 
 def activate(adapter: Adapter, request: DumpRequest) -> None:
     """Arm the process. Raises ConfigError for what the adapter would refuse."""
-    for problem in adapter.check(request, None):
+    for problem in adapter.check(request, None, RunDirectory.planned(request.path, current_rank(), launched=True)):
         if problem.severity == "error":
             raise ConfigError(problem.message, hint=problem.hint, code=problem.code)
         log.warning("%s", problem)
@@ -54,7 +54,8 @@ class _Process:
             self._steps.end()
             return
         make_private_directory(self._request.path)
-        self._session = TorchNpuSession(self._request, None, launched=True)
+        run = RunDirectory.planned(self._request.path, current_rank(), launched=True).make()
+        self._session = TorchNpuSession(self._request, None, run)
 
     def _called(self, root: Any, step: Optional[int]) -> None:
         if step is None:

@@ -13,10 +13,9 @@ from typing import Any, Callable, Optional
 import torch
 
 from ascend_dump._errors import AscendDumpError, CaptureError
-from ascend_dump._paths import add_private_directory, make_run_directory
-from ascend_dump._rank import current_rank
+from ascend_dump._paths import add_private_directory
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Session
+from ascend_dump.adapter import RunDirectory, Session
 from ascend_dump.adapter import acl_interface as interface
 from ascend_dump.adapter.pytorch.calls import Watch
 from ascend_dump.native.cann.config.of_request import save_config
@@ -35,10 +34,10 @@ class TorchNpuSession(Session):
     failure  what kept the capture from being complete
     """
 
-    def __init__(self, request: DumpRequest, target: Optional[torch.nn.Module], *, launched: bool = False) -> None:
+    def __init__(self, request: DumpRequest, target: Optional[torch.nn.Module], run: RunDirectory) -> None:
         self.failure: Optional[AscendDumpError] = None
         self.armed = True
-        self.launched = launched
+        self.launched = run.launched
         self._request = request
         self._target = target
         self._interface = DumpInterface()
@@ -53,9 +52,8 @@ class TorchNpuSession(Session):
         self._end_launched()
         interface.claim(self, "torch_npu")
         try:
-            place = Path(os.path.abspath(request.path)) / current_rank().level
-            self.root = make_run_directory(place)
-            self._config = place / f"torch_npu-{self.root.name}.json"
+            self.root = run.path
+            self._config = run.beside("torch_npu.json")
             if request.scene == "exception":
                 self._restore = self._set_scene()
             elif target is not None:

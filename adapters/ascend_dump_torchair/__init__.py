@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Adapter
+from ascend_dump.adapter import Adapter, RunDirectory
 
 if TYPE_CHECKING:
     from ascend_dump_torchair._session import TorchairSession
@@ -46,15 +46,15 @@ class TorchairAdapter(Adapter):
         torch = sys.modules.get("torch")
         return torch is not None and isinstance(target, torch.nn.Module)
 
-    def check(self, request: DumpRequest, target: Any) -> list[Problem]:
+    def check(self, request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
         from ascend_dump_torchair._check import check
 
-        return check(request, target)
+        return check(request, target, run)
 
-    def start(self, request: DumpRequest, target: Any) -> TorchairSession:
+    def start(self, request: DumpRequest, target: Any, run: RunDirectory) -> TorchairSession:
         from ascend_dump_torchair._session import TorchairSession
 
-        return TorchairSession(request, target)
+        return TorchairSession(request, target, run)
 
     def counts_steps(self, target: Any) -> bool:
         return True

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Optional
 
 from ascend_dump._errors import AscendDumpError, NotSupported
 from ascend_dump._problem import Problem, worst_first
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
+from ascend_dump.adapter import RunDirectory
 from ascend_dump.native.cann.config import Situation, check_ge_options
 from ascend_dump.native.cann.config.of_request import problems_of_config
 from ascend_dump.native.torchair.config.check import of_working_directory
@@ -25,17 +25,17 @@ __all__ = ["check", "config_of"]
 _CACHE = "a model of cache_compile keeps the dump options it was first compiled with, the path among them"
 
 
-def check(request: DumpRequest, target: Any) -> list[Problem]:
+def check(request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
     """Everything to know before the start, errors first."""
     problems = list(_of_torchair(request, target))
     if not problems:
         config = config_of(request, target)
         problems += _of_target(target)
         try:
-            settings = _plan(request, config)
+            settings = _plan(request, config, run)
             problems += _of_timing(request, settings)
             problems += _of_config(config, settings)
-            problems += _of_settings(request, config, settings)
+            problems += _of_settings(request, config, settings, run)
             problems += _of_model(target, settings)
             problems += _unused(request, target, settings)
         except AscendDumpError as error:
@@ -139,10 +139,9 @@ def _of_config(config: Any, settings: Settings) -> Iterator[Problem]:
             yield Problem("AD371", "silent", message, "switch it off while dumping", "target")
 
 
-def _plan(request: DumpRequest, config: Any) -> Settings:
+def _plan(request: DumpRequest, config: Any, run: RunDirectory) -> Settings:
     """The settings for the planned directory; nothing is made."""
-    root = _planned(request)
-    settings = build_settings(request, config, root, root.with_name("torchair.json"))
+    settings = build_settings(request, config, run.path, run.beside("torchair.json"))
     for option in settings.options:
         if not has(config, option):
             raise NotSupported(
@@ -151,30 +150,19 @@ def _plan(request: DumpRequest, config: Any) -> Settings:
     return settings
 
 
-def _planned(request: DumpRequest) -> Path:
-    """A directory as the capture's will be called."""
-    return Path(os.path.abspath(request.path), current_rank().level, "20000101000000")
-
-
-def _of_settings(request: DumpRequest, config: Any, settings: Settings) -> Iterator[Problem]:
+def _of_settings(request: DumpRequest, config: Any, settings: Settings, run: RunDirectory) -> Iterator[Problem]:
     # Overflow detection is a switch of atc, by which nothing is converted here.
-    here = Situation.here()._replace(exception_on="torch_npu" in sys.modules or None, status_check=True)
-    there = Path(os.path.abspath(request.path))
-    while not there.is_dir():
-        there = there.parent
+    here = Situation.here()._replace(
+        exception_on="torch_npu" in sys.modules or None, status_check=True, planned=os.fspath(run.path)
+    )
     if settings.road == "json":
         assert settings.file is not None, "this road is the one with a file"
-        dump = settings.file["dump"]
-
-        def build(path: Path) -> dict[str, Any]:
-            return {"dump": {**dump, "dump_path": os.fspath(path)} if "dump_path" in dump else dump}
-
-        yield from problems_of_config(build, _planned(request), here)
+        yield from problems_of_config(settings.file, run.path, here)
     elif settings.road == "options":
         names = {"dump_step": "dumpStep", "dump_mode": "dumpMode", "dump_layer": "dumpLayer", "dump_data": "dumpData"}
         asked = {f"ge.exec.{ge}": settings.options.get(f"dump_config.{name}", "") for name, ge in names.items()}
         given = {key: value for key, value in asked.items() if value != ""}
-        given.update({"ge.exec.enableDump": "1", "ge.exec.dumpPath": os.fspath(there)})
+        given.update({"ge.exec.enableDump": "1", "ge.exec.dumpPath": os.fspath(run.path)})
         yield from check_ge_options(given, situation=here)
         if _engine.generates_json():
             yield from (found for found in of_working_directory(os.getcwd()) if found.severity == "error")

@@ -9,7 +9,9 @@ from typing import Any
 from ascend_dump._errors import ConfigError
 from ascend_dump._paths import make_private_directory
 from ascend_dump._problem import Problem
+from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
+from ascend_dump.adapter import RunDirectory
 from ascend_dump_torchair._check import check
 from ascend_dump_torchair._config import is_config
 from ascend_dump_torchair._session import fill
@@ -23,12 +25,12 @@ def configure(config: Any, request: DumpRequest) -> list[Problem]:
         raise ConfigError(
             f"a {type(config).__name__} is no torchair.CompilerConfig", hint="give torchair.CompilerConfig()"
         )
-    problems = check(request, config)
+    root = Path(os.path.abspath(request.path))
+    problems = check(request, config, RunDirectory(root, current_rank()))
     refused = [problem for problem in problems if problem.severity == "error"]
     if refused:
         text = "\n".join(str(problem) for problem in refused)
         raise ConfigError(text, hint="nothing was set; see the hints above", code=refused[0].code)
-    root = Path(os.path.abspath(request.path))
     make_private_directory(root)
     fill(request, config, root, root / f"torchair-{os.getpid()}.json")
     return problems

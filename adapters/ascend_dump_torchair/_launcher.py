@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 from ascend_dump._activation import at_exit
 from ascend_dump._errors import ConfigError
-from ascend_dump._paths import make_private_directory
+from ascend_dump._paths import RunDirectory, make_private_directory
 from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import DumpRequest
 from ascend_dump.adapter._contract import Adapter
@@ -50,14 +50,17 @@ class _Process:
         if not is_selected(rank, self._request.ranks):
             self._refused = f"rank {rank.rank} is not among ranks={self._request.ranks}"
             return
-        problems = self._adapter.check(self._request, config)
+        problems = self._adapter.check(
+            self._request, config, RunDirectory.planned(self._request.path, current_rank(), launched=True)
+        )
         for problem in problems:
             if problem.severity == "error":
                 self._refused = str(problem)
                 raise ConfigError(problem.message, hint=problem.hint, code=problem.code)
             log.warning("%s", problem)
         make_private_directory(self._request.path)
-        self._session = TorchairSession(self._request, config, launched=True)
+        run = RunDirectory.planned(self._request.path, current_rank(), launched=True).make()
+        self._session = TorchairSession(self._request, config, run)
 
     def stop(self) -> None:
         """At exit: put the configs back, and say so when nothing was written."""

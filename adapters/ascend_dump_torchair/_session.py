@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError
-from ascend_dump._paths import make_run_directory
-from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Session
+from ascend_dump.adapter import RunDirectory, Session
 from ascend_dump.adapter import acl_interface as interface
 from ascend_dump.native.cann.config import check_acl_config
 from ascend_dump.native.cann.config.of_request import save_config
@@ -43,19 +41,18 @@ class TorchairSession(Session):
     cannot be written.
     """
 
-    def __init__(self, request: DumpRequest, target: Any, *, launched: bool = False) -> None:
+    def __init__(self, request: DumpRequest, target: Any, run: RunDirectory) -> None:
         self.failure: Optional[AscendDumpError] = None
         self._request = request
         self._stopped = False
         # A program may capture for itself under the launcher.
-        self._claims = not launched
+        self._claims = not run.launched
         self._pid = os.getpid()
         self._errors: list[str] = []
         self._compiled = False
         self._built = False
-        place = Path(os.path.abspath(request.path)) / current_rank().level
-        self.root = make_run_directory(place)
-        self._file = place / f"torchair-{self.root.name}.json"
+        self.root = run.path
+        self._file = run.beside("torchair.json")
         self._directory = Path.cwd()
         if request.options.get("reset"):
             refused = _close()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from ascend_dump._errors import AdapterNotFound, AscendDumpError, ConfigError, FrameworkMissing, NotSupported
 
 if TYPE_CHECKING:
+    from ascend_dump._paths import RunDirectory
     from ascend_dump._problem import Problem
     from ascend_dump._request import DumpRequest
     from ascend_dump.adapter._session import Session
@@ -47,12 +48,18 @@ class Adapter(ABC):
         """Whether this adapter captures `target` (None: the process). Imports nothing."""
 
     @abstractmethod
-    def check(self, request: DumpRequest, target: Any) -> list[Problem]:
-        """Everything this framework would refuse or silently ignore."""
+    def check(self, request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
+        """Everything this framework would refuse or silently ignore.
+
+        run: where the dump will go; it is made when nothing is refused.
+        """
 
     @abstractmethod
-    def start(self, request: DumpRequest, target: Any) -> Session:
-        """Arm the dump. Raises what keeps it from that; then the target is as it was."""
+    def start(self, request: DumpRequest, target: Any, run: RunDirectory) -> Session:
+        """Arm the dump into `run`, which exists and is empty.
+
+        Raises what keeps it from that; then the target is as it was.
+        """
 
     def counts_steps(self, target: Any) -> bool:
         """Whether the target itself tells steps apart, so that `Capture.step` is not needed."""

@@ -14,6 +14,8 @@ import click
 
 from ascend_dump._activation import VARIABLE
 from ascend_dump._errors import ConfigError, WriteError
+from ascend_dump._paths import RunDirectory
+from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
 from ascend_dump.adapter._contract import adapters, load
 from ascend_dump.cli._place import look_at
@@ -93,10 +95,11 @@ def _check_adapters(request: DumpRequest) -> None:
         # Not an error: COMMAND may be an interpreter of another environment.
         click.echo("ascend-dump: no adapter is usable in this environment, `ascend-dump doctor` says why", err=True)
         return
+    run = RunDirectory.planned(Path(request.path), current_rank(), launched=True)
     refused = []
     told = []
     for adapter in launchable:
-        problems = adapter.check(request, None)
+        problems = adapter.check(request, None, run)
         refused += [problem for problem in problems if problem.severity == "error"][:1]
         told += [(adapter.name, problem) for problem in problems]
     all_refuse = len(refused) == len(launchable)

@@ -30,6 +30,8 @@ from typing import Any, Callable
 import pytest
 
 import ascend_dump
+from ascend_dump._paths import RunDirectory
+from ascend_dump._rank import current_rank
 from ascend_dump.adapter._contract import Adapter, adapters, load
 
 __all__ = ["AdapterContract"]
@@ -105,11 +107,13 @@ class AdapterContract:
 
     def test_a_good_request_is_no_error(self, adapter: Adapter, make_target: _MakeTarget) -> None:
         request = ascend_dump.DumpRequest(**{**self.settings, "steps": "0|2-5"})
-        assert [problem for problem in adapter.check(request, make_target()) if problem.severity == "error"] == []
+        found = adapter.check(request, make_target(), _planned(request.path))
+        assert [problem for problem in found if problem.severity == "error"] == []
 
     def test_a_bad_request_is_a_problem_that_helps(self, adapter: Adapter, make_target: _MakeTarget) -> None:
         assert self.bad_request, "set bad_request to settings that this framework refuses or ignores"
-        problems = adapter.check(ascend_dump.DumpRequest(**{**self.settings, **self.bad_request}), make_target())
+        request = ascend_dump.DumpRequest(**{**self.settings, **self.bad_request})
+        problems = adapter.check(request, make_target(), _planned(request.path))
         assert problems, f"check() has nothing to say about {dict(self.bad_request)}"
         for problem in problems:
             assert problem.severity in ("error", "silent", "warning")
@@ -120,7 +124,8 @@ class AdapterContract:
     def test_check_leaves_the_target_alone(self, adapter: Adapter, make_target: _MakeTarget, tmp_path: Path) -> None:
         target = make_target()
         before = self.parts(target)
-        adapter.check(ascend_dump.DumpRequest(**{**self.settings, "path": tmp_path / "checked"}), target)
+        request = ascend_dump.DumpRequest(**{**self.settings, "path": tmp_path / "checked"})
+        adapter.check(request, target, _planned(request.path))
         _assert_identical(before, self.parts(target))
         assert list(tmp_path.iterdir()) == []
 
@@ -177,13 +182,13 @@ class AdapterContract:
     ) -> None:
         target = make_target()
         before = self.parts(target)
-        path = tmp_path / "dumps"
-        path.mkdir()
-        session = adapter.start(ascend_dump.DumpRequest(**{**self.settings, "path": path}), target)
+        request = ascend_dump.DumpRequest(**{**self.settings, "path": tmp_path / "dumps"})
+        run = _planned(request.path).make()
+        session = adapter.start(request, target, run)
         session.stop()
         session.stop()
         _assert_identical(before, self.parts(target))
-        assert path in (session.root, *session.root.parents)
+        assert run.path in (session.root, *session.root.parents)
 
     def test_two_captures_in_a_row_do_not_mix(self, capture: Any, make_target: _MakeTarget) -> None:
         target = make_target()
@@ -229,6 +234,10 @@ class AdapterContract:
         with pytest.raises(ascend_dump.CaptureError, match="wrote nothing"):
             cap.stop()
         assert len(cap.dump()) == 0
+
+
+def _planned(path: Path) -> RunDirectory:
+    return RunDirectory.planned(path, current_rank())
 
 
 class _Planned(Exception):

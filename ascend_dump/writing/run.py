@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from ascend_dump._errors import WriteError
-from ascend_dump._paths import add_private_directory, make_private_directory, make_run_directory, open_private
-from ascend_dump._rank import Rank
+from ascend_dump._paths import RunDirectory, add_private_directory, make_private_directory, open_private
 from ascend_dump._version import __version__
 from ascend_dump.host.layout import MANIFEST, encodable
 from ascend_dump.writing.budget import explain
@@ -27,13 +26,10 @@ _LONGEST_NAME = 200
 
 
 class Run:
-    """A fresh `{path}/worldsizeN_global_rankR/{time}` directory with its manifest.
+    """The directory of a run, which exists and is empty, with its manifest. Raises WriteError."""
 
-    Raises WriteError when the directory cannot be made.
-    """
-
-    def __init__(self, path: Path, rank: Rank, *, request: dict[str, Any], versions: dict[str, str]) -> None:
-        self.root = make_run_directory(path / rank.level)
+    def __init__(self, directory: RunDirectory, *, request: dict[str, Any], versions: dict[str, str]) -> None:
+        self.root, rank = directory.path, directory.rank
         self._manifest: dict[str, Any] = {
             "schema": "ascend-dump/host/1",
             "state": "running",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from acl_helpers import execute
+from findings import findings
 from places import DATA
 
 import ascend_dump
@@ -236,9 +237,7 @@ def test_a_failure_to_end_the_dump_is_told(acl, monkeypatch):
 
 
 def problems(**settings: Any) -> list[Any]:
-    from ascend_dump.adapter._contract import load as load_adapter
-
-    return load_adapter("acl").check(ascend_dump.DumpRequest(**settings), None)
+    return findings("acl", ascend_dump.DumpRequest(**settings), None)
 
 
 def found(severity: str, text: str, **settings: Any) -> bool:

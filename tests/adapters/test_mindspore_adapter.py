@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from findings import findings
 
 import ascend_dump
 from ascend_dump import fakes
@@ -53,7 +54,7 @@ def config_in(env: Any = os.environ) -> dict[str, Any]:
 
 
 def problems(target: Any = None, **settings: Any) -> list[tuple[str, str]]:
-    found = load("mindspore").check(ascend_dump.DumpRequest(**settings), target)
+    found = findings("mindspore", ascend_dump.DumpRequest(**settings), target)
     return [(problem.code, problem.severity) for problem in found]
 
 
@@ -195,7 +196,7 @@ def test_other_settings_are_refused_by_name(ms, net, tmp_path):
         step(ms, net)
         step(ms, net)
     for settings, key in (({"steps": "2"}, "iteration"), ({"steps": "1", "mode": "input"}, "input_output")):
-        [problem] = load("mindspore").check(ascend_dump.DumpRequest(**settings), net)
+        [problem] = findings("mindspore", ascend_dump.DumpRequest(**settings), net)
         assert (problem.code, problem.severity) == ("AD277", "error")
         assert problem.where.endswith(key)
         assert key in problem.message

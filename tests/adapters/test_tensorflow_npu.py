@@ -11,10 +11,10 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 from ascend_dump_tensorflow import _hook, apply, check_config, dump_config
+from findings import findings
 
 import ascend_dump
 import ascend_dump.fakes
-from ascend_dump.adapter._contract import load
 from ascend_dump.fakes.npu_bridge.module import ProcessAborted
 
 X = np.arange(8, dtype="f").reshape(2, 4)
@@ -146,7 +146,7 @@ def test_what_session_config_says_of_a_dump_does_not_narrow_that_of_an_npu_estim
     older.parameter_map["use_off_line"].b = False
     target = NPURunConfig(session_config=config)
     # NPUEstimator says use_off_line=True in its own entry.
-    assert load("tensorflow").check(ascend_dump.DumpRequest(steps=0), target) == []
+    assert findings("tensorflow", ascend_dump.DumpRequest(steps=0), target) == []
     with capture(target) as cap:
         NPUEstimator(model_function, model_dir=str(tmp_path / "m"), config=target).train(input_function, steps=4)
     assert {step for step, _ in multiplied(cap)} == {0, 2}
@@ -165,7 +165,7 @@ def test_what_an_npu_run_config_says_itself_is_checked(npu: Any, settings: Any, 
     from npu_bridge.npu_init import DumpConfig, NPURunConfig
 
     given = {name: DumpConfig(**value) if name == "dump_config" else value for name, value in settings.items()}
-    problems = load("tensorflow").check(ascend_dump.DumpRequest(steps=0), NPURunConfig(**given))
+    problems = findings("tensorflow", ascend_dump.DumpRequest(steps=0), NPURunConfig(**given))
     assert [(one.code, one.severity, one.where) for one in problems] == [expected]
 
 
@@ -287,7 +287,7 @@ def test_what_stays_beside_our_settings_is_checked(
     entry = config.graph_options.rewrite_options.custom_optimizers.add()
     entry.name = "NpuOptimizer"
     setattr(entry.parameter_map[key], field, value)
-    problems = load("tensorflow").check(ascend_dump.DumpRequest(steps=0), config)
+    problems = findings("tensorflow", ascend_dump.DumpRequest(steps=0), config)
     assert [(one.code, one.severity, one.where) for one in problems] == [(code, severity, key)]
     with pytest.raises(ascend_dump.ConfigError):
         capture(config, strict=True).start()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from ascend_dump_tensorflow._arrays import Seen, line_of, payload_of
 from ascend_dump_tensorflow._graphs import graph_directory, marks_of, models_of, settle_environment
+from findings import findings
 from places import DATA
 
 import ascend_dump
@@ -100,7 +101,7 @@ def test_the_adapter_knows_its_targets_without_tensorflow() -> None:
     ids=str,
 )
 def test_what_the_host_cannot_do(settings: dict[str, Any], code: str) -> None:
-    problems = load("tensorflow").check(ascend_dump.DumpRequest(**settings), None)
+    problems = findings("tensorflow", ascend_dump.DumpRequest(**settings), None)
     assert code in {one.code for one in problems}
     assert all(one.hint for one in problems)
 

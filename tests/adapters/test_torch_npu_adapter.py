@@ -13,12 +13,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from findings import findings
 
 torch = pytest.importorskip("torch")
 
 import ascend_dump  # noqa: E402
 from ascend_dump import fakes  # noqa: E402
-from ascend_dump.adapter._contract import load  # noqa: E402
 from ascend_dump.cli import Exit, main  # noqa: E402
 
 ENVIRONMENT = (
@@ -387,7 +387,7 @@ def test_after_the_initialisation_an_exception_dump_is_too_late(npu, torch_npu, 
 
 
 def problems(target: Any = None, **settings: Any) -> dict[str, str]:
-    found = load("torch_npu").check(ascend_dump.DumpRequest(**{"path": "dumps", **settings}), target)
+    found = findings("torch_npu", ascend_dump.DumpRequest(**{"path": "dumps", **settings}), target)
     return {problem.code: problem.severity for problem in found}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from findings import findings
 from torchair_helpers import make_input, make_mlp, options_of
 
 import ascend_dump
@@ -205,8 +206,7 @@ class TestModes:
         config = torchair.CompilerConfig()
         config.mode = "npugraph_ex"
         settings = {"steps": "0", "mode": "input", "layers": ["Add"], "data": "stats", "quant": True, "models": ["m"]}
-        adapter = ascend_dump.adapter._contract.load("torchair")
-        problems = adapter.check(ascend_dump.DumpRequest(**settings), config)
+        problems = findings("torchair", ascend_dump.DumpRequest(**settings), config)
         told = {problem.where for problem in problems if (problem.code, problem.severity) == ("AD249", "silent")}
         assert told == set(settings)
         with pytest.raises(ascend_dump.ConfigError, match="has no scene='overflow'"):
@@ -230,7 +230,7 @@ class TestModes:
     def test_each_setting_the_eager_dumper_ignores_is_told(self, npu: Npu) -> None:
         settings = {"steps": "0", "mode": "input", "data": "stats", "quant": True, "models": ["m"], "stats": ["max"]}
         request = ascend_dump.DumpRequest(**settings, options={"eager": True})
-        problems = ascend_dump.adapter._contract.load("torchair").check(request, make_mlp())
+        problems = findings("torchair", request, make_mlp())
         assert {problem.where for problem in problems if problem.code == "AD251"} == set(settings)
 
     def test_the_graph_is_written_beside_the_dump(self, npu: Npu) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 from ascend_dump_torchair import check_options
+from findings import findings
 from hypothesis import given
 from hypothesis import strategies as st
 from torchair_helpers import make_input, make_mlp, options_of
 
 import ascend_dump
 from ascend_dump import fakes
-from ascend_dump.adapter._contract import load
 from ascend_dump.fakes.acl._process import process_of
 from ascend_dump.fakes.device.npu import Npu
 from ascend_dump.fakes.torchair._config import CompilerConfig
@@ -190,7 +190,7 @@ def torchair(npu: Npu) -> Any:
 
 
 def check(target: Any, **settings: Any) -> list[Any]:
-    return load("torchair").check(ascend_dump.DumpRequest(**{"path": "dumps", "steps": "0", **settings}), target)
+    return findings("torchair", ascend_dump.DumpRequest(**{"path": "dumps", "steps": "0", **settings}), target)
 
 
 def run(torchair: Any, config: Any = None, model: Any = None) -> Any:

@@ -37,6 +37,7 @@ from host_dumps import (
 
 import ascend_dump
 from ascend_dump import Dump, WriteError
+from ascend_dump._paths import RunDirectory
 from ascend_dump._rank import Rank
 from ascend_dump.reading import open_dump
 from ascend_dump.writing import HostWriter, Item, Limits, Payload, Run, copy_memory
@@ -213,7 +214,7 @@ def test_a_line_comes_after_the_bytes_it_points_at(
 def test_private_under_any_umask(tmp_path: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
-        run = Run(tmp_path / "dumps" / "deep", Rank(0, 1), request={}, versions={})
+        run = Run(RunDirectory.planned(tmp_path / "dumps" / "deep", Rank(0, 1)).make(), request={}, versions={})
         writer = HostWriter(run.directory(0, "Model"), metadata={}, stats=("max",))
         write_step(writer, 0, item("a", noise(0, 10)))
         writer.close()
@@ -263,7 +264,7 @@ def test_names_that_json_cannot_hold(tmp_path: Path, directory: Path) -> None:
     assert writer.failure is None
     assert [record.op_name for record in open_dump(tmp_path)] == ["good", "bad\\udce9"]
     assert [record.source for record in open_dump(tmp_path)] == [None, "/home/caf\\udce9/train.py:3"]
-    run = Run(tmp_path / "run", Rank(0, 1), request={"path": undecodable}, versions={})
+    run = Run(RunDirectory.planned(tmp_path / "run", Rank(0, 1)).make(), request={"path": undecodable}, versions={})
     assert json.loads((run.root / "manifest.json").read_bytes())["request"] == {"path": "/home/caf\\udce9/train.py:3"}
     assert run.directory(0, f"model {undecodable}\0" + "ä" * 300).is_dir()
 
@@ -313,7 +314,7 @@ def test_thousands_of_steps(tmp_path: Path, directory: Path) -> None:
 
 
 def test_steps_without_a_record_leave_nothing(tmp_path: Path) -> None:
-    run = Run(tmp_path, Rank(0, 1), request={}, versions={})
+    run = Run(RunDirectory.planned(tmp_path, Rank(0, 1)).make(), request={}, versions={})
     directory = run.directory(0, "m")
     writer = HostWriter(directory, metadata={})
     writer.begin_step(0)
@@ -330,7 +331,7 @@ def test_steps_without_a_record_leave_nothing(tmp_path: Path) -> None:
 
 def test_runs_that_begin_in_the_same_second_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0)
-    roots = {Run(tmp_path, Rank(0, 1), request={}, versions={}).root for _ in range(5)}
+    roots = {Run(RunDirectory.planned(tmp_path, Rank(0, 1)).make(), request={}, versions={}).root for _ in range(5)}
     assert len(roots) == 5
     assert all((root / "manifest.json").is_file() for root in roots)
 
@@ -338,13 +339,14 @@ def test_runs_that_begin_in_the_same_second_do_not_mix(tmp_path: Path, monkeypat
 _RACE = """
 import sys
 from pathlib import Path
+from ascend_dump._paths import RunDirectory
 from ascend_dump._rank import Rank
 from ascend_dump.writing import HostWriter, Item, Line, Payload, Run
 
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(20):
-    run = Run(Path(sys.argv[1]), Rank(0, 1), request={"who": sys.argv[2]}, versions={})
+    run = Run(RunDirectory.planned(Path(sys.argv[1]), Rank(0, 1)).make(), request={"who": sys.argv[2]}, versions={})
     writer = HostWriter(run.directory(0, "m"), metadata={})
     writer.begin_step(0)
     data = f"{sys.argv[2]} {number}".encode().ljust(16)
@@ -383,7 +385,7 @@ def test_processes_that_begin_in_the_same_second_do_not_mix(tmp_path: Path) -> N
 
 
 def test_the_manifest_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run(tmp_path, Rank(1, 4), request={"steps": "0"}, versions={"torch": "9"})
+    run = Run(RunDirectory.planned(tmp_path, Rank(1, 4)).make(), request={"steps": "0"}, versions={"torch": "9"})
     path = run.root / "manifest.json"
     first = json.loads(path.read_bytes())
     assert (first["state"], first["rank"], first["world_size"], first["pid"]) == ("running", 1, 4, os.getpid())
@@ -410,8 +412,8 @@ def test_the_manifest_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest
 def test_a_run_or_model_that_cannot_be_created_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError):
-        Run(tmp_path / "file", Rank(0, 1), request={}, versions={})
-    run = Run(tmp_path, Rank(0, 1), request={}, versions={})
+        Run(RunDirectory.planned(tmp_path / "file", Rank(0, 1)).make(), request={}, versions={})
+    run = Run(RunDirectory.planned(tmp_path, Rank(0, 1)).make(), request={}, versions={})
     run.directory(0, "m")
 
     def refuse(path: Path, mode: int) -> None:

@@ -11,30 +11,30 @@ from ascend_dump._activation import at_exit
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Adapter, Session
+from ascend_dump.adapter import Adapter, RunDirectory, Session
 
 
 class _Session(Session):
     """The open run of one process; a forked child opens its own."""
 
-    def __init__(self, request: DumpRequest, observed: list[Any]) -> None:
+    def __init__(self, request: DumpRequest, run: RunDirectory, observed: list[Any]) -> None:
         self.request = request
         self.observed = observed
-        self.open()
+        self.open(run)
         observed.append(self.observe)
 
-    def open(self) -> None:
+    def open(self, run: RunDirectory) -> None:
         from ascend_dump.writing import HostWriter, Run
 
         self.pid = os.getpid()
         self.step, self.count = -1, 0
-        self.run = Run(self.request.path, current_rank(), request=self.request.to_mapping(), versions={})
+        self.run = Run(run, request=self.request.to_mapping(), versions={})
         self.root = self.run.root
         self.writer = HostWriter(self.run.directory(0, "toy"), metadata={})
 
     def observe(self, network: Any, name: str, function: Any, value: Any, result: Any) -> None:
         if self.pid != os.getpid():
-            self.open()
+            self.open(RunDirectory.planned(self.request.path, current_rank()).make())
         first, *_, last = [*network.layers] * 2  # one layer is both
         if name == first:
             self.step += 1
@@ -79,14 +79,14 @@ class ToyAdapter(Adapter):
     def accepts(self, target: Any) -> bool:
         return target is None or isinstance(target, sys.modules["toyframe"].Network)
 
-    def check(self, request: DumpRequest, target: Any) -> list[Problem]:
+    def check(self, request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
         if request.scene is None:
             return []
         return [Problem("AD203", "error", f"toyframe knows no scene {request.scene!r}", "leave out scene=", "scene")]
 
-    def start(self, request: DumpRequest, target: Any) -> _Session:
-        return _Session(request, sys.modules["toyframe"].observers if target is None else target.observers)
+    def start(self, request: DumpRequest, target: Any, run: RunDirectory) -> _Session:
+        return _Session(request, run, sys.modules["toyframe"].observers if target is None else target.observers)
 
     def activate(self, request: DumpRequest) -> None:
-        session = self.start(request, None)
+        session = self.start(request, None, RunDirectory.planned(request.path, current_rank()).make())
         at_exit(session.stop)

@@ -68,7 +68,7 @@ class Failure(NamedTuple):
         return _MESSAGES[self.code].format(**self.args, path=config_path)
 
 
-def failures(config: Any, *, cwd: str = "") -> Iterator[Failure]:
+def failures(config: Any, *, cwd: str = "", planned: str = "") -> Iterator[Failure]:
     """Everything adump's checks find, in their order; adump itself stops at the first final one."""
     if not isinstance(config, dict) or "dump" not in config:
         return
@@ -80,7 +80,7 @@ def failures(config: Any, *, cwd: str = "") -> Iterator[Failure]:
         return
     yield from _check_types(dump)
     yield from _check_values(dump)
-    yield from _check_constraints(dump, cwd)
+    yield from _check_constraints(dump, cwd, planned)
 
 
 def is_ip_path(path: str) -> bool:
@@ -174,13 +174,13 @@ def _check_value(value: str, allowed: Iterable[str], where: str) -> Iterator[Fai
         yield Failure("EP0002", args, f"dump.{where}")
 
 
-def _check_constraints(dump: Mapping[str, Any], cwd: str) -> Iterator[Failure]:
+def _check_constraints(dump: Mapping[str, Any], cwd: str, planned: str) -> Iterator[Failure]:
     scene = text_of(dump, "dump_scene")
     if scene in DUMP["dump_scene"].allowed:
         yield from _check_scene(dump, scene)
     if scene in EXCEPTION_SCENES:
         return
-    yield from _check_path(dump, cwd)
+    yield from _check_path(dump, cwd, planned)
     if text_of(dump, "dump_debug") == "on":
         if text_of(dump, "dump_op_switch") == "on":
             yield _conflict("dump_op_switch", "on", "dump_debug", "on")
@@ -200,7 +200,7 @@ def _check_scene(dump: Mapping[str, Any], scene: str) -> Iterator[Failure]:
         yield _conflict("dump_mode", mode, "dump_scene", scene)
 
 
-def _check_path(dump: Mapping[str, Any], cwd: str) -> Iterator[Failure]:
+def _check_path(dump: Mapping[str, Any], cwd: str, planned: str) -> Iterator[Failure]:
     path = dump.get("dump_path")
     if "dump_path" not in dump:
         yield _item("dump_path", NOT_FOUND)
@@ -218,14 +218,23 @@ def _check_path(dump: Mapping[str, Any], cwd: str) -> Iterator[Failure]:
         if path.find(":") == len(path) - 1:
             # Reported, then taken for an ordinary path all the same.
             yield _value(path, "dump_path", INVALID_PATH)._replace(final=False)
-        reason = _why_unusable(path, cwd)
+        reason = _why_unusable(place_of(path, cwd, planned))
         if reason:
             yield _value(path, "dump_path", reason)
 
 
-def _why_unusable(path: str, cwd: str) -> str:
+def place_of(path: str, cwd: str, planned: str) -> bytes:
+    """What to look at for `path`: where it is, or for the planned directory the nearest one that exists."""
     # A C string ends at its first NUL.
     encoded = os.path.join(encode(cwd), encode(path).split(b"\0", 1)[0])
+    if path and path == planned:
+        while not os.path.isdir(encoded) and encoded != os.path.dirname(encoded):
+            encoded = os.path.dirname(encoded)
+        encoded = os.path.realpath(encoded)
+    return encoded
+
+
+def _why_unusable(encoded: bytes) -> str:
     try:
         os.stat(encoded)
     except (OSError, ValueError):

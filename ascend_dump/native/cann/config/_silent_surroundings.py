@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 
-from ascend_dump.native.cann.config._access import encode, items_of, objects_of, text_of, texts_of
-from ascend_dump.native.cann.config._adump_checks import is_ip_path
+from ascend_dump.native.cann.config._access import items_of, objects_of, text_of, texts_of
+from ascend_dump.native.cann.config._adump_checks import is_ip_path, place_of
 from ascend_dump.native.cann.config._subjects import GRAPH, AclSubject, dumping
 from ascend_dump.native.cann.graph import why_no_dump
 from ascend_dump.native.rules import Example, Hit, RuleTable
@@ -124,7 +123,7 @@ def _disk_full(subject: AclSubject) -> Iterator[Hit]:
         return
     free = subject.situation.free_bytes
     if free is None:
-        place = os.path.join(encode(subject.situation.cwd), encode(path).split(b"\0", 1)[0])
+        place = place_of(path, subject.situation.cwd, subject.situation.planned)
         try:
             free = shutil.disk_usage(place).free
         except (OSError, ValueError):

@@ -43,11 +43,11 @@ class AclSubject(NamedTuple):
     @classmethod
     def of(cls, parsed: Parsed, situation: Situation) -> AclSubject:
         """The configuration with the verdicts of adump and GE on it."""
-        env, cwd = situation.env, situation.cwd
+        env = situation.env
         if parsed.refusal is not None:
             verdict = adump.refused(parsed.refusal)
         else:
-            verdict = adump.judge(parsed.value, env=env, cwd=cwd)
+            verdict = adump.judge(parsed.value, env=env, cwd=situation.cwd, planned=situation.planned)
         found = parsed.value.get("dump") if isinstance(parsed.value, dict) else None
         dump = found if isinstance(found, dict) else {}
         return cls(parsed, dump, verdict, ge.judge(parsed.value, verdict, env=env), situation, situation.names())

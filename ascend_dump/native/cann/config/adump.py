@@ -55,10 +55,13 @@ class Verdict(NamedTuple):
         return _TYPE_NAMES.get(self.dump_type, "")
 
 
-def judge(config: Any, *, env: Optional[Mapping[str, str]] = None, cwd: str = "") -> Verdict:
-    """Judge a parsed configuration; `env` holds what moves an exception dump, `cwd` anchors paths."""
+def judge(config: Any, *, env: Optional[Mapping[str, str]] = None, cwd: str = "", planned: str = "") -> Verdict:
+    """Judge a parsed configuration; `env` holds what moves an exception dump, `cwd` anchors paths.
+
+    planned: a directory that need not exist yet, see `Situation`.
+    """
     errors = []
-    for failure in failures(config, cwd=cwd):
+    for failure in failures(config, cwd=cwd, planned=planned):
         errors.append(failure)
         if failure.final:
             return Verdict(False, AclError.INVALID_DUMP_CONFIG, tuple(errors))

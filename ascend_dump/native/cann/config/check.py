@@ -74,7 +74,7 @@ def _refusals(parsed: Parsed, here: Situation, every: bool) -> Iterator[Problem]
             "AD110", "error", f"the file is refused: {reason}", _FILE_HINTS[code], "", native or str(int(code))
         )
         return
-    for failure in adump.failures(parsed.value, cwd=here.cwd):
+    for failure in adump.failures(parsed.value, cwd=here.cwd, planned=here.planned):
         yield _problem(failure)
         if failure.final and not every:
             return

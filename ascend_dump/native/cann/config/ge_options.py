@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from ascend_dump._problem import Problem
-from ascend_dump.native.cann.config._access import encode
+from ascend_dump.native.cann.config._adump_checks import place_of
 from ascend_dump.native.cann.config._subjects import GeSubject
 from ascend_dump.native.cann.config.keys import (
     DEBUG_MODE,
@@ -74,7 +74,7 @@ def _refused_path(options: Mapping[str, str], here: Situation) -> Iterator[Probl
         yield _error(DUMP_PATH, "it is required when a dump is enabled", "give an existing directory", native="E10058")
         return
     path = options[DUMP_PATH]
-    place = os.path.join(encode(here.cwd), encode(path).split(b"\0", 1)[0])
+    place = place_of(path, here.cwd, here.planned)
     try:
         # mmIsDir uses lstat: a link is no directory, unless a trailing slash resolves it.
         mode = os.lstat(place).st_mode

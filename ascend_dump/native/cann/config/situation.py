@@ -22,7 +22,8 @@ _CONTROL_GROUPS = re.compile(r"docker|kubepods|containerd|libpod|lxc")
 class Situation(NamedTuple):
     """Facts about the process that will dump; None means unknown.
 
-    env, cwd: of that process. operators: of the graph, in execution order. dtypes: names such as
+    env, cwd: of that process. planned: the dump path that is made before CANN looks at it: it counts as
+    existing. operators: of the graph, in execution order. dtypes: names such as
     "float16" of its tensors. models: the names its models can be selected by. container: it runs in
     one. captured: operators run in a captured stream (aclgraph). step_counter: the model has one.
     static_shape: of the whole graph. status_check: the model was built with overflow detection
@@ -33,6 +34,7 @@ class Situation(NamedTuple):
 
     env: Mapping[str, str] = MappingProxyType({})
     cwd: str = ""
+    planned: str = ""
     operators: Optional[Sequence[Node]] = None
     dtypes: Optional[Sequence[str]] = None
     models: Optional[Sequence[str]] = None

@@ -1,0 +1,17 @@
+"""What an adapter's check finds, for a run directory that is planned as a capture plans it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ascend_dump._paths import RunDirectory
+from ascend_dump._problem import Problem
+from ascend_dump._rank import current_rank
+from ascend_dump._request import DumpRequest
+from ascend_dump.adapter import load
+
+__all__ = ["findings"]
+
+
+def findings(framework: str, request: DumpRequest, target: Any) -> list[Problem]:
+    return load(framework).check(request, target, RunDirectory.planned(request.path, current_rank()))
