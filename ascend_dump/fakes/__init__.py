@@ -98,9 +98,11 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
             _tell_import_hooks(made)
             yield used
     finally:
-        importer.remove()
-        _forget(roots)
-        sys.modules.update(before)
+        # A process that ends inside the block closes it when Python has taken its own lists of modules down.
+        if not sys.is_finalizing():
+            importer.remove()
+            _forget(roots)
+            sys.modules.update(before)
 
 
 def _make_device(arguments: dict[str, Any]) -> Npu:

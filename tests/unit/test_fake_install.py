@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import subprocess
 import sys
 from types import MappingProxyType, ModuleType
 
@@ -192,3 +193,9 @@ def test_two_fakes_of_one_module_are_refused(registered, monkeypatch):
     monkeypatch.setitem(sys.modules, "fake_of_other", other)
     with pytest.raises(ConfigError, match="stand in for nopu"), fakes.install("nopu", "other", npu=NPU):
         pass
+
+
+def test_a_process_may_end_inside_a_block():
+    program = "from ascend_dump import fakes; block = fakes.install('mindspore'); block.__enter__(); import mindspore"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")

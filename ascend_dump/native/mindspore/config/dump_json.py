@@ -13,6 +13,7 @@ import stat
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from ascend_dump.native.mindspore.config._json_error import syntax_error
 from ascend_dump.native.mindspore.config._parser import Parser
 from ascend_dump.native.mindspore.config.settings import DumpJsonReading, DumpJsonSettings, Refusal
 from ascend_dump.native.mindspore.runtime import Runtime
@@ -66,20 +67,20 @@ def _refused(message: str) -> DumpJsonReading:
 def _decode(data: bytes) -> Any:
     if data.startswith(b"\xef\xbb\xbf"):
         data = data[3:]
-    data = data.lstrip(b" \t\r\n")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         # What follows the object is not read, whatever it is.
         text = data[: error.start].decode("utf-8")
-    if not text or text.startswith("\0"):
+    begin = len(text) - len(text.lstrip(" \t\r\n"))
+    if begin == len(text) or text[begin] == "\0":
         reason = "attempting to parse an empty input; check that your input string or stream contains the expected JSON"
         raise ValueError(f"at line 1, column 1: {reason}")
     decoder = json.JSONDecoder(parse_constant=_no_constant)
     try:
-        return decoder.raw_decode(text)[0]
+        return decoder.raw_decode(text, begin)[0]
     except json.JSONDecodeError as error:
-        raise ValueError(f"at line {error.lineno}, column {error.colno}: {error.msg}") from None
+        raise ValueError(syntax_error(text, error)) from None
     except RecursionError:
         raise ValueError("at line 1, column 1: it nests too deep") from None
 
