@@ -522,3 +522,27 @@ def test_an_interface_that_drops_codes_is_told_and_used(npu, torch_npu, model, m
 def test_a_path_that_ge_or_adump_refuses_is_told_before_it_exists(npu):
     assert "error" in problems(path="/".join(("a" * 200, "b" * 200, "c" * 200))).values()
     assert not Path("dumps").exists()
+
+
+# What is in a record.
+
+
+@pytest.mark.parametrize("data", ["tensor", "stats"])
+def test_neighbouring_kernels_of_one_name_are_told_apart_by_their_task(npu, data):
+    class Twice(torch.nn.Module):
+        def forward(self, value: Any) -> Any:
+            return (value + 1) + 2
+
+    model = Twice()
+    with capture(model, steps="0-1", data=data) as cap:
+        for _ in range(2):
+            model(x())
+    for step in (0, 1):
+        found = list(cap.dump().select(op_type="Add", step=step))
+        assert len({record.op_name for record in found}) == 1
+        kernels = {(record.stream_id, record.task_id, record.timestamp) for record in found}
+        assert len(kernels) == 2
+        assert None not in {value for kernel in kernels for value in kernel}
+        for kernel in kernels:
+            sides = [one.io for one in found if (one.stream_id, one.task_id, one.timestamp) == kernel]
+            assert sorted(sides) == ["input", "output"]
