@@ -97,7 +97,7 @@ def names_of(request: DumpRequest) -> Optional[list[str]]:
     from ascend_dump.native.torchair.graph import parse_graph_file, read_torchair_graph
 
     if parse_graph_file(Path(graph).name) is not None:
-        return [one.node.name for one in read_torchair_graph(graph) if one.node.type]
+        return [one.node.name for one in read_torchair_graph(graph) if one.node.type and not one.to_input]
     return [node.name for node in read_graph(graph)]
 
 

@@ -57,9 +57,7 @@ def _read(
 
 
 def _may_be_dumped(one: GraphOp) -> bool:
-    from ascend_dump.native.cann.graph import why_no_dump
-
-    reason = why_no_dump(one.node)
+    reason = one.why_no_dump()
     return reason is None or not reason.certain
 
 
@@ -73,17 +71,13 @@ def _write_text(path: Path, model: str, found: list[GraphOp]) -> None:
 
 
 def _cells(one: GraphOp) -> list[str]:
-    from ascend_dump.native.cann.graph import why_no_dump
-
-    reason = why_no_dump(one.node)
+    reason = one.why_no_dump()
     why = "-" if reason is None else reason.reason
     return [one.node.name, one.node.type, one.fx or "-", one.target or "-", one.source or "-", why]
 
 
 def _fields(one: GraphOp) -> dict[str, Any]:
-    from ascend_dump.native.cann.graph import why_no_dump
-
-    reason = why_no_dump(one.node)
+    reason = one.why_no_dump()
     return {
         "name": one.node.name,
         "type": one.node.type,

@@ -15,6 +15,10 @@ What it does not say:
   the nodes are taken to follow that line as they did before, and have no `source` from the first one on that does not,
   until the next line. So `source` may be wrong where a program runs lines of equal operators in a new order.
 - A node of PyTorch without a known line is not written; its GE operators stand below the node before.
+- What the program writes into its inputs is copied there at the end (`aten.copy_`), from the line that computed it,
+  but stands below the last line. An `Assign` that stands below another node is made for no node that is written.
+- Passes after that text was made: an `Assign` to an input of the graph becomes an output of the graph, which GE
+  writes over the input, and the operator itself is taken out (`_mapping_assign_op_to_graph_output`).
 - An operator with several outputs has its name in those of its outputs only; constants stand within calls, unnamed.
 """
 
@@ -29,7 +33,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, Optional, Union
 
 from ascend_dump._errors import CorruptDump, DumpNotFound, ReadError
-from ascend_dump.native.cann.graph import Node
+from ascend_dump.native.cann.graph import Node, NoDump, why_no_dump
 
 __all__ = ["GraphFile", "GraphOp", "parse_graph_file", "read_torchair_graph"]
 
@@ -42,6 +46,7 @@ _BEGINNING = b"from torchair"
 _LINE = re.compile(r'# File "(.+?)", line (\d{1,9}), in ')
 _FX = re.compile(r"## FX Code: (\w+)(?:: .*?)? = (?:torch\.ops\.)?([\w.]+)\(")
 _STATEMENT = re.compile(r"\[?([\w, ]+)\]? = ge\.(\w+)\(")
+_COPIED = re.compile(r"aten\.copy_\.\w+\(\w+(?:: [^\[(,]*(?:\[[^\]]*\])?[^\[(,]*)?, (\w+)")
 _NODE_NAME = re.compile(r'node_name="([^"]+)"\)$')
 _OUTPUT = re.compile(r"(.+)_(\d+)", re.ASCII)
 #: Constants stand in the line of their operator. Beyond the second limit its inputs are not looked for.
@@ -65,17 +70,26 @@ class GraphOp(NamedTuple):
     fx      the FX node it was made for, empty before the first one
     target  what that node calls, such as `aten.addmm.default`
     source  `file:line` of the program, empty where the text does not tell
+    to_input  whether it assigns to an input of the graph, so that torchair takes it out and GE never gets it
     """
 
     node: Node
     fx: str = ""
     target: str = ""
     source: str = ""
+    to_input: bool = False
+
+    def why_no_dump(self) -> Optional[NoDump]:
+        """Why this operator will produce no dump, None when it can."""
+        return _TAKEN_OUT if self.to_input else why_no_dump(self.node)
 
 
 _NO_NODE = GraphOp(Node("", "", (), ""))
+_TAKEN_OUT = NoDump("torchair makes it an output that is written over the input, GE gets no such operator")
 #: What the graph begins and ends with is made for no node.
 _EDGES = ("Data", "NetOutput")
+#: The operator of one kind of node alone, which often has no line of its own.
+_ASSIGN, _ASSIGNING = "Assign", "aten.copy_"
 
 
 def parse_graph_file(name: str) -> Optional[GraphFile]:
@@ -113,6 +127,9 @@ class _Reader:
         self._used = True
         #: Variable -> `name:output`.
         self._variables: dict[str, str] = {}
+        self._inputs_of_graph: set[str] = set()
+        #: FX node -> its line.
+        self._sources: dict[str, str] = {}
 
     def line(self, raw: bytes) -> Iterator[GraphOp]:
         if raw.startswith(_BEGINNING):
@@ -126,7 +143,8 @@ class _Reader:
             node = _FX.match(text)
             if node is not None:
                 yield from self._unused()
-                self._begin_node(node[1], node[2])
+                copied = _COPIED.search(text) if node[2].startswith(_ASSIGNING) else None
+                self._begin_node(node[1], node[2], None if copied is None else copied[1])
             return
         match = _STATEMENT.match(text)
         if match is not None:
@@ -137,8 +155,12 @@ class _Reader:
         if not self._is_graph:
             raise CorruptDump("no graph of torchair in Python text", path=self._path, offset=offset)
 
-    def _begin_node(self, name: str, target: str) -> None:
-        self._fx = GraphOp(Node(name, "", (), self._graph), name, target, self._lines.of(target))
+    def _begin_node(self, name: str, target: str, copied: Optional[str]) -> None:
+        """copied: the node whose value it writes into an input, if it does that."""
+        late = copied is not None and not self._lines.is_new
+        source = self._sources.get(copied or "", "") if late else self._lines.of(target)
+        self._fx = GraphOp(Node(name, "", (), self._graph), name, target, source)
+        self._sources[name] = source
         self._used = False
 
     def _unused(self) -> Iterator[GraphOp]:
@@ -154,10 +176,17 @@ class _Reader:
         inputs = self._inputs(text)
         for index, variable in enumerate(outputs):
             self._variables[variable] = f"{name}:{index}"
-        self._used = True
-        fx = _NO_NODE if self._fx is None or match[2] in _EDGES else self._fx
-        node = Node(name, match[2], inputs, self._graph)
-        return GraphOp(node, fx.fx, fx.target, fx.source)
+        kind = match[2]
+        fx = _NO_NODE if self._fx is None or kind in _EDGES else self._fx
+        if kind == _ASSIGN and not fx.target.startswith(_ASSIGNING):
+            fx = _NO_NODE
+        else:
+            self._used = True
+        if kind == "Data":
+            self._inputs_of_graph.add(f"{name}:0")
+        to_input = kind == _ASSIGN and inputs[:1] != () and inputs[0] in self._inputs_of_graph
+        node = Node(name, kind, inputs, self._graph)
+        return GraphOp(node, fx.fx, fx.target, fx.source, to_input)
 
     def _inputs(self, text: str) -> tuple[str, ...]:
         """Outputs of other operators among the arguments, in order; what torchair cannot quote is left out."""
@@ -186,6 +215,11 @@ class _Lines:
         self._beginners: dict[str, list[int]] = {}
         #: Where in the past the nodes are that come again; None in lines that are new, -1 where that is not known.
         self._at: Optional[int] = None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the next node is the first one of a line."""
+        return self._is_new
 
     def begin(self, line: str) -> None:
         self._line, self._is_new = line, True

@@ -69,6 +69,43 @@ def test_operators_with_several_outputs_are_named_by_them(tmp_path):
     assert three.node.inputs == ("LayerNorm_1:1", "x:0")
 
 
+ASSIGNING = """
+x_0 = ge.Data(index=0, node_name="x")
+c_0 = ge.Data(index=1, node_name="c")
+
+# File "m.py", line 5, in forward    self.calls += 1
+## FX Code: add = torch.ops.aten.add.Tensor(c, 1)
+Add_0 = ge.Add(c_0, ge.Const(1, dtype=0), node_name="Add")
+
+# File "m.py", line 6, in forward    y = x.view(-1)
+## FX Code: view = torch.ops.aten.view.default(x)
+Assign_0 = ge.Assign(c_0, Add_0, node_name="Assign")
+Assign_1_0 = ge.Assign(Add_0, x_0, node_name="Assign_1")
+
+# File "m.py", line 7, in forward    h.copy_(x)
+## FX Code: copy_ = torch.ops.aten.copy_.default(add, x)
+Assign_2_0 = ge.Assign(Add_0, x_0, node_name="Assign_2")
+## FX Code: copy__1: torch.float32[2, 3]cpu = torch.ops.aten.copy_.default(c: torch.float32[2, 3]cpu, add: torch.float32[2, 3]cpu)
+Assign_3_0 = ge.Assign(c_0, Add_0, node_name="Assign_3")
+"""  # noqa: E501  (as torchair writes it)
+
+
+def test_what_is_assigned_to_an_input_never_reaches_the_engine(tmp_path, capsys):
+    found = {one.node.name: one for one in read(tmp_path, ASSIGNING)}
+    assert [name for name, one in found.items() if one.to_input] == ["Assign", "Assign_3"]
+    # Those of a node that is not written: the line before is another operator's.
+    assert [(found[name].fx, found[name].source) for name in ("Assign", "Assign_1")] == [("", ""), ("", "")]
+    assert (found["Assign_2"].fx, found["Assign_2"].source) == ("copy_", "m.py:7")
+    # What is written back at the end comes from where it was computed.
+    assert (found["Assign_3"].fx, found["Assign_3"].source) == ("copy__1", "m.py:5")
+    assert found["view"].source == "m.py:6"
+    assert main(["ops", str(tmp_path / NAME.format(3, 0)), "--dumped", "--json"]) == 0
+    listed = [one["name"] for one in json.loads(capsys.readouterr().out)["operators"]]
+    assert listed == ["Add", "Assign_1", "Assign_2"]
+    assert main(["ops", str(tmp_path / NAME.format(3, 0)), "--not-dumped"]) == 0
+    assert "GE gets no such operator" in capsys.readouterr().out
+
+
 def test_text_that_is_no_python_is_read_without_inputs(tmp_path):
     [one] = read(tmp_path, 'Einsum_0 = ge.Einsum([x], equation="a"b", node_name="Einsum")\n')
     assert (one.node.name, one.node.type, one.node.inputs) == ("Einsum", "Einsum", ())
