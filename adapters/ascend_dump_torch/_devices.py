@@ -1,23 +1,15 @@
-"""What operators run on: the CPUs of this process, and CUDA, which works on after an operator has returned."""
+"""CUDA, which works on after an operator has returned."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 
 import torch
 
-__all__ = ["HAS_CUDA", "cpu_count", "is_recording_graph", "wait_for_copies"]
+__all__ = ["HAS_CUDA", "is_recording_graph", "wait_for_copies"]
 
 #: Whether this build of PyTorch knows CUDA or ROCm.
 HAS_CUDA: bool = torch.backends.cuda.is_built()
-
-
-def cpu_count() -> int:
-    """CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def is_recording_graph() -> bool:

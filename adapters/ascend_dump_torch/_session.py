@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import logging
 import os
@@ -20,16 +19,12 @@ from ascend_dump._errors import AscendDumpError, CaptureError
 from ascend_dump._request import DumpRequest
 from ascend_dump.adapter import RunDirectory, Session
 from ascend_dump.adapter.pytorch.calls import Watch
-from ascend_dump.statistics.team import Team
-from ascend_dump.writing import DirectWriter, HostWriter, Item, Run, Writer
+from ascend_dump.writing import HostWriter, Item, Run
 from ascend_dump_torch import _stack
-from ascend_dump_torch._devices import cpu_count
 from ascend_dump_torch._eager import force_eager
-from ascend_dump_torch._heap import Reserve
 from ascend_dump_torch._layers import LayerFilter
 from ascend_dump_torch._mode import RecordMode
 from ascend_dump_torch._names import Tracker
-from ascend_dump_torch._openmp import openmp_parallel
 from ascend_dump_torch._storages import MemoryGuard
 from ascend_dump_torch._tensors import Tensors
 
@@ -37,8 +32,6 @@ __all__ = ["TorchSession"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Bytes of tensors in a row of recorded steps, before it is worth to keep memory for more.
-_UNRESERVED = 32 << 20
 _ALL_STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 
 
@@ -79,16 +72,16 @@ class TorchSession(Session):
         self.root = run.path
         with_stats = request.data in ("stats", "full")
         device = _device(target)
-        self._writer: Writer = _writer_class(request)(
+        buffer = request.options.get("buffer_bytes")
+        self._writer = HostWriter(
             self._run.directory(device, run.model or (type(target).__name__ if target is not None else "process")),
             metadata={"producer": "ascend_dump", "framework": "torch"},
             tensors=request.data in ("tensor", "full"),
             stats=(request.stats or _ALL_STATS) if with_stats else (),
             max_bytes=request.max_bytes,
+            **({} if buffer is None else {"buffer_bytes": buffer}),
         )
         self.tensors = Tensors(self._writer, whole=with_stats, rehash=bool(request.options.get("rehash", False)))
-        self._reserve = Reserve()
-        self._unreserved = _UNRESERVED
         self._mode = RecordMode(self)
         if target is not None:
             self._watch = Watch(target, self._target_called)
@@ -173,11 +166,9 @@ class TorchSession(Session):
             undo.callback(register_module_forward_hook(self._module_returned, always_call=True).remove)
             undo.enter_context(force_eager())
             undo.enter_context(MemoryGuard(self))
-            undo.callback(self._reserve.give_back)
             _stack.insert(self._mode)
             undo.callback(self._take_mode_out)
             self._undo = undo.pop_all()
-        self._unreserved = _UNRESERVED
         self.recording = True
 
     def _disarm_step(self) -> None:
@@ -210,13 +201,6 @@ class TorchSession(Session):
     def write(self, items: list[Item]) -> None:
         new_bytes, self.tensors.new_bytes = self.tensors.new_bytes, 0
         self._writer.put(items, new_bytes)
-        self._unreserved -= new_bytes
-        if self._unreserved < 0:
-            # Not for small programs, which it would take longer than it spares.
-            self._unreserved = sys.maxsize
-            self._reserve.take()
-            if self._undo is None:  # stopped by another thread meanwhile
-                self._reserve.give_back()
         if self._writer.failure is not None:
             self.recording = False
 
@@ -342,16 +326,6 @@ def _device(target: Optional[torch.nn.Module]) -> int:
         for tensor in target.parameters():
             return tensor.device.index or 0
     return 0
-
-
-def _writer_class(request: DumpRequest) -> Callable[..., Writer]:
-    """The one that takes less of the program's time."""
-    # Statistics only compute; values also wait for the disk, which a thread can do at no cost.
-    if request.data == "stats" and not torch.cuda.is_initialized() and torch.get_num_threads() >= cpu_count():
-        parallel = openmp_parallel()
-        return functools.partial(DirectWriter, team=None if parallel is None else Team(parallel))
-    buffer = request.options.get("buffer_bytes")
-    return HostWriter if buffer is None else functools.partial(HostWriter, buffer_bytes=buffer)
 
 
 #: One capture at a time: two would record each other's copies of the same operators.

@@ -14,7 +14,7 @@ from typing import Any, Optional
 import msgspec
 import torch
 
-from ascend_dump.writing import Item, Line, Payload, Writer, copy_memory
+from ascend_dump.writing import HostWriter, Item, Line, Payload, copy_memory
 from ascend_dump_torch._memory import (
     Layout,
     ViewKey,
@@ -84,7 +84,7 @@ class _Known(msgspec.Struct, eq=False, gc=False):
 class Tensors:
     """Slots of tensors for one capture; identities last from step to step while all writes are seen."""
 
-    def __init__(self, writer: Writer, *, whole: bool, rehash: bool) -> None:
+    def __init__(self, writer: HostWriter, *, whole: bool, rehash: bool) -> None:
         self._writer = writer
         #: Statistics belong to a view, so a part of a known tensor is not known by itself.
         self._whole = whole

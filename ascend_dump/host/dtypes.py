@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
 from ascend_dump._errors import NotSupported
 
-__all__ = ["has_values", "numpy_dtype", "values_dtype"]
+__all__ = ["has_values", "numpy_dtype"]
 
 _NUMPY = (
     "bool",
@@ -68,14 +68,3 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     raise NotSupported(
         f"{name[:100]!r} is no element type that is known here", hint="a newer version of ascend-dump may read it"
     )
-
-
-@functools.cache
-def values_dtype(name: str) -> Optional[np.dtype[Any]]:
-    """`numpy_dtype` of a type whose elements are one number each; None for others, and unknown ones."""
-    if not has_values(name):
-        return None
-    try:
-        return numpy_dtype(name)
-    except NotSupported:
-        return None

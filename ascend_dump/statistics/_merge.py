@@ -11,12 +11,10 @@ import numpy as np
 from ascend_dump.statistics._layout import Layout, Table, chunks
 from ascend_dump.statistics._statistics import Statistics
 
-__all__ = ["ORDINARY", "Partial", "combine", "combine_counts"]
+__all__ = ["Partial", "combine", "combine_counts"]
 
 #: Below it a float64 sum of squares may have lost squares to underflow that matter.
 _SMALL_SQUARES = 1e-270
-#: Between the inverse of this and this a sum of squares is far inside the range, and so is the sum of the elements.
-ORDINARY = 1e250
 
 
 class Partial(NamedTuple):
@@ -41,7 +39,7 @@ def combine(
     count: int, layout: Layout, partials: Sequence[Sequence[float]], array: Callable[[], np.ndarray]
 ) -> Statistics:
     """Join the partials of all blocks of an array of `count` elements, which is read again only if float64 sums left
-    their range: surely not where those of each block are far inside, see `ORDINARY`."""
+    their range."""
     if len(partials) == 1:
         maximum, minimum, total, squares, *counted = partials[0]
     else:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from ascend_dump.host.layout import Line
-from ascend_dump.writing.base import Writer
-from ascend_dump.writing.direct import DirectWriter
 from ascend_dump.writing.payload import Item, Payload, copy_memory
 from ascend_dump.writing.run import Run
 from ascend_dump.writing.shard import Limits
 from ascend_dump.writing.writer import HostWriter
 
-__all__ = ["DirectWriter", "HostWriter", "Item", "Limits", "Line", "Payload", "Run", "Writer", "copy_memory"]
+__all__ = ["HostWriter", "Item", "Limits", "Line", "Payload", "Run", "copy_memory"]

@@ -14,9 +14,6 @@ __all__ = ["COPYING", "DONE", "QUEUED", "WRITING", "Item", "Payload", "copy_memo
 QUEUED, COPYING, WRITING, DONE = range(4)
 
 _READ_ONLY = 0x100  # PyBUF_READ
-_address_of_bytes: Any = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(("PyBytes_AsString", ctypes.pythonapi))
-#: Where the bytes of a `bytes` object begin, which lies where its id says.
-_HEADER: int = _address_of_bytes(b"") - id(b"")
 _bytes_at = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
     ("PyBytes_FromStringAndSize", ctypes.pythonapi)
 )
@@ -60,10 +57,6 @@ class Payload(msgspec.Struct, eq=False, gc=False):
             return self.owner
         found: memoryview = _view_memory(self.address, self.nbytes, _READ_ONLY)
         return found
-
-    def place(self) -> int:
-        """The address of what `view` gives."""
-        return id(self.owner) + _HEADER if isinstance(self.owner, bytes) else self.address
 
 
 class Item(msgspec.Struct, eq=False, gc=False):

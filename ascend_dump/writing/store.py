@@ -3,41 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections import Counter
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import msgspec
-import numpy as np
 import xxhash
 
 from ascend_dump._errors import AscendDumpError
 from ascend_dump._paths import add_private_directory
-from ascend_dump.host.dtypes import values_dtype
 from ascend_dump.host.layout import Line
 from ascend_dump.writing.budget import Budget
 from ascend_dump.writing.payload import Item, Payload
 from ascend_dump.writing.recent import Recent
 from ascend_dump.writing.shard import Limits
 from ascend_dump.writing.step_files import StepFiles
-from ascend_dump.writing.team import Measured, Memory, Team
 
 __all__ = ["Store"]
-
-log = logging.getLogger("ascend_dump")
 
 #: Distinct tensors whose place is remembered (about 200 bytes each), and whose statistics are.
 _KNOWN_PLACES = 1 << 20
 _KNOWN_STATS = 1 << 15
 #: Bytes besides those of tensors that do not count for `max_bytes`; many short steps have more than their tensors.
 _FREE = 1 << 20
-#: Bytes of a tensor that are scanned sooner than it takes to begin.
-_SMALL = 16 << 10
 #: A digest, the type of the elements, and `Payload.strided`.
 _Content = tuple[bytes, str, Optional[tuple[tuple[int, ...], tuple[int, ...]]]]
-#: Stands for statistics that were found and are not ready for the file.
-_FOUND = msgspec.Raw()
 #: `Statistics` in its order, after the count.
 _STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 
@@ -59,7 +49,6 @@ class Store:
         stats: tuple[str, ...],
         max_bytes: Optional[int],
         limits: Limits,
-        team: Optional[Team] = None,
     ) -> None:
         self.bytes_written = 0
         self.skipped: Counter[str] = Counter()
@@ -70,7 +59,6 @@ class Store:
         self._stats = stats
         self._wanted = tuple(name in stats for name in _STATS)
         self._limits = limits
-        self._team = team
         self._budget = Budget(directory, max_bytes)
         self._step: Optional[int] = None
         self._files: Optional[StepFiles] = None
@@ -78,11 +66,7 @@ class Store:
         self._closed_text_bytes = self._closed_header_bytes = 0
         self._next_shards: dict[int, int] = {}
         self._places: Recent[bytes, tuple[str, int]] = Recent(_KNOWN_PLACES)
-        #: Whether most bytes of the last tensors that were measured together came for the first time.
-        self._mostly_new = True
         self._known_stats: Recent[_Content, msgspec.Raw] = Recent(_KNOWN_STATS)
-        #: Payloads that were measured since the last call of `add`, and where their statistics are.
-        self._found: list[tuple[Payload, _Content, Measured, int]] = []
 
     @property
     def step(self) -> Optional[int]:
@@ -100,85 +84,12 @@ class Store:
         if self._stats:
             from ascend_dump.writing.summary import prepare
 
-            prepare(self._team)
-
-    @property
-    def takes_many(self) -> bool:
-        """Whether `measure` is worth calling, with many tensors rather than one."""
-        return self._team is not None and self._team.ready
+            prepare()
 
     def begin(self, step: Optional[int]) -> None:
         """Close the open step and open another, or none. Raises OSError."""
         self.close()
         self._step = step
-
-    def measure(self, payloads: list[Payload], meanwhile: Callable[[], None]) -> None:
-        """Hash tensors and compute the statistics of most of them, side by side; `store` finds both done.
-
-        meanwhile: may be called on this thread while others begin.
-        """
-        team = self._team
-        if team is None or not team.ready:
-            return
-        memory = [(payload.place(), payload.nbytes, payload.view) for payload in payloads]
-        dtypes: list[Optional[np.dtype[Any]]] = [None] * len(memory)
-        if self._stats:
-            dtypes = [values_dtype(payload.dtype) if payload.strided is None else None for payload in payloads]
-        # Most of what follows something new is new too, and most of what follows something known is known. To scan
-        # what is small costs less than to ask for it later.
-        scanned = dtypes
-        if not self._mostly_new:
-            scanned = [dtype if nbytes <= _SMALL else None for dtype, (_, nbytes, _) in zip(dtypes, memory)]
-        try:
-            found = team.measure(memory, scanned, meanwhile=meanwhile)
-            for payload, digest in zip(payloads, found.digests()):
-                payload.digest = digest
-            if self._stats:
-                self._measure_statistics(team, payloads, memory, dtypes, scanned, found)
-        except Exception as error:
-            # Everything can be done one after the other, too.
-            self._team = None
-            log.warning("tensors are no longer hashed side by side, which takes longer: %r", error)
-
-    def _measure_statistics(
-        self,
-        team: Team,
-        payloads: list[Payload],
-        memory: list[Memory],
-        dtypes: list[Optional[np.dtype[Any]]],
-        scanned: list[Optional[np.dtype[Any]]],
-        found: Measured,
-    ) -> None:
-        """Give payloads the statistics that are known, or note where those are that were found with the hashes or are
-        found now: `add` makes them ready for the file, which can be done while others are measured."""
-        new: dict[_Content, int] = {}
-        waiting = []
-        for i, payload in enumerate(payloads):
-            key = (payload.digest, payload.dtype, payload.strided)
-            payload.stats = self._known_stats.get(key)
-            if payload.stats is None and dtypes[i] is not None:
-                new[key] = i
-                waiting.append((payload, key))
-        self._mostly_new = 2 * sum(memory[i][1] for i in new.values()) > sum(nbytes for _, nbytes, _ in memory)
-        rest = {i: place for place, i in enumerate(i for i in new.values() if scanned[i] is None)}
-        more = team.measure([memory[i] for i in rest], [dtypes[i] for i in rest], hashes=False) if rest else found
-        for payload, key in waiting:
-            i = new[key]
-            measured, place = (more, rest[i]) if i in rest else (found, i)
-            if measured.has_statistics(place):
-                payload.stats = _FOUND
-                self._found.append((payload, key, measured, place))
-
-    def _complete_statistics(self) -> None:
-        from ascend_dump.writing.summary import as_stored
-
-        found, self._found = self._found, []
-        for payload, key, measured, i in found:
-            stats = self._known_stats.get(key)
-            if stats is None:
-                stats = self._chosen(as_stored(measured.statistics(i)))
-                self._known_stats.put(key, stats)
-            payload.stats = stats
 
     def store(self, payload: Payload, line: Line) -> None:
         """Write the bytes unless they are known, and say in the payload where they are. Raises OSError.
@@ -201,8 +112,6 @@ class Store:
 
     def add(self, items: list[Item]) -> int:
         """Add records, whose bytes are stored, to the open step; returns how many bytes they are of. Raises OSError."""
-        if self._found:
-            self._complete_statistics()
         lines = []
         nbytes = 0
         for item in items:

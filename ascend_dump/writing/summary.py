@@ -14,7 +14,6 @@ from ascend_dump.host.dtypes import has_values, numpy_dtype
 
 if TYPE_CHECKING:
     from ascend_dump.statistics._statistics import Statistics
-    from ascend_dump.writing.team import Team
 
 __all__ = ["as_stored", "prepare", "summarize"]
 
@@ -27,14 +26,12 @@ _busy = threading.RLock()
 _held = False
 
 
-def prepare(team: Optional[Team] = None) -> None:
-    """Load and compile what most statistics need, and what the team needs, before it is in a hurry."""
+def prepare() -> None:
+    """Load and compile what most statistics need, before it is in a hurry."""
     from ascend_dump.statistics._statistics import warm_up
 
     with _busy:
         warm_up()
-        if team is not None:
-            team.prepare()
 
 
 def summarize(

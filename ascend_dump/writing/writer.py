@@ -7,6 +7,8 @@ statistics and writes. A tensor is not copied to be queued: its storage is kept 
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -14,10 +16,14 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 
 from ascend_dump._errors import WriteError
 from ascend_dump.host.layout import Line
-from ascend_dump.writing.base import Writer
+from ascend_dump.writing.budget import explain
 from ascend_dump.writing.payload import COPYING, DONE, QUEUED, WRITING, Item, Payload, copy_memory
+from ascend_dump.writing.shard import LIMITS, Limits
+from ascend_dump.writing.store import Store
 
 __all__ = ["HostWriter"]
+
+log = logging.getLogger("ascend_dump")
 
 #: Bytes of tensors kept alive for the writer before the training thread waits for it.
 _BUFFER_BYTES = 512 << 20
@@ -35,11 +41,42 @@ class _Step(NamedTuple):
     number: Optional[int]
 
 
-class HostWriter(Writer):
-    """A thread writes; `buffer_bytes` bounds what is kept alive for it. Raises WriteError when it cannot be started."""
+class HostWriter:
+    """Write records below `directory`, one subdirectory per step.
 
-    def __init__(self, directory: Path, *, buffer_bytes: int = _BUFFER_BYTES, **settings: Any) -> None:
-        super().__init__(directory, **settings)
+    tensors    write values; otherwise only the index
+    stats      names of `Statistics` fields to record, empty for none
+    max_bytes  stop before more bytes of tensors than this are written, with what the files hold besides from
+               1 MiB on; without `tensors` when the index and statistics have about this size
+    limits     when a shard is full
+    buffer_bytes  of tensors that are kept alive for the thread before the program waits for it
+
+    Nothing raised by the file system reaches the program: the writer stops, reports once, and
+    `failure` says why. `put` after that is accepted and dropped.
+    `records`, `bytes_written` (of distinct tensors) and `logical_bytes` (of all records) are
+    those of what was written; they are exact once `flush` or `close` has returned.
+    Raises WriteError when the thread cannot be started.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        metadata: dict[str, str],
+        tensors: bool = True,
+        stats: tuple[str, ...] = (),
+        max_bytes: Optional[int] = None,
+        limits: Limits = LIMITS,
+        buffer_bytes: int = _BUFFER_BYTES,
+    ) -> None:
+        self.directory = directory
+        self.failure: Optional[WriteError] = None
+        self.logical_bytes = 0
+        self._store = Store(
+            directory, metadata=metadata, tensors=tensors, stats=stats, max_bytes=max_bytes, limits=limits
+        )
+        self.skipped = self._store.skipped
+        self.first_skipped = self._store.first_skipped
         self._buffer = buffer_bytes
         # Reentrant both: a finalizer that runs an operator may come in between.
         self._handing_over = threading.RLock()
@@ -61,14 +98,27 @@ class HostWriter(Writer):
                 f"the writer thread cannot be started: {error}", hint="lower the number of threads"
             ) from error
 
+    @property
+    def records(self) -> int:
+        return self._store.records
+
+    @property
+    def bytes_written(self) -> int:
+        return self._store.bytes_written
+
     def begin_step(self, number: int) -> None:
+        """Open a step; ends the one before."""
         self._send(_Step(number))
 
     def end_step(self) -> None:
+        """Complete the files of the open step, if there is one."""
         self._send(_Step(None))
 
     def put(self, items: list[Item], new_bytes: int) -> None:
-        """Queue the records of one operator; waits while more than the buffer is queued."""
+        """Queue the records of one operator; waits while more than the buffer is queued.
+
+        new_bytes: about how many bytes of payloads this operator brings for the first time.
+        """
         if self.failure is not None or self._closing:
             return
         with self._handing_over:
@@ -81,6 +131,7 @@ class HostWriter(Writer):
                 self._wait(lambda: self._queued_bytes - self._stored_bytes <= self._buffer // 2)
 
     def protect(self, payload: Payload) -> None:
+        """Call before the memory of `payload` changes: copies it if its bytes are still needed."""
         if payload.state == DONE or isinstance(payload.owner, bytes):
             return
         with self._change:
@@ -95,13 +146,14 @@ class HostWriter(Writer):
             self._wait(lambda: payload.state == DONE or isinstance(payload.owner, bytes))
 
     def flush(self) -> None:
+        """Return when everything taken so far is readable."""
         done = threading.Event()
         self._send(done)
         while self._is_alive() and not done.wait(0.2):
             pass
 
     def close(self) -> None:
-        """Write what is queued, complete the files and end the thread."""
+        """Write what is queued, complete the files and end the thread. Idempotent."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             self._send()
@@ -110,6 +162,7 @@ class HostWriter(Writer):
             thread.join()
 
     def abandon(self) -> None:
+        """In a forked child: the files belong to the parent."""
         self._thread = None
         self._closing = True
         # The parent's threads may have held the locks as it forked.
@@ -189,8 +242,27 @@ class HostWriter(Writer):
             elif task is None:
                 return
 
-    def _may_swallow(self, error: BaseException) -> bool:
-        return True  # others wait for this thread
+    def _attempt(self, function: Callable[..., None], *args: Any) -> None:
+        """Call a function; whatever it raises ends the capture, and not this thread: others wait for it."""
+        try:
+            function(*args)
+        except OSError as error:
+            self._fail(explain(error, self.directory))
+        except BaseException as error:
+            log.debug("the writer failed", exc_info=True)
+            self._fail(WriteError(f"the dump writer failed: {error!r}", hint="please report this"))
+
+    def _fail(self, error: WriteError) -> None:
+        first = self.failure is None
+        if first:
+            error.reported = True
+            self.failure = error
+        with contextlib.suppress(Exception):
+            self._store.close()
+        if first:
+            # A handler of the user's may raise anything.
+            with contextlib.suppress(Exception):
+                log.warning("%s", error)
 
     def _do(self, task: _Task) -> None:
         if isinstance(task, list):
@@ -213,6 +285,19 @@ class HostWriter(Writer):
                 if payload is not None and payload.state != DONE:
                     self._release(payload)
             self._count_stored(len(items) * _ITEM_BYTES)
+
+    def _write_records(self, items: list[Item]) -> None:
+        stored = 0
+        try:
+            for item in items:
+                payload = item.payload
+                if payload is not None and payload.state != DONE:
+                    self._write_payload(payload, item.line)
+                stored += 1
+        finally:
+            if stored:
+                # The lines of records whose bytes are stored.
+                self.logical_bytes += self._store.add(items[:stored])
 
     def _write_payload(self, payload: Payload, line: Line) -> None:
         with self._change:

@@ -10,9 +10,6 @@ fastest of both; `median` that of the ratios between a block and the plain steps
 a machine that slows down meanwhile does not change. Each row runs in its own process, because the
 peer patches PyTorch for good. The peer is mindstudio-probe (msprobe), level L1.
 
-`heap kept` is no capture: plain steps with the memory that one keeps in the heap (`ascend_dump_torch._heap`), to tell
-how much of the other rows comes from the program's own operators, which are faster with it.
-
 `write` is the time to write the row's distinct bytes to one file, in plain steps: what no writer
 that waits for the file system can be below.
 """
@@ -39,7 +36,6 @@ ROWS = {
     "ours stats +sgd": ("ours", "stats", True),
     "ours unselected": ("ours", "unselected", False),
     "ours after the block": ("ours", "after", False),
-    "heap kept": ("heap", "", False),
     "peer tensor": ("peer", "tensor", False),
     "peer statistics": ("peer", "statistics", False),
 }
@@ -94,7 +90,7 @@ def measure(model_name: str, row: str, rounds: int, directory: Path) -> dict[str
         if with_optimizer:
             optimizer.step()
 
-    block, after = {"ours": _our_block, "heap": _heap_block, "peer": _peer_block}[tool](model, step, mode, directory)
+    block, after = {"ours": _our_block, "peer": _peer_block}[tool](model, step, mode, directory)
 
     def plain_block() -> None:
         for _ in range(STEPS):
@@ -154,21 +150,6 @@ def _our_block(
 
     logging.getLogger("ascend_dump").setLevel(logging.ERROR)  # an unselected block warns that it wrote nothing
     return block, after
-
-
-def _heap_block(
-    model: Any, step: Callable[[], None], mode: str, directory: Path
-) -> tuple[Callable[[], None], Callable[[], dict[str, Any]]]:
-    from ascend_dump_torch._heap import Reserve
-
-    def block() -> None:
-        reserve = Reserve()
-        reserve.take()
-        for _ in range(STEPS):
-            step()
-        reserve.give_back()
-
-    return block, dict
 
 
 def _peer_block(

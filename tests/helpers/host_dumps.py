@@ -10,7 +10,7 @@ from typing import Any, Optional
 import numpy as np
 
 from ascend_dump.reading import Dump, open_dump
-from ascend_dump.writing import Item, Line, Payload, Writer
+from ascend_dump.writing import HostWriter, Item, Line, Payload
 
 TIME = 1_700_000_000_000_000
 RUN = Path("worldsize1_global_rank0", "20260101010101", "0", "Model", "0")
@@ -52,11 +52,11 @@ def noise(seed: int, elements: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(elements).astype(np.float32)
 
 
-def put(writer: Writer, *items: Item) -> None:
+def put(writer: HostWriter, *items: Item) -> None:
     writer.put(list(items), sum(one.payload.nbytes for one in items if one.payload is not None))
 
 
-def write_step(writer: Writer, step: int, *items: Item) -> None:
+def write_step(writer: HostWriter, step: int, *items: Item) -> None:
     writer.begin_step(step)
     put(writer, *items)
     writer.end_step()

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 import ascend_dump
 from ascend_dump.cli import Exit, main
 from ascend_dump.host.layout import Line
-from ascend_dump.writing import DirectWriter
+from ascend_dump.writing import HostWriter
 
 RUN = "20260102030405"
 
@@ -142,7 +142,7 @@ def test_ls_tells_of_a_run_that_was_killed_before_its_first_record(
 
 
 def test_stats_finds_who_made_nan_and_inf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    writer = DirectWriter(model_directory(tmp_path), metadata={})
+    writer = HostWriter(model_directory(tmp_path), metadata={})
     finite, wrong = np.ones(3, np.float32), np.array([1, np.inf, np.nan], np.float32)
     for step in (0, 1):
         writer.begin_step(step)

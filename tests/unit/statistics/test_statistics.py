@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import REPOSITORY
 
 from ascend_dump import ConfigError
 from ascend_dump.statistics._statistics import Statistics, has_nonfinite, statistics, warm_up
@@ -676,8 +677,9 @@ class TestRefusals:
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    root = Path(__file__).resolve().parents[2]
-    path = os.pathsep.join(filter(None, [environment.pop("first", ""), str(root), os.environ.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(
+        filter(None, [environment.pop("first", ""), str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    )
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         env={**os.environ, "PYTHONPATH": path, **environment},
