@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ascend_dump.reading._dump import Dump
     from ascend_dump.reading._dump import open_dump as open  # noqa: A004  (as in `gzip.open`: used with its package)
     from ascend_dump.reading._record import Record
-    from ascend_dump.statistics._statistics import Statistics
+    from ascend_dump.statistics import Statistics
 
 __all__ = [
     "Adapter",
@@ -90,7 +90,7 @@ _HOMES: dict[str, tuple[str, str]] = {
         "_problem": ("Problem",),
         "_request": ("DumpRequest",),
         "_steps": ("Steps",),
-        "statistics._statistics": ("Statistics",),
+        "statistics": ("Statistics",),
         "reading._dump": ("Dump",),
         "reading._record": ("Record",),
     }.items()

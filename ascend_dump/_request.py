@@ -15,6 +15,7 @@ from typing import Any, Literal, Optional, Union, get_args
 
 from ascend_dump._errors import ConfigError, NotSupported
 from ascend_dump._steps import Steps, StepsLike
+from ascend_dump.statistics import STATISTIC_NAMES
 
 __all__ = [
     "ALIASES",
@@ -78,8 +79,6 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"mode": get_args(Mode), "data": get_args(Data), "level": get_args(Level), "scene": get_args(Scene)}
 )
 LISTS = ("layers", "models", "stats", "watch")
-#: Names of `Statistics` fields that can be asked for.
-_STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _MAX_BYTES, _MAX_DIGITS, _MAX_SHOWN = 2**63 - 1, 30, 200
 _TRUE, _FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
@@ -150,8 +149,8 @@ class DumpRequest:
         for name, items in (("layers", layers), ("models", models), ("stats", stats), ("watch", watch)):
             _put(self, name, _names(name, items))
         for stat in self.stats:
-            if stat not in _STATS:
-                raise _wrong("stats", stat, ", ".join(_STATS), _STATS)
+            if stat not in STATISTIC_NAMES:
+                raise _wrong("stats", stat, ", ".join(STATISTIC_NAMES), STATISTIC_NAMES)
         if self.watch and scene != "watch":
             raise ConfigError(
                 f"watch={list(self.watch)} was given with scene={scene!r}",

@@ -17,6 +17,7 @@ from ascend_dump._errors import AscendDumpError, CaptureError, WriteError
 from ascend_dump._patterns import text_matcher
 from ascend_dump._request import DumpRequest
 from ascend_dump.adapter import RunDirectory, Session
+from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing import HostWriter, Item, Run
 from ascend_dump_tensorflow import _debugger, _hook
 from ascend_dump_tensorflow._arrays import Seen, line_of
@@ -28,8 +29,6 @@ from ascend_dump_tensorflow._runs import replace_runs
 __all__ = ["HostSession"]
 
 log = logging.getLogger("ascend_dump")
-
-_ALL_STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 
 
 class HostSession(Session):
@@ -233,7 +232,7 @@ class HostSession(Session):
             self._run.directory(0, model),
             metadata={"producer": "ascend_dump", "framework": "tensorflow"},
             tensors=request.data in ("tensor", "full"),
-            stats=(request.stats or _ALL_STATS) if with_stats else (),
+            stats=(request.stats or STATISTIC_NAMES) if with_stats else (),
             max_bytes=left,
             **({"buffer_bytes": buffer} if buffer else {}),
         )

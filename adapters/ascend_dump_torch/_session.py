@@ -19,6 +19,7 @@ from ascend_dump._errors import AscendDumpError, CaptureError
 from ascend_dump._request import DumpRequest
 from ascend_dump.adapter import RunDirectory, Session
 from ascend_dump.adapter.pytorch.calls import Watch
+from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing import HostWriter, Item, Run
 from ascend_dump_torch import _stack
 from ascend_dump_torch._eager import force_eager
@@ -31,8 +32,6 @@ from ascend_dump_torch._tensors import Tensors
 __all__ = ["TorchSession"]
 
 log = logging.getLogger("ascend_dump")
-
-_ALL_STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 
 
 class TorchSession(Session):
@@ -77,7 +76,7 @@ class TorchSession(Session):
             self._run.directory(device, run.model or (type(target).__name__ if target is not None else "process")),
             metadata={"producer": "ascend_dump", "framework": "torch"},
             tensors=request.data in ("tensor", "full"),
-            stats=(request.stats or _ALL_STATS) if with_stats else (),
+            stats=(request.stats or STATISTIC_NAMES) if with_stats else (),
             max_bytes=request.max_bytes,
             **({} if buffer is None else {"buffer_bytes": buffer}),
         )

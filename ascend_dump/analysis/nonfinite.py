@@ -9,7 +9,7 @@ from typing import Callable, NamedTuple, Optional
 
 from ascend_dump._errors import NotSupported, ReadError
 from ascend_dump.reading import Record
-from ascend_dump.statistics._statistics import Statistics
+from ascend_dump.statistics import Statistics
 
 __all__ = ["Finding", "classify", "find_nonfinite", "first_nonfinite", "has_nan", "is_no_value", "is_nonfinite"]
 

@@ -10,7 +10,7 @@ from typing import Any, Callable, NamedTuple, Optional
 from ascend_dump._errors import CorruptDump, NotSupported, ReadError
 from ascend_dump.analysis.nonfinite import Finding, classify, has_nan, is_no_value, is_nonfinite
 from ascend_dump.reading import Dump, Record, open_dump
-from ascend_dump.statistics._statistics import Statistics
+from ascend_dump.statistics import Statistics
 
 __all__ = ["ANSWERS", "Overflow", "OverflowReport", "find_overflows"]
 

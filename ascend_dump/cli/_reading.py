@@ -16,7 +16,7 @@ from ascend_dump.cli._failure import error_fields
 if TYPE_CHECKING:
     from ascend_dump.reading import Dump, Record
     from ascend_dump.report.tables import Column
-    from ascend_dump.statistics._statistics import Statistics
+    from ascend_dump.statistics import Statistics
 
 __all__ = [
     "Unreadable",

@@ -19,7 +19,7 @@ from ascend_dump.cli._reading import Unreadable, json_option, open_selected, pro
 if TYPE_CHECKING:
     from ascend_dump.analysis.overflow import Overflow, OverflowReport
     from ascend_dump.reading import Record
-    from ascend_dump.statistics._statistics import Statistics
+    from ascend_dump.statistics import Statistics
 
 _SELECTORS = ("step", "rank", "device", "model", "run")
 

@@ -26,7 +26,7 @@ from ascend_dump.cli._reading import (
 if TYPE_CHECKING:
     from ascend_dump.reading import Record
     from ascend_dump.report.tables import Column
-    from ascend_dump.statistics._statistics import Statistics
+    from ascend_dump.statistics import Statistics
 
 #: Field of Statistics and heading of its column.
 _COLUMNS = {

@@ -10,7 +10,7 @@ from ascend_dump._errors import NotSupported, ReadError
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.statistics._statistics import Statistics
+    from ascend_dump.statistics import Statistics
 
 __all__ = ["FIELDS", "Loader", "Record"]
 
@@ -191,7 +191,7 @@ class Record:
             found = self._loader.statistics(self)
             if found is not None:
                 return found
-        from ascend_dump.statistics._statistics import statistics
+        from ascend_dump.statistics import statistics
 
         return statistics(self.numpy())
 

@@ -1,1 +1,26 @@
-"""Statistics of tensors: the value, and the kernels that compute it."""
+"""Statistics of tensors: the value, and the functions that compute it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ascend_dump.statistics._value import STATISTIC_NAMES, Statistics
+
+if TYPE_CHECKING:
+    from ascend_dump.statistics._engine import is_ready, statistics, warm_up
+    from ascend_dump.statistics._warming import warm_up_soon
+
+__all__ = ["STATISTIC_NAMES", "Statistics", "is_ready", "statistics", "warm_up", "warm_up_soon"]
+
+_HOMES = {"is_ready": "_engine", "statistics": "_engine", "warm_up": "_engine", "warm_up_soon": "_warming"}
+
+
+def __getattr__(name: str) -> object:
+    # Imported when used: whoever only reads statistics from a file needs no numpy.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found

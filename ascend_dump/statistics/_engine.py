@@ -8,19 +8,19 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterable
-from types import ModuleType
 from typing import Any, Callable, Optional, TypeVar, Union
 
 import numpy as np
 
 from ascend_dump._errors import ConfigError
-from ascend_dump.statistics import _numpy
-from ascend_dump.statistics._layout import Layout, chunks, flatten, layout_of
+from ascend_dump.statistics._compiling import compiling
+from ascend_dump.statistics._layout import Engine, Layout, chunks, flatten, layout_of
 from ascend_dump.statistics._merge import combine, combine_counts
+from ascend_dump.statistics._numpy import NUMPY
 from ascend_dump.statistics._overlap import distinct, merge
-from ascend_dump.statistics._statistics import Statistics
+from ascend_dump.statistics._value import Statistics
 
-__all__ = ["dtype_named", "find_nonfinite", "measure", "prepare"]
+__all__ = ["dtype_named", "is_ready", "statistics", "warm_up"]
 
 log = logging.getLogger("ascend_dump")
 
@@ -35,71 +35,86 @@ _PARTS_PER_THREAD = 4
 #: A part begins at a multiple of it: whole blocks of the kernels, whole complex elements.
 _PART_STEP = 1 << 11
 
-_lock = threading.Lock()
+#: What training uses most.
+_COMMON = ("float32", "bfloat16", "float16", "float64", "int64", "int32", "bool")
+
 _numba_tried = False
-_numba: Optional[ModuleType] = None
+#: None before it is loaded, and where it cannot be used.
+_numba: Optional[Engine] = None
 _numba_error: Optional[Exception] = None
 
 
-def measure(array: np.ndarray, engine: Optional[str], threads: Optional[int] = None) -> Statistics:
+def statistics(array: np.ndarray, *, engine: Optional[str] = None, threads: Optional[int] = None) -> Statistics:
+    """Compute the statistics of an array of any shape, memory order, alignment and byte order, without copying it.
+
+    engine: "numba", "numpy", or None for numba where it can be used. Both give the same counts and extremes, and
+    mean and l2norm to about 1e-12 of the mean magnitude and of the norm.
+    threads: how many may work on a large array, this one among them; None for up to four.
+
+    dtypes: float16/32/64, integers of 8 to 64 bits, bool, complex64/128, and from ml_dtypes bfloat16, the floats of
+    8, 6 and 4 bits, the integers of 1, 2 and 4 bits, and complex32 and bcomplex32.
+
+    - Sums are taken in float64; of float64, where a sum or square leaves its range, again on scaled values, so that
+      l2norm is Inf only if the norm itself is beyond float64. Sums of integers are exact, and so is everything of
+      one-byte elements, rounded once.
+    - max and min of bool are the ints 0 and 1. A zero max or min is +0.0 and -0.0 respectively if the array holds
+      such a zero.
+    - Of complex elements max, min, mean and l2norm are those of the magnitude, in float64 (where a complex128
+      magnitude exceeds float64, max is Inf). `nan` counts elements with a NaN part, `posinf` those with an infinite
+      and no NaN part, `neginf` is 0, and `zero` and `poszero` count those with two zero parts of any sign.
+    - Elements that were broadcast (strides of 0), or share memory in sliding windows many times over, are looked at
+      once and counted as often as they occur.
+    - Of an empty array max, min and mean are None, l2norm is 0.0 and the counts are 0.
+
+    Raises ConfigError (AD101) for other dtypes and other engines. Safe to call from several threads; the other
+    threads end with the call.
+    """
     array = np.asarray(array)
     layout = layout_of(array.dtype)
-    module = _choose(engine)
+    chosen = _choose(engine)
     if array.size == 0:
         return Statistics(0, None, None, None, 0.0, 0, 0, 0, 0, 0, 0)
     parts = distinct(array)
     if len(parts) > 1 or parts[0][1] > 1:
-        return merge([(measure(part, engine, threads), times) for part, times in parts])
+        return merge([(statistics(part, engine=engine, threads=threads), times) for part, times in parts])
     most = _MOST_THREADS if threads is None else threads
-    partials: Any = None
-    if module is not None:
-        try:
-            partials = _scan(array, layout, module, most)
-        except Exception as error:  # whatever a compiler or its cache may raise: numpy can do the same work
-            _give_up(error, engine)
-    if partials is None:
-        partials = _scan(array, layout, _numpy, most)
+    try:
+        partials = _scan(array, layout, chosen, most)
+    except Exception as error:  # whatever a compiler or its cache may raise: numpy can do the same work
+        if chosen is NUMPY:
+            raise
+        _give_up(error, engine)
+        partials = _scan(array, layout, NUMPY, most)
     if layout.table is not None:
         return combine_counts(layout.table, partials[0] if len(partials) == 1 else np.sum(partials, axis=0))
     return combine(array.size, layout, partials, lambda: array)
 
 
-def find_nonfinite(array: np.ndarray, engine: Optional[str]) -> bool:
-    array = np.asarray(array)
-    layout = layout_of(array.dtype)
-    module = _choose(engine)
-    if array.size == 0:
-        return False
-    if layout.table is not None:
-        if layout.table.finite:
-            return False
-        found = measure(array, engine)
-        return bool(found.nan or found.posinf or found.neginf)
-    if not layout.exponent:
-        return False
-    parts = distinct(array)
-    if len(parts) > 1 or parts[0][1] > 1:
-        return any(find_nonfinite(part, engine) for part, _ in parts)
-    if module is not None:
-        try:
-            return _find(array, layout, module)
-        except Exception as error:  # as in `measure`
-            _give_up(error, engine)
-    return _find(array, layout, _numpy)
+def warm_up(dtypes: Iterable[Union[str, np.dtype[Any], type]] = _COMMON) -> str:
+    """Load numba and compile what these dtypes need, or load it from numba's cache, before it is in a hurry.
 
-
-def prepare(dtypes: Iterable[Union[str, np.dtype[Any], type]]) -> str:
+    Returns the engine that `statistics` will use, "numba" or "numpy". Without it the first call for a dtype takes
+    the time (a second or so per dtype the first time on a machine, some hundredths after). Raises ConfigError
+    (AD101) for dtypes that have no statistics, and nothing when numba fails: that is logged once as a warning.
+    """
     layouts = [layout_of(dtype_named(each)) for each in dtypes]
-    module = _choose(None)
-    if module is None:
-        return "numpy"
+    engine = _choose(None)
     try:
         for layout in layouts:
-            module.compile_kernels(layout)
-    except Exception as error:  # as in `measure`
+            engine.prepare(layout)
+    except Exception as error:  # as in `statistics`
         _give_up(error, None)
         return "numpy"
-    return "numba"
+    return "numpy" if engine is NUMPY else "numba"
+
+
+def is_ready(dtype: np.dtype[Any]) -> bool:
+    """Whether `statistics` of a dtype begins at once: numba is loaded and has compiled for it, or cannot be used.
+
+    Raises ConfigError (AD101) for a dtype that has no statistics.
+    """
+    layout = layout_of(dtype)
+    return _numba_tried and (_numba is None or _numba.is_ready(layout))
 
 
 def dtype_named(name: Union[str, np.dtype[Any], type]) -> np.dtype[Any]:
@@ -112,10 +127,9 @@ def dtype_named(name: Union[str, np.dtype[Any], type]) -> np.dtype[Any]:
         raise ConfigError(f"no dtype {name!r}", hint="give the name of a numpy or ml_dtypes type") from error
 
 
-def _choose(engine: Optional[str]) -> Optional[ModuleType]:
-    """Give the numba engine, None where numpy has to compute."""
+def _choose(engine: Optional[str]) -> Engine:
     if engine == "numpy":
-        return None
+        return NUMPY
     if engine not in (None, "numba"):
         raise ConfigError(
             f"engine={engine!r}, expected 'numpy', 'numba' or None", hint="None takes the fastest there is"
@@ -126,18 +140,18 @@ def _choose(engine: Optional[str]) -> Optional[ModuleType]:
         raise ConfigError(
             f"engine='numba', but numba cannot be used: {_numba_error}", hint="pip install 'ascend-dump[analyze]'"
         ) from _numba_error
-    return _numba
+    return _numba or NUMPY
 
 
 def _load() -> None:
     global _numba_tried, _numba, _numba_error
-    with _lock:
+    with compiling():
         if _numba_tried:
             return
         try:
-            from ascend_dump.statistics import _numba
+            from ascend_dump.statistics._numba import NUMBA
 
-            _numba = _numba
+            _numba = NUMBA
         except Exception as error:  # a broken installation raises anything
             _numba_error = error
             # That it is not installed is no fault: it is an extra.
@@ -153,7 +167,7 @@ def _give_up(error: Exception, engine: Optional[str]) -> None:
         raise ConfigError(
             f"engine='numba', but numba failed: {type(error).__name__}: {error}", hint="leave engine out to use numpy"
         ) from error
-    with _lock:
+    with compiling():
         first, _numba, _numba_error = _numba is not None, None, error
     if first:
         _warn(error)
@@ -168,12 +182,13 @@ def _warn(error: Exception) -> None:
     )
 
 
-def _scan(array: np.ndarray, layout: Layout, module: ModuleType, most: int) -> list[Any]:
+def _scan(array: np.ndarray, layout: Layout, engine: Engine, most: int) -> list[Any]:
     """Give what the engine finds in each block."""
-    scan = module.scanner(layout)
-    block = module.BLOCK
+    scan = engine.scanner(layout)
+    block = engine.block
     if scan is None:
-        scan, block = _numpy.scanner(layout), _numpy.BLOCK
+        scan, block = NUMPY.scanner(layout), NUMPY.block
+    assert scan is not None, "numpy scans everything"
     flat = flatten(array, layout)
     if flat is None:
         return [scan(words) for words in chunks(array, layout)]
@@ -184,19 +199,6 @@ def _scan(array: np.ndarray, layout: Layout, module: ModuleType, most: int) -> l
         return [scan(part[start : start + block]) for start in range(0, part.size, block)]
 
     return [partial for partials in _over_parts(scan_part, flat, most) for partial in partials]
-
-
-def _find(array: np.ndarray, layout: Layout, module: ModuleType) -> bool:
-    find = module.finder(layout)
-    flat = flatten(array, layout)
-    if flat is None:
-        return any(find(words) for words in chunks(array, layout))
-    block = module.BLOCK
-
-    def find_in_part(part: np.ndarray) -> bool:
-        return any(find(part[start : start + block]) for start in range(0, part.size, block))
-
-    return any(_over_parts(find_in_part, flat, _MOST_THREADS))
 
 
 def _over_parts(task: Callable[[np.ndarray], _Result], flat: np.ndarray, most: int) -> list[_Result]:

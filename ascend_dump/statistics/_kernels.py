@@ -23,7 +23,6 @@ from ascend_dump.statistics._numba_primitives import (
     high_half,
     inner,
     kernel,
-    largest_exponent,
     like,
     low_half,
     two_sum,
@@ -32,19 +31,12 @@ from ascend_dump.statistics._numba_primitives import (
 __all__ = [
     "count_bools",
     "count_bytes",
-    "nonfinite_bfloat16",
-    "nonfinite_float16",
-    "nonfinite_float32",
-    "nonfinite_float64",
     "scan_bfloat16",
     "scan_float16",
     "scan_float32",
     "scan_float64",
     "scan_integers",
 ]
-
-#: Elements between two looks whether NaN or Inf was found.
-_LOOK = 1 << 14
 
 
 @inner(SUMS)
@@ -309,31 +301,3 @@ def count_bools(words: Any) -> Any:
         counts[0] += np.int64(zero)
     counts[1] = words.size - counts[0]
     return counts
-
-
-@inner()
-def _any_nonfinite(words: Any, exponent: Any) -> bool:
-    for start in range(0, words.size, _LOOK):
-        if largest_exponent(words[start : start + _LOOK], exponent) == exponent:
-            return True
-    return False
-
-
-@kernel
-def nonfinite_float16(words: Any) -> bool:
-    return _any_nonfinite(words, np.uint16(0x7C00))
-
-
-@kernel
-def nonfinite_bfloat16(words: Any) -> bool:
-    return _any_nonfinite(words, np.uint16(0x7F80))
-
-
-@kernel
-def nonfinite_float32(words: Any) -> bool:
-    return _any_nonfinite(words, np.uint32(0x7F800000))
-
-
-@kernel
-def nonfinite_float64(words: Any) -> bool:
-    return _any_nonfinite(words, np.uint64(0x7FF0000000000000))

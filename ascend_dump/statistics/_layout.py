@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
 from ascend_dump._errors import ConfigError
 
-__all__ = ["CHUNK", "Layout", "Table", "chunks", "flatten", "layout_of"]
+__all__ = ["CHUNK", "Engine", "Layout", "Table", "chunks", "flatten", "layout_of"]
 
 #: Elements looked at together where an array is not one aligned native block: small enough for the second-level cache.
 CHUNK = 1 << 16
@@ -58,22 +58,36 @@ class Layout(NamedTuple):
     name      "float32", "bfloat16", "int64", "complex64", "bool", …; "table" for every other one-byte dtype
     kind      "float", "integer", "complex" or "table"
     word      the dtype the elements are read as; a complex element is two words
-    exponent  the bits that are all set in NaN and Inf, and only there; 0 where there is neither
     table     of one-byte elements
     """
 
     name: str
     kind: str
     word: np.dtype[Any]
-    exponent: int = 0
     table: Optional[Table] = None
 
 
+class Engine(NamedTuple):
+    """What computes statistics.
+
+    block     words of one call of a scanner
+    scanner   gives the function that looks at a block of words of a layout: to a `Partial`, or of one-byte elements
+              to 256 counts; None where this engine has none
+    prepare   does what takes long the first time
+    is_ready  whether that was done
+    """
+
+    block: int
+    scanner: Callable[[Layout], Optional[Callable[[np.ndarray], Any]]]
+    prepare: Callable[[Layout], None]
+    is_ready: Callable[[Layout], bool]
+
+
 _FLOATS = {
-    "float16": ("u2", 0x7C00),
-    "bfloat16": ("u2", 0x7F80),
-    "float32": ("u4", 0x7F800000),
-    "float64": ("u8", 0x7FF0000000000000),
+    "float16": "u2",
+    "bfloat16": "u2",
+    "float32": "u4",
+    "float64": "u8",
 }
 _COMPLEX = {"complex32": "float16", "bcomplex32": "bfloat16", "complex64": "float32", "complex128": "float64"}
 
@@ -109,8 +123,7 @@ def _describe(dtype: np.dtype[Any]) -> Layout:
         return Layout("table", "table", np.dtype("u1"), table=_tabulate(values))
     kind, part = ("complex", _COMPLEX[name]) if name in _COMPLEX else ("float", name)
     if part in _FLOATS:
-        word, exponent = _FLOATS[part]
-        return Layout(name, kind, np.dtype(word), exponent)
+        return Layout(name, kind, np.dtype(_FLOATS[part]))
     raise ConfigError(
         f"statistics of dtype {dtype.name!r} are not defined, expected a number or bool of at most 64 bits per part",
         hint="convert the array first, e.g. array.astype('float64')",

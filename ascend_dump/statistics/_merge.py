@@ -9,7 +9,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 
 from ascend_dump.statistics._layout import Layout, Table, chunks
-from ascend_dump.statistics._statistics import Statistics
+from ascend_dump.statistics._value import Statistics
 
 __all__ = ["Partial", "combine", "combine_counts"]
 

@@ -6,16 +6,16 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ascend_dump.statistics._layout import Layout
+from ascend_dump.statistics._layout import Engine, Layout
 from ascend_dump.statistics._merge import Partial
 
-__all__ = ["BLOCK", "finder", "scanner", "widen"]
+__all__ = ["NUMPY", "widen"]
 
 #: Words of one chunk: its float64 values stay in the second-level cache.
-BLOCK = 1 << 15
+_BLOCK = 1 << 15
 
 
-def scanner(layout: Layout) -> Callable[[np.ndarray], Any]:
+def _scanner(layout: Layout) -> Callable[[np.ndarray], Any]:
     """Give the function that looks at a chunk of words: to a Partial, or of one-byte elements to 256 counts."""
     if layout.name == "bool":
         return _count_bools
@@ -25,12 +25,6 @@ def scanner(layout: Layout) -> Callable[[np.ndarray], Any]:
         return _scan_wide_integers if layout.word.itemsize == 8 else _scan_integers
     scan = _scan_complex if layout.kind == "complex" else _scan_floats
     return lambda words: scan(layout, words)
-
-
-def finder(layout: Layout) -> Callable[[np.ndarray], bool]:
-    """Give the function that tells whether a chunk of floats or complex parts holds NaN or Inf."""
-    exponent = layout.word.type(layout.exponent)
-    return lambda words: bool(np.bitwise_and(words, exponent).max() == exponent)
 
 
 def widen(layout: Layout, words: np.ndarray, exponent: int = 0) -> np.ndarray:
@@ -141,3 +135,6 @@ def _extremes(values: np.ndarray) -> tuple[float, float]:
 def _sums(values: np.ndarray) -> tuple[float, float]:
     # numpy adds in pairs, which keeps the error far below that of a running sum.
     return float(values.sum()), float(np.multiply(values, values).sum())
+
+
+NUMPY = Engine(_BLOCK, _scanner, prepare=lambda layout: None, is_ready=lambda layout: True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ascend_dump.statistics._statistics import Statistics
+from ascend_dump.statistics._value import Statistics
 
 __all__ = ["distinct", "merge"]
 
@@ -40,7 +40,11 @@ def distinct(array: np.ndarray) -> list[tuple[np.ndarray, int]]:
     if places * _OVERLAP > array.size:
         return [(array, times)]
     corner = forward[(0,) * forward.ndim + (Ellipsis,)]
-    memory = np.lib.stride_tricks.as_strided(corner, (places,), (array.itemsize,), writeable=False)
+    # By size: as_strided tells types by a name that not all have.
+    raw = np.lib.stride_tricks.as_strided(
+        corner.view(f"V{array.itemsize}"), (places,), (array.itemsize,), writeable=False
+    )
+    memory = raw.view(array.dtype)
     weights = _count(forward.shape, steps, places)
     bits = range(int(weights.max()).bit_length())
     return [(memory[(weights >> bit) & 1 == 1], times << bit) for bit in bits]

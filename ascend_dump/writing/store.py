@@ -13,6 +13,7 @@ import xxhash
 from ascend_dump._errors import AscendDumpError
 from ascend_dump._paths import add_private_directory
 from ascend_dump.host.layout import Line
+from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing.budget import Budget
 from ascend_dump.writing.payload import Item, Payload
 from ascend_dump.writing.recent import Recent
@@ -28,8 +29,6 @@ _KNOWN_STATS = 1 << 15
 _FREE = 1 << 20
 #: A digest, the type of the elements, and `Payload.strided`.
 _Content = tuple[bytes, str, Optional[tuple[tuple[int, ...], tuple[int, ...]]]]
-#: `Statistics` in its order, after the count.
-_STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 
 
 class Store:
@@ -57,7 +56,7 @@ class Store:
         self._metadata = metadata
         self._tensors = tensors
         self._stats = stats
-        self._wanted = tuple(name in stats for name in _STATS)
+        self._wanted = tuple(name in stats for name in STATISTIC_NAMES)
         self._limits = limits
         self._budget = Budget(directory, max_bytes)
         self._step: Optional[int] = None

@@ -3,8 +3,8 @@
     python tests/benchmarks/bench_statistics.py [MB] [--repeat N] [--dtypes float32,bfloat16] [--quick]
 
 Prints, per dtype and kind of data, the time of `statistics` with numba and with numpy, of torch's four reductions
-(max, min, mean, norm) and of `has_nonfinite`, each as a ratio to `np.copyto`, and what one call on a small tensor
-costs. "cores" says how many processors the numba row really had: on a busy machine fewer than it has threads.
+(max, min, mean, norm), each as a ratio to `np.copyto`, and what one call on a small tensor costs.
+"cores" says how many processors the numba row really had: on a busy machine fewer than it has threads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from ascend_dump import ConfigError
-from ascend_dump.statistics._statistics import has_nonfinite, statistics, warm_up
+from ascend_dump.statistics import statistics, warm_up
 
 #: Of the dtypes that the goal names, at most this multiple of np.copyto.
 GOAL = 1.3
@@ -71,9 +71,7 @@ class Worst(NamedTuple):
 
 def _print_large(options: argparse.Namespace, dtypes: Sequence[str], numba: bool, torch: object) -> Optional[Worst]:
     print(f"{options.size:g} MB per tensor, best of {options.repeat} rounds; ratios to np.copyto of the same bytes")
-    print(
-        f"{'dtype':<15}{'data':<18}{'copyto ms':>10}{'numba':>7}{'cores':>7}{'numpy':>7}{'torch 4':>9}{'nonfinite':>11}"
-    )
+    print(f"{'dtype':<15}{'data':<18}{'copyto ms':>10}{'numba':>7}{'cores':>7}{'numpy':>7}{'torch 4':>9}")
     rows_of_goal: list[Worst] = []
     for dtype in dtypes:
         for label, array in _variants(dtype, int(options.size * 2**20)):
@@ -83,7 +81,6 @@ def _print_large(options: argparse.Namespace, dtypes: Sequence[str], numba: bool
                 (lambda array=array: statistics(array, engine="numba")) if numba else None,
                 None if options.quick else lambda array=array: statistics(array, engine="numpy"),
                 _torch_row(torch, array),
-                lambda array=array: has_nonfinite(array),
             ]
             copy, *others = _race(rows, options.repeat)
             assert copy is not None
@@ -91,8 +88,7 @@ def _print_large(options: argparse.Namespace, dtypes: Sequence[str], numba: bool
             ours = others[0]
             cores = "-" if ours is None else f"{ours.cpu / ours.wall:.1f}"
             print(
-                f"{dtype:<15}{label:<18}{copy.wall * 1e3:>10.1f}{cells[0]:>7}{cores:>7}{cells[1]:>7}{cells[2]:>9}"
-                f"{cells[3]:>11}",
+                f"{dtype:<15}{label:<18}{copy.wall * 1e3:>10.1f}{cells[0]:>7}{cores:>7}{cells[1]:>7}{cells[2]:>9}",
                 flush=True,
             )
             if ours is not None and dtype in GOAL_DTYPES:
@@ -101,7 +97,7 @@ def _print_large(options: argparse.Namespace, dtypes: Sequence[str], numba: bool
 
 
 def _print_small(numba: bool) -> None:
-    print(f"\n{'one call, microseconds':<35}{'numba':>8}{'numpy':>8}{'nonfinite':>11}")
+    print(f"\n{'one call, microseconds':<35}{'numba':>8}{'numpy':>8}")
     random = np.random.default_rng(1)
     for dtype in ("float32", "bfloat16", "int64", "bool", "float8_e4m3fn"):
         for size in (1 << 10, 100 << 10):
@@ -114,8 +110,7 @@ def _print_small(numba: bool) -> None:
                     else "-"
                     for engine in ("numba", "numpy")
                 ]
-                nonfinite = _per_call(lambda view=view: has_nonfinite(view))
-                print(f"{dtype} {size >> 10} KB{label:<17}".ljust(35) + f"{cells[0]:>8}{cells[1]:>8}{nonfinite:>11.1f}")
+                print(f"{dtype} {size >> 10} KB{label:<17}".ljust(35) + f"{cells[0]:>8}{cells[1]:>8}")
 
 
 def _variants(dtype: str, size: int) -> list[tuple[str, np.ndarray]]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ascend_dump._errors import CorruptDump
 from ascend_dump.reading import Directory, Entry, Record, rank_of
-from ascend_dump.statistics._statistics import Statistics
+from ascend_dump.statistics import Statistics
 
 FORGED = {"late": [1.0, 2.0], "bare": [1.0]}
 

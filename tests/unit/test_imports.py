@@ -23,7 +23,8 @@ FRAMEWORKS = {"torch", "torch_npu", "torchair", "mindspore", "tensorflow", "npu_
 FLOORS: list[set[str]] = [
     {"_version", "_errors", "_problem", "_log", "_rank"},
     {"_steps", "_patterns", "_paths", "_files", "_html", "_turns"},
-    {"_request", "_mark", "statistics", "host"},
+    {"statistics", "host"},
+    {"_request", "_mark"},
     {"writing"},
     {"native"},
     {"adapter"},

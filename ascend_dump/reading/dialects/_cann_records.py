@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ascend_dump.native.cann.dump_file import Buffer, DumpFile, Space, Tensor
     from ascend_dump.native.cann.statistics_csv import StatisticsRow
-    from ascend_dump.statistics._statistics import Statistics
+    from ascend_dump.statistics import Statistics
 
 __all__ = ["buffer_record", "statistics_record", "tensor_record"]
 
@@ -51,7 +51,7 @@ class _StatisticsLoader:
         raise NotSupported(f"{record} holds statistics only", hint="dump with data='tensor' to keep values")
 
     def statistics(self, record: Record) -> Optional[Statistics]:
-        from ascend_dump.statistics._statistics import Statistics
+        from ascend_dump.statistics import Statistics
 
         row: StatisticsRow = record._key
         if row.failed:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ascend_dump.host.layout import Line
-    from ascend_dump.statistics._statistics import Statistics
+    from ascend_dump.statistics import Statistics
 
 __all__ = ["LineLoader", "Place", "Shards", "read_array", "refuse_format", "row_major"]
 
@@ -197,7 +197,7 @@ class LineLoader:
         return read_array(mapped, Place(begin, begin + size, line.offset, line.dtype, line.shape, strides), record)
 
     def statistics(self, record: Record) -> Optional[Statistics]:
-        from ascend_dump.statistics._statistics import Statistics
+        from ascend_dump.statistics import Statistics
 
         line: Line = record._key
         if line.stats is None:

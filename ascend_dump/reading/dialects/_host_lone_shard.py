@@ -20,7 +20,7 @@ from ascend_dump.reading.dialects._host_loader import Place, Shards, read_array,
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.statistics._statistics import Statistics
+    from ascend_dump.statistics import Statistics
 
 __all__ = ["LoneShard"]
 

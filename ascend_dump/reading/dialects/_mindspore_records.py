@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ascend_dump.native.mindspore.npy import NpyHeader
     from ascend_dump.native.mindspore.statistics_csv import StatisticsRow
-    from ascend_dump.statistics._statistics import Statistics
+    from ascend_dump.statistics import Statistics
 
 __all__ = ["npy_record", "statistics_record"]
 
@@ -102,7 +102,7 @@ def statistics_record(row: StatisticsRow, attrs: dict[str, Any], common: dict[st
 
 
 def _statistics(row: StatisticsRow, record: Record) -> Statistics:
-    from ascend_dump.statistics._statistics import Statistics
+    from ascend_dump.statistics import Statistics
 
     values = dict(row.values)
     count = values.get("count")

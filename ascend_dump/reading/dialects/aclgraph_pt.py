@@ -25,7 +25,7 @@ from ascend_dump.reading._record import Record
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.statistics._statistics import Statistics
+    from ascend_dump.statistics import Statistics
 
 __all__ = ["DIALECT"]
 

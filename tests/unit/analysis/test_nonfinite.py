@@ -11,7 +11,7 @@ import numpy as np
 from ascend_dump._errors import CorruptDump
 from ascend_dump.analysis.nonfinite import find_nonfinite, first_nonfinite, is_nonfinite
 from ascend_dump.reading import Record
-from ascend_dump.statistics._statistics import Statistics
+from ascend_dump.statistics import Statistics
 
 
 class Values:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import re
-import subprocess
 import sys
 import threading
 import tracemalloc
@@ -21,10 +19,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from places import REPOSITORY
 
 from ascend_dump import ConfigError
-from ascend_dump.statistics._statistics import Statistics, has_nonfinite, statistics, warm_up
+from ascend_dump.statistics import Statistics, statistics, warm_up
 
 HAVE_NUMBA = find_spec("numba") is not None
 needs_numba = pytest.mark.skipif(not HAVE_NUMBA, reason="numba is not installed")
@@ -278,7 +275,6 @@ class TestValues:
                     assert {field: getattr(found, field)} == {field: 1}
                     assert sum(found[5:8]) == (field != "poszero")
                     assert found.zero == (field == "poszero")
-                    assert has_nonfinite(array, engine=engine) == (field != "poszero")
                 array[place] = -0.0
                 assert statistics(array, engine=engine)[8:] == (1, 0, 1)
 
@@ -454,7 +450,6 @@ class TestValues:
         for shape in ((0,), (3, 0, 2)):
             empty = np.zeros(shape, dtype=dtype_named(name))
             assert statistics(empty, engine=engine) == (0, None, None, None, 0.0, 0, 0, 0, 0, 0, 0)
-            assert has_nonfinite(empty, engine=engine) is False
 
 
 def transpose(array: np.ndarray) -> np.ndarray:
@@ -534,7 +529,6 @@ class TestMemory:
         array = sample(name)
         other = layout(array)
         agree(statistics(other, engine=engine), statistics(array, engine=engine))
-        assert has_nonfinite(other, engine=engine) == has_nonfinite(array, engine=engine)
 
     @pytest.mark.parametrize("engine", ENGINES)
     @pytest.mark.parametrize("name", [*FLOATS, "int32", "complex64", "bool"])
@@ -562,7 +556,6 @@ class TestMemory:
                 (tmp_path / "data").write_bytes(array.tobytes())
             mapped = np.memmap(tmp_path / "data", np.float32, "r", offset, array.shape)
             agree(statistics(mapped, engine=engine), statistics(array, engine=engine))
-            assert not has_nonfinite(mapped, engine=engine)
 
     @pytest.mark.parametrize("engine", ENGINES)
     @pytest.mark.parametrize("layout", [transpose, every_other, unalign, swap])
@@ -575,7 +568,6 @@ class TestMemory:
         tracemalloc.start()
         try:
             statistics(array, engine=engine)
-            has_nonfinite(array, engine=engine)
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -601,9 +593,7 @@ class TestMemory:
         assert found.mean == pytest.approx(expected, rel=1e-9)
         assert found.l2norm == pytest.approx(math.hypot(one.l2norm * math.sqrt(repeats), tail.l2norm or 0), rel=1e-12)
         if name in (*FLOATS, "complex64"):
-            assert not has_nonfinite(array, engine=engine)
             array[-1] = np.nan
-            assert has_nonfinite(array, engine=engine)
             assert statistics(array, engine=engine).nan == 1
 
     @pytest.mark.parametrize("engine", ENGINES)
@@ -615,34 +605,8 @@ class TestMemory:
         assert found == [expected] * 12
 
 
-class TestNonfinite:
-    @pytest.mark.parametrize("engine", ENGINES)
-    @pytest.mark.parametrize("name", DTYPES)
-    def test_says_what_the_counts_say(self, name: str, engine: str) -> None:
-        @settings(max_examples=25, deadline=None)
-        @given(arrays(name))
-        def check(array: np.ndarray) -> None:
-            found = statistics(array, engine=engine)
-            assert has_nonfinite(array, engine=engine) is bool(found.nan or found.posinf or found.neginf)
-
-        check()
-
-    @pytest.mark.parametrize("engine", ENGINES)
-    @pytest.mark.parametrize("name", FLOATS)
-    def test_one_element_anywhere(self, name: str, engine: str) -> None:
-        array = np.zeros(100_003, dtype=dtype_named(name))
-        assert not has_nonfinite(array, engine=engine)
-        for place in (0, 1, 16_383, 16_384, 65_536, 100_002):
-            for value in (np.nan, np.inf, -np.inf):
-                array[place] = value
-                assert has_nonfinite(array, engine=engine)
-                assert has_nonfinite(array[::-1], engine=engine)
-                array[place] = 0
-
-
 class TestRefusals:
     @pytest.mark.parametrize("engine", [None, "numpy"])
-    @pytest.mark.parametrize("function", [statistics, has_nonfinite])
     @pytest.mark.parametrize(
         "array",
         [
@@ -658,123 +622,18 @@ class TestRefusals:
         ],
         ids=lambda array: array.dtype.name,
     )
-    def test_other_dtypes(self, function: Callable[..., object], array: np.ndarray, engine: Optional[str]) -> None:
+    def test_other_dtypes(self, array: np.ndarray, engine: Optional[str]) -> None:
         with pytest.raises(ConfigError, match=re.escape(f"dtype '{array.dtype.name}'")) as caught:
-            function(array, engine=engine)
+            statistics(array, engine=engine)
         assert caught.value.code == "AD101"
         assert "astype" in caught.value.hint
 
-    @pytest.mark.parametrize("function", [statistics, has_nonfinite])
-    def test_other_engines(self, function: Callable[..., object]) -> None:
+    def test_other_engines(self) -> None:
         with pytest.raises(ConfigError, match="engine='torch', expected"):
-            function(np.zeros(1), engine="torch")
+            statistics(np.zeros(1), engine="torch")
 
     def test_warm_up_of_an_unknown_dtype(self) -> None:
         with pytest.raises(ConfigError, match="no dtype 'float13'"):
             warm_up(["float13"])
         with pytest.raises(ConfigError, match="dtype 'object'"):
             warm_up([object])
-
-
-def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(
-        filter(None, [environment.pop("first", ""), str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-    )
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        env={**os.environ, "PYTHONPATH": path, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
-COUNT_WARNINGS = """
-import logging, sys
-import numpy as np
-from ascend_dump import ConfigError
-from ascend_dump.statistics._statistics import has_nonfinite, statistics, warm_up
-said = []
-handler = logging.Handler()
-handler.emit = lambda record: said.append(record.levelname + ": " + record.getMessage())
-logging.getLogger("ascend_dump").addHandler(handler)
-array = np.arange(5, dtype=np.float32)
-for _ in range(3):
-    assert statistics(array)[:4] == (5, 4.0, 0.0, 2.0)
-    assert statistics(array.astype(np.int64)).max == 4
-    assert not has_nonfinite(array)
-assert warm_up() == "numpy"
-try:
-    statistics(array, engine="numba")
-except ConfigError as error:
-    print("refused", "numba" in str(error))
-print(len(said), *said)
-"""
-
-
-class TestEngines:
-    @needs_numba
-    def test_warm_up_compiles(self) -> None:
-        assert warm_up(["float32", np.dtype("int64"), np.bool_, ml_dtypes.bfloat16, "bfloat16"]) == "numba"
-        assert warm_up([]) == "numba"
-
-    @needs_numba
-    def test_default_engine_is_numba(self) -> None:
-        code = "import sys; from ascend_dump.statistics._statistics import *; import numpy; statistics(numpy.ones(3)); "
-        done = run_python(code + "print('numba' in sys.modules)")
-        assert (done.stdout.strip(), done.stderr) == ("True", "")
-
-    def test_without_numba_nothing_is_said(self, tmp_path: Path) -> None:
-        (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['numba'] = None\n")
-        done = run_python(COUNT_WARNINGS, first=str(tmp_path))
-        assert (done.stdout, done.stderr) == ("refused True\n0\n", "")
-
-    @pytest.mark.parametrize(
-        "fault",
-        [
-            "raise ImportError('Numba needs NumPy 1.0 or less')",
-            "raise RuntimeError('cannot cache function: no locator available')",
-            "raise SystemError('initialization of _internal failed')",
-        ],
-    )
-    def test_broken_numba_is_reported_once(self, tmp_path: Path, fault: str) -> None:
-        (tmp_path / "numba").mkdir()
-        (tmp_path / "numba" / "__init__.py").write_text(fault + "\n")
-        done = run_python(COUNT_WARNINGS, first=str(tmp_path))
-        assert done.stderr == ""
-        assert done.stdout.startswith("refused True\n1 WARNING: numba cannot compute statistics (")
-        assert fault.split("'")[1] in done.stdout
-
-    @needs_numba
-    def test_numba_that_fails_when_called_is_reported_once(self) -> None:
-        done = run_python(COUNT_WARNINGS, NUMBA_DISABLE_JIT="1")
-        assert done.stderr == ""
-        assert done.stdout.startswith("refused True\n1 WARNING: numba cannot compute statistics (")
-
-    def test_large_arrays_while_the_interpreter_exits(self) -> None:
-        code = (
-            "import atexit, numpy as np\n"
-            "from ascend_dump.statistics._statistics import statistics\n"
-            "atexit.register(lambda: print(statistics(np.ones(5 << 20, np.float32), engine='numpy').mean))\n"
-        )
-        done = run_python(code)
-        assert (done.stdout.strip(), done.stderr) == ("1.0", "")
-
-    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-    def test_large_arrays_in_a_forked_child(self) -> None:
-        code = (
-            "import os, numpy as np\n"
-            "from ascend_dump.statistics._statistics import statistics\n"
-            "array = np.ones(5 << 20, np.float32)\n"
-            "statistics(array)\n"
-            "child = os.fork()\n"
-            "if not child:\n"
-            "    os._exit(0 if statistics(array).mean == 1.0 else 1)\n"
-            "print(os.waitpid(child, 0)[1])\n"
-        )
-        done = run_python(code)
-        assert (done.stdout.strip(), done.stderr) == ("0", "")
-
-    def test_reading_the_class_needs_no_numpy(self) -> None:
-        done = run_python("import sys; import ascend_dump.statistics._statistics; print('numpy' in sys.modules)")
-        assert (done.stdout.strip(), done.stderr) == ("False", "")

@@ -1,0 +1,64 @@
+"""Compiling while the program runs: until that is done, numpy computes the same statistics."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import Any, Optional
+
+import numpy as np
+
+from ascend_dump._errors import AscendDumpError
+from ascend_dump.statistics._engine import warm_up
+
+__all__ = ["warm_up_soon"]
+
+_lock = threading.Lock()
+_wanted: list[np.dtype[Any]] = []
+_asked: set[np.dtype[Any]] = set()
+_thread: Optional[threading.Thread] = None
+
+
+def warm_up_soon(dtype: np.dtype[Any]) -> None:
+    """`warm_up` for a dtype in a thread of its own; returns at once. A program that ends waits for one dtype."""
+    global _thread
+    with _lock:
+        if dtype in _asked:
+            return
+        _asked.add(dtype)
+        _wanted.append(dtype)
+        if _thread is None:
+            # Not a daemon: such a thread is stopped anywhere in the compiler when the interpreter exits.
+            _thread = threading.Thread(target=_work, name="ascend_dump compiler")
+            try:
+                _thread.start()
+            except RuntimeError:  # no thread is to be had, or the interpreter exits
+                _thread = None
+                _wanted.clear()
+
+
+def _work() -> None:
+    global _thread
+    while True:
+        with _lock:
+            if not _wanted or not threading.main_thread().is_alive():
+                _thread = None
+                return
+            dtype = _wanted.pop(0)
+        # What cannot be measured is said where it is measured.
+        with contextlib.suppress(AscendDumpError):
+            warm_up([dtype])
+
+
+def _forget_in_child() -> None:
+    """The thread is the parent's."""
+    global _lock, _thread
+    _lock = threading.Lock()
+    _thread = None
+    _asked.difference_update(_wanted)
+    _asked.clear()
+    _wanted.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

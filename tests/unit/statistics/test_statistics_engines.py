@@ -1,0 +1,121 @@
+"""Which engine computes statistics: numba where it can be used, numpy otherwise, and what is said about it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from places import REPOSITORY
+
+from ascend_dump.statistics import warm_up
+
+needs_numba = pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(
+        filter(None, [environment.pop("first", ""), str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    )
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+COUNT_WARNINGS = """
+import logging, sys
+import numpy as np
+from ascend_dump import ConfigError
+from ascend_dump.statistics import statistics, warm_up
+said = []
+handler = logging.Handler()
+handler.emit = lambda record: said.append(record.levelname + ": " + record.getMessage())
+logging.getLogger("ascend_dump").addHandler(handler)
+array = np.arange(5, dtype=np.float32)
+for _ in range(3):
+    assert statistics(array)[:4] == (5, 4.0, 0.0, 2.0)
+    assert statistics(array.astype(np.int64)).max == 4
+assert warm_up() == "numpy"
+try:
+    statistics(array, engine="numba")
+except ConfigError as error:
+    print("refused", "numba" in str(error))
+print(len(said), *said)
+"""
+
+
+class TestEngines:
+    @needs_numba
+    def test_warm_up_compiles(self) -> None:
+        assert warm_up(["float32", np.dtype("int64"), np.bool_, ml_dtypes.bfloat16, "bfloat16"]) == "numba"
+        assert warm_up([]) == "numba"
+
+    @needs_numba
+    def test_default_engine_is_numba(self) -> None:
+        code = "import sys; from ascend_dump.statistics import *; import numpy; statistics(numpy.ones(3)); "
+        done = run_python(code + "print('numba' in sys.modules)")
+        assert (done.stdout.strip(), done.stderr) == ("True", "")
+
+    def test_without_numba_nothing_is_said(self, tmp_path: Path) -> None:
+        (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['numba'] = None\n")
+        done = run_python(COUNT_WARNINGS, first=str(tmp_path))
+        assert (done.stdout, done.stderr) == ("refused True\n0\n", "")
+
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            "raise ImportError('Numba needs NumPy 1.0 or less')",
+            "raise RuntimeError('cannot cache function: no locator available')",
+            "raise SystemError('initialization of _internal failed')",
+        ],
+    )
+    def test_broken_numba_is_reported_once(self, tmp_path: Path, fault: str) -> None:
+        (tmp_path / "numba").mkdir()
+        (tmp_path / "numba" / "__init__.py").write_text(fault + "\n")
+        done = run_python(COUNT_WARNINGS, first=str(tmp_path))
+        assert done.stderr == ""
+        assert done.stdout.startswith("refused True\n1 WARNING: numba cannot compute statistics (")
+        assert fault.split("'")[1] in done.stdout
+
+    @needs_numba
+    def test_numba_that_fails_when_called_is_reported_once(self) -> None:
+        done = run_python(COUNT_WARNINGS, NUMBA_DISABLE_JIT="1")
+        assert done.stderr == ""
+        assert done.stdout.startswith("refused True\n1 WARNING: numba cannot compute statistics (")
+
+    def test_large_arrays_while_the_interpreter_exits(self) -> None:
+        code = (
+            "import atexit, numpy as np\n"
+            "from ascend_dump.statistics import statistics\n"
+            "atexit.register(lambda: print(statistics(np.ones(5 << 20, np.float32), engine='numpy').mean))\n"
+        )
+        done = run_python(code)
+        assert (done.stdout.strip(), done.stderr) == ("1.0", "")
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+    def test_large_arrays_in_a_forked_child(self) -> None:
+        code = (
+            "import os, numpy as np\n"
+            "from ascend_dump.statistics import statistics\n"
+            "array = np.ones(5 << 20, np.float32)\n"
+            "statistics(array)\n"
+            "child = os.fork()\n"
+            "if not child:\n"
+            "    os._exit(0 if statistics(array).mean == 1.0 else 1)\n"
+            "print(os.waitpid(child, 0)[1])\n"
+        )
+        done = run_python(code)
+        assert (done.stdout.strip(), done.stderr) == ("0", "")
+
+    def test_reading_the_class_needs_no_numpy(self) -> None:
+        done = run_python("import sys; import ascend_dump.statistics; print('numpy' in sys.modules)")
+        assert (done.stdout.strip(), done.stderr) == ("False", "")
