@@ -93,6 +93,7 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
                (xxh3-128)
     stored_stride  strides in the file, when they differ from `stride`
     stats      values of `Statistics` in its order; NaN and Inf as text
+    unmeasured why there are no statistics where they were asked for
     skipped    why nothing is stored
     origin     the operator turned finite inputs into this non-finite output
     """
@@ -125,6 +126,7 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     shard: str = ""
     blob: Optional[tuple[_Size, _Size]] = None
     stats: Optional[Annotated[tuple[Number, ...], Meta(min_length=1, max_length=11)]] = None
+    unmeasured: str = ""
 
 
 def shard_name(step: int, number: int) -> str:

@@ -37,6 +37,7 @@ class Payload(msgspec.Struct, eq=False, gc=False):
     counted  it is among the bytes that wait for the writer
     digest   xxh3-128 of the bytes, once they are hashed
     stats    `Line.stats` as JSON: many lines, and rows of the table, have the same
+    unmeasured  why there are none
     """
 
     owner: Any
@@ -51,6 +52,7 @@ class Payload(msgspec.Struct, eq=False, gc=False):
     offset: int = 0
     digest: bytes = b""
     stats: Any = None
+    unmeasured: str = ""
 
     def view(self) -> Union[bytes, memoryview]:
         if isinstance(self.owner, bytes):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import Counter
 from pathlib import Path
 from typing import Any, Optional
@@ -21,6 +22,8 @@ from ascend_dump.writing.shard import Limits
 from ascend_dump.writing.step_files import StepFiles
 
 __all__ = ["Store"]
+
+log = logging.getLogger("ascend_dump")
 
 #: Distinct tensors whose place is remembered (about 200 bytes each), and whose statistics are.
 _KNOWN_PLACES = 1 << 20
@@ -118,6 +121,7 @@ class Store:
             if payload is not None:
                 line.hash = payload.digest.hex()
                 line.stats = payload.stats
+                line.unmeasured = payload.unmeasured
                 if payload.shard:
                     line.shard = payload.shard
                     line.offset += payload.offset
@@ -157,8 +161,12 @@ class Store:
 
             try:
                 found = self._chosen(summarize(payload.view(), payload.dtype, payload.strided))
-            except AscendDumpError:
-                self._note_skipped(f"no statistics for {payload.dtype}", line)
+            except Exception as error:  # the statistics of one tensor never end a capture
+                payload.unmeasured = f"no statistics for {payload.dtype}"
+                if not isinstance(error, AscendDumpError):
+                    payload.unmeasured += f": {error!r}"
+                    log.debug("statistics failed", exc_info=True)
+                self._note_skipped(payload.unmeasured, line)
                 return None
             self._known_stats.put(key, found)
         return found

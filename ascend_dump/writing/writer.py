@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
+from collections import deque
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Callable, NamedTuple, Optional, Union
@@ -34,6 +36,10 @@ _BATCH_BYTES = 4 << 20
 _BATCH_ITEMS = 100
 #: A smaller batch waits at most this long: the program may hang and then be killed.
 _IDLE_SECONDS = 0.5
+#: A program that is killed loses at most about so many records, or those of so many seconds, whichever are more:
+#: it waits when the writer falls behind further. A third of the records may be in the batch.
+_LOST_ITEMS = 300
+_LOST_SECONDS = 0.5
 _Task = Union[list[Item], threading.Event, "_Step", None]
 
 
@@ -85,6 +91,13 @@ class HostWriter:
         self._stored_bytes = 0  # written by the writer thread only
         self._batch: list[Item] = []
         self._batch_bytes = 0
+        self._batch_time = 0.0
+        #: When each batch began that was handed over and is not in the files; and how many records those are.
+        self._unsaved: deque[float] = deque()
+        self._handed_over = 0  # written under _handing_over
+        self._saved = 0  # written by the writer thread only, as what follows
+        self._unsaved_batches = 0
+        self._unsaved_items = 0
         self._waiting = 0
         self._queue: SimpleQueue[_Task] = SimpleQueue()
         self._closing = False
@@ -122,6 +135,8 @@ class HostWriter:
         if self.failure is not None or self._closing:
             return
         with self._handing_over:
+            if not self._batch:
+                self._batch_time = time.monotonic()
             self._batch.extend(items)
             self._batch_bytes += new_bytes
             full = self._batch_bytes > _BATCH_BYTES or len(self._batch) > _BATCH_ITEMS
@@ -129,6 +144,8 @@ class HostWriter:
             self._send()
             if self._queued_bytes - self._stored_bytes > self._buffer:
                 self._wait(lambda: self._queued_bytes - self._stored_bytes <= self._buffer // 2)
+            if self._is_behind(_LOST_SECONDS):
+                self._wait(lambda: not self._is_behind(_LOST_SECONDS / 2))
 
     def protect(self, payload: Payload) -> None:
         """Call before the memory of `payload` changes: copies it if its bytes are still needed."""
@@ -192,6 +209,8 @@ class HostWriter:
                         payload.counted = True
                         nbytes += payload.nbytes
                 self._queued_bytes += nbytes
+                self._handed_over += len(batch)
+                self._unsaved.append(self._batch_time)
                 self._queue.put(batch)
             if then is not None:
                 self._queue.put(then)
@@ -213,6 +232,15 @@ class HostWriter:
                 self._change.notify_all()
         if copy is None:
             self._wait(lambda: payload.state == DONE)
+
+    def _is_behind(self, seconds: float) -> bool:
+        """Whether many records wait, the first of them for longer than this."""
+        if self.failure is not None or self._handed_over - self._saved <= _LOST_ITEMS - _BATCH_ITEMS:
+            return False
+        try:
+            return time.monotonic() - self._unsaved[0] > seconds
+        except IndexError:
+            return False
 
     def _is_alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
@@ -266,13 +294,24 @@ class HostWriter:
 
     def _do(self, task: _Task) -> None:
         if isinstance(task, list):
+            self._unsaved_batches += 1
+            self._unsaved_items += len(task)
             self._write(task)
-            if self._queue.empty():
-                self._store.flush()
+            if not self._queue.empty() and not self._is_behind(_LOST_SECONDS / 4):
+                return
+            self._store.flush()
         elif isinstance(task, threading.Event):
             self._store.flush()
         else:
             self._store.begin(None if task is None else task.number)
+        self._count_saved()
+
+    def _count_saved(self) -> None:
+        for _ in range(self._unsaved_batches):
+            self._unsaved.popleft()
+        self._saved += self._unsaved_items
+        self._unsaved_batches = self._unsaved_items = 0
+        self._wake()
 
     def _write(self, items: list[Item]) -> None:
         try:
@@ -316,6 +355,9 @@ class HostWriter:
 
     def _count_stored(self, nbytes: int) -> None:
         self._stored_bytes += nbytes
+        self._wake()
+
+    def _wake(self) -> None:
         if self._waiting:
             with self._change:
                 self._change.notify_all()

@@ -202,6 +202,11 @@ class LineLoader:
         line: Line = record._key
         if line.stats is None:
             _refuse_packed(record)
+            if line.unmeasured:
+                raise NotSupported(
+                    f"{record.label} has no statistics: {line.unmeasured[:500]}",
+                    hint="numpy() gives its values, where the dump holds them",
+                )
             return None
         values: list[Any] = [_number(value, record) for value in line.stats]
         if not isinstance(values[0], int) or values[0] < 0:

@@ -103,7 +103,7 @@ class _Index(Entry):
             else:
                 path = self.path
                 error = CorruptDump(f"{shard[:200]!r} is not a shard of this dump", path=path, offset=offset)
-        readable = shard or line.stats is not None or (line.nbytes == 0 and not line.skipped)
+        readable = shard or line.stats is not None or line.unmeasured or (line.nbytes == 0 and not line.skipped)
         return Record(
             loader if readable else None,
             path=path,
@@ -145,6 +145,8 @@ def _attrs(line: Line) -> dict[str, Any]:
     }
     if line.skipped:
         attrs["skipped"] = line.skipped
+    if line.unmeasured:
+        attrs["unmeasured"] = line.unmeasured
     if line.origin:
         attrs["origin"] = line.origin
     if line.quantization:

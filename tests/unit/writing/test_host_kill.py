@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,6 +86,53 @@ def test_killed_at_a_random_moment(tmp_path: Path, nursery: subprocess.Popen[str
     complete = sum(path.read_bytes().count(b"\n") for path in tmp_path.rglob("index.jsonl"))
     # A line may lack its newline only.
     assert 0 < complete <= records <= complete + 1
+
+
+_STEADY = """
+import mmap, sys, time
+from pathlib import Path
+import numpy as np
+from ascend_dump.writing import HostWriter, Item, Line, Payload
+
+directory, times, tensors, stats, ahead = Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])
+with open(times, "r+b") as file:
+    times = np.frombuffer(mmap.mmap(file.fileno(), 0), np.float64)
+writer = HostWriter(directory, metadata={}, tensors=bool(tensors), stats=("max", "mean") if stats else ())
+writer.begin_step(0)
+noise = np.random.default_rng(0).standard_normal(20_000).astype(np.float32).tobytes()
+for number in range(len(times)):
+    data = np.int64(number).tobytes() + noise
+    line = Line(number, "t", "op", "output", 0, 1, "float32", (len(data) // 4,), len(data), stride=(1,))
+    writer.put([Item(line, Payload(data, 0, len(data), "float32", (len(data) // 4,)))], len(data))
+    times[number] = time.monotonic()
+    if not ahead:
+        time.sleep(0.001)
+"""
+
+
+@pytest.mark.parametrize("ahead", [0, 1], ids=["slow program", "fast program"])
+@pytest.mark.parametrize(("tensors", "stats"), [(1, 0), (0, 1), (1, 1)], ids=["tensor", "stats", "full"])
+def test_little_is_lost_from_the_first_record_on(tmp_path: Path, tensors: int, stats: int, ahead: int) -> None:
+    """Also while numba compiles for the first time on a machine."""
+    directory = model_directory(tmp_path)
+    seen = tmp_path / "times"
+    seen.write_bytes(bytes(8 * 100_000))
+    command = [sys.executable, "-c", _STEADY, str(directory), str(seen), str(tensors), str(stats), str(ahead)]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    with subprocess.Popen(command, env=environment) as process:
+        try:
+            end = time.monotonic() + 60
+            while not any(seen.read_bytes()[:8]) and time.monotonic() < end:
+                time.sleep(0.01)
+            time.sleep(1.5)
+        finally:
+            process.kill()
+    times = [time for time in array("d", seen.read_bytes()) if time]
+    found = len(list(open_dump(tmp_path)))
+    lost = len(times) - found
+    assert times
+    # What is lost was handed over in the last half second but for what is gathered since a look at the clock.
+    assert lost <= 300 or times[-101] - times[found] <= 0.5, f"{lost} of {len(times)}"
 
 
 def test_killed_while_it_hangs(tmp_path: Path) -> None:

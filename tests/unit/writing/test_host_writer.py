@@ -34,7 +34,7 @@ from ascend_dump import WriteError
 from ascend_dump._paths import RunDirectory
 from ascend_dump._rank import Rank
 from ascend_dump.reading import open_dump
-from ascend_dump.writing import HostWriter, Item, Limits, Payload, Run
+from ascend_dump.writing import HostWriter, Item, Limits, Line, Payload, Run, summary
 
 STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 
@@ -466,3 +466,41 @@ def test_lines_of_what_was_stored_survive_what_cannot_be_written(tmp_path: Path,
     assert len(lines_of(tmp_path)) == 6, "at once: the program may be killed before it ends"
     writer.close()
     assert len(lines_of(tmp_path)) == 6
+
+
+@pytest.mark.parametrize("tensors", [True, False])
+def test_statistics_that_fail_are_marked_and_the_run_goes_on(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, tensors: bool
+) -> None:
+    summarize = summary.summarize
+
+    def fail_once(data: Any, dtype: str, strided: Any) -> Any:
+        if len(data) == 40:
+            raise TypeError("data type not understood")
+        return summarize(data, dtype, strided)
+
+    monkeypatch.setattr(summary, "summarize", fail_once)
+    writer = HostWriter(directory, metadata={}, tensors=tensors, stats=STATS)
+    write_step(writer, 0, item("bad", noise(0, 10)), item("good", noise(0, 20)))
+    writer.close()
+    assert writer.failure is None
+    assert writer.skipped == {"no statistics for float32: TypeError('data type not understood')": 1}
+    bad, good = open_dump(tmp_path)
+    assert good.statistics().count == 20
+    with pytest.raises(ascend_dump.NotSupported, match=r"bad\.output\.0 has no statistics: .*not understood"):
+        bad.statistics()
+
+
+def test_windows_on_types_that_numpy_has_no_name_for(tmp_path: Path, directory: Path) -> None:
+    import ml_dtypes
+
+    data = np.ones(60_000, ml_dtypes.float8_e5m2)
+    writer = HostWriter(directory, metadata={}, tensors=False, stats=STATS)
+    shape = (59_701, 300)
+    windows = Line(0, "t", "unfold", "output", 0, 1, "float8_e5m2", shape, 59_701 * 300, stride=(1, 1))
+    payload = Payload(data.tobytes(), 0, 60_000, "float8_e5m2", (60_000,), strided=(shape, (1, 1)))
+    write_step(writer, 0, Item(windows, payload), item("after", noise(0, 20)))
+    writer.close()
+    assert writer.failure is None
+    first, after = open_dump(tmp_path)
+    assert (first.statistics().count, first.statistics().max, after.statistics().count) == (59_701 * 300, 1.0, 20)
