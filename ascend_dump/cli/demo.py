@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from ascend_dump._errors import CaptureError, FrameworkMissing, WriteError
+from ascend_dump._errors import CaptureError, ConfigError, FrameworkMissing, WriteError
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import json_option
 
@@ -24,7 +24,7 @@ def demo(directory: Path, as_json: bool) -> Exit:
     """Write a training script into DIRECTORY, run it under capture, and find its first Inf.
 
     The script trains a small PyTorch network on the CPU for three steps; one operator overflows
-    at step 1.
+    at step 1. A train.py of your own in DIRECTORY is never overwritten.
     """
     if find_spec("torch") is None:
         raise FrameworkMissing(
@@ -33,7 +33,7 @@ def demo(directory: Path, as_json: bool) -> Exit:
     text = (Path(__file__).parent.parent / "demo" / "train.py").read_bytes()
     try:
         directory.mkdir(exist_ok=True, parents=True)
-        (directory / "train.py").write_bytes(text)
+        _write_script(directory / "train.py", text)
     except OSError as error:
         raise WriteError(
             f"{directory}: the demo cannot be written there: {error.strerror}",
@@ -53,6 +53,19 @@ def demo(directory: Path, as_json: bool) -> Exit:
         raise CaptureError("the demo's training failed", hint=f"run `python train.py` in {directory} to see why")
     _report(runs[-1], as_json)
     return Exit.OK
+
+
+def _write_script(file: Path, text: bytes) -> None:
+    """Write what is not there yet. Raises ConfigError for a file with other content, and OSError."""
+    try:
+        with file.open("xb") as opened:
+            opened.write(text)
+    except FileExistsError:
+        if not file.is_file() or file.read_bytes() != text:
+            raise ConfigError(
+                f"{file} is there and was not written by this demo, which leaves it as it is",
+                hint="give `ascend-dump demo` another directory, or remove the file",
+            ) from None
 
 
 def _report(run: Path, as_json: bool) -> None:

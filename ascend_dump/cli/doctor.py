@@ -18,6 +18,7 @@ from ascend_dump._version import __version__
 from ascend_dump.adapter._contract import adapters
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._place import look_at
+from ascend_dump.cli._versions import conflicts
 from ascend_dump.cli.run import SITE
 from ascend_dump.report.tables import size
 
@@ -39,7 +40,9 @@ _PROBE = "import sys; sys.exit(0 if 'ascend_dump._activation' in sys.modules els
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="print one JSON document")
 def doctor(as_json: bool) -> int:
-    """Tell what works here: adapters, both roads of ASCEND_DUMP, packages, disk.
+    """Show what works here: adapters, both roads of ASCEND_DUMP, packages, disk.
+
+    Packages whose versions do not fit each other are listed as conflicts.
 
     Exits with 4 when no adapter is usable. Nothing is imported or written; a few Python
     processes are started to see whether they would dump.
@@ -52,6 +55,7 @@ def doctor(as_json: bool) -> int:
             "package": str(Path(__file__).parents[1]),
         },
         "packages": {kind: {name: _version(name) for name in names} for kind, names in _PACKAGES.items()},
+        "conflicts": conflicts(["ascend-dump", *(name for names in _PACKAGES.values() for name in names)]),
         "cann": os.environ.get("ASCEND_HOME_PATH"),
         "adapters": [info._asdict() for info in adapters()],
         "activation": _activation(),
@@ -146,6 +150,7 @@ def _lines(findings: Mapping[str, Any]) -> list[str]:
         f"ascend-dump  {findings['version']}, {python['package']}",
         f"python       {python['version']}, {python['executable']}",
         *(f"{kind:<12} {_versions(packages[kind])}" for kind in packages),
+        *_conflict_lines(findings["conflicts"]),
         f"CANN         {findings['cann'] or 'ASCEND_HOME_PATH is not set'}",
         "statistics   "
         + (
@@ -167,6 +172,12 @@ def _lines(findings: Mapping[str, Any]) -> list[str]:
     state = "writable" if place["writable"] else f"NOT writable{': ' + place['error'] if place['error'] else ''}"
     lines.append(f"Dump path    {place['path']}: {state}{free}")
     return lines
+
+
+def _conflict_lines(found: Optional[Sequence[str]]) -> list[str]:
+    if found is None:
+        return ["conflicts    not looked for: that needs pip or the package packaging"]
+    return [f"CONFLICT     {line}" for line in found]
 
 
 def _activation_lines(activation: Mapping[str, Any]) -> list[str]:

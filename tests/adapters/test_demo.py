@@ -48,8 +48,23 @@ def test_it_names_the_operator_module_and_source_line(tmp_path: Path) -> None:
     assert "inf" in show.stdout
 
 
-def test_where_nothing_can_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "train.py").mkdir()
-    for place, reason in (("/dev/null/demo", "Not a directory"), (str(tmp_path), "Is a directory")):
-        assert main(["demo", place]) == Exit.USAGE
-        assert f"error: {place}: the demo cannot be written there: {reason}" in capsys.readouterr().err
+def test_where_nothing_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "/dev/null/demo"]) == Exit.USAGE
+    assert "error: /dev/null/demo: the demo cannot be written there: Not a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["file", "directory", "link", "dangling link"])
+def test_what_it_did_not_write_it_leaves(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script, other = tmp_path / "train.py", tmp_path / "mine.py"
+    if kind == "file":
+        script.write_text("print('mine')")
+    elif kind == "directory":
+        script.mkdir()
+    else:
+        script.symlink_to(other)
+    if kind == "link":
+        other.write_text("print('mine')")
+    before = {path: path.is_file() and path.read_text() for path in tmp_path.iterdir()}
+    assert main(["demo", str(tmp_path)]) == Exit.USAGE
+    assert f"{script} is there and was not written by this demo" in capsys.readouterr().err
+    assert {path: path.is_file() and path.read_text() for path in tmp_path.iterdir()} == before

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +50,29 @@ def make_interpreter(where: Path) -> Interpreter:
     venv.EnvBuilder(with_pip=False, symlinks=True).create(where)
     names = {"base": str(where), "platbase": str(where)}
     return Interpreter(where / "bin" / "python", Path(sysconfig.get_path("purelib", "posix_prefix", vars=names)))
+
+
+def planned_installation(where: Path, without: Sequence[str]) -> dict[str, str]:
+    """What pip would install or move, by name, to install ascend_dump beside all that is installed here.
+
+    without: distributions that are to be missing there. Asks the package index.
+    """
+    made = make_interpreter(where / "planned")
+    link_dependencies(made.site)
+    for name in without:
+        for item in made.site.glob(f"{name.replace('-', '_')}*"):
+            item.unlink()
+    command = [sys.executable, "-m", "pip", "--python", str(made.python), "install", "--dry-run", "--quiet"]
+    done = subprocess.run(
+        [*command, "--no-build-isolation", "--report", "-", str(REPOSITORY)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [item["metadata"] for item in json.loads(done.stdout)["install"]]
+    return {one["name"].lower().replace("_", "-"): one["version"] for one in found}
 
 
 def link_dependencies(where: Path) -> Path:

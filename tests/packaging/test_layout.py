@@ -58,6 +58,16 @@ def test_the_third_party_adapter_is_built_as_ours_are(project: dict[str, Any]) -
     assert other["build-system"] == project["build-system"]
 
 
+def test_no_dependency_moves_numpy_to_version_2(project: dict[str, Any]) -> None:
+    """ml-dtypes 0.6 needs numpy 2, and pip rather moves an installed numpy 1.26 than takes an older ml-dtypes."""
+    found = [text for text in project["project"]["dependencies"] if text.startswith(("ml-dtypes", "numpy"))]
+    assert found == [
+        "ml-dtypes>=0.3.1,<0.6; python_version < '3.13'",
+        "ml-dtypes>=0.5; python_version >= '3.13'",
+        "numpy>=1.21",
+    ]
+
+
 def test_supported_versions_agree(project: dict[str, Any]) -> None:
     makefile = Path(REPOSITORY / "Makefile").read_text()
     oldest = project["project"]["requires-python"].removeprefix(">=")

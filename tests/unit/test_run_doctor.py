@@ -360,3 +360,22 @@ class TestDoctor:
         assert f"numpy {numpy.__version__}" in text
         project = (REPOSITORY / "pyproject.toml").read_text().partition("\ndependencies = [")[2].partition("]")[0]
         assert set(re.findall(r'"([\w-]+)', project)) == set(found["packages"]["needed"])
+
+    def test_versions_that_do_not_fit(self, interpreter: Interpreter, tmp_path: Path) -> None:
+        pytest.importorskip("pip")
+        import numpy
+
+        assert doctor(interpreter)[1]["conflicts"] == []
+        info = tmp_path / "mindspore-2.10.0.dist-info"
+        info.mkdir()
+        requires = "Requires-Dist: NumPy<1.27,>=1.20\nRequires-Dist: click<1; extra == 'x'\nRequires-Dist: ??\n"
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: mindspore\nVersion: 2.10.0\n{requires}")
+        (info / "top_level.txt").write_text("")
+        _, found, text = doctor(interpreter, PYTHONPATH=tmp_path)
+        if numpy.__version__.startswith("1."):
+            assert found["conflicts"] == []
+        else:
+            [line] = found["conflicts"]
+            wanted = f"mindspore 2.10.0 needs NumPy<1.27,>=1.20, but NumPy {numpy.__version__} is installed"
+            assert line == wanted
+            assert f"CONFLICT     {line}" in text

@@ -1,0 +1,56 @@
+"""Installed distributions whose requirements on each other are not met."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from importlib import metadata
+from typing import Any, Callable, Optional
+
+__all__ = ["conflicts"]
+
+
+def conflicts(distributions: Iterable[str]) -> Optional[list[str]]:
+    """What the installed ones of these require of each other and do not find, one line each.
+
+    None where no library that reads requirements is installed; pip brings one along.
+    """
+    parse = _parser()
+    if parse is None:
+        return None
+    installed = {name: found for name in distributions for found in [_find(name)] if found is not None}
+    versions = {_normal(name): found.version for name, found in installed.items()}
+    lines = []
+    for name, found in installed.items():
+        for text in found.requires or ():
+            try:
+                requirement = parse(text)
+            except ValueError:  # written before the present rules of requirements
+                continue
+            version = versions.get(_normal(requirement.name))
+            wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if version is not None and wanted and not requirement.specifier.contains(version, prereleases=True):
+                needs = f"{requirement.name}{requirement.specifier}"
+                lines.append(f"{name} {found.version} needs {needs}, but {requirement.name} {version} is installed")
+    return lines
+
+
+def _parser() -> Optional[Callable[[str], Any]]:
+    for module in ("packaging.requirements", "pip._vendor.packaging.requirements"):
+        try:
+            parse: Callable[[str], Any] = importlib.import_module(module).Requirement
+        except ImportError:
+            continue
+        return parse
+    return None
+
+
+def _find(name: str) -> Optional[metadata.Distribution]:
+    try:
+        return metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")
