@@ -10,6 +10,7 @@ from ascend_dump._problem import Problem, worst_first
 from ascend_dump._request import DumpRequest
 from ascend_dump.adapter import RunDirectory
 from ascend_dump.native.cann.config.of_request import problems_of_config
+from ascend_dump.native.cann.config.scenes import SCENES
 from ascend_dump_acl._settings import build, look_around
 
 __all__ = ["check"]
@@ -23,7 +24,7 @@ def check(request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]
         problems += problems_of_config(build(request, run.path, situation), run.path, situation)
     except AscendDumpError as error:
         problems.append(Problem(error.code, "error", error.message, error.hint))
-    problems += _of_acl(request)
+    problems += [*SCENES.problems(request), *_of_acl(request)]
     return worst_first(problems)
 
 

@@ -11,6 +11,7 @@ from ascend_dump._problem import Problem, worst_first
 from ascend_dump._request import DumpRequest
 from ascend_dump.adapter import RunDirectory
 from ascend_dump.native.cann.config import Situation
+from ascend_dump.native.cann.config.scenes import SCENES
 from ascend_dump.native.tensorflow.config import check_parameters, parameters
 from ascend_dump.native.tensorflow.options import OPTIONS, operators_of
 from ascend_dump_tensorflow._bridge import (
@@ -104,6 +105,7 @@ def _of_request(request: DumpRequest, run: RunDirectory) -> Iterator[Problem]:
             "use a newer npu_bridge, or leave " + ("layers= out" if name == "dump_layer" else "data='stats' out"),
             "layers" if name == "dump_layer" else "data",
         )
+    yield from SCENES.problems(request)
     settled = settled_data()
     if request.scene is None and settled is not None and settled != request.data:
         yield Problem(

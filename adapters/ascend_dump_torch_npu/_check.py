@@ -14,6 +14,7 @@ from ascend_dump.adapter import RunDirectory
 from ascend_dump.adapter.pytorch.calls import is_compiled
 from ascend_dump.native.cann.config import Situation
 from ascend_dump.native.cann.config.of_request import problems_of_config
+from ascend_dump.native.cann.config.scenes import SCENES
 from ascend_dump_torch_npu._interface import DumpInterface
 from ascend_dump_torch_npu._settings import INIT_CONFIG, build, look_around, selects_in_models, torchair_dump
 
@@ -28,7 +29,7 @@ def check(request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]
     situation = look_around()
     problems = [*_taken(situation), *_of_scene(request, situation), *_of_target(request, target), *_of_eager(request)]
     if request.scene != "watch":
-        problems += _of_configuration(request, run, situation)
+        problems += [*SCENES.problems(request), *_of_configuration(request, run, situation)]
     return worst_first(dict.fromkeys(problems))
 
 

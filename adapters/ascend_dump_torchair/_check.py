@@ -14,6 +14,7 @@ from ascend_dump._request import DumpRequest
 from ascend_dump.adapter import RunDirectory
 from ascend_dump.native.cann.config import Situation, check_ge_options
 from ascend_dump.native.cann.config.of_request import problems_of_config
+from ascend_dump.native.cann.config.scenes import SCENES
 from ascend_dump.native.torchair.config.check import of_working_directory
 from ascend_dump_torchair import _engine
 from ascend_dump_torchair._config import find_detours, has, is_config, is_foreign, read, torchair
@@ -158,6 +159,7 @@ def _of_settings(request: DumpRequest, config: Any, settings: Settings, run: Run
     if settings.road == "json":
         assert settings.file is not None, "this road is the one with a file"
         yield from problems_of_config(settings.file, run.path, here)
+        yield from SCENES.problems(request)
     elif settings.road == "options":
         names = {"dump_step": "dumpStep", "dump_mode": "dumpMode", "dump_layer": "dumpLayer", "dump_data": "dumpData"}
         asked = {f"ge.exec.{ge}": settings.options.get(f"dump_config.{name}", "") for name, ge in names.items()}

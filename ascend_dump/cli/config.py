@@ -14,6 +14,7 @@ import click
 
 from ascend_dump._errors import ConfigError, NotSupported, WriteError
 from ascend_dump._paths import PRIVATE_FILE, make_private_directory
+from ascend_dump._problem import worst_first
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import json_option
 from ascend_dump.cli._settings import read_request, request_options
@@ -72,7 +73,8 @@ def config(
     content = built if output is None else _content(Path(output), language, built, overwrite=overwrite)
     make_private_directory(Path(request.path))
     on = str(request.options["on"]) if language.runtimes and "on" in request.options else None
-    problems = language.check(json.dumps(built).encode(), Surroundings(situation, on, place))
+    found = language.check(json.dumps(built).encode(), Surroundings(situation, on, place))
+    problems = worst_first([*found, *language.left_out(request)])
     code = exit_of(problems)
     written = None if output is None or code == Exit.USAGE else Path(output)
     if written is not None:

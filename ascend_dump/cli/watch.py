@@ -43,7 +43,7 @@ def watch(path: str, as_json: bool, **selectors: Optional[str]) -> Exit:
     was overwritten by the suspect, or by something that ran since the look before it. The change
     is shown with the first element that differs and the number of bytes.
 
-    Exit code 1 when an output was overwritten, 0 when none was.
+    Exit code 1 when an output was overwritten, 0 when none was, 3 when nothing could be compared.
     """
     from ascend_dump.analysis.trample import watch_outputs
 
@@ -63,7 +63,9 @@ def watch(path: str, as_json: bool, **selectors: Optional[str]) -> Exit:
         write_table(_columns(lead), (_cells(one, lead) for one in found), sys.stdout)
     _tell(path, sightings, found)
     code = unreadable.finish()
-    return Exit.DIFFERENT if found else code
+    if found:
+        return Exit.DIFFERENT
+    return code if any(map(_compared, sightings)) else Exit.UNREADABLE
 
 
 def _judged(sightings: Iterator[Sighting], unreadable: Unreadable) -> Iterator[Sighting]:
@@ -88,7 +90,11 @@ def _tell(path: str, sightings: list[Sighting], found: list[Sighting]) -> None:
     compared = sum(_compared(one) for one in sightings)
     early = sum(one.base is None for one in sightings)
     if not sightings:
-        print(f"no file of the watcher in {path}; they are recorded with scene='watch'", file=sys.stderr)
+        print(
+            f"nothing was compared: no file SUSPECT_To_WATCHED in {path}; they are recorded with scene='watch', after "
+            "suspects (layers=) that run behind the watched operators",
+            file=sys.stderr,
+        )
     elif not found and compared:
         print(f"no watched output was overwritten; {counted(compared, 'look')} compared", file=sys.stderr)
     if early:

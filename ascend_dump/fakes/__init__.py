@@ -130,7 +130,8 @@ def _is_real(root: str) -> bool:
         return not getattr(loaded, MARK, False)
     # None in sys.modules blocks the import. The part of a package cannot be looked for without importing the package.
     spec = None if root in sys.modules or "." in root else find_spec(root)
-    return spec is not None and not isinstance(spec.loader, Importer)
+    # A directory of that name in the import path is no framework; as a package it has no file of its own.
+    return spec is not None and spec.origin is not None and not isinstance(spec.loader, Importer)
 
 
 def _place(name: str, module: ModuleType) -> None:

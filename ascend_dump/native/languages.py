@@ -79,6 +79,10 @@ class ConfigLanguage(ABC):
     def build(self, request: DumpRequest, names: Optional[Iterable[str]] = None) -> Mapping[str, Any]:
         """The content of a file that asks for what the request says. Raises ConfigError and NotSupported."""
 
+    def left_out(self, request: DumpRequest) -> list[Problem]:
+        """What the request says and this language's file will not; what `build` refuses is not among it."""
+        return []
+
     def operators(self, graph: Path) -> list[Node]:
         """The operators of a graph that was given beside the file. Raises ReadError."""
         from ascend_dump.native.cann.graph import read_graph

@@ -159,6 +159,21 @@ def test_the_watcher_is_captured_and_read(acl, npu, om, capsys):
     assert [found[name] for name in ("layer", "watched", "before", "after")] == ["second", "first_Relu", 2.0, 5.0]
 
 
+def test_a_suspect_that_runs_first_is_told_before_and_after(acl, npu, om, capsys, tmp_path):
+    from ascend_dump.cli import main
+
+    graph = tmp_path / "ge_proto_00000001_Build.txt"
+    operators = "".join(f'  op {{\n    name: "{name}"\n    type: "Relu"\n  }}\n' for name in ("first/Relu", "second"))
+    graph.write_text(f'graph {{\n  name: "net"\n{operators}}}\n')
+    acl.init()
+    with capture(scene="watch", watch="second", layers="first/Relu", options={"graph": str(graph)}) as cap:
+        execute(acl, load(acl, om), X)
+    assert [one.severity for one in cap.problems if "runs before every watched operator" in one.message] == ["silent"]
+    assert main(["check", str(cap.path.with_name(f"acl-{cap.path.name}.json")), "--graph", str(graph)]) == 1
+    assert main(["watch", str(cap.path)]) == 3
+    assert "nothing was compared" in capsys.readouterr().err
+
+
 # Refusals.
 
 

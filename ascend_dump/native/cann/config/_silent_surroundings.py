@@ -320,6 +320,32 @@ def _watcher_collective(subject: AclSubject) -> Iterator[Hit]:
 
 
 @RULES.rule(
+    "watcher-suspect-first",
+    "AD114",
+    "a suspect that runs before every watched operator leaves no pair to compare",
+    "torchair user document, dump_config_path",
+    where="dump.dump_list[0].layer[0]",
+    trips=dumping(dump_scene="watcher", dump_list=[{"layer": ["conv"], "watcher_nodes": ["add"]}]).given(
+        operators=GRAPH
+    ),
+    passes=dumping(dump_scene="watcher", dump_list=[{"layer": ["out"], "watcher_nodes": ["add"]}]).given(
+        operators=GRAPH
+    ),
+)
+def _suspect_first(subject: AclSubject) -> Iterator[Hit]:
+    order = {one.name: place for place, one in enumerate(subject.situation.operators or ())}
+    for index, item in items_of(subject.dump) if subject.watcher and order else ():
+        watched = [order[name] for name in texts_of(item, "watcher_nodes") if name in order]
+        for place, name in enumerate(texts_of(item, "layer")):
+            if watched and name in order and order[name] < min(watched):
+                yield Hit(
+                    f"dump.dump_list[{index}].layer[{place}]",
+                    f"{name!r} runs before every watched operator: no output of theirs is there to be looked at again",
+                    "list under layer operators that run after the watched ones",
+                )
+
+
+@RULES.rule(
     "statistics-blank",
     "AD114",
     "rows of types without statistics stay blank",

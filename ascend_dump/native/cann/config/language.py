@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ascend_dump.native.cann.config.build import acl_config, ge_options
 from ascend_dump.native.cann.config.check import check_acl_config, check_ge_file
+from ascend_dump.native.cann.config.scenes import SCENES
 from ascend_dump.native.languages import CERTAIN, ConfigLanguage, Surroundings
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ class AclLanguage(ConfigLanguage):
     def build(self, request: DumpRequest, names: Optional[Iterable[str]] = None) -> Mapping[str, Any]:
         return acl_config(request, names=names)
 
+    def left_out(self, request: DumpRequest) -> list[Problem]:
+        return list(SCENES.problems(request))
+
 
 class GeLanguage(ConfigLanguage):
     """Session options, `ge.exec.*`, as one JSON object."""
@@ -46,6 +50,9 @@ class GeLanguage(ConfigLanguage):
 
     def build(self, request: DumpRequest, names: Optional[Iterable[str]] = None) -> Mapping[str, Any]:
         return ge_options(request, names=names)
+
+    def left_out(self, request: DumpRequest) -> list[Problem]:
+        return list(SCENES.problems(request))
 
 
 LANGUAGES = (AclLanguage(), GeLanguage())

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
+from ascend_dump.native.cann.config.scenes import SCENES
 from ascend_dump.native.languages import CERTAIN, POSSIBLE, ConfigLanguage, Surroundings
 from ascend_dump.native.tensorflow.config.build import parameters
 from ascend_dump.native.tensorflow.config.check import check_parameters
@@ -36,6 +37,9 @@ class TensorFlowLanguage(ConfigLanguage):
     def build(self, request: DumpRequest, names: Optional[Iterable[str]] = None) -> Mapping[str, Any]:
         """Beside the dump, `use_off_line`: nothing is dumped without it, and it tells this file from torchair's."""
         return {"use_off_line": True, **parameters(request, names=names)}
+
+    def left_out(self, request: DumpRequest) -> list[Problem]:
+        return list(SCENES.problems(request))
 
 
 LANGUAGES = (TensorFlowLanguage(),)
