@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ascend_dump._request import DumpRequest
     from ascend_dump._steps import Steps
     from ascend_dump.adapter._contract import Adapter, AdapterInfo, adapters
+    from ascend_dump.analysis.compare import Comparison, compare
     from ascend_dump.reading._dump import Dump
     from ascend_dump.reading._dump import open_dump as open  # noqa: A004  (as in `gzip.open`: used with its package)
     from ascend_dump.reading._record import Record
@@ -47,6 +48,7 @@ __all__ = [
     "AscendDumpError",
     "Capture",
     "CaptureError",
+    "Comparison",
     "ConfigError",
     "CorruptDump",
     "Dump",
@@ -64,6 +66,7 @@ __all__ = [
     "__version__",
     "adapters",
     "capture",
+    "compare",
     "open",
 ]
 
@@ -91,6 +94,7 @@ _HOMES: dict[str, tuple[str, str]] = {
         "_request": ("DumpRequest",),
         "_steps": ("Steps",),
         "statistics": ("Statistics",),
+        "analysis.compare": ("Comparison", "compare"),
         "reading._dump": ("Dump",),
         "reading._record": ("Record",),
     }.items()

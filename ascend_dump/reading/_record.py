@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, Union
 
@@ -166,6 +167,15 @@ class Record:
         if not isinstance(self._attrs, dict):
             self._attrs = self._attrs(self._key)
         return self._attrs
+
+    @property
+    def content(self) -> Optional[tuple[Hashable, ...]]:
+        """What equal tensors of any two dumps have in common, without reading them; None where the dump has no hash.
+
+        The first item is the hash of the stored bytes; the others say which of them, in which order.
+        """
+        find = getattr(self._loader, "content", None)
+        return None if find is None or self.error is not None else find(self)
 
     def numpy(self, *, format: Optional[str] = None) -> np.ndarray:
         """Read the logical tensor; bfloat16 and float8 as ml_dtypes types.

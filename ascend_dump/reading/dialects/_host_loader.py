@@ -8,6 +8,7 @@ import stat
 import threading
 import weakref
 from collections import OrderedDict
+from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional
 
@@ -195,6 +196,14 @@ class LineLoader:
         if not strides:
             strides = row_major(line.shape)
         return read_array(mapped, Place(begin, begin + size, line.offset, line.dtype, line.shape, strides), record)
+
+    def content(self, record: Record) -> Optional[tuple[Hashable, ...]]:
+        line: Line = record._key
+        if not line.hash or line.skipped:
+            return None
+        begin = line.blob[0] if line.blob is not None else line.offset
+        strides = line.stride if line.stored_stride is None else line.stored_stride
+        return (line.hash, line.dtype, line.shape, line.offset - begin, strides)
 
     def statistics(self, record: Record) -> Optional[Statistics]:
         from ascend_dump.statistics import Statistics

@@ -1,0 +1,8 @@
+"""Compare two dumps: which operator is the first that went wrong."""
+
+from ascend_dump.analysis.compare._comparison import Comparison, compare
+from ascend_dump.analysis.compare._measure import Measure, measure
+from ascend_dump.analysis.compare._result import KINDS, Origin, Pair
+from ascend_dump.analysis.compare._verdict import Rules, worst
+
+__all__ = ["KINDS", "Comparison", "Measure", "Origin", "Pair", "Rules", "compare", "measure", "worst"]

@@ -1,0 +1,242 @@
+"""The comparison of two dumps: pair the operators of each step and rank, judge, and name the origins."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from ascend_dump._errors import ConfigError, DumpNotFound, NotSupported
+from ascend_dump.analysis.compare._divergence import Divergence
+from ascend_dump.analysis.compare._match import align
+from ascend_dump.analysis.compare._operators import operators
+from ascend_dump.analysis.compare._result import Origin, Pair
+from ascend_dump.analysis.compare._verdict import ORDER, Rules, worst
+from ascend_dump.reading import Dump, Record, open_dump
+
+if TYPE_CHECKING:
+    import polars
+
+__all__ = ["Comparison", "compare"]
+
+_Dumplike = Union[Dump, str, "os.PathLike[str]"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two dumps, tensor by tensor.
+
+    pairs       every record of both, in the order the reference ran; those of actual alone where they ran
+    origins     differences that nothing before them explains, likely causes first
+    verdict     the worst of all pairs: equal < noise < unmatched < structure < different < unreadable
+    rules       the thresholds that were used
+    """
+
+    actual: Path
+    reference: Path
+    pairs: tuple[Pair, ...]
+    origins: tuple[Origin, ...]
+    rules: Rules = field(default_factory=Rules)
+
+    @property
+    def verdict(self) -> str:
+        return worst([pair.verdict for pair in self.pairs])
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many pairs have each verdict, the best verdict first."""
+        found = Counter(pair.verdict for pair in self.pairs)
+        return {verdict: found[verdict] for verdict in ORDER if found[verdict]}
+
+    @property
+    def unmatched(self) -> tuple[Pair, ...]:
+        """Records that the other side does not have."""
+        return tuple(pair for pair in self.pairs if pair.verdict == "unmatched")
+
+    def worst_pairs(self, count: int = 10) -> list[Pair]:
+        """The pairs that differ most, those without an earlier explanation first."""
+        found = [pair for pair in self.pairs if pair.verdict not in ("equal", "noise", "unmatched")]
+        found.sort(key=lambda pair: (pair.explained, -ORDER.index(pair.verdict), -_size(pair)))
+        return found[:count]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "schema": "ascend-dump/comparison/1",
+            "actual": str(self.actual),
+            "reference": str(self.reference),
+            "verdict": self.verdict,
+            "counts": self.counts,
+            "origins": [origin.to_dict() for origin in self.origins],
+            "rules": self.rules._asdict(),
+            "pairs": [pair.to_dict() for pair in self.pairs],
+        }
+
+    def to_frame(self) -> polars.DataFrame:
+        """One row for each pair. Raises NotSupported without polars."""
+        try:
+            import polars
+        except ImportError:
+            raise NotSupported(
+                "to_frame() needs polars, which is not installed", hint="pip install 'ascend-dump[analyze]'"
+            ) from None
+        return polars.DataFrame([_flat(pair) for pair in self.pairs], infer_schema_length=None, strict=False)
+
+    def save(self, path: Union[str, os.PathLike[str]]) -> Path:
+        """Write the comparison as its suffix says: .json, .csv, .parquet (needs polars) or .xml (JUnit).
+
+        Raises ConfigError for another suffix, NotSupported for .html, which `ascend-dump report` will make.
+        """
+        target = Path(path)
+        suffix = target.suffix.lower()
+        if suffix == ".json":
+            import json
+
+            # Infinity is written as text: JSON has no number for it.
+            target.write_text(json.dumps(_finite(self.to_dict()), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        elif suffix == ".csv":
+            rows = [_flat(pair) for pair in self.pairs]
+            with open(target, "w", encoding="utf-8", newline="") as file:
+                writer = csv.DictWriter(file, _COLUMNS)
+                writer.writeheader()
+                writer.writerows(rows)
+        elif suffix == ".parquet":
+            self.to_frame().write_parquet(target)
+        elif suffix == ".xml":
+            from ascend_dump.analysis.compare._junit import junit
+
+            target.write_bytes(junit(self))
+        elif suffix == ".html":
+            raise NotSupported("a page of a comparison cannot be written yet", hint="save it as .json, .csv or .xml")
+        else:
+            raise ConfigError(
+                f"{target.name!r}: a comparison is not saved as {suffix or 'a file without suffix'}",
+                hint="expected .json, .csv, .parquet or .xml",
+            )
+        return target
+
+    def __repr__(self) -> str:
+        return f"<Comparison {self.verdict}: {len(self.pairs)} pairs, {len(self.origins)} origins>"
+
+
+def compare(
+    actual: _Dumplike,
+    reference: _Dumplike,
+    *,
+    mapping: Optional[Mapping[str, str]] = None,
+    rules: Optional[Rules] = None,
+) -> Comparison:
+    """Compare two dumps and find the operator whose output is wrong without its inputs being wrong.
+
+    actual, reference   dumps, or paths of dumps; the reference is taken for right
+    mapping             names of operators of actual -> names in the reference, where they are not found by themselves
+    rules               other thresholds
+
+    Steps and ranks are compared with the same step and rank; where each side has one only, with that. A step or a rank
+    that one side lacks is unmatched. Raises DumpNotFound for a side without records, and what `open` raises.
+
+    >>> comparison = ascend_dump.compare("npu_dumps", "gpu_dumps")   # doctest: +SKIP
+    >>> comparison.verdict, comparison.origins[0].op_name            # doctest: +SKIP
+    """
+    dumps = [side if isinstance(side, Dump) else open_dump(side) for side in (actual, reference)]
+    used = rules if rules is not None else Rules()
+    sides = [_steps(dump) for dump in dumps]
+    for dump, steps, name in zip(dumps, sides, ("actual", "reference")):
+        if not steps:
+            raise DumpNotFound(
+                f"{name} holds no records", path=dump.root, hint="widen the selection, see `ascend-dump ls`"
+            )
+    pairs: list[Pair] = []
+    origins: list[Origin] = []
+    for _, group in groupby(_joined(*sides), key=lambda one: one[0]):
+        divergence = Divergence(used)
+        for _, a, b in group:
+            divergence.begin_step()
+            pairs += _compare_step(divergence, a, b, mapping)
+        origins += divergence.origins()
+    return Comparison(dumps[0].root, dumps[1].root, tuple(pairs), tuple(origins), used)
+
+
+_Key = tuple[Optional[int], Optional[int]]  # rank, step
+
+
+def _steps(dump: Dump) -> dict[_Key, list[Record]]:
+    found: dict[_Key, list[Record]] = {}
+    for record in dump:
+        found.setdefault((record.rank, record.step), []).append(record)
+    return found
+
+
+def _joined(
+    a: dict[_Key, list[Record]], b: dict[_Key, list[Record]]
+) -> list[tuple[Optional[int], list[Record], list[Record]]]:
+    """(rank, records of actual, records of the reference), rank by rank in the order of steps."""
+    rank_a, rank_b = {rank for rank, _ in a}, {rank for rank, _ in b}
+    if len(rank_a) == len(rank_b) == 1 and rank_a != rank_b:
+        [only_a], [only_b] = rank_a, rank_b
+        a = {(only_b, step): records for (_, step), records in a.items() if only_a is not only_b}
+    if len(a) == len(b) == 1:
+        [(key, right)] = b.items()
+        [left] = a.values()
+        return [(key[0], left, right)]
+
+    def order(key: _Key) -> tuple[int, int]:
+        rank, step = key
+        return (-1 if rank is None else rank, -1 if step is None else step)
+
+    return [(key[0], a.get(key, []), b.get(key, [])) for key in sorted({*a, *b}, key=order)]
+
+
+def _compare_step(
+    divergence: Divergence, a: list[Record], b: list[Record], mapping: Optional[Mapping[str, str]]
+) -> Iterator[Pair]:
+    left, right = operators(a), operators(b)
+    matches = align(left, right, mapping)
+    partner = {match.reference.position: match for match in matches}
+    taken = {match.actual.position for match in matches}
+    waiting = [one for one in left if one.position not in taken]
+    for operator in right:
+        match = partner.get(operator.position)
+        if match is None:
+            yield from divergence.only(operator, of_actual=False)
+            continue
+        while waiting and waiting[0].position < match.actual.position:
+            yield from divergence.only(waiting.pop(0), of_actual=True)
+        yield from divergence.walk(match)
+    for operator in waiting:
+        yield from divergence.only(operator, of_actual=True)
+
+
+def _size(pair: Pair) -> float:
+    if pair.measure is None:
+        return 0.0
+    return float("inf") if pair.measure.nonfinite else pair.measure.rel_l2
+
+
+_MEASURES = ("count", "unequal", "nonfinite", "max_abs", "max_rel", "rmse", "rel_l2", "cosine", "drift", "bias")
+_COLUMNS = (
+    *("step", "rank", "op_name", "op_type", "io", "index", "actual", "reference", "module", "source", "phase"),
+    *("verdict", "reason", "how", "confidence", "transformation", "explained"),
+    *_MEASURES,
+)
+
+
+def _flat(pair: Pair) -> dict[str, Any]:
+    row = pair.to_dict()
+    measure = row.pop("measure") or {}
+    return {**row, **{name: measure.get(name) for name in _MEASURES}}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    return value

@@ -1,0 +1,169 @@
+"""Which operator of one dump is which of the other: anchors first, then alignment in the gaps between them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Callable, NamedTuple, Optional
+
+from ascend_dump._errors import NotSupported
+from ascend_dump.analysis.compare._operators import Operator
+from ascend_dump.analysis.compare._types import operator_class
+
+__all__ = ["Match", "align"]
+
+_Key = Callable[[Operator], Optional[Hashable]]
+
+
+class Match(NamedTuple):
+    """Two operators that do the same in both programs.
+
+    how         "mapping", "content", "place", "order": what tells so
+    confidence  1.0 certain … 0.5 by position only
+    """
+
+    actual: Operator
+    reference: Operator
+    how: str
+    confidence: float
+
+
+def align(
+    actual: Sequence[Operator], reference: Sequence[Operator], mapping: Optional[Mapping[str, str]] = None
+) -> list[Match]:
+    """Pair operators of one step, in the order of the reference; what is left over has no partner.
+
+    Passes, strongest first, each in the gaps that the ones before left: the user's mapping (names of actual to names
+    of reference); unique contents; place and call (module path, type, phase and shapes); type and shapes without
+    names; type alone. Pairs never cross, except those of the mapping. Raises NotSupported without rapidfuzz.
+    """
+    pairs: dict[int, Match] = {}
+    taken: set[int] = set()
+    if mapping:
+        by_name = {one.op_name: one for one in reference}
+        for one in actual:
+            other = by_name.get(mapping.get(one.op_name, ""))
+            if other is not None and other.position not in taken:
+                pairs[one.position] = Match(one, other, "mapping", 1.0)
+                taken.add(other.position)
+    left = [one for one in actual if one.position not in pairs]
+    right = [one for one in reference if one.position not in taken]
+    found: list[Match] = list(pairs.values())
+    _anchored(left, right, [(_contents, "content", 1.0), (_place, "place", 0.95)], found)
+    return sorted(found, key=lambda match: match.reference.position)
+
+
+def _anchored(
+    a: Sequence[Operator], b: Sequence[Operator], passes: Sequence[tuple[_Key, str, float]], found: list[Match]
+) -> None:
+    """Pair what is unique on both sides and in order, then look into the gaps with the next pass."""
+    if not a or not b:
+        return
+    if not passes:
+        _sequence(a, b, _KEYS_IN_GAPS, found)
+        return
+    (key, how, confidence), *rest = passes
+    anchors = _patience([key(one) for one in a], [key(one) for one in b])
+    i0 = j0 = 0
+    for i, j in [*anchors, (len(a), len(b))]:
+        _anchored(a[i0:i], b[j0:j], rest, found)
+        if i < len(a) and j < len(b):
+            found.append(Match(a[i], b[j], how, confidence))
+        i0, j0 = i + 1, j + 1
+
+
+def _patience(a: Sequence[Optional[Hashable]], b: Sequence[Optional[Hashable]]) -> list[tuple[int, int]]:
+    """The longest row of keys that are unique on each side and stand in the same order."""
+    count_a, count_b = Counter(a), Counter(b)
+    place = {key: j for j, key in enumerate(b) if key is not None and count_b[key] == 1}
+    pairs = [(i, place[key]) for i, key in enumerate(a) if key in place and count_a[key] == 1]
+    # The longest increasing subsequence of the second places.
+    tails: list[int] = []
+    heads: list[int] = []
+    before: list[int] = []
+    for index, (_, j) in enumerate(pairs):
+        at = bisect_left(tails, j)
+        before.append(heads[at - 1] if at else -1)
+        if at == len(tails):
+            tails.append(j)
+            heads.append(index)
+        else:
+            tails[at] = j
+            heads[at] = index
+    row = []
+    index = heads[-1] if heads else -1
+    while index >= 0:
+        row.append(pairs[index])
+        index = before[index]
+    return row[::-1]
+
+
+def _sequence(
+    a: Sequence[Operator], b: Sequence[Operator], keys: Sequence[tuple[_Key, str, float]], found: list[Match]
+) -> None:
+    """The longest common row of keys; in the gaps that stay, the next, looser key."""
+    if not a or not b or not keys:
+        return
+    (key, how, confidence), *rest = keys
+    i0 = j0 = 0
+    for i, j in [*_common([key(one) for one in a], [key(one) for one in b]), (len(a), len(b))]:
+        if i > i0 and j > j0:
+            _sequence(a[i0:i], b[j0:j], rest, found)
+        if i < len(a) and j < len(b):
+            found.append(Match(a[i], b[j], how, confidence))
+        i0, j0 = i + 1, j + 1
+
+
+def _common(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
+    if len(a) == len(b) and all(x == y for x, y in zip(a, b)):
+        return [(i, i) for i in range(len(a))]
+    try:
+        from rapidfuzz.distance import Indel
+    except ImportError:
+        raise NotSupported(
+            "comparing dumps whose operators differ needs rapidfuzz, which is not installed",
+            hint="pip install 'ascend-dump[analyze]'",
+        ) from None
+    number: dict[Hashable, int] = {}
+    x = [number.setdefault(key, len(number)) for key in a]
+    y = [number.setdefault(key, len(number)) for key in b]
+    return [
+        (op.src_start + k, op.dest_start + k)
+        for op in Indel.opcodes(x, y)
+        if op.tag == "equal"
+        for k in range(op.src_end - op.src_start)
+    ]
+
+
+def _contents(operator: Operator) -> Optional[Hashable]:
+    """Type and bytes of everything the operator read and wrote; None where a hash is missing or nothing is there."""
+    contents = [record.content for record in (*operator.inputs, *operator.outputs)]
+    if not contents or not operator.outputs or any(one is None for one in contents):
+        return None
+    return (operator_class(operator.op_type), operator.place, tuple(contents))
+
+
+def _shapes(operator: Operator) -> Hashable:
+    """Shapes of the outputs, else of the inputs, whatever the order of their axes."""
+    records = operator.outputs or operator.inputs
+    return tuple(tuple(sorted(record.shape or ())) for record in records)
+
+
+def _place(operator: Operator) -> Optional[Hashable]:
+    return (operator_class(operator.op_type), operator.place, operator.phase, _shapes(operator))
+
+
+def _kind(operator: Operator) -> Hashable:
+    return (operator_class(operator.op_type), operator.phase, _shapes(operator))
+
+
+def _effect(operator: Operator) -> Hashable:
+    return (operator.phase, _shapes(operator))
+
+
+_KEYS_IN_GAPS: Sequence[tuple[_Key, str, float]] = (
+    (_place, "place", 0.9),
+    (_kind, "order", 0.7),
+    (_effect, "order", 0.5),
+)

@@ -1,0 +1,139 @@
+"""What a comparison says: pairs with verdicts, origins with evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from ascend_dump.analysis.compare._measure import Measure
+from ascend_dump.reading import Record
+
+__all__ = ["KINDS", "Origin", "Pair"]
+
+#: Kinds of origins, and what they mean.
+KINDS = {
+    "structure": "an operator, a type or a shape differs between the programs",
+    "input": "data that came from outside the recorded operators differ",
+    "parameter": "a parameter or a buffer differs when it is first read",
+    "compute": "equal inputs, or inputs equal up to rounding, and another output",
+    "amplification": "the operator enlarged a difference that was within rounding",
+    "collective": "the inputs agree, and the output of a collective operator does not",
+    "random": "the operator draws random numbers",
+    "uninitialised": "memory that nobody had written was read",
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One record of each side that hold the same tensor of the program; one of them is None where it has no partner.
+
+    how, confidence   how the operators were paired, and how sure that is (1.0 certain, 0.5 by position only)
+    transformation    what was done to `actual` before it was measured: "identity", "cast" (the types differ)
+    verdict           "equal", "noise", "unmatched", "structure", "different" or "unreadable"
+    reason            the verdict in words, with numbers
+    measure           the numbers; None where nothing had to be read, or could be
+    explained         whether an earlier record of the dump already had this difference
+    """
+
+    actual: Optional[Record]
+    reference: Optional[Record]
+    how: str
+    confidence: float
+    verdict: str
+    reason: str = ""
+    transformation: str = "identity"
+    measure: Optional[Measure] = None
+    explained: bool = False
+
+    @property
+    def record(self) -> Record:
+        """The record of actual, of the reference where there is none."""
+        found = self.actual if self.actual is not None else self.reference
+        assert found is not None, "a pair has at least one side"
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: of both records the label, of the measure its fields."""
+        record = self.record
+        return {
+            "step": record.step,
+            "rank": record.rank,
+            "op_name": record.op_name,
+            "op_type": record.op_type,
+            "io": record.io,
+            "index": record.index,
+            "actual": None if self.actual is None else self.actual.label,
+            "reference": None if self.reference is None else self.reference.label,
+            "module": record.module,
+            "source": record.source,
+            "phase": record.phase,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "how": self.how,
+            "confidence": self.confidence,
+            "transformation": self.transformation,
+            "explained": self.explained,
+            "measure": None if self.measure is None else self.measure._asdict(),
+        }
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A difference that no earlier record explains.
+
+    kind       of `KINDS`
+    pair       where it was seen first: an input for "input" and "parameter", else an output
+    evidence   what speaks for it, in numbers
+    explains   how many later pairs that differ come from this one, as far as contents tell
+    first_seen whether operators before it were not recorded, so that the cause may lie among them
+    next       the settings of the capture to run next, as keyword arguments of `ascend_dump.capture`
+    """
+
+    kind: str
+    pair: Pair
+    evidence: tuple[str, ...]
+    explains: int = 0
+    first_seen: bool = False
+    next: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def op_name(self) -> str:
+        return self.pair.record.op_name
+
+    @property
+    def op_type(self) -> str:
+        return self.pair.record.op_type
+
+    @property
+    def module(self) -> Optional[str]:
+        return self.pair.record.module
+
+    @property
+    def source(self) -> Optional[str]:
+        return self.pair.record.source
+
+    @property
+    def step(self) -> Optional[int]:
+        return self.pair.record.step
+
+    @property
+    def rank(self) -> Optional[int]:
+        return self.pair.record.rank
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "kind": self.kind,
+            "meaning": KINDS[self.kind],
+            "op_name": self.op_name,
+            "op_type": self.op_type,
+            "module": self.module,
+            "source": self.source,
+            "step": self.step,
+            "rank": self.rank,
+            "evidence": list(self.evidence),
+            "explains": self.explains,
+            "first_seen": self.first_seen,
+            "next": self.next,
+            "pair": self.pair.to_dict(),
+        }

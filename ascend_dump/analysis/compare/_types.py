@@ -1,0 +1,160 @@
+"""What is known of operators by their type: which names mean the same operation, and what it may do to rounding."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Sequence
+from typing import Optional
+
+from ascend_dump.reading import Record
+
+__all__ = ["RANDOM", "UNINITIALISED", "input_scale_matters", "operator_class", "reduction_length", "sums_in_own_type"]
+
+_NAMESPACE = re.compile(r"^[A-Za-z_0-9]+::")
+
+#: Operators whose outputs come from a generator of random numbers.
+RANDOM = frozenset(
+    {
+        "bernoulli",
+        "binomial",
+        "cauchy",
+        "dropout",
+        "exponential",
+        "geometric",
+        "log_normal",
+        "multinomial",
+        "native_dropout",
+        "normal",
+        "poisson",
+        "rand",
+        "rand_like",
+        "randint",
+        "randint_like",
+        "randn",
+        "randn_like",
+        "randperm",
+        "random",
+        "rrelu_with_noise",
+        "uniform",
+        "_fused_dropout",
+        "_sample_dirichlet",
+        "_standard_gamma",
+        "DropOutDoMask",
+        "DropOutGenMask",
+        "RandomUniform",
+    }
+)
+#: Operators whose outputs are whatever was in memory.
+UNINITIALISED = frozenset(
+    {
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "empty_permuted",
+        "new_empty",
+        "new_empty_strided",
+        "resize",
+        "_empty_affine_quantized",
+    }
+)
+
+#: Sums and products whose kernels may keep the running result in the type of the tensor (measured on PyTorch's CPU
+#: kernels in bfloat16 and float16).
+_IN_OWN_TYPE = frozenset(
+    {
+        "cumprod",
+        "cumsum",
+        "embedding_dense_backward",
+        "index_add",
+        "index_put",
+        "nll_loss_forward",
+        "nll_loss2d_forward",
+        "pow",
+        "prod",
+        "scatter_add",
+        "_softmax_backward_data",
+        "_log_softmax_backward_data",
+    }
+)
+#: Products: the length of their sums is the last axis of the first matrix, at this place among the inputs.
+_PRODUCTS = {
+    "mm": 0,
+    "bmm": 0,
+    "matmul": 0,
+    "linear": 0,
+    "dot": 0,
+    "mv": 0,
+    "addmm": 1,
+    "addmv": 1,
+    "addbmm": 1,
+    "baddbmm": 1,
+    "_addmm_activation": 1,
+    "MatMul": 0,
+    "MatMulV2": 0,
+    "BatchMatMul": 0,
+}
+#: Sums with signs: what they give may be much smaller than what they are given, and errors do not shrink with it.
+_CANCELLING = frozenset(
+    {
+        "add",
+        "sub",
+        "rsub",
+        "addcmul",
+        "addcdiv",
+        "lerp",
+        "sum",
+        "mean",
+        "var",
+        "var_mean",
+        "std",
+        "cumsum",
+        "diff",
+        "logsumexp",
+        "_softmax_backward_data",
+        "_log_softmax_backward_data",
+        "native_layer_norm",
+        "native_layer_norm_backward",
+        "native_batch_norm",
+        "native_batch_norm_backward",
+        "native_group_norm",
+        "native_group_norm_backward",
+        "_fused_rms_norm_backward",
+        "convolution",
+        "convolution_backward",
+        "_convolution",
+        "linalg_vector_norm",
+    }
+) | frozenset(_PRODUCTS)
+
+
+@functools.lru_cache(maxsize=4096)
+def operator_class(op_type: str) -> str:
+    """The operation without namespace, overload and the mark of in-place forms: `aten::add_.Tensor` is `add`."""
+    name = _NAMESPACE.sub("", op_type).split(".")[0]
+    return name.rstrip("_") or name
+
+
+def input_scale_matters(op_type: str) -> bool:
+    """Whether errors of inputs count at the scale of the inputs, because the output may be much smaller."""
+    return operator_class(op_type) in _CANCELLING
+
+
+def sums_in_own_type(op_type: str) -> bool:
+    """Whether the kernel may round each partial result to the type of the tensor."""
+    return operator_class(op_type) in _IN_OWN_TYPE
+
+
+def reduction_length(op_type: str, inputs: Sequence[Record], outputs: Sequence[Record]) -> Optional[int]:
+    """How many terms are summed for one element of the output, where type and shapes tell; None where they do not."""
+    name = operator_class(op_type)
+    if name in _PRODUCTS:
+        place = _PRODUCTS[name]
+        shape = inputs[place].shape if len(inputs) > place else None
+        return shape[-1] if shape else None
+    if name in ("convolution", "_convolution") and len(inputs) > 1 and inputs[1].shape:
+        return math.prod(inputs[1].shape[1:])
+    read = max((math.prod(record.shape) for record in inputs if record.shape is not None), default=0)
+    written = min((math.prod(record.shape) for record in outputs if record.shape is not None), default=0)
+    return read // written if written and read > written else None

@@ -1,0 +1,96 @@
+"""From the numbers of a pair to its verdict: may rounding have made this difference?
+
+The rounding envelope: every |d| is at most 2u|reference| + (8 sqrt(K) a + i u) rms(reference), where u is the unit of
+rounding of the type, a that of the accumulator (float32, or float64 for float64), K the number of terms summed for an
+element, and i what kernels round in between (1 for types of 16 bits and fewer, whose kernels may keep intermediate
+results in them; 0 else). And where more than 1 % of the elements differ, one side is not larger than the other: the
+signs of d lean by at most 6 standard deviations, or the bias is below what approximations of functions have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
+
+from ascend_dump.analysis.compare._measure import Measure, float_kind
+
+__all__ = ["ORDER", "Rules", "judge", "worst"]
+
+#: The verdicts from the best to the worst.
+ORDER = ("equal", "noise", "unmatched", "structure", "different", "unreadable")
+
+
+class Rules(NamedTuple):
+    """The thresholds of a comparison.
+
+    envelope    how many standard deviations of a sum's rounding an element may be off
+    terms       K where neither type nor shapes of an operator tell it
+    drift       how far the signs of the differences may lean to one side, in standard deviations
+    bias        relative bias, in units of rounding, that implementations of one function may have: types of 16 bits
+                and fewer, others
+    gain        how much an operator may enlarge the relative error of its inputs
+    ceiling     the relative error (Euclidean) above which a difference is never called noise, in units of sqrt(u)
+    """
+
+    envelope: float = 8.0
+    terms: int = 1024
+    drift: float = 6.0
+    bias: tuple[float, float] = (0.1, 4.0)
+    gain: float = 16.0
+    ceiling: float = 1.0
+
+
+def judge(
+    measure: Measure,
+    dtype: str,
+    rules: Rules,
+    *,
+    terms: Optional[int] = None,
+    own_type: bool = False,
+    input_error: float = 0.0,
+) -> tuple[str, str]:
+    """The verdict on two tensors of one dtype and shape, and the reason in words.
+
+    terms: the number of terms summed for an element (at least 64 is assumed). input_error: what the noise in the
+    operator's inputs may make of its output, relative to the output's rms. own_type: the kernel may round each partial
+    sum to the type of the tensor.
+    """
+    if measure.nonfinite:
+        return "different", f"{measure.nonfinite} of {measure.count} elements are NaN or Inf on one side only"
+    if not measure.unequal:
+        return "noise", "equal values in other bits (signs of zeros, bits of NaN)"
+    kind = float_kind(dtype)
+    if kind is None:
+        return "different", f"{measure.unequal} of {measure.count} exact elements differ"
+    accumulator = math.ldexp(0.5, -52 if kind.mantissa == 52 else -23)
+    length = max(terms if terms is not None else rules.terms, 64)
+    floor = rules.envelope * math.sqrt(length) * accumulator
+    narrow = kind.mantissa <= 10
+    if narrow:
+        floor += kind.unit * (rules.envelope * math.sqrt(length) if own_type else 1.0)
+    allowed = floor + rules.gain * input_error
+    # Numbers below the smallest normal one are all noise to each other.
+    tiny = math.ldexp(1.0, kind.lowest - kind.mantissa)
+    over = measure.excess - tiny
+    biased = measure.bias > rules.bias[0 if narrow else 1] * kind.unit
+    biased = biased and not (own_type and narrow)
+    leans = measure.drift > rules.drift and measure.share > 0.01 and biased
+    if input_error:
+        ceiling = max(rules.ceiling * math.sqrt(kind.unit), floor)
+        within = measure.rel_l2 <= min(allowed + 2 * kind.unit, ceiling) and over <= allowed * measure.rms * 8
+        if within:
+            return "noise", f"within what rounding in its inputs makes (relative error {measure.rel_l2:.2g})"
+        return "different", f"relative error {measure.rel_l2:.2g}, {allowed:.2g} expected of the noise in its inputs"
+    if over > floor * measure.rms:
+        scale = f"{over / (floor * measure.rms):.3g} times" if measure.rms else "not at all in"
+        return "different", f"an element is {scale} the rounding envelope (relative error {measure.rel_l2:.2g})"
+    if leans:
+        where = f"{measure.share:.0%} of the elements differ"
+        return "different", f"{where} and lean to one side (bias {measure.bias:.2g}, drift {measure.drift:.3g})"
+    return "noise", f"within rounding (relative error {measure.rel_l2:.2g})"
+
+
+def worst(verdicts: Sequence[str]) -> str:
+    """The worst of some verdicts; of none, "unmatched": nothing was compared."""
+    return max(verdicts, key=ORDER.index) if verdicts else "unmatched"

@@ -1,0 +1,155 @@
+"""`ascend-dump compare`: which operator of a dump is the first that went wrong, held against a reference."""
+
+from __future__ import annotations
+
+import json
+import sys
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+import click
+
+from ascend_dump._errors import ConfigError
+from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._reading import json_option, open_selected, shape_text
+
+if TYPE_CHECKING:
+    from ascend_dump.analysis.compare import Comparison, Origin, Pair
+
+#: A mapping is a small file that people write.
+_LARGEST_MAPPING = 64 << 20
+_WORST = 10
+
+
+@click.command(short_help="Find the first operator that differs from a reference.")
+@click.argument("actual", type=click.Path())
+@click.argument("reference", type=click.Path())
+@click.option("--op", metavar="TEXT", help="Operator names: a glob such as *conv1*, or re:PATTERN.")
+@click.option("--step", metavar="TEXT", help='Steps: "0|3-5|10".')
+@click.option("--rank", metavar="TEXT", help="Global ranks, as --step.")
+@click.option("--mapping", metavar="FILE", help="JSON: names of operators of ACTUAL and their names in REFERENCE.")
+@click.option("--write-mapping", metavar="FILE", help="Write the names as they were paired, to edit and give back.")
+@click.option("--allow-unmatched", metavar="GLOB", multiple=True, help="Operators that one side may lack.")
+@click.option("--save", metavar="FILE", multiple=True, help="Save as .json, .csv, .parquet or .xml (JUnit).")
+@json_option
+def compare(
+    actual: str,
+    reference: str,
+    mapping: Optional[str],
+    write_mapping: Optional[str],
+    allow_unmatched: tuple[str, ...],
+    save: tuple[str, ...],
+    as_json: bool,
+    **selectors: Optional[str],
+) -> Exit:
+    """Compare the dump ACTUAL with the dump REFERENCE, which is taken for right.
+
+    Operators are paired by content, place in the model and order, so renamed modules and inserted operators do no
+    harm. Each tensor is judged: equal, noise (rounding), different, structure (type or shape), unmatched or
+    unreadable. An origin is a difference that nothing recorded before it explains; all others are propagated.
+
+    Exit code 0 when all is equal or noise, 1 when something is different or unmatched, 3 when something cannot be
+    read.
+    """
+    from ascend_dump.analysis.compare import compare as compare_dumps
+
+    names = _read_mapping(mapping)
+    comparison = compare_dumps(open_selected(actual, selectors), open_selected(reference, selectors), mapping=names)
+    counted = [pair for pair in comparison.pairs if not _is_allowed(pair, allow_unmatched)]
+    for file in save:
+        comparison.save(file)
+    if write_mapping is not None:
+        _write_mapping(comparison, write_mapping)
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        found = comparison.to_dict()
+        del found["schema"]  # that of the document takes its place
+        write_document(sys.stdout, "compare", found)
+    else:
+        _show(comparison, counted)
+    return _exit(counted)
+
+
+def _exit(pairs: list[Pair]) -> Exit:
+    from ascend_dump.analysis.compare import worst
+
+    verdict = worst([pair.verdict for pair in pairs])
+    if verdict in ("equal", "noise"):
+        return Exit.OK
+    return Exit.UNREADABLE if verdict == "unreadable" else Exit.DIFFERENT
+
+
+def _is_allowed(pair: Pair, globs: tuple[str, ...]) -> bool:
+    return pair.verdict == "unmatched" and any(fnmatchcase(pair.record.op_name, glob) for glob in globs)
+
+
+def _show(comparison: Comparison, pairs: list[Pair]) -> None:
+    from ascend_dump.report.tables import Column, escape, write_table
+
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in comparison.counts.items())
+    click.echo(f"{comparison.verdict}: {counts}")
+    for origin in comparison.origins:
+        click.echo("")
+        for name, text in _origin_lines(origin):
+            click.echo(f"{name:<12}{escape(text)}")
+    worst = comparison.worst_pairs(_WORST)
+    if worst:
+        click.echo("\nthe pairs that differ most, those that nothing explains first:")
+        columns = [Column("step", right=True), Column("tensor", elastic=True), Column("shape")]
+        columns += [Column("verdict"), Column("explained"), Column("reason")]
+        write_table(columns, [_row(pair) for pair in worst], sys.stdout)
+    alone = [pair for pair in pairs if pair.verdict == "unmatched"]
+    if alone:
+        names = list(dict.fromkeys(pair.record.op_name or pair.record.op_type for pair in alone))
+        shown = ", ".join(escape(name) for name in names[:_WORST])
+        more = f" and {len(names) - _WORST} more" if len(names) > _WORST else ""
+        click.echo(f"\n{len(alone)} records of {len(names)} operators have no partner: {shown}{more}")
+
+
+def _origin_lines(origin: Origin) -> list[tuple[str, str]]:
+    from ascend_dump.analysis.compare import KINDS
+
+    what = "first seen" if origin.first_seen else "origin"
+    lines = [(what, f"{origin.op_name} ({origin.op_type}), step {origin.step}")]
+    lines += [("kind", f"{origin.kind}: {KINDS[origin.kind]}")]
+    lines += [("module", origin.module)] if origin.module else []
+    lines += [("source", origin.source)] if origin.source else []
+    lines += [("evidence", text) for text in origin.evidence]
+    if origin.explains:
+        lines += [("explains", f"{origin.explains} later tensors that differ")]
+    settings = ", ".join(f"{name}={value!r}" for name, value in origin.next.items())
+    return [*lines, ("next", f"capture(..., {settings})")]
+
+
+def _row(pair: Pair) -> list[str]:
+    record = pair.record
+    step = "-" if record.step is None else str(record.step)
+    return [step, record.label, shape_text(record), pair.verdict, "yes" if pair.explained else "no", pair.reason]
+
+
+def _read_mapping(path: Optional[str]) -> Optional[dict[str, str]]:
+    if path is None:
+        return None
+    what = 'expected a JSON object such as {"layers.0/addmm_0": "blocks.0/addmm_0"}'
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_LARGEST_MAPPING + 1)
+        found: Any = json.loads(text) if len(text) <= _LARGEST_MAPPING else None
+    except OSError as error:
+        raise ConfigError(f"--mapping {path!r} cannot be read: {error.strerror}", hint=what) from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"--mapping {path!r} is not JSON: {error}", hint=what) from error
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ConfigError(f"--mapping {path!r} is not a mapping of names", hint=what)
+    return found
+
+
+def _write_mapping(comparison: Comparison, path: str) -> None:
+    names = {
+        pair.actual.op_name: pair.reference.op_name
+        for pair in comparison.pairs
+        if pair.actual is not None and pair.reference is not None and pair.actual.op_name
+    }
+    Path(path).write_text(json.dumps(names, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

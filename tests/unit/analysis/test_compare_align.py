@@ -1,0 +1,92 @@
+"""Pairing of operators: renamed, inserted and deleted ones."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ascend_dump.analysis.compare._match import align
+from ascend_dump.analysis.compare._operators import Operator, module_of
+from ascend_dump.reading import Record
+
+pytest.importorskip("rapidfuzz")
+
+TYPES = ["addmm", "native_layer_norm", "gelu", "add", "mul", "_softmax", "bmm", "view", "t"]
+
+
+def operator(position: int, op_type: str, module: str, shape: tuple[int, ...]) -> Operator:
+    record = Record(None, path=Path("f"), op_type=op_type, op_name=f"{module}/{op_type}", io="output", shape=shape)
+    return Operator(position, op_type, f"{module}/{op_type}_{position}", "forward", module, "", [], [record])
+
+
+def network(blocks: int) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [
+        (op_type, f"layers.{block}.{part}", (4, 16 + part))
+        for block in range(blocks)
+        for part, op_type in enumerate(TYPES * 2)
+    ]
+
+
+def numbered(rows: list[tuple[str, str, tuple[int, ...]]]) -> list[Operator]:
+    return [operator(position, *row) for position, row in enumerate(rows)]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data())
+def test_what_is_inserted_and_deleted_does_not_disturb_the_others(data: st.DataObject) -> None:
+    rows = network(4)
+    dropped = data.draw(st.sets(st.integers(0, len(rows) - 1), max_size=5))
+    inserted = data.draw(st.sets(st.integers(0, len(rows) - 1), max_size=5))
+    changed: list[tuple[str, str, tuple[int, ...]]] = []
+    truth: dict[int, int] = {}
+    for index, row in enumerate(rows):
+        if index in inserted:
+            changed.append(("clone", "extra", (4, 99)))
+        if index not in dropped:
+            truth[len(changed)] = index
+            changed.append(row)
+    found = {match.actual.position: match.reference.position for match in align(numbered(changed), numbered(rows))}
+    assert found == truth
+
+
+def test_renamed_modules_are_paired_by_type_shape_and_order() -> None:
+    rows = network(6)
+    renamed = [(op_type, module.replace("layers", "blocks"), shape) for op_type, module, shape in rows]
+    found = align(numbered(renamed), numbered(rows))
+    assert [match.actual.position for match in found] == [match.reference.position for match in found]
+    assert len(found) == len(rows)
+    assert {match.how for match in found} == {"order"}
+
+
+def test_the_users_mapping_goes_before_everything_else() -> None:
+    rows = network(1)
+    actual, reference = numbered(rows), numbered(rows)
+    mapping = {actual[0].op_name: reference[9].op_name}
+    found = {match.actual.position: match for match in align(actual, reference, mapping)}
+    assert (found[0].reference.position, found[0].how, found[0].confidence) == (9, "mapping", 1.0)
+
+
+def test_pairs_do_not_cross() -> None:
+    rows = network(8)
+    shuffled = rows[:]
+    random.Random(0).shuffle(shuffled)
+    found = align(numbered(shuffled), numbered(rows))
+    positions = [match.actual.position for match in found]
+    assert positions == sorted(positions)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("module.layers.0", "layers.0"),
+        ("_orig_mod.layers.0._fsdp_wrapped_module.attn", "layers.0.attn"),
+        ("model.layers.0", "layers.0"),
+        ("", ""),
+    ],
+)
+def test_wrappers_are_no_part_of_the_place(path: str, expected: str) -> None:
+    assert module_of(path) == expected
