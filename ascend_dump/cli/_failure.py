@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Any
@@ -32,14 +33,18 @@ def report(error: Exception, args: list[str]) -> Exit:
         from ascend_dump.report.documents import write_document
 
         write_document(sys.stdout, "error", {"exit": int(code), "error": error_fields(error)})
+    from ascend_dump.report.tables import escape_lines
+
     if isinstance(error, click.ClickException):
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        print(escape_lines(shown.getvalue()), end="", file=sys.stderr)
     elif missing_package(error):
         print(_missing(error), file=sys.stderr)
     elif code is not Exit.INTERNAL:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {escape_lines(str(error))}", file=sys.stderr)
     else:
-        print(_internal(error), file=sys.stderr)
+        print(escape_lines(_internal(error)), file=sys.stderr)
     return code
 
 

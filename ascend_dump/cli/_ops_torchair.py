@@ -31,7 +31,9 @@ def list_operators(
         _write_text(path, model, found)
     if error is None:
         return Exit.OK
-    print(f"error: {error}", file=sys.stderr)
+    from ascend_dump.report.tables import escape_lines
+
+    print(f"error: {escape_lines(str(error))}", file=sys.stderr)
     return exit_code(error)
 
 

@@ -24,7 +24,13 @@ _SHOWN = 10
 
 @click.command(short_help="Convert CANN dump files to .npy and others.")
 @click.argument("sources", nargs=-1, required=True, metavar="SRC...", type=click.Path(path_type=Path))
-@click.option("-o", "--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Output directory.")
+@click.option(
+    "-o",
+    "--out",
+    default=".",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Output directory; without it the current one, as with msaccucmp.",
+)
 @click.option(
     "--type",
     "type_",
@@ -62,6 +68,7 @@ def convert(sources: tuple[Path, ...], out: Path, as_json: bool, **chosen: Any) 
     """
     from ascend_dump._patterns import text_matcher
     from ascend_dump.converting.convert import convert_all, find_tasks
+    from ascend_dump.report.tables import escape
 
     options = _options(chosen)
     pattern: Optional[str] = chosen["select"]
@@ -77,7 +84,8 @@ def convert(sources: tuple[Path, ...], out: Path, as_json: bool, **chosen: Any) 
     else:
         for _ in seen:
             pass
-        print(summary)
+        place = os.path.abspath(out) if summary.written else ""
+        print(f"{summary} · in {escape(place)}" if place else str(summary))
     if chosen["compat"] and any(source.is_dir() for source in sources):
         from ascend_dump.converting._msaccucmp import write_failed_list
 

@@ -58,7 +58,10 @@ def ls(path: str, as_json: bool, records: bool, long: bool, **selectors: Optiona
         if totals.records:
             print(f"\n{totals}{' · incomplete' if incomplete else ''}")
         for run in incomplete:
-            print(f"incomplete: {escape(str(run.path))}: {escape(run.reason)}", file=sys.stderr)
+            first, *more = run.reason.splitlines()
+            print(f"incomplete: {escape(str(run.path))}: {escape(first)}", file=sys.stderr)
+            for line in more:
+                print(f"  {escape(line)}", file=sys.stderr)
     if not totals.records:
         tell_nothing_matched(path, selectors)
     return unreadable.finish()
@@ -87,7 +90,7 @@ def _write_text(dump: Dump, found: Iterator[Record], *, per_record: bool, long: 
 def _operator(record: Record) -> tuple[Any, ...]:
     # An unreadable file stands alone: its records are not known to be of one operator.
     broken = id(record) if record.error is not None and not record.op_name else None
-    return (record.run, record.rank, record.model, record.step, record.op_type, record.op_name, broken)
+    return (*record.execution, broken)
 
 
 def _operator_row(group: list[Record], lead: list[Column]) -> list[str]:

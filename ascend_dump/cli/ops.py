@@ -60,7 +60,9 @@ def ops(graph: str, op_type: Optional[str], name: Optional[str], dumped: Optiona
         _write_text(path, model, nodes)
     if error is None:
         return Exit.OK
-    print(f"error: {error}", file=sys.stderr)
+    from ascend_dump.report.tables import escape_lines
+
+    print(f"error: {escape_lines(str(error))}", file=sys.stderr)
     return exit_code(error)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Optional
@@ -60,7 +61,10 @@ def show(path: str, as_json: bool, full: bool, plot: bool, limit: int, **selecto
     if first is None:
         tell_nothing_matched(path, selectors)
     elif next(records, None) is not None:
-        print(f"more records match; --limit 0 shows all, `ascend-dump ls {path}` lists them", file=sys.stderr)
+        from ascend_dump.report.tables import escape
+
+        command = escape(f"ascend-dump ls {shlex.quote(path)}")
+        print(f"more records match; --limit 0 shows all, `{command}` lists them", file=sys.stderr)
     return unreadable.finish()
 
 

@@ -85,13 +85,13 @@ def _compared(one: Sighting) -> bool:
 
 def _tell(path: str, sightings: list[Sighting], found: list[Sighting]) -> None:
     """What the table does not show, on stderr."""
-    from ascend_dump.report.tables import counted
+    from ascend_dump.report.tables import counted, escape
 
     compared = sum(_compared(one) for one in sightings)
     early = sum(one.base is None for one in sightings)
     if not sightings:
         print(
-            f"nothing was compared: no file SUSPECT_To_WATCHED in {path}; they are recorded with scene='watch', after "
+            f"nothing was compared: no file SUSPECT_To_WATCHED in {escape(path)}; they are recorded with scene='watch', after "
             "suspects (layers=) that run behind the watched operators",
             file=sys.stderr,
         )

@@ -75,8 +75,9 @@ class Result(NamedTuple):
 class _Writer:
     """Collects what is written for one file."""
 
-    def __init__(self, dump: DumpFile, out: Path, options: Options) -> None:
+    def __init__(self, dump: DumpFile, out: Path, options: Options, name: str) -> None:
         self.dump = dump
+        self.name = name
         self.out = out
         self.options = options
         self.written: list[Path] = []
@@ -88,7 +89,7 @@ class _Writer:
         """Where the output with this part after the dump file's name goes."""
         if not self.written:
             make_private_directory(self.out)
-        name = self.dump.path.name + suffix
+        name = self.name + suffix
         return self.out / fit_name(self.out, name, os.path.splitext(name)[1])
 
     def add(self, path: Path, size: int) -> None:
@@ -96,14 +97,16 @@ class _Writer:
         self.size += size
 
 
-def convert_file(source: Path, out: Path, options: Options) -> Result:
+def convert_file(source: Path, out: Path, options: Options, name: str = "") -> Result:
     """Convert the dump file `source` into the directory `out`, which is made when it is needed.
+
+    name: the name the file stands for, where it is a hash on disk.
 
     Raises ReadError when `source` is no dump file, and WriteError when `out` cannot be written;
     what is wrong with single tensors is in the result.
     """
     dump = read_header(source)
-    writer = _Writer(dump, out, options)
+    writer = _Writer(dump, out, options, name or source.name)
     problems = list(dump.problems)
     with open(source, "rb", buffering=0) as file:
         entries: tuple[Entry, ...] = (*dump.tensors, *dump.buffers, *dump.spaces)
@@ -127,15 +130,15 @@ def convert_file(source: Path, out: Path, options: Options) -> Result:
 def _write(writer: _Writer, entry: Entry, descriptor: int) -> None:
     if not isinstance(entry, Tensor):
         _write_memory(writer, entry)
-    elif entry.io == "output" and _is_overflow(writer.dump.path) and writer.options.type != "bin":
+    elif entry.io == "output" and _is_overflow(writer.name) and writer.options.type != "bin":
         _write_overflow(writer, entry)
     else:
         _write_tensor(writer, entry, descriptor)
 
 
-def _is_overflow(path: Path) -> bool:
+def _is_overflow(file_name: str) -> bool:
     """Whether it is an overflow record: no tensor, so written as JSON. CANN's documents spell its name in two ways."""
-    name = parse_name(path.name)
+    name = parse_name(file_name)
     return name is not None and name.overflow
 
 

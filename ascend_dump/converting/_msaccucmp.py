@@ -58,8 +58,11 @@ class _Part(NamedTuple):
     array: _Array
 
 
-def convert_file_compat(source: Path, out: Path, options: Options) -> Result:
-    """Convert one file. Raises as `convert_file`, and NotSupported where the whole file fails."""
+def convert_file_compat(source: Path, out: Path, options: Options, name: str = "") -> Result:
+    """Convert one file. Raises as `convert_file`, and NotSupported where the whole file fails.
+
+    name: not used, because msaccucmp keeps the hash on disk in the names of its outputs.
+    """
     dump = _placed(read_header(source))
     attrs = _ffts(dump)
     parts = [

@@ -25,16 +25,25 @@ _OTHER_SUFFIXES = (".npy", ".npz", ".csv", ".txt", ".json", ".bin", ".pt", ".pbt
 _MOST_JOBS = 16
 #: Below this, two threads took twice the processor time of one (measured), at 3 MB the same.
 _SMALL_FILE = 1 << 20
+#: Digits of a 64-bit hash; fewer are some other number.
+_SHORTEST_HASH = 10
 
 Select = Callable[[str], bool]
 
 
 class Task(NamedTuple):
-    """One file to convert. named: its name is a dump file's, so that being none is a failure."""
+    """One file to convert.
+
+    named    its name is a dump file's, so that being none is a failure
+    name     the name it stands for, where it is a hash on disk
+    problem  why that name is not known
+    """
 
     source: Path
     out: Path
     named: bool
+    name: str = ""
+    problem: str = ""
 
 
 def check_options(options: Options) -> None:
@@ -87,8 +96,11 @@ def find_tasks(sources: Sequence[Path], out: Path, select: Optional[Select] = No
     for source in sources:
         if source.is_dir():
             yield from _find_below(source, out / prefixes[source], select)
-        elif select is None or _selected(source.name, source.name, select):
-            yield Task(source, out, True)
+        else:
+            names, problem = _long_names(source.parent, [source.name])
+            name = names.get(source.name, "")
+            if select is None or _selected(source.name, name or source.name, select):
+                yield Task(source, out, True, name, problem)
 
 
 def _prefixes(directories: list[Path]) -> dict[Path, str]:
@@ -125,19 +137,31 @@ def _find_below(root: Path, out: Path, select: Optional[Select]) -> Iterator[Tas
 
 
 def _tasks_in(directory: Path, names: list[str], out: Path, select: Optional[Select]) -> Iterator[Task]:
-    renamed: dict[str, str] = {}
-    if any(name.isdecimal() for name in names):
-        try:
-            renamed = read_mapping(directory / MAPPING).names
-        except ReadError:
-            renamed = {}
+    renamed, problem = _long_names(directory, names)
     for name in names:
         full = renamed.get(name, name)
         parsed = parse_name(full)
         if (parsed is None and name.endswith(_OTHER_SUFFIXES)) or (parsed is not None and parsed.statistics):
             continue
         if select is None or _selected(name, full, select):
-            yield Task(directory / name, out, parsed is not None)
+            yield Task(
+                directory / name, out, parsed is not None, renamed.get(name, ""), problem if _is_hash(name) else ""
+            )
+
+
+def _is_hash(name: str) -> bool:
+    """Whether a name that was too long may be on disk under this one."""
+    return name.isdecimal() and len(name) >= _SHORTEST_HASH
+
+
+def _long_names(directory: Path, names: Sequence[str]) -> tuple[dict[str, str], str]:
+    """The names that hashes among `names` stand for, and why none is known."""
+    if not any(map(_is_hash, names)):
+        return {}, ""
+    try:
+        return read_mapping(directory / MAPPING).names, ""
+    except ReadError:
+        return {}, f"its name is a hash, and {MAPPING}, which has the operator's name, is not beside it"
 
 
 def _selected(name: str, full: str, select: Select) -> bool:
@@ -199,9 +223,10 @@ def _is_small(path: Path) -> bool:
         return True
 
 
-def _convert_task(task: Task, options: Options, work: Callable[[Path, Path, Options], Result]) -> Result:
+def _convert_task(task: Task, options: Options, work: Callable[[Path, Path, Options, str], Result]) -> Result:
     try:
-        return work(task.source, task.out, options)
+        result = work(task.source, task.out, options, task.name)
+        return result._replace(problems=(*result.problems, task.problem)) if task.problem else result
     except CorruptDump as error:
         if not task.named:
             return Result(task.source, skipped=True)

@@ -187,6 +187,11 @@ class Record:
         if self.error is not None:
             raise self.error
         if self._loader is None:
+            skipped = self.attrs.get("skipped")
+            if skipped:
+                raise NotSupported(
+                    f"{self} was not stored: {skipped}", hint="the other tensors of the operator can be read"
+                )
             raise NotSupported(
                 f"{self} holds no tensor",
                 hint="its statistics() may be there; dump with data='tensor' to keep values",

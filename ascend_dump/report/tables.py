@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TextIO
 
-__all__ = ["PIPE_WIDTH", "Column", "counted", "escape", "number", "size", "text_width", "write_table"]
+__all__ = ["PIPE_WIDTH", "Column", "counted", "escape", "escape_lines", "number", "size", "text_width", "write_table"]
 
 #: Width of running text where the output is no terminal. Names are never cut there.
 PIPE_WIDTH = 100
@@ -54,6 +54,11 @@ def escape(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def escape_lines(text: str) -> str:
+    """As `escape`, for a message of several lines."""
+    return "\n".join(map(escape, text.split("\n")))
 
 
 def number(value: Any) -> str:

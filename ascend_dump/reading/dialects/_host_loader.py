@@ -187,7 +187,9 @@ class LineLoader:
         if line.shard:
             if 0 not in line.shape:
                 mapped = self._shards.map(record.path)
-        elif line.nbytes or line.skipped:
+        elif line.skipped:
+            raise NotSupported(f"{record} was not stored: {line.skipped}", hint="its statistics() may be there")
+        elif line.nbytes:
             raise NotSupported(
                 f"{record} holds statistics only", hint="dump with data='full' or data='tensor' to keep values"
             )

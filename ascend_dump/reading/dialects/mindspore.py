@@ -50,6 +50,11 @@ log = logging.getLogger("ascend_dump")
 
 _RENAMED = re.compile(r"\d{1,20}\.npy", re.ASCII)
 _OVERFLOW = re.compile(r"(?i:opdebug\.node_opdebug)\.(\d{1,10})\.(\d{1,10})\.(\d{1,18})\.output\.0\.json", re.ASCII)
+#: As the documents' templates name tensors: index and slot. No version is known to write both.
+_TEMPLATE = re.compile(
+    r"([^.]+)\.(.+)\.\d{1,18}\.\d{1,18}\.\d{1,18}\.(input|output)\.\d{1,18}\.\d{1,18}\.[A-Za-z]\w*(?:\.[A-Za-z]\w*)?\.npy",
+    re.ASCII,
+)
 _METADATA = ("config.json", "data_dump.json")
 
 
@@ -68,6 +73,9 @@ class _MindSporeDialect:
                 claimed.add(name)
             elif _RENAMED.fullmatch(name):
                 renamed.append(name)
+            elif name.endswith(".npy") and _TEMPLATE.fullmatch(name):
+                entries.append(_Unknown(here, name))
+                claimed.add(name)
             elif AUXILIARY.fullmatch(name) or (name in _METADATA and directory.parts[-1:] == (METADATA_DIRECTORY,)):
                 claimed.add(name)
             elif name == FILE and here.is_one:
@@ -299,6 +307,23 @@ class _File(_Plain):
         except CorruptDump as error:
             return [Record(None, error=error, attrs=attrs, **common)]
         return [npy_record(header, lambda: here.rows().get(name_key(name)), attrs, common)]
+
+
+class _Unknown(_Plain):
+    """A file named after the template of the documents, of which nobody has seen a real one."""
+
+    __slots__ = ()
+
+    def records(self) -> list[Record]:
+        error = CorruptDump(
+            "its name has an index and a slot, as the documents' template, and no version of MindSpore is known to "
+            "write both: which of the two is the position is not known",
+            path=self.path,
+            hint="rename it to TYPE.NAME.TASK.STREAM.TIMESTAMP.output.POSITION.FORMAT.npy, or read it with numpy",
+        )
+        match = _TEMPLATE.fullmatch(self._on_disk)
+        assert match is not None, "only such names become this entry"
+        return [Record(None, error=error, op_type=match[1], op_name=match[2], io=match[3], **self.known())]
 
 
 class _Statistics(_Plain):
