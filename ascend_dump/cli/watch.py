@@ -91,8 +91,8 @@ def _tell(path: str, sightings: list[Sighting], found: list[Sighting]) -> None:
     early = sum(one.base is None for one in sightings)
     if not sightings:
         print(
-            f"nothing was compared: no file SUSPECT_To_WATCHED in {escape(path)}; they are recorded with scene='watch', after "
-            "suspects (layers=) that run behind the watched operators",
+            f"nothing was compared: no file SUSPECT_To_WATCHED in {escape(path)}; they are recorded with "
+            "scene='watch', after suspects (layers=) that run behind the watched operators",
             file=sys.stderr,
         )
     elif not found and compared:
