@@ -110,7 +110,7 @@ class Comparison:
         elif suffix == ".xml":
             from ascend_dump.analysis.compare._junit import junit
 
-            target.write_bytes(junit(self))
+            target.write_bytes(junit(self.pairs))
         elif suffix == ".html":
             raise NotSupported("a page of a comparison cannot be written yet", hint="save it as .json, .csv or .xml")
         else:

@@ -33,6 +33,8 @@ __all__ = ["Divergence"]
 #: Identifies an origin while its step is walked.
 _Cause = int
 _NONE: frozenset[_Cause] = frozenset()
+#: The reason of a difference that an origin explains.
+_CARRIED = "carried on from an earlier difference"
 #: An output so many times further off than its inputs was computed wrongly, however much the operator enlarges errors.
 _COMPUTE = 1e3
 _COLLECTIVE = ("c10d::", "_c10d_functional::", "c10d_functional::", "Hcom", "hccl")
@@ -159,7 +161,7 @@ class Divergence:
                 for cause in known:
                     self._drafts[cause].explains += 1
         if known is not None:
-            return replace(pair, explained=True), None, known
+            return replace(pair, explained=True, reason=_CARRIED), None, known
         if contents in self._noise:
             return replace(pair, verdict="noise", explained=True), self._noise[contents], _NONE
         assert pair.measure is not None or pair.verdict == "structure"
@@ -214,7 +216,7 @@ class Divergence:
         if causes:
             for cause in causes:
                 self._drafts[cause].explains += 1
-            pair = replace(pair, explained=True)
+            pair = replace(pair, explained=True, reason=f"{_CARRIED}{_extent(pair.measure)}")
             self._remember(pair, frozenset(causes), contents)
         return pair
 
@@ -298,6 +300,14 @@ class Divergence:
             return "input" if b is None or b.index == 0 else "parameter"
         # What no recorded operator wrote, read inside a module, belongs to the module.
         return "parameter" if match.reference.module or match.reference.phase == "other" else "input"
+
+
+def _extent(measure: Optional[Measure]) -> str:
+    if measure is None:
+        return ""
+    if measure.nonfinite:
+        return f" ({measure.nonfinite} of {measure.count} elements NaN or Inf on one side only)"
+    return f" (relative error {measure.rel_l2:.2g})"
 
 
 def _sides(a: list[Record], b: list[Record]) -> list[tuple[Optional[Record], Optional[Record]]]:

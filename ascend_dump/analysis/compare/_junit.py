@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import groupby
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+from ascend_dump.analysis.compare._result import Pair
 from ascend_dump.analysis.compare._verdict import ORDER
-
-if TYPE_CHECKING:
-    from ascend_dump.analysis.compare._comparison import Comparison
 
 __all__ = ["junit"]
 
@@ -18,23 +16,23 @@ __all__ = ["junit"]
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def junit(comparison: Comparison) -> bytes:
-    """The document; operators that differ are failures, unreadable ones errors."""
+def junit(pairs: Iterable[Pair]) -> bytes:
+    """The document; operators that differ are failures, those that cannot be read errors."""
     suite = ElementTree.Element("testsuite", name="ascend-dump compare")
     counts = {"tests": 0, "failures": 0, "errors": 0}
     for (rank, step, name), group in groupby(
-        comparison.pairs, key=lambda pair: (pair.record.rank, pair.record.step, pair.record.op_name)
+        pairs, key=lambda pair: (pair.record.rank, pair.record.step, pair.record.op_name)
     ):
-        pairs = list(group)
+        tensors = list(group)
         counts["tests"] += 1
         case = ElementTree.SubElement(suite, "testcase", classname=_text(f"rank {rank}.step {step}"), name=_text(name))
-        worst = max(pairs, key=lambda pair: ORDER.index(pair.verdict))
+        worst = max(tensors, key=lambda pair: ORDER.index(pair.verdict))
         if worst.verdict in ("equal", "noise"):
             continue
         kind = "errors" if worst.verdict == "unreadable" else "failures"
         counts[kind] += 1
         found = ElementTree.SubElement(case, kind[:-1], message=_text(f"{worst.verdict}: {worst.reason}"))
-        found.text = _text("\n".join(f"{pair.record.label}: {pair.verdict}: {pair.reason}" for pair in pairs))
+        found.text = _text("\n".join(f"{pair.record.label}: {pair.verdict}: {pair.reason}" for pair in tensors))
     for name, count in counts.items():
         suite.set(name, str(count))
     text: str = ElementTree.tostring(suite, encoding="unicode")
