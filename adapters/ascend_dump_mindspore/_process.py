@@ -18,7 +18,7 @@ from ascend_dump._errors import WriteError
 from ascend_dump._paths import make_private_directory, open_private
 from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE
 
-__all__ = ["OURS", "Armed", "armed", "forget", "is_foreign"]
+__all__ = ["OURS", "ArmedRun", "armed", "forget", "is_foreign"]
 
 #: Beside MINDSPORE_DUMP_CONFIG, so that a child tells its parent's capture from a file of the user.
 OURS = "ASCEND_DUMP_MINDSPORE_CONFIG"
@@ -26,10 +26,10 @@ _ACCEPTED = re.compile(r"[A-Za-z0-9\-_/]+", re.ASCII)
 #: Files that MindSpore writes once: in a process, or per graph when it is compiled.
 _WRITTEN_ONCE = ("rank_*/.dump_metadata/*", "rank_*/graphs/*", "rank_*/execution_order/ms_execution_order_graph_*")
 
-_armed: Optional[Armed] = None
+_armed: Optional[ArmedRun] = None
 
 
-def armed() -> Optional[Armed]:
+def armed() -> Optional[ArmedRun]:
     """What was handed to the MindSpore of this process, None when nothing was."""
     global _armed
     loaded = sys.modules.get("mindspore")
@@ -51,7 +51,7 @@ def is_foreign(config: str) -> bool:
     return bool(config) and config != os.environ.get(OURS)
 
 
-class Armed:
+class ArmedRun:
     """The file that MindSpore reads, and the link through which it writes.
 
     MindSpore keeps the path it has read, so that path is a link, which leads to the directory of the capture that

@@ -14,7 +14,7 @@ from ascend_dump.native.mindspore.config.check import PYNATIVE
 from ascend_dump_mindspore._complex import watch_compilations
 from ascend_dump_mindspore._counting import count_runs
 from ascend_dump_mindspore._executors import Wrapped
-from ascend_dump_mindspore._process import Armed, armed, forget
+from ascend_dump_mindspore._process import ArmedRun, armed, forget
 from ascend_dump_mindspore._program import SinkWatch
 from ascend_dump_mindspore._runtime import (
     cell_of,
@@ -58,7 +58,7 @@ class MindSporeSession(Session):
             raise CaptureError("another capture of MindSpore is on", hint="stop it first", code="AD302")
         self.root = run.path
         if there is None:
-            self._armed = Armed(self._mindspore, lambda link: build(request, self._mindspore, link), self.root)
+            self._armed = ArmedRun(self._mindspore, lambda link: build(request, self._mindspore, link), self.root)
         else:
             self._armed = there
         try:

@@ -23,7 +23,7 @@ from ascend_dump_tensorflow import _hook
 from ascend_dump_tensorflow._bridge import bridge, device, device_is_open, holder_of, kind_of, make_dump_config
 from ascend_dump_tensorflow._graphs import marks_of, models_of, settle_environment
 from ascend_dump_tensorflow._proto import (
-    Armed,
+    ArmedSwitches,
     config_class,
     conflict,
     copy_of,
@@ -170,7 +170,7 @@ class NpuSession(Session):
             self._arm_device()
 
     def _arm_config(self, config: Any) -> None:
-        armed = Armed(config, self.values)
+        armed = ArmedSwitches(config, self.values)
         # What was there may be the settings of a capture that has ended meanwhile.
         self._undo.append(lambda: take_out(config, _retired.roots))
         self._undo.append(armed.restore)

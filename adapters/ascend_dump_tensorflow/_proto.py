@@ -15,7 +15,7 @@ from ascend_dump._errors import ConfigError, FrameworkMissing
 from ascend_dump.native.tensorflow.config import DUMP_KEYS, KEYS
 
 __all__ = [
-    "Armed",
+    "ArmedSwitches",
     "config_class",
     "conflict",
     "copy_of",
@@ -162,7 +162,7 @@ def has_root(entry: Any, roots: Collection[str]) -> bool:
     return "dump_path" in entry.parameter_map and os.fsdecode(entry.parameter_map["dump_path"].s) in roots
 
 
-class Armed:
+class ArmedSwitches:
     """A user's ConfigProto that holds our settings until `restore`."""
 
     def __init__(self, config: Any, values: Mapping[str, Value]) -> None:

@@ -88,7 +88,7 @@ def find_overflows(
 
     watch: passes the records on, for example to show progress.
     """
-    reader = _Reader()
+    reader = _OverflowReader()
     found: list[Overflow] = []
     reported: set[_Place] = set()
     if any(str(name).lower() == "opdebug" for name in dump.known_values("op_type")):
@@ -97,7 +97,7 @@ def find_overflows(
             found += units
             if units:
                 reported.add(_place(record))
-    values = _Values(reader)
+    values = _ValueJudge(reader)
     operators = 0
     for _, group in groupby(dump if watch is None else watch(dump), key=lambda record: record.execution):
         members = list(group)
@@ -158,7 +158,7 @@ def _place(record: Record) -> _Place:
     return (record.run, record.rank, record.device)
 
 
-class _Reader:
+class _OverflowReader:
     """Reads statistics and keeps what kept it from reading them."""
 
     def __init__(self) -> None:
@@ -205,7 +205,7 @@ def _tells(record: Record, found: Statistics) -> bool:
     return (record.dtype or "").startswith(("int", "uint", "bool"))
 
 
-def _of_device(record: Record, reader: _Reader) -> Iterator[Overflow]:
+def _of_device(record: Record, reader: _OverflowReader) -> Iterator[Overflow]:
     if record.error is not None:
         reader.errors.append(record.error)
         return
@@ -233,7 +233,7 @@ def _tensors_of(operator: Optional[dict[str, Any]]) -> list[Record]:
         return []
 
 
-def _of_mindspore(members: list[Record], reader: _Reader) -> Overflow:
+def _of_mindspore(members: list[Record], reader: _OverflowReader) -> Overflow:
     """An operator in a tree of O0 or O1: it is there because it overflowed, and nothing says how."""
     first = members[0]
     seen = classify(members, reader.statistics)
@@ -249,10 +249,10 @@ def _operator(record: Record) -> dict[str, Any]:
     return {"op_type": record.op_type, "op_name": record.op_name, "path": str(record.path)}
 
 
-class _Values:
+class _ValueJudge:
     """Judges operators by their values, in the order they ran on each device."""
 
-    def __init__(self, reader: _Reader) -> None:
+    def __init__(self, reader: _OverflowReader) -> None:
         self.followed = self.masks = 0
         self._reader = reader
         self._rooted: set[_Place] = set()

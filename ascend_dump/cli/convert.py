@@ -16,7 +16,7 @@ from ascend_dump.cli._failure import error_fields
 from ascend_dump.cli._reading import json_option, progress
 
 if TYPE_CHECKING:
-    from ascend_dump.converting.convert import Failure, Options, Result
+    from ascend_dump.converting.convert import ConversionFailure, Options, Result
 
 #: Failures told on stderr; --json lists all.
 _SHOWN = 10
@@ -133,7 +133,7 @@ class _Summary:
 
     def __init__(self) -> None:
         self.files = self.written = self.size = self.skipped = self.unreadable = 0
-        self.failures: list[Failure] = []
+        self.failures: list[ConversionFailure] = []
         self.problems: list[tuple[Path, str]] = []
 
     def watch(self, results: Iterator[Result]) -> Iterator[Result]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     _Array = np.ndarray[Any, Any]
 
-__all__ = ["Failure", "Options", "Result", "convert_file", "find_dtype"]
+__all__ = ["ConversionFailure", "Options", "Result", "convert_file", "find_dtype"]
 
 #: numpy types that hold every value of the ml_dtypes types, which `.npy` has no name for.
 _WIDER = {"int4": "int8", "int2": "int8", "uint2": "uint8"}
@@ -53,7 +53,7 @@ class Options(NamedTuple):
         return self.io in (None, io) and (self.indices is None or index in self.indices)
 
 
-class Failure(NamedTuple):
+class ConversionFailure(NamedTuple):
     """What was not converted: `what` is "input 0", or "" for the whole file."""
 
     source: Path
@@ -66,7 +66,7 @@ class Result(NamedTuple):
 
     source: Path
     written: tuple[Path, ...] = ()
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[ConversionFailure, ...] = ()
     problems: tuple[str, ...] = ()
     size: int = 0
     skipped: bool = False
@@ -81,7 +81,7 @@ class _Writer:
         self.out = out
         self.options = options
         self.written: list[Path] = []
-        self.failures: list[Failure] = []
+        self.failures: list[ConversionFailure] = []
         self.archive: dict[str, _Array] = {}
         self.size = 0
 
@@ -120,7 +120,7 @@ def convert_file(source: Path, out: Path, options: Options, name: str = "") -> R
             try:
                 _write(writer, entry, file.fileno())
             except (ReadError, NotSupported) as error:
-                writer.failures.append(Failure(source, f"{io} {entry.index}", error))
+                writer.failures.append(ConversionFailure(source, f"{io} {entry.index}", error))
     if writer.archive:
         path = writer.path(".npz")
         writer.add(path, write_npz(path, writer.archive))

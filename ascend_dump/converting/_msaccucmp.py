@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from ascend_dump._errors import AscendDumpError, ConfigError, CorruptDump, NotSupported, WriteError
 from ascend_dump._paths import PRIVATE_FILE, make_private_directory
-from ascend_dump.converting._file import Failure, Options, Result
+from ascend_dump.converting._file import ConversionFailure, Options, Result
 from ascend_dump.converting._msaccucmp_values import FORMATS, TYPES, convert_layout, decode_as_msaccucmp, slice_to
 from ascend_dump.converting._outputs import fit_name, write_bytes, write_npy
 from ascend_dump.native.cann.dump_file import Buffer, DumpFile, Entry, Space, Tensor, payload, read_header
@@ -89,7 +89,7 @@ def convert_file_compat(source: Path, out: Path, options: Options, name: str = "
     return Result(source, tuple(saver.written), tuple(saver.failures), dump.problems, saver.size)
 
 
-def write_failed_list(out: Path, failures: Iterable[Failure], *, formats: bool) -> None:
+def write_failed_list(out: Path, failures: Iterable[ConversionFailure], *, formats: bool) -> None:
     """Append the files that failed, as it does for directories. Raises WriteError."""
     lines: dict[str, str] = {}
     for source, what, _ in failures:
@@ -181,7 +181,7 @@ class _Saver:
         self.out = out
         self.options = options
         self.written: list[Path] = []
-        self.failures: list[Failure] = []
+        self.failures: list[ConversionFailure] = []
         self.size = 0
 
     def attempt(self, entry: Entry, save: Any, *arguments: Any) -> None:
@@ -195,7 +195,7 @@ class _Saver:
             self.fail(f"{io} {entry.index}", error)
 
     def fail(self, what: str, error: AscendDumpError) -> None:
-        self.failures.append(Failure(self.dump.path, what, error))
+        self.failures.append(ConversionFailure(self.dump.path, what, error))
 
     def save(self, suffix: str, data: Union[_Array, bytes]) -> None:
         name = self.dump.path.name + suffix

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional, Union
 
 from ascend_dump._errors import AscendDumpError, ConfigError, CorruptDump, DumpNotFound, ReadError, WriteError
-from ascend_dump.converting._file import Failure, Options, Result, convert_file
+from ascend_dump.converting._file import ConversionFailure, Options, Result, convert_file
 from ascend_dump.native.cann.mapping import MAPPING, read_mapping
 from ascend_dump.native.cann.names import parse_name
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["TYPES", "Failure", "Options", "Result", "Task", "check_options", "convert_all", "find_tasks"]
+__all__ = ["TYPES", "ConversionFailure", "Options", "Result", "Task", "check_options", "convert_all", "find_tasks"]
 
 TYPES = ("npy", "npz", "bin", "txt", "csv")
 #: What dump directories also hold, and what we write ourselves.
@@ -230,8 +230,8 @@ def _convert_task(task: Task, options: Options, work: Callable[[Path, Path, Opti
     except CorruptDump as error:
         if not task.named:
             return Result(task.source, skipped=True)
-        return Result(task.source, failures=(Failure(task.source, "", error),))
+        return Result(task.source, failures=(ConversionFailure(task.source, "", error),))
     except WriteError:
         raise
     except AscendDumpError as error:
-        return Result(task.source, failures=(Failure(task.source, "", error),))
+        return Result(task.source, failures=(ConversionFailure(task.source, "", error),))

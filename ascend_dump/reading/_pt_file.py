@@ -166,7 +166,7 @@ class _Storage(NamedTuple):
     parts: Any
 
 
-class _Call(NamedTuple):
+class _PickledCall(NamedTuple):
     function: Any
     args: Any
 
@@ -209,7 +209,7 @@ class _NoTensorError(Exception):
 
 
 def _name_of(found: Any) -> str:
-    if not isinstance(found, _Call) or not isinstance(found.function, _Global):
+    if not isinstance(found, _PickledCall) or not isinstance(found.function, _Global):
         raise _NoTensorError
     return found.function.name
 
@@ -244,7 +244,7 @@ def _evaluate(pickle: bytes) -> Any:
         elif name == "BINPERSID":
             stack[-1] = _Storage(stack[-1])
         elif name == "REDUCE":
-            stack[-2:] = [_Call(stack[-2], stack[-1])]
+            stack[-2:] = [_PickledCall(stack[-2], stack[-1])]
         elif name in ("BINUNICODE", "SHORT_BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1"):
             stack.append(argument)
         elif name in ("NEWTRUE", "NEWFALSE", "NONE"):

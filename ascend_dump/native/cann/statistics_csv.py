@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HEADER",
-    "StatisticsRow",
+    "CannStatisticsRow",
     "format_row",
     "format_statistics",
     "format_tensor",
@@ -68,7 +68,7 @@ _LONGEST_SHAPE = 1024
 Number = Union[int, float]
 
 
-class StatisticsRow(NamedTuple):
+class CannStatisticsRow(NamedTuple):
     """One tensor. None where the file does not say.
 
     dtype, format  CANN's names without `DT_`
@@ -96,7 +96,7 @@ class StatisticsRow(NamedTuple):
     problem: str = ""
 
 
-def read_statistics(path: Union[str, os.PathLike[str]]) -> Iterator[StatisticsRow]:
+def read_statistics(path: Union[str, os.PathLike[str]]) -> Iterator[CannStatisticsRow]:
     """Read a statistics file row by row. Raises ReadError when it cannot be opened."""
     try:
         # Opening a pipe would wait for its writer, reading a device would never end.
@@ -108,7 +108,7 @@ def read_statistics(path: Union[str, os.PathLike[str]]) -> Iterator[StatisticsRo
         raise ReadError(f"cannot be read: {error.strerror}", path=path) from None
 
 
-def parse_statistics(lines: Iterable[str]) -> Iterator[StatisticsRow]:
+def parse_statistics(lines: Iterable[str]) -> Iterator[CannStatisticsRow]:
     """Read the lines of a statistics file of either writer; a row that cannot be used carries a `problem`.
 
     A text that does not begin like a statistics file gives one row with a problem and ends there.
@@ -124,7 +124,7 @@ def parse_statistics(lines: Iterable[str]) -> Iterator[StatisticsRow]:
         elif kind in ("input", "output"):
             yield _parse_row(number, kind, line, columns)
         else:
-            yield StatisticsRow(number, problem="neither a header nor a row of an input or output")
+            yield CannStatisticsRow(number, problem="neither a header nor a row of an input or output")
             if number == 1:
                 return
 
@@ -204,10 +204,10 @@ def _columns(header: str) -> list[str]:
     return [_FIELD_OF.get(name.strip().lower(), "") for name in header.split(",")]
 
 
-def _parse_row(number: int, io: str, line: str, columns: list[str]) -> StatisticsRow:
+def _parse_row(number: int, io: str, line: str, columns: list[str]) -> CannStatisticsRow:
     texts = line.split(",")
     if len(texts) != len(columns):
-        return StatisticsRow(number, problem=f"{len(texts)} fields, but the header has {len(columns)}")
+        return CannStatisticsRow(number, problem=f"{len(texts)} fields, but the header has {len(columns)}")
     said = {name: text.strip() for name, text in zip(columns, texts) if name}
     try:
         counts = {name: _whole(said.get(name, "")) for name in _COUNTS}
@@ -215,12 +215,12 @@ def _parse_row(number: int, io: str, line: str, columns: list[str]) -> Statistic
         position = _whole(said.get("position", ""))
         shape = _shape(said.get("shape", ""), counts["count"])
     except ValueError as error:
-        return StatisticsRow(number, problem=str(error))
+        return CannStatisticsRow(number, problem=str(error))
     dtype = _known(said.get("dtype", ""), "DT_")
     layout = _known(said.get("format", ""), "FORMAT_")
     if dtype is not None and dtype.startswith(_FLOATING):
         values = {name: None if value is None else float(value) for name, value in values.items()}
-    return StatisticsRow(
+    return CannStatisticsRow(
         number,
         io,
         position or 0,

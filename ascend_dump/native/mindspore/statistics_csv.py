@@ -16,7 +16,7 @@ from typing import NamedTuple, Optional, Union
 
 from ascend_dump._errors import ReadError
 
-__all__ = ["FILE", "StatisticsRow", "parse_statistics", "read_statistics"]
+__all__ = ["FILE", "MindsporeStatisticsRow", "parse_statistics", "read_statistics"]
 
 FILE = "statistic.csv"
 _FIXED = (
@@ -38,7 +38,7 @@ _MOST = 2**63 - 1
 Number = Union[int, float]
 
 
-class StatisticsRow(NamedTuple):
+class MindsporeStatisticsRow(NamedTuple):
     """One tensor. values: by the name of the column in lower case. problem: why the line cannot be used."""
 
     line: int
@@ -56,7 +56,7 @@ class StatisticsRow(NamedTuple):
     problem: str = ""
 
 
-def read_statistics(path: Path) -> Iterator[StatisticsRow]:
+def read_statistics(path: Path) -> Iterator[MindsporeStatisticsRow]:
     """Read a statistics file row by row. Raises ReadError when it cannot be opened."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
@@ -67,7 +67,7 @@ def read_statistics(path: Path) -> Iterator[StatisticsRow]:
         raise ReadError(f"cannot be read: {error.strerror}", path=path) from None
 
 
-def parse_statistics(lines: Iterable[str]) -> Iterator[StatisticsRow]:
+def parse_statistics(lines: Iterable[str]) -> Iterator[MindsporeStatisticsRow]:
     """Read the lines of a statistics file. A text that does not begin like one gives one row with a problem."""
     columns: list[str] = []
     for number, line in enumerate(lines, 1):
@@ -81,15 +81,15 @@ def parse_statistics(lines: Iterable[str]) -> Iterator[StatisticsRow]:
         if tuple(names[: len(_FIXED)]) == _FIXED:
             columns = names
         elif not columns:
-            yield StatisticsRow(number, problem="it does not begin with the header of a statistic.csv")
+            yield MindsporeStatisticsRow(number, problem="it does not begin with the header of a statistic.csv")
             return
         else:
             yield _row(number, fields, columns)
 
 
-def _row(number: int, fields: list[str], columns: list[str]) -> StatisticsRow:
+def _row(number: int, fields: list[str], columns: list[str]) -> MindsporeStatisticsRow:
     if len(fields) != len(columns):
-        return StatisticsRow(number, problem=f"{len(fields)} fields, but the header has {len(columns)}")
+        return MindsporeStatisticsRow(number, problem=f"{len(fields)} fields, but the header has {len(columns)}")
     said = dict(zip(columns, (field.strip() for field in fields)))
     io = said["io"].lower()
     try:
@@ -100,8 +100,8 @@ def _row(number: int, fields: list[str], columns: list[str]) -> StatisticsRow:
         values = tuple((name, _value(said[name])) for name in columns[len(_FIXED) :] if said[name])
         shape = tuple(_whole(length) for length in re.findall(r"[^\s,()\[\]x]+", said["shape"]))
     except ValueError as error:
-        return StatisticsRow(number, problem=str(error))
-    return StatisticsRow(
+        return MindsporeStatisticsRow(number, problem=str(error))
+    return MindsporeStatisticsRow(
         number,
         said["op type"],
         said["op name"],

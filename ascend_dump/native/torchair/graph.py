@@ -105,7 +105,7 @@ def read_torchair_graph(path: _Path) -> Iterator[GraphOp]:
     """
     name = parse_graph_file(Path(path).name)
     with _open(path) as file:
-        reader = _Reader(path, "" if name is None else f"graph_{name.id}")
+        reader = _GraphReader(path, "" if name is None else f"graph_{name.id}")
         offset = 0
         for raw in iter(lambda: file.readline(_LONGEST_LINE), b""):
             if len(raw) >= _LONGEST_LINE:
@@ -115,7 +115,7 @@ def read_torchair_graph(path: _Path) -> Iterator[GraphOp]:
         yield from reader.end(offset)
 
 
-class _Reader:
+class _GraphReader:
     """Remembers which line and which node the text is at."""
 
     def __init__(self, path: _Path, graph: str) -> None:

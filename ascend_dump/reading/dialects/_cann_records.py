@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ascend_dump.native.cann.dump_file import Buffer, DumpFile, Space, Tensor
-    from ascend_dump.native.cann.statistics_csv import StatisticsRow
+    from ascend_dump.native.cann.statistics_csv import CannStatisticsRow
     from ascend_dump.statistics import Statistics
 
 __all__ = ["buffer_record", "statistics_record", "tensor_record"]
@@ -53,7 +53,7 @@ class _StatisticsLoader:
     def statistics(self, record: Record) -> Optional[Statistics]:
         from ascend_dump.statistics import Statistics
 
-        row: StatisticsRow = record._key
+        row: CannStatisticsRow = record._key
         if row.failed:
             raise NotSupported(
                 f"the device could not compute statistics of {record}",
@@ -149,7 +149,7 @@ def buffer_record(
     )
 
 
-def statistics_record(row: StatisticsRow, shared: dict[str, Any], known: dict[str, Any]) -> Record:
+def statistics_record(row: CannStatisticsRow, shared: dict[str, Any], known: dict[str, Any]) -> Record:
     if row.problem:
         error = CorruptDump(f"line {row.line}: {row.problem}", path=known["path"], hint="the other lines can be read")
         return Record(None, error=error, attrs=shared, **known)

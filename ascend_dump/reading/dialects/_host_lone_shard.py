@@ -33,7 +33,7 @@ _DTYPES = {native.name: name for name, native in SAFETENSORS.items()}
 _Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
-class _Tensor(msgspec.Struct):
+class _LoneTensor(msgspec.Struct):
     dtype: str
     shape: Annotated[tuple[_Size, ...], Meta(max_length=64)]
     data_offsets: tuple[_Size, _Size]
@@ -50,7 +50,7 @@ class LoneShard(Entry):
         self._shards = shards
 
     def records(self) -> Iterator[Record]:
-        loader = _Loader(self._shards)
+        loader = _LoneShardLoader(self._shards)
         try:
             entries, start = self._header()
         except ReadError as error:
@@ -62,7 +62,7 @@ class LoneShard(Entry):
             parsed = _NAME.fullmatch(name)
             op_name, io, index = (parsed[1], parsed[2], int(parsed[3])) if parsed else (name, "buffer", 0)
             try:
-                tensor = msgspec.json.decode(raw, type=_Tensor)
+                tensor = msgspec.json.decode(raw, type=_LoneTensor)
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                 damage = CorruptDump(f"{name[:200]!r} in the header is no tensor: {error}", path=self.path, offset=8)
                 yield self._broken(damage, op_name=op_name)
@@ -105,7 +105,7 @@ class LoneShard(Entry):
         return Record(None, path=self.path, error=error, op_name=op_name, **self._known)
 
 
-class _Loader:
+class _LoneShardLoader:
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ascend_dump.native.mindspore.npy import NpyHeader
-    from ascend_dump.native.mindspore.statistics_csv import StatisticsRow
+    from ascend_dump.native.mindspore.statistics_csv import MindsporeStatisticsRow
     from ascend_dump.statistics import Statistics
 
 __all__ = ["npy_record", "statistics_record"]
@@ -33,7 +33,7 @@ _COLUMNS = {
 
 class _NpyKey(NamedTuple):
     header: NpyHeader
-    row: Callable[[], Optional[StatisticsRow]]
+    row: Callable[[], Optional[MindsporeStatisticsRow]]
 
 
 class _NpyLoader:
@@ -63,7 +63,10 @@ _NPY, _ROW = _NpyLoader(), _RowLoader()
 
 
 def npy_record(
-    header: NpyHeader, row: Callable[[], Optional[StatisticsRow]], attrs: dict[str, Any], common: dict[str, Any]
+    header: NpyHeader,
+    row: Callable[[], Optional[MindsporeStatisticsRow]],
+    attrs: dict[str, Any],
+    common: dict[str, Any],
 ) -> Record:
     return Record(
         _NPY,
@@ -76,10 +79,10 @@ def npy_record(
     )
 
 
-def statistics_record(row: StatisticsRow, attrs: dict[str, Any], common: dict[str, Any]) -> Record:
-    from ascend_dump.native.mindspore.statistics_csv import StatisticsRow
+def statistics_record(row: MindsporeStatisticsRow, attrs: dict[str, Any], common: dict[str, Any]) -> Record:
+    from ascend_dump.native.mindspore.statistics_csv import MindsporeStatisticsRow
 
-    assert isinstance(row, StatisticsRow)
+    assert isinstance(row, MindsporeStatisticsRow)
     told = {name: value for name, value in row.values if name not in _COLUMNS and name != "count"}
     extra = {**attrs, "data_type": row.dtype} if row.dtype else dict(attrs)
     if told:
@@ -101,7 +104,7 @@ def statistics_record(row: StatisticsRow, attrs: dict[str, Any], common: dict[st
     )
 
 
-def _statistics(row: StatisticsRow, record: Record) -> Statistics:
+def _statistics(row: MindsporeStatisticsRow, record: Record) -> Statistics:
     from ascend_dump.statistics import Statistics
 
     values = dict(row.values)

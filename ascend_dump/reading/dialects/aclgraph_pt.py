@@ -45,11 +45,11 @@ class _AclgraphPtDialect:
         for name in directory.names:
             match = _ON_DEVICE.fullmatch(name)
             if match is not None:
-                entries.append(_File(directory, name, match[1], int(match[2]), int(match[3])))
+                entries.append(_PtFile(directory, name, match[1], int(match[2]), int(match[3])))
                 continue
             match = _ON_HOST.fullmatch(name) if ours else None
             if match is not None:
-                entries.append(_File(directory, name, match[1], None, int(match[2])))
+                entries.append(_PtFile(directory, name, match[1], None, int(match[2])))
         return entries, {entry.path.name for entry in entries}
 
 
@@ -63,7 +63,7 @@ def _type_of(node: str) -> str:
     return numbered[1] if numbered else node
 
 
-class _File(Entry):
+class _PtFile(Entry):
     """One output of one node."""
 
     __slots__ = ()
@@ -104,7 +104,7 @@ class _File(Entry):
         yield Record(_TENSOR, key=tensor, dtype=tensor.dtype, shape=tensor.shape, format="ND", nbytes=nbytes, **known)
 
 
-class _Loader:
+class _PtLoader:
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         from ascend_dump.reading._pt_file import read_pt_array
 
@@ -129,4 +129,4 @@ class _Other:
         raise self._error
 
 
-_TENSOR = _Loader()
+_TENSOR = _PtLoader()

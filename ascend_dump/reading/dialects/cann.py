@@ -43,7 +43,7 @@ class _CannDialect:
 
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
         own = len(directory.path.parts) - len(directory.root.parts)
-        here = _Here(directory, parse_place(directory.parts, own))
+        here = _CannDirectory(directory, parse_place(directory.parts, own))
         prefix = _captured_prefix(here.place)
         entries: list[Entry] = []
         claimed = set()
@@ -55,7 +55,7 @@ class _CannDialect:
                 text, parsed = name, parse_name(name)
             if parsed is not None:
                 if parsed.form != "custom" or here.place.exception:
-                    entries.append(_File(here, name, text, parsed))
+                    entries.append(_CannFile(here, name, text, parsed))
                     claimed.add(name)
             elif _SHORTEST_HASH <= len(name) <= _LONGEST_HASH and name.isdecimal():
                 hashes.append(name)
@@ -68,7 +68,7 @@ class _CannDialect:
 DIALECT = _CannDialect()
 
 
-class _Here:
+class _CannDirectory:
     """One directory: what its levels say, and what its files have in common."""
 
     __slots__ = ("path", "text", "place", "step", "files", "_names", "_by_task")
@@ -79,11 +79,11 @@ class _Here:
         self.place = place
         # The training step where there is one: GE's own counter runs on within it.
         self.step = place.data_index if place.outer_step is None else place.outer_step
-        self.files: list[_File] = []
+        self.files: list[_CannFile] = []
         self._names: Optional[set[tuple[str, str]]] = None
-        self._by_task: Optional[dict[Optional[int], dict[DumpName, _File]]] = None
+        self._by_task: Optional[dict[Optional[int], dict[DumpName, _CannFile]]] = None
 
-    def of_task(self, task_id: int) -> dict[DumpName, _File]:
+    def of_task(self, task_id: int) -> dict[DumpName, _CannFile]:
         """The files of one task id."""
         if self._by_task is None:
             self._by_task = {}
@@ -107,7 +107,7 @@ class _Here:
         return pairs[0] if all(any(watch_pairs(other)) for _, other in self._names) else None
 
 
-class _File(Entry):
+class _CannFile(Entry):
     """One dump file or statistics file. Light, because a dump has up to millions of them.
 
     on_disk, text, name: the name of the file, the one it stands for, and that one parsed.
@@ -115,7 +115,7 @@ class _File(Entry):
 
     __slots__ = ("_here", "_on_disk", "_text")
 
-    def __init__(self, here: _Here, on_disk: str, text: str, name: DumpName) -> None:
+    def __init__(self, here: _CannDirectory, on_disk: str, text: str, name: DumpName) -> None:
         place = here.place
         self._here = here
         self._on_disk = on_disk
@@ -280,7 +280,7 @@ def _captured_prefix(place: Place) -> str:
     return "/".join((*place.inner, "")) if place.inner and "." in place.inner[0] else ""
 
 
-def _renamed(here: _Here, hashes: list[str], claimed: set[str]) -> Iterator[Entry]:
+def _renamed(here: _CannDirectory, hashes: list[str], claimed: set[str]) -> Iterator[Entry]:
     """The entries of files whose name was too long. Adds to `claimed`."""
     try:
         mapping = read_mapping(here.path / MAPPING)
@@ -301,4 +301,4 @@ def _renamed(here: _Here, hashes: list[str], claimed: set[str]) -> Iterator[Entr
             parsed = _UNKNOWN
         if parsed is not None:
             claimed.add(on_disk)
-            yield _File(here, on_disk, long_name or "", parsed)
+            yield _CannFile(here, on_disk, long_name or "", parsed)

@@ -38,7 +38,7 @@ from ascend_dump.native.mindspore.names import (
     written,
 )
 from ascend_dump.native.mindspore.npy import read_npy_header
-from ascend_dump.native.mindspore.statistics_csv import FILE, StatisticsRow, read_statistics
+from ascend_dump.native.mindspore.statistics_csv import FILE, MindsporeStatisticsRow, read_statistics
 from ascend_dump.reading._dialect import Directory, Entry, rank_of
 from ascend_dump.reading._record import Record
 from ascend_dump.reading.dialects._mindspore_overflow import has_only_overflows, overflow_record, read_json
@@ -62,14 +62,14 @@ class _MindSporeDialect:
     name = "mindspore"
 
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
-        here = _Here(directory)
+        here = _MindsporeDirectory(directory)
         entries: list[Entry] = []
         claimed = set()
         renamed = []
         for name in directory.names:
             parsed = parse_name(name)
             if parsed is not None:
-                entries.append(_File(here, name, parsed))
+                entries.append(_MindsporeFile(here, name, parsed))
                 claimed.add(name)
             elif _RENAMED.fullmatch(name):
                 renamed.append(name)
@@ -89,26 +89,26 @@ class _MindSporeDialect:
                 claimed.add(name)
         if renamed:
             entries += _renamed(here, renamed, claimed)
-        here.files = [entry for entry in entries if isinstance(entry, _File)]
+        here.files = [entry for entry in entries if isinstance(entry, _MindsporeFile)]
         return entries, claimed
 
 
 DIALECT = _MindSporeDialect()
 
 
-class _Here:
+class _MindsporeDirectory:
     """One directory: what its levels say, and what its files have in common."""
 
     def __init__(self, directory: Directory) -> None:
         self.path = directory.path
         self.text = os.fspath(directory.path) + os.sep
-        self.files: list[_File] = []
+        self.files: list[_MindsporeFile] = []
         self.kernel_args: list[str] = []
         place = parse_place(directory.parts)
         self._graph: Optional[Graph] = None
         self._scene: Optional[dict[str, Any]] = None
         self._siblings: Optional[tuple[dict[str, list[int]], dict[NpyName, int]]] = None
-        self._rows: Optional[dict[tuple[Any, ...], StatisticsRow]] = None
+        self._rows: Optional[dict[tuple[Any, ...], MindsporeStatisticsRow]] = None
         self._args: Optional[dict[str, Any]] = None
         self._described: dict[tuple[str, str], Described] = {}
         self.constants = place.constants
@@ -176,7 +176,7 @@ class _Here:
             known = self._described[op_type, op_name] = describe(self, op_type, op_name, self.siblings()[0])
         return known
 
-    def rows(self) -> dict[tuple[Any, ...], StatisticsRow]:
+    def rows(self) -> dict[tuple[Any, ...], MindsporeStatisticsRow]:
         """The lines of `statistic.csv` by the tensor they are about."""
         if self._rows is None:
             try:
@@ -195,7 +195,7 @@ class _Here:
         return self._args.get(file)
 
 
-def row_key(row: StatisticsRow) -> tuple[Any, ...]:
+def row_key(row: MindsporeStatisticsRow) -> tuple[Any, ...]:
     return (row.op_type, written(row.op_name), row.task_id, row.stream_id, row.timestamp, row.io, row.slot)
 
 
@@ -211,7 +211,7 @@ class Described(NamedTuple):
     attrs: dict[str, Any]
 
 
-def describe(here: _Here, op_type: str, op_name: str, siblings: Mapping[str, Sequence[int]]) -> Described:
+def describe(here: _MindsporeDirectory, op_type: str, op_name: str, siblings: Mapping[str, Sequence[int]]) -> Described:
     if op_type == PARAMETER:
         return Described(here.graph.parameter(op_name), {"phase": "other"}, {})
     found = here.graph.find(op_name, siblings)
@@ -233,7 +233,7 @@ class _Plain(Entry):
 
     __slots__ = ("_here", "_on_disk")
 
-    def __init__(self, here: _Here, on_disk: str) -> None:
+    def __init__(self, here: _MindsporeDirectory, on_disk: str) -> None:
         self._here = here
         self._on_disk = on_disk
         known = here.known
@@ -258,12 +258,12 @@ class _Plain(Entry):
         return {"path": self.path, "model_id": self._here.model_id, **self._here.known}
 
 
-class _File(_Plain):
+class _MindsporeFile(_Plain):
     """One tensor."""
 
     __slots__ = ("name",)
 
-    def __init__(self, here: _Here, on_disk: str, name: NpyName) -> None:
+    def __init__(self, here: _MindsporeDirectory, on_disk: str, name: NpyName) -> None:
         super().__init__(here, on_disk)
         self.name = name
         self.op_type = name.op_type
@@ -365,7 +365,7 @@ class _Overflow(_Plain):
 
     __slots__ = ()
 
-    def __init__(self, here: _Here, on_disk: str) -> None:
+    def __init__(self, here: _MindsporeDirectory, on_disk: str) -> None:
         super().__init__(here, on_disk)
         self.op_type = "Opdebug"
 
@@ -377,7 +377,7 @@ class _Overflow(_Plain):
         return [overflow_record(self.path, known, [(file.name, file.path) for file in self._here.files])]
 
 
-def _renamed(here: _Here, names: list[str], claimed: set[str]) -> Iterator[Entry]:
+def _renamed(here: _MindsporeDirectory, names: list[str], claimed: set[str]) -> Iterator[Entry]:
     """The entries of files whose name was too long. Adds to `claimed`."""
     try:
         mapping = read_mapping(here.path / MAPPING)
@@ -390,4 +390,4 @@ def _renamed(here: _Here, names: list[str], claimed: set[str]) -> Iterator[Entry
         parsed = parse_name(mapping.names.get(on_disk, ""))
         if parsed is not None:
             claimed.update((on_disk, MAPPING))
-            yield _File(here, on_disk, parsed)
+            yield _MindsporeFile(here, on_disk, parsed)

@@ -58,7 +58,7 @@ class _TorchairNpyDialect:
             side = (parsed.timestamp, parsed.node, parsed.operator, parsed.io)
             index = index + 1 if side == before else 0
             before = side
-            entries.append(_File(directory, name, parsed, index))
+            entries.append(_NpyFile(directory, name, parsed, index))
         return entries, {name for _, name in found}
 
 
@@ -78,7 +78,7 @@ def _parse(name: str) -> Optional[_Name]:
     return _Name(node, operator, io.lower(), int(argument), None if item is None else int(item), stamp)
 
 
-class _File(Entry):
+class _NpyFile(Entry):
     """One argument or result."""
 
     __slots__ = ("_index", "_name")

@@ -25,7 +25,7 @@ from ascend_dump.native.cann.config.keys import (
     Kind,
 )
 
-__all__ = ["Failure", "failures", "has_plain_characters", "is_ip_path"]
+__all__ = ["AdumpFailure", "failures", "has_plain_characters", "is_ip_path"]
 
 _MESSAGES = {
     "EP0001": "The content of configuration item {item} in configuration file {path} is invalid. Reason: {reason}.",
@@ -56,7 +56,7 @@ _STOI = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 _LONG_MAX = 2**63 - 1
 
 
-class Failure(NamedTuple):
+class AdumpFailure(NamedTuple):
     """One error adump reports. `final` is False where it reports and goes on regardless."""
 
     code: str
@@ -68,7 +68,7 @@ class Failure(NamedTuple):
         return _MESSAGES[self.code].format(**self.args, path=config_path)
 
 
-def failures(config: Any, *, cwd: str = "", planned: str = "") -> Iterator[Failure]:
+def failures(config: Any, *, cwd: str = "", planned: str = "") -> Iterator[AdumpFailure]:
     """Everything adump's checks find, in their order; adump itself stops at the first final one."""
     if not isinstance(config, dict) or "dump" not in config:
         return
@@ -105,7 +105,7 @@ def has_plain_characters(path: str) -> bool:
     return _WHITELIST.fullmatch(encode(path)) is not None
 
 
-def _check_types(dump: Mapping[str, Any]) -> Iterator[Failure]:
+def _check_types(dump: Mapping[str, Any]) -> Iterator[AdumpFailure]:
     for key in DUMP.values():
         if key.name not in dump:
             continue
@@ -115,7 +115,7 @@ def _check_types(dump: Mapping[str, Any]) -> Iterator[Failure]:
             yield from _check_type(dump[key.name], key.kind, key.name)
 
 
-def _check_list_types(found: Any) -> Iterator[Failure]:
+def _check_list_types(found: Any) -> Iterator[AdumpFailure]:
     if not isinstance(found, list):
         yield _wrong_type("dump_list", "array")
         return
@@ -132,14 +132,14 @@ def _check_list_types(found: Any) -> Iterator[Failure]:
                 yield from _check_entry_types(entry, key.name, f"{where}.{key.name}[{number}]")
 
 
-def _check_entry_types(entry: Mapping[str, Any], key: str, where: str) -> Iterator[Failure]:
+def _check_entry_types(entry: Mapping[str, Any], key: str, where: str) -> Iterator[AdumpFailure]:
     kinds = {"begin": Kind.TEXT, "end": Kind.TEXT} if key == "opname_range" else {"name": Kind.TEXT, "pos": Kind.TEXTS}
     for name, kind in kinds.items():
         if name in entry:
             yield from _check_type(entry[name], kind, f"{where}.{name}")
 
 
-def _check_type(value: Any, kind: str, where: str) -> Iterator[Failure]:
+def _check_type(value: Any, kind: str, where: str) -> Iterator[AdumpFailure]:
     if kind == Kind.TEXT:
         if not isinstance(value, str):
             yield _wrong_type(where, "string")
@@ -153,7 +153,7 @@ def _check_type(value: Any, kind: str, where: str) -> Iterator[Failure]:
             yield _item(f"{where}[{index}]", f"The member type of this configuration item must be {name}")
 
 
-def _check_values(dump: Mapping[str, Any]) -> Iterator[Failure]:
+def _check_values(dump: Mapping[str, Any]) -> Iterator[AdumpFailure]:
     for name in VALUE_ORDER:
         if isinstance(dump.get(name), str):
             yield from _check_value(dump[name], DUMP[name].allowed, name)
@@ -165,16 +165,16 @@ def _check_values(dump: Mapping[str, Any]) -> Iterator[Failure]:
             yield from _check_value(stat, DUMP["dump_stats"].allowed, f"dump_stats[{index}]")
 
 
-def _check_value(value: str, allowed: Iterable[str], where: str) -> Iterator[Failure]:
+def _check_value(value: str, allowed: Iterable[str], where: str) -> Iterator[AdumpFailure]:
     if not value:
         yield _item(where, EMPTY)
     elif value not in allowed:
         # adump keeps the options in a sorted set.
         args = {"value": value, "item": where, "expected_value": "/".join(sorted(allowed))}
-        yield Failure("EP0002", args, f"dump.{where}")
+        yield AdumpFailure("EP0002", args, f"dump.{where}")
 
 
-def _check_constraints(dump: Mapping[str, Any], cwd: str, planned: str) -> Iterator[Failure]:
+def _check_constraints(dump: Mapping[str, Any], cwd: str, planned: str) -> Iterator[AdumpFailure]:
     scene = text_of(dump, "dump_scene")
     if scene in DUMP["dump_scene"].allowed:
         yield from _check_scene(dump, scene)
@@ -191,7 +191,7 @@ def _check_constraints(dump: Mapping[str, Any], cwd: str, planned: str) -> Itera
     yield from _check_stats(dump)
 
 
-def _check_scene(dump: Mapping[str, Any], scene: str) -> Iterator[Failure]:
+def _check_scene(dump: Mapping[str, Any], scene: str) -> Iterator[AdumpFailure]:
     for key in ("dump_debug", "dump_op_switch"):
         if text_of(dump, key) == "on":
             yield _conflict(key, "on", "dump_scene", scene)
@@ -200,7 +200,7 @@ def _check_scene(dump: Mapping[str, Any], scene: str) -> Iterator[Failure]:
         yield _conflict("dump_mode", mode, "dump_scene", scene)
 
 
-def _check_path(dump: Mapping[str, Any], cwd: str, planned: str) -> Iterator[Failure]:
+def _check_path(dump: Mapping[str, Any], cwd: str, planned: str) -> Iterator[AdumpFailure]:
     path = dump.get("dump_path")
     if "dump_path" not in dump:
         yield _item("dump_path", NOT_FOUND)
@@ -244,7 +244,7 @@ def _why_unusable(encoded: bytes) -> str:
     return "" if os.access(encoded, os.R_OK | os.W_OK) else NO_PERMISSION
 
 
-def _check_step(steps: str) -> Iterator[Failure]:
+def _check_step(steps: str) -> Iterator[AdumpFailure]:
     if not steps:
         return
     parts = steps.split("|")
@@ -264,7 +264,7 @@ def _check_step(steps: str) -> Iterator[Failure]:
             yield _value(part, f"dump_step[{index}]", reason)
 
 
-def _check_item(dump: Mapping[str, Any], item: Mapping[str, Any], where: str) -> Iterator[Failure]:
+def _check_item(dump: Mapping[str, Any], item: Mapping[str, Any], where: str) -> Iterator[AdumpFailure]:
     if text_of(dump, "dump_op_switch", "off") == "off":
         if item.get("model_name") == "":
             yield _item(f"{where}.model_name", EMPTY)
@@ -285,7 +285,7 @@ def _check_item(dump: Mapping[str, Any], item: Mapping[str, Any], where: str) ->
     yield from _check_range(item, where, level)
 
 
-def _check_watcher(item: Mapping[str, Any], where: str) -> Iterator[Failure]:
+def _check_watcher(item: Mapping[str, Any], where: str) -> Iterator[AdumpFailure]:
     if "watcher_nodes" not in item:
         yield _item(f"{where}.watcher_nodes", NOT_FOUND)
     elif item["watcher_nodes"] == []:
@@ -294,7 +294,7 @@ def _check_watcher(item: Mapping[str, Any], where: str) -> Iterator[Failure]:
         yield _forbidden(f"{where}.model_name", "dump_scene", "watcher")
 
 
-def _check_range(item: Mapping[str, Any], where: str, level: str) -> Iterator[Failure]:
+def _check_range(item: Mapping[str, Any], where: str, level: str) -> Iterator[AdumpFailure]:
     ranges = objects_of(item, "opname_range")
     if not ranges:
         return
@@ -310,7 +310,7 @@ def _check_range(item: Mapping[str, Any], where: str, level: str) -> Iterator[Fa
             yield _value(f"begin={begin}, end={end}", f"{where}.opname_range[{index}]", RANGE_INCOMPLETE)
 
 
-def _check_stats(dump: Mapping[str, Any]) -> Iterator[Failure]:
+def _check_stats(dump: Mapping[str, Any]) -> Iterator[AdumpFailure]:
     if not _is_list(dump.get("dump_stats")):
         return
     if not dump["dump_stats"]:
@@ -328,24 +328,25 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list)
 
 
-def _wrong_type(item: str, kind: str, prefix: str = "dump.") -> Failure:
+def _wrong_type(item: str, kind: str, prefix: str = "dump.") -> AdumpFailure:
     reason = f"This configuration item must be of the {kind} type"
-    return Failure("EP0001", {"item": item, "reason": reason}, f"{prefix}{item}")
+    return AdumpFailure("EP0001", {"item": item, "reason": reason}, f"{prefix}{item}")
 
 
-def _item(item: str, reason: str) -> Failure:
-    return Failure("EP0001", {"item": item, "reason": reason}, f"dump.{item}")
+def _item(item: str, reason: str) -> AdumpFailure:
+    return AdumpFailure("EP0001", {"item": item, "reason": reason}, f"dump.{item}")
 
 
-def _value(value: str, item: str, reason: str) -> Failure:
-    return Failure("EP0003", {"value": value, "item": item, "reason": reason}, f"dump.{item}")
+def _value(value: str, item: str, reason: str) -> AdumpFailure:
+    return AdumpFailure("EP0003", {"value": value, "item": item, "reason": reason}, f"dump.{item}")
 
 
-def _conflict(item: str, value: str, other: str, other_value: str) -> Failure:
+def _conflict(item: str, value: str, other: str, other_value: str) -> AdumpFailure:
     when = f"When configuration item {other} is set to {other_value}"
-    return Failure("EP0005", {"reason": f"{when}, configuration item {item} cannot be set to {value}"}, f"dump.{item}")
+    reason = f"{when}, configuration item {item} cannot be set to {value}"
+    return AdumpFailure("EP0005", {"reason": reason}, f"dump.{item}")
 
 
-def _forbidden(item: str, other: str, value: str, *, unless: bool = False) -> Failure:
+def _forbidden(item: str, other: str, value: str, *, unless: bool = False) -> AdumpFailure:
     when = f"When configuration item {other} is {'not ' if unless else ''}set to {value}"
-    return Failure("EP0005", {"reason": f"{when}, configuration item {item} cannot be configured"}, f"dump.{item}")
+    return AdumpFailure("EP0005", {"reason": f"{when}, configuration item {item} cannot be configured"}, f"dump.{item}")

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, Optional
 
 from ascend_dump.native.cann.acl_codes import AclError
 from ascend_dump.native.cann.config._access import text_of, texts_of
-from ascend_dump.native.cann.config._adump_checks import Failure, failures
+from ascend_dump.native.cann.config._adump_checks import AdumpFailure, failures
 from ascend_dump.native.cann.config.keys import EXCEPTION_SCENES, SCENE_TYPES
-from ascend_dump.native.cann.config.parse import Refusal
+from ascend_dump.native.cann.config.parse import JsonRefusal
 
-__all__ = ["Failure", "Settings", "Verdict", "failures", "judge", "refused"]
+__all__ = ["AdumpFailure", "Settings", "Verdict", "failures", "judge", "refused"]
 
 _OPERATOR, _OP_OVERFLOW = 1, 4
 _TYPE_NAMES = {1: "tensor", 2: "aic_err_norm_dump", 3: "aic_err_brief_dump", 4: "overflow", 5: "aic_err_detail_dump"}
@@ -43,7 +43,7 @@ class Verdict(NamedTuple):
 
     accepted: bool
     acl_error: int
-    errors: tuple[Failure, ...] = ()
+    errors: tuple[AdumpFailure, ...] = ()
     need_dump: bool = False
     dump_type: int = 0
     settings: Optional[Settings] = None
@@ -84,9 +84,9 @@ def judge(config: Any, *, env: Optional[Mapping[str, str]] = None, cwd: str = ""
     return verdict._replace(need_dump=True, dump_type=dump_type, settings=_settings(dump, env or {}))
 
 
-def refused(refusal: Refusal, config_path: str = "-") -> Verdict:
+def refused(refusal: JsonRefusal, config_path: str = "-") -> Verdict:
     """The verdict on a file that could not be read or parsed; adump itself only reports EP0004."""
-    failure = Failure("EP0004", {"reason": refusal.reason}, "")
+    failure = AdumpFailure("EP0004", {"reason": refusal.reason}, "")
     return Verdict(False, refusal.acl_error, (failure,) if refusal.native else ())
 
 

@@ -80,7 +80,7 @@ def _refusals(parsed: Parsed, here: Situation, every: bool) -> Iterator[Problem]
             return
 
 
-def _problem(failure: adump.Failure) -> Problem:
+def _problem(failure: adump.AdumpFailure) -> Problem:
     args = failure.args
     if failure.code == "EP0002":
         message, hint = f"{args['value']!r} is not allowed", f"write one of {args['expected_value'].replace('/', ', ')}"

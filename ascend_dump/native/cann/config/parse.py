@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Optional, Union
 
 from ascend_dump.native.cann.acl_codes import AclError
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "Parsed", "Refusal", "Source", "parse_text", "read_config", "read_source"]
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "JsonRefusal", "Parsed", "Source", "parse_text", "read_config", "read_source"]
 
 Source = Union[str, bytes, "os.PathLike[str]", Mapping[str, Any]]
 
@@ -30,7 +30,7 @@ _BRACKET = re.compile(rb"[{}\[\]]")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 
 
-class Refusal(NamedTuple):
+class JsonRefusal(NamedTuple):
     """Why acl does not take the text: its return code, the error manager's code, the reason."""
 
     acl_error: int
@@ -47,7 +47,7 @@ class Parsed(NamedTuple):
     value: Any = None
     duplicates: tuple[str, ...] = ()
     empty: bool = False
-    refusal: Optional[Refusal] = None
+    refusal: Optional[JsonRefusal] = None
 
 
 class _Repeated(dict[str, Any]):
@@ -117,7 +117,7 @@ def parse_text(text: Union[str, bytes]) -> Parsed:
 
 
 def _refused(acl_error: int, native: str, reason: str) -> Parsed:
-    return Parsed(refusal=Refusal(acl_error, native, reason))
+    return Parsed(refusal=JsonRefusal(acl_error, native, reason))
 
 
 def _depths(data: bytes) -> tuple[int, int]:
