@@ -18,7 +18,7 @@ from ascend_dump.native.cann.config.scenes import SCENES
 from ascend_dump.native.torchair.config.check import of_working_directory
 from ascend_dump_torchair import _engine
 from ascend_dump_torchair._config import find_detours, has, is_config, is_foreign, read, torchair
-from ascend_dump_torchair._settings import OF_MODULES, OF_ROADS, Settings, build_settings
+from ascend_dump_torchair._settings import OF_MODULES, OF_ROADS, TorchairSettings, build_settings
 from ascend_dump_torchair._target import find_compiled, find_scopes, is_compilable, uses_cache
 
 __all__ = ["check", "config_of"]
@@ -91,7 +91,7 @@ def _of_target(target: Any) -> Iterator[Problem]:
         yield Problem("AD253", "error", message, hint, "target")
 
 
-def _of_timing(request: DumpRequest, settings: Settings) -> Iterator[Problem]:
+def _of_timing(request: DumpRequest, settings: TorchairSettings) -> Iterator[Problem]:
     if settings.road in ("options", "json") and _engine.recorded() is not None:
         if not request.options.get("reset"):
             message = "GE is initialised already, by a graph that was built before: its options count for the process"
@@ -124,7 +124,7 @@ def _of_timing(request: DumpRequest, settings: Settings) -> Iterator[Problem]:
         yield Problem("AD241", "warning", message, hint, "ranks")
 
 
-def _of_config(config: Any, settings: Settings) -> Iterator[Problem]:
+def _of_config(config: Any, settings: TorchairSettings) -> Iterator[Problem]:
     """What the config says already and the capture puts aside."""
     file = read(config, "dump_config.dump_config_path")
     enabled = read(config, "dump_config.enable_dump") == "1"
@@ -140,7 +140,7 @@ def _of_config(config: Any, settings: Settings) -> Iterator[Problem]:
             yield Problem("AD371", "silent", message, "switch it off while dumping", "target")
 
 
-def _plan(request: DumpRequest, config: Any, run: RunDirectory) -> Settings:
+def _plan(request: DumpRequest, config: Any, run: RunDirectory) -> TorchairSettings:
     """The settings for the planned directory; nothing is made."""
     settings = build_settings(request, config, run.path, run.beside("torchair.json"))
     for option in settings.options:
@@ -151,7 +151,7 @@ def _plan(request: DumpRequest, config: Any, run: RunDirectory) -> Settings:
     return settings
 
 
-def _of_settings(request: DumpRequest, config: Any, settings: Settings, run: RunDirectory) -> Iterator[Problem]:
+def _of_settings(request: DumpRequest, config: Any, settings: TorchairSettings, run: RunDirectory) -> Iterator[Problem]:
     # Overflow detection is a switch of atc, by which nothing is converted here.
     here = Situation.here()._replace(
         exception_on="torch_npu" in sys.modules or None, status_check=True, planned=os.fspath(run.path)
@@ -175,7 +175,7 @@ def _of_settings(request: DumpRequest, config: Any, settings: Settings, run: Run
         yield from _ignored(request, "AD251", "the eager dumper ignores it: every execution saves all tensors", False)
 
 
-def _of_aclgraph(config: Any, settings: Settings) -> Iterator[Problem]:
+def _of_aclgraph(config: Any, settings: TorchairSettings) -> Iterator[Problem]:
     stage = settings.options.get("dump_config.data_dump_stage", read(config, "dump_config.data_dump_stage"))
     if read(config, "experimental_config.aclgraph._super_kernel_optimize") == "1" and stage != "original":
         message = "torchair switches the dump of optimized graphs off where super_kernel_optimize is on"
@@ -210,7 +210,7 @@ def _ignored(request: DumpRequest, code: str, why: str, captured: bool) -> Itera
         yield Problem(code, "warning", message, "give mode='output' to say that this is meant", "mode")
 
 
-def _unused(request: DumpRequest, target: Any, settings: Settings) -> Iterator[Problem]:
+def _unused(request: DumpRequest, target: Any, settings: TorchairSettings) -> Iterator[Problem]:
     """Options that are taken and change nothing."""
     given = {name for name, value in request.options.items() if value not in (None, False)}
     for name in sorted(given & OF_ROADS.keys()):
@@ -235,7 +235,7 @@ def _nothing(name: str, why: str) -> Problem:
     return Problem("AD255", "silent", f"options[{name!r}] changes nothing: {why}", "leave it out", "options")
 
 
-def _of_model(target: Any, settings: Settings) -> Iterator[Problem]:
+def _of_model(target: Any, settings: TorchairSettings) -> Iterator[Problem]:
     """What stands in the model itself."""
     if target is None or is_config(target):
         return

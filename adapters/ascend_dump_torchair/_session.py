@@ -21,7 +21,7 @@ from ascend_dump_torchair import _engine
 from ascend_dump_torchair._check import config_of
 from ascend_dump_torchair._config import Filled, find_detours, is_config, torchair
 from ascend_dump_torchair._hook import Hook, OptionsOfCompile
-from ascend_dump_torchair._settings import Settings, build_settings
+from ascend_dump_torchair._settings import TorchairSettings, build_settings
 from ascend_dump_torchair._target import InPlace, calls_of, find_scopes, steering_exceptions
 
 __all__ = ["TorchairSession", "fill"]
@@ -316,7 +316,7 @@ def _backward_at_once() -> contextlib.AbstractContextManager[Any]:
     return found
 
 
-def fill(request: DumpRequest, config: Any, root: Path, file: Path) -> tuple[Settings, Filled]:
+def fill(request: DumpRequest, config: Any, root: Path, file: Path) -> tuple[TorchairSettings, Filled]:
     """Set a request's options on a config. file: where the dump JSON goes if one is needed."""
     settings = build_settings(request, config, root, file)
     if settings.file is not None:

@@ -20,7 +20,7 @@ from ascend_dump_torchair._config import has, mode_of
 __all__ = [
     "OF_MODULES",
     "OF_ROADS",
-    "Settings",
+    "TorchairSettings",
     "build_settings",
     "find_road",
     "names_of",
@@ -39,7 +39,7 @@ OF_ROADS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 OF_MODULES = ("dynamic", "fullgraph")
 
 
-class Settings(NamedTuple):
+class TorchairSettings(NamedTuple):
     """road: "options", "json", "aclgraph" or "eager". options: of the CompilerConfig. file: the dump JSON."""
 
     road: str
@@ -101,7 +101,7 @@ def names_of(request: DumpRequest) -> Optional[list[str]]:
     return [node.name for node in read_graph(graph)]
 
 
-def build_settings(request: DumpRequest, config: Any, root: Path, file: Path) -> Settings:
+def build_settings(request: DumpRequest, config: Any, root: Path, file: Path) -> TorchairSettings:
     """What to set on `config` for a dump into `root`. file: where the dump JSON will be.
 
     Raises ConfigError, NotSupported, and ReadError for the graph.
@@ -139,7 +139,7 @@ def build_settings(request: DumpRequest, config: Any, root: Path, file: Path) ->
     if "graph_dump" in request.options:
         found["debug.graph_dump.type"] = request.options["graph_dump"]
         found["debug.graph_dump.path"] = os.fspath(root)
-    return Settings(road, found, config_file)
+    return TorchairSettings(road, found, config_file)
 
 
 def _filter(request: DumpRequest) -> Any:

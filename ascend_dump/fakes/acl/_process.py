@@ -211,7 +211,8 @@ def process_of(npu: Npu) -> Process:
     """The process around this device: fakes that share a device share what acl remembers."""
     if npu.process is None:
         npu.process = Process(npu)
-    return npu.process
+    found: Process = npu.process
+    return found
 
 
 def _path(config: object) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ascend_dump._errors import ConfigError
 from ascend_dump.fakes.device.offline_model import find_dtype
@@ -12,7 +12,6 @@ from ascend_dump.fakes.kernels._npu_ops import compute
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.fakes.device.npu import Npu
     from ascend_dump.fakes.device.offline_model import OfflineModel
 
     _Array = np.ndarray[Any, Any]
@@ -23,7 +22,27 @@ __all__ = ["output_specs", "run_graph"]
 _NO_OPERATOR = ("Const", "Constant", "Data", "NetOutput")
 
 
-def run_graph(npu: Npu, graph: OfflineModel, feeds: Mapping[str, _Array], model_id: int) -> dict[str, _Array]:
+class _OperatorRunner(Protocol):
+    """What a graph needs of the device that runs it."""
+
+    def run_op(
+        self,
+        op_type: str,
+        name: str,
+        inputs: Sequence[_Array],
+        outputs: Sequence[_Array],
+        *,
+        model_id: int,
+        original_names: Sequence[str],
+        attrs: Mapping[str, Any],
+    ) -> None: ...
+
+    def device_memory(self, model_id: int) -> Mapping[str, tuple[_Array, ...]]: ...
+
+
+def run_graph(
+    npu: _OperatorRunner, graph: OfflineModel, feeds: Mapping[str, _Array], model_id: int
+) -> dict[str, _Array]:
     """Compute a loaded graph, telling the device of each operator; the outputs by `name:output`.
 
     What an operator tramples over is what later operators read. Raises ConfigError for feeds that do not fit,

@@ -54,7 +54,6 @@ from ascend_dump.native.cann.graph import Node
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.fakes.acl._process import Process
     from ascend_dump.fakes.device.offline_model import OfflineModel
 
     _Array = np.ndarray[Any, Any]
@@ -110,8 +109,8 @@ class Npu(Faults):
         self.device_id = device_id
         self.soc = soc
         self.errors: list[ArmingError] = []
-        #: What acl remembers of the process, once a fake has made it.
-        self.process: Optional[Process] = None
+        #: What acl remembers of the process: kept for the fakes that share this device, made by the first of them.
+        self.process: Any = None
         self.executed: list[Executed] = []
         self._clock = clock or time.time
         super().__init__(DumpService(device_id, soc, self._clock, Disk(disk)))

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from ascend_dump.fakes.torch_npu._memory import Memory
+from ascend_dump.fakes.torch_npu._memory import DeviceMemory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,7 +70,7 @@ def kernel_of(operator: str) -> tuple[str, str]:
 class KernelMode(TorchDispatchMode):
     """Tells the device of each operator that works on its memory."""
 
-    def __init__(self, npu: Npu, memory: Memory) -> None:
+    def __init__(self, npu: Npu, memory: DeviceMemory) -> None:
         super().__init__()
         self._npu = npu
         self._memory = memory

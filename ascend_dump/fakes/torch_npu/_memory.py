@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_iter
 
-__all__ = ["DeviceMode", "Memory", "is_npu"]
+__all__ = ["DeviceMemory", "DeviceMode", "is_npu"]
 
 _NPU = re.compile(r"npu(?::(\d{1,3}))?", re.ASCII)
 #: Forgotten storages are looked for when so many more are known.
@@ -28,7 +28,7 @@ def is_npu(device: Any) -> bool:
     return isinstance(device, str) and _NPU.fullmatch(device) is not None
 
 
-class Memory:
+class DeviceMemory:
     """The marks of one installation."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Memory:
 class DeviceMode(TorchFunctionMode):
     """Understands `device="npu:0"`, `.to("npu")`, `.cpu()` and what only works with tensors of the host."""
 
-    def __init__(self, memory: Memory, lazy_init: Callable[[], None]) -> None:
+    def __init__(self, memory: DeviceMemory, lazy_init: Callable[[], None]) -> None:
         super().__init__()
         self._memory = memory
         self._lazy_init = lazy_init

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 
-from ascend_dump.fakes.torch_npu._process import Runtime
+from ascend_dump.fakes.torch_npu._process import TorchNpuRuntime
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
@@ -23,9 +23,9 @@ _ND = 2
 
 
 def make(npu: Npu) -> Mapping[str, ModuleType]:
-    runtime = Runtime(npu)
+    runtime = TorchNpuRuntime(npu)
     checked, dropping = _checked_dump(runtime), _dropping_dump(runtime)
-    device = _Device(runtime)
+    device = _NpuInterface(runtime)
     made = {
         "torch_npu": {
             "__version__": "2.13.0",
@@ -52,7 +52,7 @@ def _module(name: str, members: Mapping[str, Any]) -> ModuleType:
     return module
 
 
-def _checked_dump(runtime: Runtime) -> dict[str, Any]:
+def _checked_dump(runtime: TorchNpuRuntime) -> dict[str, Any]:
     """As in `npu/utils.py`."""
 
     def init_dump() -> None:
@@ -70,7 +70,7 @@ def _checked_dump(runtime: Runtime) -> dict[str, Any]:
     return {"init_dump": init_dump, "set_dump": set_dump, "finalize_dump": finalize_dump}
 
 
-def _dropping_dump(runtime: Runtime) -> dict[str, Any]:
+def _dropping_dump(runtime: TorchNpuRuntime) -> dict[str, Any]:
     """As in `npu/npu_config.py`."""
 
     def init_dump() -> None:
@@ -96,7 +96,7 @@ def _dropping_dump(runtime: Runtime) -> dict[str, Any]:
     return {**found, "set_option": set_option, "set_compile_mode": set_compile_mode}
 
 
-def _native(runtime: Runtime, device: _Device) -> dict[str, Any]:
+def _native(runtime: TorchNpuRuntime, device: _NpuInterface) -> dict[str, Any]:
     return {
         "_npu_initDump": runtime.init_dump,
         "_npu_setDump": runtime.set_dump,
@@ -108,10 +108,10 @@ def _native(runtime: Runtime, device: _Device) -> dict[str, Any]:
     }
 
 
-class _Device:
+class _NpuInterface:
     """The functions of `torch_npu.npu` about devices and streams."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: TorchNpuRuntime) -> None:
         self._runtime = runtime
 
     def is_available(self) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 
 from ascend_dump.fakes.torch_npu._kernels import KernelMode
-from ascend_dump.fakes.torch_npu._memory import DeviceMode, Memory, is_npu
+from ascend_dump.fakes.torch_npu._memory import DeviceMemory, DeviceMode, is_npu
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
@@ -24,7 +24,7 @@ _ABSENT = object()
 @contextlib.contextmanager
 def patched(npu: Npu, torch_npu_npu: ModuleType) -> Iterator[None]:
     """As torch_npu's registration of its backend does, and the modes that tell the device what runs."""
-    memory = Memory()
+    memory = DeviceMemory()
     lazy_init: Callable[[], None] = torch_npu_npu._lazy_init
     with contextlib.ExitStack() as undo:
         for owner, name, value in (
@@ -50,7 +50,7 @@ def _put(owner: Any, name: str, value: Any) -> None:
         setattr(owner, name, value)
 
 
-def _to_npu(memory: Memory, lazy_init: Callable[[], None]) -> Any:
+def _to_npu(memory: DeviceMemory, lazy_init: Callable[[], None]) -> Any:
     def npu(self: torch.Tensor, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> torch.Tensor:
         """A copy on the NPU."""
         lazy_init()
@@ -59,7 +59,7 @@ def _to_npu(memory: Memory, lazy_init: Callable[[], None]) -> Any:
     return npu
 
 
-def _module_to_npu(memory: Memory, lazy_init: Callable[[], None]) -> Any:
+def _module_to_npu(memory: DeviceMemory, lazy_init: Callable[[], None]) -> Any:
     def npu(self: torch.nn.Module, device: Any = None) -> torch.nn.Module:
         """Move parameters and buffers to the NPU."""
         lazy_init()
@@ -68,7 +68,7 @@ def _module_to_npu(memory: Memory, lazy_init: Callable[[], None]) -> Any:
     return npu
 
 
-def _module_to(memory: Memory, lazy_init: Callable[[], None]) -> Any:
+def _module_to(memory: DeviceMemory, lazy_init: Callable[[], None]) -> Any:
     plain = torch.nn.Module.to
 
     @functools.wraps(plain)
@@ -89,7 +89,7 @@ def _module_to(memory: Memory, lazy_init: Callable[[], None]) -> Any:
     return to
 
 
-def _module_to_host(memory: Memory) -> Any:
+def _module_to_host(memory: DeviceMemory) -> Any:
     def cpu(self: torch.nn.Module) -> torch.nn.Module:
         return self._apply(memory.to_host)
 

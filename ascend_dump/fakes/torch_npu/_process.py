@@ -20,7 +20,7 @@ from ascend_dump.native.cann.acl_codes import AclError
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
 
-__all__ = ["Runtime"]
+__all__ = ["TorchNpuRuntime"]
 
 #: Names another file for aclInit than torch_npu's own.
 INIT_CONFIG = "TORCH_ACL_INIT_CONFIG_PATH"
@@ -38,7 +38,7 @@ _WORDS = {
 }
 
 
-class Runtime:
+class TorchNpuRuntime:
     """What torch_npu's C++ side remembers in one process. environ: None for this process's own."""
 
     def __init__(self, npu: Npu) -> None:

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump.fakes.torchair._compile import process_kwargs_options
-from ascend_dump.fakes.torchair._native_session import Session
+from ascend_dump.fakes.torchair._native_session import NativeSession
 from ascend_dump.fakes.torchair._options import with_tail
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Engine:
 
     def __init__(self, npu: Npu) -> None:
         self.npu = npu
-        self._session = Session(npu)
+        self._session = NativeSession(npu)
         self.backend = ModuleType("torchair.core._backend")
         self.converter = ModuleType("torchair._ge_concrete_graph.fx2ge_converter")
         self.native = ModuleType("torchair.core._torchair")

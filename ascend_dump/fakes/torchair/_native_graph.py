@@ -15,7 +15,7 @@ from ascend_dump.fakes.kernels._ge_values import ge_number, to_array, to_tensor
 from ascend_dump.fakes.torchair._ge_model import GeGraph, GeOp, Source, parse_model
 
 if TYPE_CHECKING:
-    from ascend_dump.fakes.torchair._native_session import Session
+    from ascend_dump.fakes.torchair._native_session import NativeSession
 
 __all__ = ["NpuGraph"]
 
@@ -37,7 +37,7 @@ class _Loaded(NamedTuple):
 class NpuGraph:
     """`_torchair.TorchNpuGraphBase` on one session. Every method raises RuntimeError where the real one does."""
 
-    def __init__(self, session: Session, name: str) -> None:
+    def __init__(self, session: NativeSession, name: str) -> None:
         if not isinstance(name, str):
             raise TypeError(f"name must be str, not {type(name).__name__}")
         self._name = name

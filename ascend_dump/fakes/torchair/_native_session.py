@@ -15,14 +15,14 @@ from ascend_dump.native.cann.acl_codes import AclError
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
 
-__all__ = ["Session"]
+__all__ = ["NativeSession"]
 
 _DEVICE = "ge.exec.deviceId"
 _ACL_CONFIG = "ge_dump_with_acl_config"
 _WITH_TORCH_NPU = "ge_run_with_torch_npu"
 
 
-class Session:
+class NativeSession:
     """What torchair's C++ side remembers in one process.
 
     options   those of the first initialisation, as GE got them; None before

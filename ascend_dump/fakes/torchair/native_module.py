@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump._errors import NotSupported
 from ascend_dump.fakes.torchair._native_graph import NpuGraph
-from ascend_dump.fakes.torchair._native_session import Session
+from ascend_dump.fakes.torchair._native_session import NativeSession
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
@@ -77,7 +77,7 @@ class _Boundary:
     """The native module of this process. Classes of torchair derive from it, so it outlives a device."""
 
     def __init__(self) -> None:
-        self.current: Optional[Session] = None
+        self.current: Optional[NativeSession] = None
         boundary = self
 
         class TorchNpuGraphBase(NpuGraph):
@@ -106,7 +106,7 @@ class _Boundary:
         for name, value in found.items():
             setattr(self.module, name, value)
 
-    def session(self) -> Session:
+    def session(self) -> NativeSession:
         if self.current is None:
             raise RuntimeError("no device: the block of ascend_dump.fakes.install('torchair_native') has ended")
         return self.current
@@ -133,7 +133,7 @@ def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
     boundary = _boundary()
     before = boundary.current
     _reset_frontend()
-    boundary.current = Session(npu)
+    boundary.current = NativeSession(npu)
     try:
         yield
     finally:
