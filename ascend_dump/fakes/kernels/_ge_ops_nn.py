@@ -9,19 +9,10 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from ascend_dump._errors import NotSupported
-from ascend_dump.fakes.kernels._ge_ops import integers, operator
-from ascend_dump.fakes.torchair._ge_model import GeOp
+from ascend_dump.fakes.kernels._ge_model import GeOp
+from ascend_dump.fakes.kernels._ge_table import integers, operator
 
 __all__: list[str] = []
-
-
-@operator("MatMul", "MatMulV2", "BatchMatMul", "BatchMatMulV2")
-def _matmul(op: GeOp, x: Any, y: Any, bias: Optional[Any] = None, offset: Optional[Any] = None) -> Any:
-    attrs = op.attrs
-    first = x.mT if attrs.get("transpose_x1", attrs.get("adj_x1", False)) else x
-    second = y.mT if attrs.get("transpose_x2", attrs.get("adj_x2", False)) else y
-    product = first @ second
-    return product if bias is None else product + bias
 
 
 class _Convolution:
@@ -46,14 +37,6 @@ class _Convolution:
 
         settings = (self.stride, self.padding, self.dilation, False, [0, 0], self.groups)
         return torch.ops.aten.convolution_backward(gradient, x, weight, None, *settings, list(mask))
-
-
-@operator("Conv2D")
-def _conv2d(op: GeOp, x: Any, weight: Any, bias: Optional[Any] = None, offset: Optional[Any] = None) -> Any:
-    from torch.nn import functional
-
-    how = _Convolution(op)
-    return functional.conv2d(x, weight, bias, how.stride, how.padding, how.dilation, how.groups)
 
 
 @operator("Conv2DBackpropInput")

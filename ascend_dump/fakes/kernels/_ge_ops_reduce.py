@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from ascend_dump.fakes.kernels._ge_ops import OPERATORS, Operator, axes_of, operator
+from ascend_dump.fakes.kernels._ge_model import GeOp
+from ascend_dump.fakes.kernels._ge_table import OPERATORS, Operator, axes_of, operator
 from ascend_dump.fakes.kernels._ge_values import torch_dtype
-from ascend_dump.fakes.torchair._ge_model import GeOp
 
 __all__: list[str] = []
 
@@ -22,16 +22,14 @@ def _reduction(name: str) -> Operator:
             return x.clone()
         keep = op.attrs.get("keep_dims", False)
         dims = sorted(each % max(x.dim(), 1) for each in dims) or list(range(x.dim()))
-        if name in ("prod", "all", "any"):
-            for dim in reversed(dims):
-                x = getattr(torch, name)(x, dim, keepdim=keep)
-            return x
-        return getattr(torch, name)(x, dims, keepdim=keep)
+        for dim in reversed(dims):
+            x = getattr(torch, name)(x, dim, keepdim=keep)
+        return x
 
     return call
 
 
-_REDUCTIONS = {"Sum": "sum", "Mean": "mean", "Max": "amax", "Min": "amin", "Prod": "prod", "All": "all", "Any": "any"}
+_REDUCTIONS = {"Prod": "prod", "All": "all", "Any": "any"}
 for _type, _name in _REDUCTIONS.items():
     OPERATORS[f"Reduce{_type}"] = OPERATORS[f"Reduce{_type}D"] = _reduction(_name)
 
@@ -73,13 +71,6 @@ def _cumsum(op: GeOp, x: Any, axis: Any) -> Any:
     if op.attrs.get("exclusive", False):
         found = found - values
     return found.flip(dim) if op.attrs.get("reverse", False) else found
-
-
-@operator("SoftmaxV2")
-def _softmax(op: GeOp, x: Any) -> Any:
-    [axis] = op.attrs.get("axes", [-1])
-    found = x.softmax(axis)
-    return found.float() if op.attrs.get("half_to_float", False) else found
 
 
 @operator("SoftmaxGrad")

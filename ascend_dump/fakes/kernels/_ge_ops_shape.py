@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from ascend_dump._errors import NotSupported
-from ascend_dump.fakes.kernels._ge_ops import axes_of, integers, operator
+from ascend_dump.fakes.kernels._ge_model import GeOp
+from ascend_dump.fakes.kernels._ge_table import integers, operator
 from ascend_dump.fakes.kernels._ge_values import torch_dtype
-from ascend_dump.fakes.torchair._ge_model import GeOp
 
 __all__: list[str] = []
 
@@ -45,29 +45,9 @@ def _size(op: GeOp, x: Any) -> Any:
     return torch.tensor(x.numel(), dtype=torch_dtype(op.attrs.get("dtype", _INT32)))
 
 
-@operator("Transpose", "TransposeD")
-def _transpose(op: GeOp, x: Any, perm: Optional[Any] = None) -> Any:
-    return x.permute(axes_of(op, perm, "perm")).contiguous()
-
-
 @operator("Permute")
 def _permute(op: GeOp, x: Any) -> Any:
     return x.permute(op.attrs["order"]).contiguous()
-
-
-@operator("Reshape")
-def _reshape(op: GeOp, x: Any, shape: Any) -> Any:
-    if (op.attrs.get("axis", 0), op.attrs.get("num_axes", -1)) != (0, -1):
-        raise NotSupported(
-            f"Reshape {op.name!r} replaces only some axes, which the simulated device does not do",
-            hint="reshape the whole tensor",
-        )
-    return x.reshape(integers(shape))
-
-
-@operator("Flatten", "FlattenV2")
-def _flatten(op: GeOp, x: Any) -> Any:
-    return x.flatten(op.attrs.get("axis", 1), op.attrs.get("end_axis", -1))
 
 
 @operator("Squeeze")
@@ -106,13 +86,6 @@ def _concat_v2(op: GeOp, *inputs: Any) -> Any:
     import torch
 
     return torch.cat(inputs[:-1], int(inputs[-1]))
-
-
-@operator("ConcatD")
-def _concat_d(op: GeOp, *inputs: Any) -> Any:
-    import torch
-
-    return torch.cat(inputs, op.attrs["concat_dim"])
 
 
 @operator("SplitV")
@@ -190,18 +163,6 @@ def _tril(op: GeOp, x: Any) -> Any:
 @operator("ReverseV2")
 def _reverse(op: GeOp, x: Any, axes: Any) -> Any:
     return x.flip(integers(axes))
-
-
-@operator("Gather", "GatherV2")
-def _gather(op: GeOp, x: Any, indices: Any, axis: Optional[Any] = None) -> Any:
-    if op.attrs.get("batch_dims", 0):
-        raise NotSupported(
-            f"{op.type} {op.name!r} gathers in batches, which the simulated device does not do",
-            hint="gather along one axis with batch_dims=0",
-        )
-    dim = 0 if axis is None else int(axis) % x.dim()
-    found = x.index_select(dim, indices.reshape(-1))
-    return found.reshape([*x.shape[:dim], *indices.shape, *x.shape[dim + 1 :]])
 
 
 @operator("GatherElements")

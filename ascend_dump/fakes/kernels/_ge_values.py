@@ -10,11 +10,11 @@ from ascend_dump.native.cann import dtypes
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.fakes.torchair._ge_model import RawTensor
+    from ascend_dump.fakes.kernels._ge_model import RawTensor
 
     _Array = np.ndarray[Any, Any]
 
-__all__ = ["constant", "ge_number", "to_array", "to_tensor", "torch_dtype"]
+__all__ = ["constant", "from_array", "ge_number", "to_array", "to_tensor", "torch_dtype"]
 
 #: torch's types that numpy has only through ml_dtypes, and the type of their bits.
 _BITS = {
@@ -74,6 +74,16 @@ def to_array(tensor: Any) -> _Array:
     import numpy as np
 
     return np.asarray(plain.view(getattr(torch, bits)).numpy()).view(str(plain.dtype).rpartition(".")[2])
+
+
+def from_array(array: _Array) -> Any:
+    """A tensor with the values of an array, in the same memory where that can be written."""
+    import numpy as np
+    import torch
+
+    plain = np.ascontiguousarray(array).reshape(-1)
+    raw = torch.from_numpy((plain if plain.flags.writeable else plain.copy()).view(np.uint8))
+    return raw.view(getattr(torch, array.dtype.name)).reshape(array.shape)
 
 
 def to_tensor(array: _Array, like: Any) -> Any:

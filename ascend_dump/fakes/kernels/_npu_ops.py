@@ -1,4 +1,6 @@
-"""The operators the simulated device can compute, with numpy: inputs and attributes as in GE's operator prototypes.
+"""The operators the simulated device computes with numpy: inputs and attributes as in GE's operator prototypes.
+
+Whatever runs a graph computes these in this way; `_ge_compute` adds those that only torchair's graphs have.
 
 Floating types below 32 bits are computed in float32 and rounded once, as the Cube and Vector units do for most
 operators. Convolution and pooling take `data_format` NCHW (the default) or NHWC; weights are NCHW (OIHW) or HWCN.
@@ -8,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ascend_dump._errors import ConfigError, NotSupported
 from ascend_dump.fakes.kernels import _npu_windows as windows
@@ -30,17 +33,28 @@ OPERATORS: dict[str, _Operator] = {}
 _MOVING = frozenset(
     (
         *("Cast", "ConcatD", "ConcatV2D", "Flatten", "FlattenV2", "GatherV2", "Identity", "NetOutput", "Reshape"),
-        *("SplitD", "TensorMove", "Transpose", "TransposeD"),
+        *("Gather", "SplitD", "TensorMove", "Transpose", "TransposeD"),
     )
+)
+#: What an attribute must say where it is given, because nothing else is done here.
+_DOES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "Gather": {"batch_dims": 0},
+        "GatherV2": {"batch_dims": 0},
+        "Reshape": {"axis": 0, "num_axes": -1},
+    }
 )
 
 
-def compute(op_type: str, name: str, inputs: Sequence[_Array], attrs: _Attrs) -> tuple[_Array, ...]:
-    """The outputs of one operator. Raises NotSupported for a type that is not in the table.
+def compute(op_type: str, name: str, inputs: Sequence[Optional[_Array]], attrs: _Attrs) -> tuple[_Array, ...]:
+    """The outputs of one operator. inputs: None for an optional one that is not fed, of which only last ones may be.
 
+    Raises NotSupported for a type that is not in the table, or for what the attributes ask of it and it does not do;
     ConfigError where inputs or attributes do not fit the operator.
     """
     import numpy as np
+
+    fed = [array for array in inputs if array is not None]
 
     operator = OPERATORS.get(op_type)
     if operator is None:
@@ -48,9 +62,17 @@ def compute(op_type: str, name: str, inputs: Sequence[_Array], attrs: _Attrs) ->
             f"the simulated device has no operator {op_type} ({name!r})",
             hint=f"it has {', '.join(sorted(OPERATORS))}; or compute it and tell the device with Npu.run_op",
         )
-    kind = inputs[0].dtype if inputs else np.dtype("f4")
+    for attribute, does in _DOES.get(op_type, {}).items():
+        if attrs.get(attribute, does) != does:
+            raise NotSupported(
+                f"{op_type} {name!r} has {attribute}={attrs[attribute]!r}, which the simulated device does not do",
+                hint=f"it does {attribute}={does!r}",
+            )
+    kind = fed[0].dtype if fed else np.dtype("f4")
     narrow = op_type not in _MOVING and kind.itemsize < 4 and kind.name.startswith(("float", "bfloat"))
-    given = [_widen(array) for array in inputs] if narrow else list(inputs)
+    given = [_widen(array) for array in fed] if narrow else fed
+    if attrs.get("half_to_float", False):
+        kind = np.dtype("f4")
     try:
         with np.errstate(all="ignore"):
             found = operator(given, attrs)
@@ -58,7 +80,7 @@ def compute(op_type: str, name: str, inputs: Sequence[_Array], attrs: _Attrs) ->
             if op_type not in _MOVING:
                 outputs = tuple(np.asarray(array).astype(kind, copy=False) for array in outputs)
     except (ValueError, IndexError, KeyError, TypeError) as error:
-        shapes = ", ".join(f"{array.dtype.name} {array.shape}" for array in inputs)
+        shapes = ", ".join(f"{array.dtype.name} {array.shape}" for array in fed)
         raise ConfigError(
             f"{op_type} {name!r} cannot be computed from {shapes or 'no inputs'} and {dict(attrs)}: {error}",
             hint="inputs and attributes are those of GE's operator of that name",
@@ -243,10 +265,12 @@ def _layer_norm(inputs: Sequence[Any], attrs: _Attrs) -> Any:
 
 def _reduction(method: str) -> _Operator:
     def call(inputs: Sequence[Any], attrs: _Attrs) -> Any:
-        axes = _list(inputs, 1, attrs, "axes")
-        keep = bool(attrs.get("keep_dims", False))
+        x = inputs[0]
+        axes = _list(inputs, 1, attrs, "axes") if x.ndim else []
+        if not axes and len(inputs) > 1 and attrs.get("noop_with_empty_axes", True):
+            return x.copy()
         # GE reduces over every axis where none is named.
-        return getattr(inputs[0], method)(axis=tuple(axes) or None, keepdims=keep)
+        return getattr(x, method)(axis=tuple(axes) or None, keepdims=bool(attrs.get("keep_dims", False)))
 
     return call
 
@@ -268,6 +292,9 @@ def _reshape(inputs: Sequence[Any], attrs: _Attrs) -> Any:
 @_operator("Flatten", "FlattenV2")
 def _flatten(inputs: Sequence[Any], attrs: _Attrs) -> Any:
     x = inputs[0]
+    if "end_axis" in attrs and x.ndim:
+        first, last = (int(attrs.get(name, 1)) % x.ndim for name in ("axis", "end_axis"))
+        return x.reshape(*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :])
     axis = int(attrs.get("axis", 1)) % (x.ndim + 1)
     return x.reshape(math.prod(x.shape[:axis]), -1) if x.size else x.reshape(x.shape[0], 0)
 
@@ -291,7 +318,7 @@ def _split(inputs: Sequence[Any], attrs: _Attrs) -> Any:
     return tuple(np.split(inputs[0], int(attrs["num_split"]), axis=int(attrs["split_dim"])))
 
 
-@_operator("GatherV2")
+@_operator("Gather", "GatherV2")
 def _gather(inputs: Sequence[Any], attrs: _Attrs) -> Any:
     axis = _list(inputs, 2, attrs, "axis") or [0]
     return inputs[0].take(inputs[1], axis=axis[0])

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump.fakes.device._select import NodeInfo
-from ascend_dump.fakes.kernels._ge_ops import compute
+from ascend_dump.fakes.kernels._ge_compute import compute
+from ascend_dump.fakes.kernels._ge_model import GeGraph, GeOp, Source, parse_model
 from ascend_dump.fakes.kernels._ge_values import ge_number, to_array, to_tensor
-from ascend_dump.fakes.torchair._ge_model import GeGraph, GeOp, Source, parse_model
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.torchair._native_session import NativeSession
