@@ -93,12 +93,9 @@ def names_of(request: DumpRequest) -> Optional[list[str]]:
         return None
     if not isinstance(graph, (str, os.PathLike)):
         raise ConfigError(f"options['graph']={graph!r}: expected the path of a file", hint=OPTIONS["graph"])
-    from ascend_dump.native.cann.graph import read_graph
-    from ascend_dump.native.torchair.graph import parse_graph_file, read_torchair_graph
+    from ascend_dump.native.torchair.graph import operator_names
 
-    if parse_graph_file(Path(graph).name) is not None:
-        return [one.node.name for one in read_torchair_graph(graph) if one.node.type and not one.to_input]
-    return [node.name for node in read_graph(graph)]
+    return operator_names(graph)
 
 
 def build_settings(request: DumpRequest, config: Any, root: Path, file: Path) -> TorchairSettings:
@@ -111,11 +108,12 @@ def build_settings(request: DumpRequest, config: Any, root: Path, file: Path) ->
             known = ", ".join([*OPTIONS, *CANN_OPTIONS])
             raise ConfigError(f"options: {name!r} is unknown", hint=f"known: {known}")
     road = find_road(request, mode_of(config))
+    names = names_of(request) if road in OF_ROADS["graph"] else None
     request = request.replace(path=root)
     found: dict[str, Any] = {}
     config_file = None
     if road == "json":
-        config_file = acl_config(request, names=names_of(request), known_options=OPTIONS)
+        config_file = acl_config(request, names=names, known_options=OPTIONS)
         found = {"dump_config.enable_dump": False, "dump_config.dump_config_path": os.fspath(file)}
     elif road == "eager":
         found = {
@@ -129,9 +127,7 @@ def build_settings(request: DumpRequest, config: Any, root: Path, file: Path) ->
         if "data_dump_stage" in request.options:
             found["dump_config.data_dump_stage"] = request.options["data_dump_stage"]
     else:
-        found = {
-            f"dump_config.{name}": value for name, value in build_options(request, names=names_of(request)).items()
-        }
+        found = {f"dump_config.{name}": value for name, value in build_options(request, names=names).items()}
         if has(config, "dump_config.dump_config_path"):
             found["dump_config.dump_config_path"] = None
         if not has(config, "dump_config.dump_data") and request.data == "tensor":

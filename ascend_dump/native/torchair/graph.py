@@ -33,9 +33,9 @@ from pathlib import Path
 from typing import IO, NamedTuple, Optional, Union
 
 from ascend_dump._errors import CorruptDump, DumpNotFound, ReadError
-from ascend_dump.native.cann.graph import Node, NoDump, why_no_dump
+from ascend_dump.native.cann.graph import Node, NoDump, read_graph, why_no_dump
 
-__all__ = ["GraphFile", "GraphOp", "parse_graph_file", "read_torchair_graph"]
+__all__ = ["GraphFile", "GraphOp", "operator_names", "parse_graph_file", "read_torchair_graph"]
 
 _Path = Union[str, "os.PathLike[str]"]
 
@@ -96,6 +96,16 @@ def parse_graph_file(name: str) -> Optional[GraphFile]:
     """Read a file name, None when it is not one of torchair's graphs."""
     match = _FILE.fullmatch(name)
     return None if match is None else GraphFile(match[1], int(match[2]), int(match[3]), int(match[4]), match[5])
+
+
+def operator_names(path: _Path) -> list[str]:
+    """The operators that GE gets: of a graph of torchair as Python text, or of GE's own `ge_proto_*.txt`.
+
+    Raises as `read_torchair_graph`.
+    """
+    if parse_graph_file(Path(path).name) is not None:
+        return [one.node.name for one in read_torchair_graph(path) if one.node.type and not one.to_input]
+    return [node.name for node in read_graph(path)]
 
 
 def read_torchair_graph(path: _Path) -> Iterator[GraphOp]:
