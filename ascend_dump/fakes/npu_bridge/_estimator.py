@@ -52,7 +52,7 @@ def fill(module: ModuleType) -> None:
                 model_fn=model_fn,
                 model_dir=model_dir,
                 config=config,
-                params=params or {},
+                params=params,
                 warm_start_from=warm_start_from,
             )
 

@@ -6,18 +6,19 @@ step, as often as the RunConfig says, and at the end. Saving and restoring run t
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
+import logging
 import re
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, Optional
 
 from ascend_dump.fakes.tensorflow import _session
 from ascend_dump.fakes.tensorflow._data import next_elements
+from ascend_dump.fakes.tensorflow._estimator_settings import EstimatorSpec, ModeKeys, RunConfig
 from ascend_dump.fakes.tensorflow._graph import Graph
 from ascend_dump.fakes.tensorflow._hooks import run_with_hooks
 from ascend_dump.fakes.tensorflow._variables import FUNCTIONS as VARIABLES
@@ -31,109 +32,14 @@ __all__ = [
     "RunConfig",
 ]
 
-_RUN_OPTIONS = frozenset(
-    (
-        *("device_fn", "protocol", "eval_distribute", "experimental_distribute", "session_creation_timeout_secs"),
-        *("experimental_max_worker_delay_secs", "checkpoint_save_graph_def"),
-    )
-)
-#: Seconds between checkpoints where a program says nothing.
-_OFTEN = 600
+_LOG = logging.getLogger("tensorflow")
+_MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "self", "config")
 _CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\.npz")
-
-
-class ModeKeys:
-    TRAIN = "train"
-    EVAL = "eval"
-    PREDICT = "infer"
-
-
-class EstimatorSpec(NamedTuple):
-    mode: str
-    predictions: Any = None
-    loss: Any = None
-    train_op: Any = None
-    eval_metric_ops: Optional[Mapping[str, tuple[Any, Any]]] = None
-    export_outputs: Any = None
-    training_chief_hooks: Any = None
-    training_hooks: Any = None
-    scaffold: Any = None
-    evaluation_hooks: Any = None
-    prediction_hooks: Any = None
 
 
 class NanLossDuringTrainingError(RuntimeError):
     def __str__(self) -> str:
         return "NaN loss during training."
-
-
-class RunConfig:
-    """`tf.estimator.RunConfig`. Raises ValueError for both ways of saving at once."""
-
-    def __init__(
-        self,
-        model_dir: Optional[str] = None,
-        tf_random_seed: Optional[int] = None,
-        save_summary_steps: int = 100,
-        save_checkpoints_steps: Any = ...,
-        save_checkpoints_secs: Any = ...,
-        session_config: Any = None,
-        keep_checkpoint_max: Optional[int] = 5,
-        keep_checkpoint_every_n_hours: int = 10000,
-        log_step_count_steps: Optional[int] = 100,
-        train_distribute: Any = None,
-        **others: Any,
-    ) -> None:
-        unknown = [name for name in others if name not in _RUN_OPTIONS]
-        if unknown:
-            raise TypeError(f"__init__() got an unexpected keyword argument {unknown[0]!r}")
-        # None is an answer too: where both are, nothing is saved.
-        if save_checkpoints_secs is ...:
-            save_checkpoints_secs = _OFTEN if save_checkpoints_steps is ... else None
-        if save_checkpoints_steps is ...:
-            save_checkpoints_steps = None
-        if save_checkpoints_steps is not None and save_checkpoints_secs is not None:
-            raise ValueError("`save_checkpoints_steps` and `save_checkpoints_secs` cannot be both set.")
-        self._model_dir = model_dir
-        self._tf_random_seed = tf_random_seed
-        self._session_config = session_config
-        self._save_checkpoints_steps: Optional[int] = save_checkpoints_steps
-        self._save_checkpoints_secs: Optional[int] = save_checkpoints_secs
-        self._keep_checkpoint_max = keep_checkpoint_max
-        self._train_distribute = train_distribute
-
-    @property
-    def model_dir(self) -> Optional[str]:
-        return self._model_dir
-
-    @property
-    def session_config(self) -> Any:
-        return self._session_config
-
-    @property
-    def tf_random_seed(self) -> Optional[int]:
-        return self._tf_random_seed
-
-    @property
-    def save_checkpoints_steps(self) -> Optional[int]:
-        return self._save_checkpoints_steps
-
-    @property
-    def save_checkpoints_secs(self) -> Optional[int]:
-        return self._save_checkpoints_secs
-
-    @property
-    def keep_checkpoint_max(self) -> Optional[int]:
-        return self._keep_checkpoint_max
-
-    def replace(self, **changes: Any) -> Any:
-        """A copy with other values. Raises ValueError for what cannot be replaced."""
-        made = copy.copy(self)
-        for name, value in changes.items():
-            if not hasattr(self, f"_{name}"):
-                raise ValueError(f"Replacing {name} is not supported.")
-            setattr(made, f"_{name}", value)
-        return made
 
 
 class Estimator:
@@ -147,11 +53,20 @@ class Estimator:
         params: Optional[Mapping[str, Any]] = None,
         warm_start_from: Any = None,
     ) -> None:
+        if model_fn is None:
+            raise ValueError("model_fn must be provided to Estimator.")
+        _verify_arguments(model_fn, params)
         if config is not None and not isinstance(config, RunConfig):
             raise ValueError(f"config must be an instance of `RunConfig`, but provided {config!r}.")
         refuse_options("Estimator", {"warm_start_from": warm_start_from})
         self._config = RunConfig() if config is None else config
-        self._model_dir = model_dir or self._config.model_dir or tempfile.mkdtemp()
+        own = self._config.model_dir
+        if model_dir and own and model_dir != own:
+            raise ValueError(
+                "`model_dir` are set both in constructor and `RunConfig`, but with different values. "
+                f"In constructor: '{model_dir}', in `RunConfig`: '{own}' "
+            )
+        self._model_dir = model_dir or own or tempfile.mkdtemp()
         self._model_fn = model_fn
         self._params = dict(params or {})
 
@@ -218,6 +133,7 @@ class Estimator:
                 stop = False
                 saver = _Saver(self._config, functools.partial(self._save, session, graph))
                 saver.at(done)
+                every, runs = self._config.log_step_count_steps, 0
                 while not stop and (last is None or done < last):
                     try:
                         values, stop = run_with_hooks(
@@ -227,6 +143,9 @@ class Estimator:
                         break
                     if np.isnan(values["loss"]).any():
                         raise NanLossDuringTrainingError
+                    if every and runs % every == 0:
+                        _LOG.info("loss = %s, step = %s", values["loss"], values["step"])
+                    runs += 1
                     done = int(values["step"]) if int(values["step"]) > done else done + 1
                     saver.at(done)
                 saver.at(done, end=True)
@@ -301,10 +220,8 @@ class Estimator:
         if labels is not None and "labels" not in given:
             raise ValueError("model_fn does not take labels, but input_fn returns labels.")
         spec = self._model_fn(features, **{key: value for key, value in wanted.items() if key in given})
-        if mode != ModeKeys.PREDICT and spec.loss is None:
-            raise ValueError("Missing loss.")
-        if mode == ModeKeys.TRAIN and spec.train_op is None:
-            raise ValueError("Missing train_op.")
+        if not isinstance(spec, EstimatorSpec):
+            raise ValueError("model_fn should return an EstimatorSpec.")
         refuse_options("EstimatorSpec", {"scaffold": spec.scaffold})
         return spec, start
 
@@ -334,6 +251,25 @@ class Estimator:
         saved = sorted((path for path in Path(self._model_dir).glob("*.npz") if _number(path) >= 0), key=_number)
         for old in saved[: -(self._config.keep_checkpoint_max or len(saved))]:
             old.unlink()
+
+
+def _verify_arguments(model_fn: Any, params: Any) -> None:
+    """Raises ValueError for arguments that the Estimator does not know, or does not find."""
+    if not callable(model_fn):
+        raise TypeError("unsupported callable")
+    bound = set(model_fn.keywords) if isinstance(model_fn, functools.partial) else set()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [each.name for each in inspect.signature(model_fn).parameters.values() if each.kind in kinds]
+    given = [name for name in names if name not in bound]
+    if "features" not in given:
+        raise ValueError(f"model_fn ({model_fn}) must include features argument.")
+    if params is not None and "params" not in given:
+        raise ValueError(
+            f"model_fn ({model_fn}) does not include params argument, but params ({params}) is passed to Estimator."
+        )
+    unknown = [name for name in given if name not in _MODEL_FN_ARGUMENTS]
+    if unknown:
+        raise ValueError(f"model_fn ({model_fn}) has following not expected args: {unknown}")
 
 
 class _Saver:

@@ -89,7 +89,12 @@ class TensorShape:
         return self.as_list()[at]
 
     def __len__(self) -> int:
-        return len(self.as_list())
+        if self._dims is None:
+            raise ValueError("Cannot take the length of shape with unknown rank.")
+        return len(self._dims)
+
+    def __str__(self) -> str:
+        return "<unknown>" if self._dims is None else str(self._dims)
 
     def __iter__(self) -> Iterator[Optional[int]]:
         return iter(self.as_list())
