@@ -10,6 +10,8 @@ NEWEST := 3.13
 # Test processes side by side: as many as there are CPUs, up to eight.
 JOBS ?= auto
 PYTEST_PARALLEL := -n $(JOBS) --maxprocesses 8 --dist worksteal
+# The test processes share the CPUs: threads of OpenMP that spin while they wait would take them from each other.
+test test-py%: export OMP_NUM_THREADS ?= 1
 # What is copied into an environment by an editable installation.
 INSTALLED := pyproject.toml $(wildcard ascend_dump/startup/*)
 

@@ -79,10 +79,6 @@ class Steps:
                 )
         return _join(ranges)
 
-    def to_torchair(self) -> str:
-        """For `dump_config.dump_step`, which torchair hands to GE as it is."""
-        return self.to_ge_option()
-
     def to_mindspore(self) -> str:
         """For `iteration` of MindSpore's dump JSON, where all steps are the word `all`."""
         return "all" if self._ranges is None else _join(self._ranges)

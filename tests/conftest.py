@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import shutil
 import sys
@@ -10,9 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from interpreters import HOOK_FILES, STARTUP, THIRD_PARTY, Interpreter, link_dependencies, make_interpreter
 from places import REPOSITORY
+
+if "CI" not in os.environ:  # where it is set, Hypothesis has a profile of its own, without deadlines too
+    # Processes side by side wait for each other: how long one example takes says nothing.
+    hypothesis.settings.register_profile("side by side", deadline=None)
+    hypothesis.settings.load_profile("side by side")
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

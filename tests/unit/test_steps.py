@@ -43,7 +43,7 @@ def test_membership_is_that_of_the_naive_set(case: tuple[str, set[int]]) -> None
 @given(texts())
 def test_every_writer_is_read_back_to_the_same_steps(case: tuple[str, set[int]]) -> None:
     steps = Steps(case[0])
-    for written in (str(steps), steps.to_cann(), steps.to_ge_option(), steps.to_torchair(), steps.to_mindspore()):
+    for written in (str(steps), steps.to_cann(), steps.to_ge_option(), steps.to_mindspore()):
         assert Steps(written) == steps
         assert " " not in written
         # Adjacent or equal ends are refused by GE.
@@ -161,7 +161,7 @@ def test_values_of_another_kind_are_refused_with_the_accepted_ones(value: Any) -
 def test_what_only_one_framework_cannot_take() -> None:
     many = Steps(range(0, 402, 2))
     assert len(str(many).split("|")) == 201
-    for write in (many.to_cann, many.to_ge_option, many.to_torchair):
+    for write in (many.to_cann, many.to_ge_option):
         with pytest.raises(ConfigError, match=r"201 intervals.*at most 100") as caught:
             write()
         assert caught.value.code == "AD102"

@@ -16,13 +16,11 @@ __all__ = [
     "EXCEPTION_DIRECTORY",
     "OPDEBUG_NAME",
     "OPDEBUG_TYPE",
-    "Converted",
     "DumpName",
     "Place",
     "build_name",
     "build_place",
     "loosen_glob",
-    "parse_converted",
     "parse_name",
     "parse_place",
     "sanitize",
@@ -164,25 +162,6 @@ def watch_pairs(op_name: str) -> Iterator[tuple[str, str]]:
         if watched:
             yield layer, watched
         at = op_name.find(_WATCH, at + 1)
-
-
-class Converted(NamedTuple):
-    """A file that msaccucmp made from tensor number `position` of the dump file `source`."""
-
-    source: str
-    io: str
-    position: int
-    suffix: str
-
-
-def parse_converted(name: str) -> Optional[Converted]:
-    """Read `{dump file}.{io}.{index}[.more].{npy|bin|pt|json|txt}`, None for anything else."""
-    for io in ("output", "input", "l1buffer", "space"):
-        source, found, rest = name.rpartition(f".{io}.")
-        index, dot, suffix = rest.partition(".")
-        if found and dot and suffix and _is_id(index) and parse_name(source) is not None:
-            return Converted(source, io, int(index), suffix)
-    return None
 
 
 class Place(NamedTuple):

@@ -24,7 +24,6 @@ from ascend_dump.native.cann.names import (
     build_name,
     build_place,
     loosen_glob,
-    parse_converted,
     parse_name,
     parse_place,
     sanitize,
@@ -157,15 +156,6 @@ def test_watch_pairs_lists_every_reading():
     assert list(watch_pairs("Cast_To_fp16_To_C")) == [("Cast", "fp16_To_C"), ("Cast_To_fp16", "C")]
     assert list(watch_pairs("_To_C")) == []
     assert list(watch_pairs("A_To_")) == []
-
-
-def test_converted_names():
-    source = f"Add.Add_1.3.7.{STAMP}"
-    assert parse_converted(f"{source}.output.0.npy") == (source, "output", 0, "npy")
-    assert parse_converted(f"{source}.input.12.1x2x3.npy") == (source, "input", 12, "1x2x3.npy")
-    assert parse_converted(f"{source}.l1buffer.0.bin") == (source, "l1buffer", 0, "bin")
-    assert parse_converted(source) is None
-    assert parse_converted("Add.output.0.npy") is None
 
 
 places = st.builds(
