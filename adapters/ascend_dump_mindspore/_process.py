@@ -152,11 +152,20 @@ class ArmedRun:
             kept = Path(tempfile.mkdtemp(prefix="kept", dir=self._scratch))
             self._roots.append(Path(shutil.move(self.link, kept)))
 
+    def forget_config(self, root: Path) -> None:
+        """Remove what was written beside a run that did not start."""
+        with contextlib.suppress(OSError):
+            self._config_of(root).unlink()
+
+    @staticmethod
+    def _config_of(root: Path) -> Path:
+        return Path(os.path.abspath(root.parent / f"mindspore-{root.name}.json"))
+
     def _write(self, root: Path) -> str:
-        path = os.path.abspath(root.parent / f"mindspore-{root.name}.json")
-        with open(open_private(Path(path), os.O_WRONLY | os.O_EXCL), "w", encoding="utf-8") as file:
+        path = self._config_of(root)
+        with open(open_private(path, os.O_WRONLY | os.O_EXCL), "w", encoding="utf-8") as file:
             file.write(self.text)
-        return path
+        return os.fspath(path)
 
     def _lead_to(self, directory: Path) -> None:
         beside = self.link.with_name(f"{self.link.name}-new")

@@ -70,6 +70,8 @@ class MindSporeSession(Session):
                 self._mark(cell_of(target))
         except BaseException:
             self._end()
+            # The directory of a run that did not start is free for the next one, in the same second too.
+            self._armed.forget_config(self.root)
             raise
 
     def _resume(self) -> None:

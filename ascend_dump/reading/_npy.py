@@ -10,7 +10,7 @@ from ascend_dump._errors import CorruptDump
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.native.mindspore.npy import NpyHeader
+    from ascend_dump.native.npy import NpyHeader
 
 __all__ = ["dtype_of", "read_array"]
 

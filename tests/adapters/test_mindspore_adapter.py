@@ -19,9 +19,11 @@ from findings import findings
 
 import ascend_dump
 from ascend_dump import fakes
+from ascend_dump._paths import RunDirectory
+from ascend_dump._rank import current_rank
 from ascend_dump.adapter._contract import load
 from ascend_dump.cli import Exit, main
-from ascend_dump.fakes.mindspore._process import VERSION_VARIABLE
+from ascend_dump.fakes.mindspore._state import VERSION_VARIABLE
 from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE
 
 
@@ -60,6 +62,10 @@ def problems(target: Any = None, **settings: Any) -> list[tuple[str, str]]:
 
 def codes(target: Any = None, **settings: Any) -> list[str]:
     return [code for code, _ in problems(target, **settings)]
+
+
+def planned(path: Path) -> RunDirectory:
+    return RunDirectory.planned(path, current_rank()).make()
 
 
 # --- what is handed over -------------------------------------------------------------------
@@ -138,7 +144,7 @@ def test_after_the_first_operator_it_is_too_late(ms, net, tmp_path):
     assert CONFIG_VARIABLE not in os.environ
     # Whoever skips the check is told too.
     with pytest.raises(ascend_dump.CaptureError, match="initialised"):
-        load("mindspore").start(ascend_dump.DumpRequest(path=tmp_path), net)
+        load("mindspore").start(ascend_dump.DumpRequest(path=tmp_path), net, planned(tmp_path))
 
 
 def test_what_may_come_before(ms, net, tmp_path):
@@ -164,7 +170,7 @@ def test_two_at_once_are_refused(ms, net, tmp_path):
         assert problems(net) == [("AD302", "error")]
         step(ms, net)
         with pytest.raises(ascend_dump.CaptureError, match="another capture"):
-            load("mindspore").start(ascend_dump.DumpRequest(path=tmp_path), net)
+            load("mindspore").start(ascend_dump.DumpRequest(path=tmp_path), net, planned(tmp_path))
     assert len(cap.dump()) > 0
 
 

@@ -13,8 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
 from ascend_dump._errors import NotSupported
+from ascend_dump.fakes.mindspore._gradients import gradients
 from ascend_dump.fakes.mindspore._graph import ROOT, Tape
-from ascend_dump.fakes.mindspore._process import GRAPH_MODE, current
+from ascend_dump.fakes.mindspore._process import current
+from ascend_dump.fakes.mindspore._state import GRAPH_MODE
 from ascend_dump.fakes.mindspore._types import Parameter, ParameterTuple, Tensor
 
 __all__ = ["Cell", "CellList", "SequentialCell", "grad", "jit", "set_dump", "value_and_grad"]
@@ -305,7 +307,7 @@ def value_and_grad(
         if not all(isinstance(one, Tensor) for one in chosen):
             raise NotSupported("the fake MindSpore differentiates by tensors only", hint="give a Tensor")
         held = [] if weights is None else [weights] if isinstance(weights, Parameter) else list(weights)
-        found = tape.gradients(loss, [*chosen, *held])
+        found = gradients(tape, loss, [*chosen, *held])
         inputs, parameters = tuple(found[: len(chosen)]), tuple(found[len(chosen) :])
         first: Any = inputs if isinstance(grad_position, (tuple, list)) else inputs[0] if inputs else None
         second: Any = parameters[0] if isinstance(weights, Parameter) else parameters

@@ -23,22 +23,22 @@ from ascend_dump.native.mindspore.config.select import KernelSelector, iteration
 from ascend_dump.native.mindspore.names import CONSTANTS, METADATA_DIRECTORY, PARAMETER, NpyName, build_name, written
 
 if TYPE_CHECKING:
-    from ascend_dump.fakes.mindspore._graph import Graph, Node, Tape
-    from ascend_dump.fakes.mindspore._process import Process
+    from ascend_dump.fakes.mindspore._graph import CompiledGraph, ExecutedOperator, Tape
+    from ascend_dump.fakes.mindspore._state import MindSporeState
     from ascend_dump.native.mindspore.config.settings import DumpJsonSettings
 
     _Array = np.ndarray[Any, Any]
 
-__all__ = ["Dumper", "Selection", "make_dumper"]
+__all__ = ["DumpSelection", "KernelDumper"]
 
 _FORMAT = "DefaultFormat"
 _ORDER = "NodeExecutionOrder-FullNameWithScope\n"
 
 
-class Selection:
+class DumpSelection:
     """What of a run the settings ask for."""
 
-    def __init__(self, settings: DumpJsonSettings, process: Process) -> None:
+    def __init__(self, settings: DumpJsonSettings, process: MindSporeState) -> None:
         self._ranges = iteration_ranges(settings.iteration)
         self._kernels = KernelSelector(settings.kernels) if settings.dump_mode == 1 else None
         #: Entries of `kernels` that have matched nothing yet.
@@ -61,7 +61,7 @@ class Selection:
             return False
         return self._ranges is None or any(first <= iteration <= last for first, last in self._ranges)
 
-    def takes_node(self, node: Node, name: str) -> bool:
+    def takes_node(self, node: ExecutedOperator, name: str) -> bool:
         if self._marked:
             return node.marked
         return self._named(name)
@@ -81,7 +81,7 @@ class Selection:
         return list(self._unused)
 
 
-class _Piece(NamedTuple):
+class _WrittenTensor(NamedTuple):
     """One tensor to write."""
 
     io: str
@@ -89,13 +89,13 @@ class _Piece(NamedTuple):
     array: _Array
 
 
-class Dumper:
+class KernelDumper:
     """Writes the tree of one process."""
 
-    def __init__(self, process: Process, settings: DumpJsonSettings, config: str) -> None:
+    def __init__(self, process: MindSporeState, settings: DumpJsonSettings, config: str) -> None:
         self.process = process
         self.settings = settings
-        self.selection = Selection(settings, process)
+        self.selection = DumpSelection(settings, process)
         self._config = Path(config)
         self._last_stamp = 0
         self._overflows = 0
@@ -138,7 +138,7 @@ class Dumper:
             else:
                 folder.write(name, data)
 
-    def write_graph(self, graph: Graph, tape: Tape) -> None:
+    def write_graph(self, graph: CompiledGraph, tape: Tape) -> None:
         """The graph's text, its protobuf, and the order of its operators. Raises RuntimeError for complex tensors."""
         for node in tape.nodes:
             if any(array is not None and array.dtype.kind == "c" for array in (*node.seen, *node.results)):
@@ -153,7 +153,7 @@ class Dumper:
 
     # Every step.
 
-    def write_step(self, graph: Graph, tape: Tape, iteration: int) -> None:
+    def write_step(self, graph: CompiledGraph, tape: Tape, iteration: int) -> None:
         taken = self.selection.takes_step(iteration)
         folder = self.folder(self.settings.net_name, str(graph.number), str(iteration))
         for node, name in graph.names_of(tape):
@@ -165,14 +165,14 @@ class Dumper:
         if taken and self.process.target == "GPU":
             self._write_constants(self.folder(self.settings.net_name, str(graph.number), CONSTANTS), tape)
 
-    def _write_history(self, graph: Graph, iteration: int) -> None:
+    def _write_history(self, graph: CompiledGraph, iteration: int) -> None:
         """Note the iteration, behind the first operator; a graph in the iteration of the one before leaves no line."""
         if self.process.rank_id == 0 and self.settings.op_debug_mode != 4 and iteration != self._told:
             name = f"ms_global_execution_order_graph_{graph.number}.csv"
             self.folder("execution_order").append(name, f"{iteration}\n".encode())
             self._told = iteration
 
-    def _write_node(self, folder: Folder, node: Node, name: str, taken: bool) -> None:
+    def _write_node(self, folder: Folder, node: ExecutedOperator, name: str, taken: bool) -> None:
         mode = self.settings.op_debug_mode
         if self.process.target == "Ascend":
             try:
@@ -194,25 +194,25 @@ class Dumper:
         pieces = self._pieces(node, inputs=self.selection.inputs, outputs=self.selection.outputs)
         self._write(folder, node.op_type, name, pieces)
 
-    def _overflowed(self, node: Node, name: str) -> bool:
+    def _overflowed(self, node: ExecutedOperator, name: str) -> bool:
         if self.settings.overflow_number and self._overflows >= self.settings.overflow_number:
             return False
         found = self.process.npu.overflows_in(name) or made_non_finite(node)
         self._overflows += found
         return found
 
-    def _pieces(self, node: Node, *, inputs: bool, outputs: bool) -> Iterator[_Piece]:
+    def _pieces(self, node: ExecutedOperator, *, inputs: bool, outputs: bool) -> Iterator[_WrittenTensor]:
         if inputs:
-            yield from (_Piece("input", at, array) for at, array in enumerate(node.seen) if array is not None)
+            yield from (_WrittenTensor("input", at, array) for at, array in enumerate(node.seen) if array is not None)
         if outputs:
-            yield from (_Piece("output", at, array) for at, array in enumerate(node.results))
+            yield from (_WrittenTensor("output", at, array) for at, array in enumerate(node.results))
 
     def _write_parameters(self, folder: Folder, tape: Tape) -> None:
         found: dict[str, Tensor] = {one.name: one for one in tape.parameters()}
         found.update(tape.inputs)
         for name, tensor in found.items():
             if self.selection.takes_parameter(name):
-                self._write(folder, PARAMETER, name, [_Piece("output", 0, tensor.array)])
+                self._write(folder, PARAMETER, name, [_WrittenTensor("output", 0, tensor.array)])
 
     def _write_constants(self, folder: Folder, tape: Tape) -> None:
         """Tensors that the program holds and that are neither parameters nor inputs, once per graph."""
@@ -228,7 +228,9 @@ class Dumper:
             if isinstance(value, Tensor) and not isinstance(value, Parameter) and id(value) not in made
         }
         for number, value in enumerate(constants.values(), 1):
-            folder.write_tensor(self._name(PARAMETER, f"data-{number}", _Piece("output", 0, value.array)), value.array)
+            folder.write_tensor(
+                self._name(PARAMETER, f"data-{number}", _WrittenTensor("output", 0, value.array)), value.array
+            )
 
     def _write(self, folder: Folder, op_type: str, name: str, pieces: Any) -> None:
         for piece in pieces:
@@ -245,20 +247,20 @@ class Dumper:
             array = array.reshape(-1)[: self.settings.sample_num]
         return array.astype(np.float32) if array.dtype == BFLOAT16 else array
 
-    def _name(self, op_type: str, name: str, piece: _Piece) -> str:
+    def _name(self, op_type: str, name: str, piece: _WrittenTensor) -> str:
         label = dtype_of(piece.array).label
         dtype: Optional[str] = label.lower() if self.process.target == "Ascend" else label
         if self.process.target == "GPU":
             dtype = None
         return build_name(NpyName(op_type, written(name), 0, 0, self.stamp(), piece.io, piece.slot, _FORMAT, dtype))
 
-    def _write_statistics(self, folder: Folder, op_type: str, name: str, piece: _Piece) -> None:
+    def _write_statistics(self, folder: Folder, op_type: str, name: str, piece: _WrittenTensor) -> None:
         categories: Sequence[str] = self.settings.statistic_category
         facts = (op_type, written(name), "0", "0", str(self.stamp()), piece.io, str(piece.slot))
         write_row(folder, facts, piece.array, dtype_of(piece.array).label, categories)
 
 
-def made_non_finite(node: Node) -> bool:
+def made_non_finite(node: ExecutedOperator) -> bool:
     """Whether an operator made infinities or NaN of finite inputs, which is what the device calls an overflow."""
 
     def finite(arrays: Sequence[Optional[_Array]]) -> bool:
@@ -270,12 +272,3 @@ def made_non_finite(node: Node) -> bool:
         )
 
     return finite(node.before) and not finite(node.results)
-
-
-def make_dumper(process: Process, settings: DumpJsonSettings, config: str) -> Dumper:
-    """The writer for where this process runs."""
-    if process.runtime.ge:
-        from ascend_dump.fakes.mindspore._o2 import ModelDumper
-
-        return ModelDumper(process, settings, config)
-    return Dumper(process, settings, config)

@@ -6,6 +6,7 @@ BiasAdd's and BatchNorm's data format, an axis. They show in a dump as inputs wi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -15,7 +16,16 @@ import numpy as np
 from ascend_dump._errors import NotSupported
 from ascend_dump.fakes.mindspore._kernels import KERNELS, Changed
 from ascend_dump.fakes.mindspore._process import current
-from ascend_dump.fakes.mindspore._types import BFLOAT16, DTYPES, DType, Parameter, Tensor, array_of, dtype_of
+from ascend_dump.fakes.mindspore._types import (
+    BFLOAT16,
+    DTYPES,
+    OPERATORS,
+    MindSporeDType,
+    Parameter,
+    Tensor,
+    array_of,
+    dtype_of,
+)
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.mindspore._graph import Value
@@ -104,8 +114,6 @@ def call(op_type: str, *inputs: Any, **attrs: Any) -> Tensor:
 
 def expanded(name: str) -> Any:
     """The scope of operators that MindSpore's compiler puts in the place of another one."""
-    import contextlib
-
     tape = current().tape
     return contextlib.nullcontext() if tape is None else tape.within(f"Expand/_{name}")
 
@@ -282,7 +290,7 @@ def transpose(x: Any, input_perm: Sequence[int]) -> Tensor:
 
 
 def cast(x: Any, dtype: Any) -> Tensor:
-    kind = dtype if isinstance(dtype, DType) else Tensor(np.empty(0), dtype).dtype
+    kind = dtype if isinstance(dtype, MindSporeDType) else Tensor(np.empty(0), dtype).dtype
     return execute("Cast", _tensor(x), dtype=kind.numpy)[0]
 
 
@@ -398,3 +406,8 @@ def shape(x: Tensor) -> tuple[int, ...]:
 
 def size(x: Tensor) -> int:
     return x.size
+
+
+OPERATORS.update(
+    {one.__name__: one for one in (argmax, call, cast, getitem, matmul, mean, mul, reshape, total, transpose)}
+)

@@ -11,21 +11,19 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
 from ascend_dump._errors import NotSupported
 from ascend_dump.fakes.mindspore._functions import call, execute, expanded, matmul_kernel
-from ascend_dump.fakes.mindspore._types import Tensor
+from ascend_dump.fakes.mindspore._graph import ROOT, ExecutedOperator, Tape
+from ascend_dump.fakes.mindspore._types import Parameter, Tensor
 
-if TYPE_CHECKING:
-    from ascend_dump.fakes.mindspore._graph import Node
-
-__all__ = ["GRADIENTS", "add_all", "ones"]
+__all__ = ["gradients"]
 
 Grads = Sequence[Optional[Tensor]]
-Rule = Callable[["Node", Grads, Sequence[bool]], Grads]
+Rule = Callable[[ExecutedOperator, Grads, Sequence[bool]], Grads]
 
 
 def ones(loss: Tensor) -> Tensor:
@@ -44,7 +42,7 @@ def _first(grads: Grads) -> Tensor:
     return found
 
 
-def _value(node: Node, position: int) -> Any:
+def _value(node: ExecutedOperator, position: int) -> Any:
     """An input as the forward operator got it, also where it was changed since."""
     one = node.inputs[position]
     changed = isinstance(one, Tensor) and one.array is not node.before[position]
@@ -64,7 +62,7 @@ def _fit(grad: Tensor, like: np.ndarray[Any, Any]) -> Tensor:
 
 
 def _binary(left: Callable[..., Tensor], right: Callable[..., Tensor]) -> Rule:
-    def rule(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    def rule(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
         dy, x, y = _first(grads), _value(node, 0), _value(node, 1)
         if node.inputs[0] is node.inputs[1] and node.op_type in ("Add", "Mul"):
             # The compiler computes equal operators once.
@@ -81,13 +79,13 @@ def _binary(left: Callable[..., Tensor], right: Callable[..., Tensor]) -> Rule:
 def _unary(made: Callable[..., Tensor]) -> Rule:
     """made(gradient, input, output)"""
 
-    def rule(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+    def rule(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
         return (made(_first(grads), _value(node, 0), node.outputs[0]),)
 
     return rule
 
 
-def _matmul(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _matmul(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
     dy, a, b = _first(grads), _value(node, 0), _value(node, 1)
     if min(node.array(0).ndim, node.array(1).ndim) < 2:
         raise NotSupported("the fake MindSpore differentiates products of matrices only", hint="reshape to matrices")
@@ -101,7 +99,7 @@ def _matmul(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
     return da, db
 
 
-def _pow(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _pow(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
     dy, x, y = _first(grads), _value(node, 0), Tensor(node.array(1))
     dx = dz = None
     if asked[0]:
@@ -111,12 +109,12 @@ def _pow(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
     return dx, dz
 
 
-def _bias_add(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _bias_add(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
     dy = _first(grads)
     return dy, execute("BiasAddGrad", dy, node.before[2])[0] if asked[1] else None
 
 
-def _conv2d(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _conv2d(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
     dy, x, w = _first(grads), _value(node, 0), _value(node, 1)
     common = {name: node.attrs[name] for name in ("stride", "pad_list")}
     dx = dw = None
@@ -127,15 +125,15 @@ def _conv2d(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
     return dx, dw
 
 
-def _maxpool(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _maxpool(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
     return (execute("MaxPoolGrad", _value(node, 0), node.outputs[0], _first(grads), **node.attrs)[0],)
 
 
-def _avgpool(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _avgpool(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
     return (execute("AvgPoolGrad", _value(node, 0), _first(grads), **node.attrs)[0],)
 
 
-def _batchnorm(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _batchnorm(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
     mean, var, reserve = node.outputs[3], node.outputs[4], node.outputs[2]
     training, eps, data_format = node.before[5], node.before[6], node.before[8]
     return execute(
@@ -143,7 +141,7 @@ def _batchnorm(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
     )
 
 
-def _softmax(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _softmax(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
     dy, y, axis = _first(grads), node.outputs[0], node.array(1)
     with expanded("SoftmaxBackward"):
         product = call("Mul", dy, y)
@@ -152,13 +150,13 @@ def _softmax(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
         return (call("Mul", y, call("Sub", dy, total)),)
 
 
-def _log_softmax(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _log_softmax(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
     dy, y, axis = _first(grads), node.outputs[0], int(node.array(1))
     total = execute("ReduceSum", dy, axis=(axis,), keep_dims=True)[0]
     return (call("Sub", dy, call("Mul", call("Exp", y), total)),)
 
 
-def _sparse_cross_entropy(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _sparse_cross_entropy(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
     dy = _first(grads)
     logits, labels = _value(node, 0), _value(node, 1)
     dx = execute("SparseSoftmaxCrossEntropyWithLogits", logits, labels, is_grad=True)[0]
@@ -166,22 +164,22 @@ def _sparse_cross_entropy(node: Node, grads: Grads, asked: Sequence[bool]) -> Gr
     return (dx if dy.node is None and bool((dy.array == 1).all()) else call("Mul", dx, dy)), None
 
 
-def _cross_entropy(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _cross_entropy(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
     dy = _first(grads)
     return call("Mul", node.outputs[1], execute("Reshape", dy, shape=(*dy.shape, 1))[0]), None
 
 
-def _reduce_sum(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _reduce_sum(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
     return (_spread(node, _first(grads)),)
 
 
-def _reduce_mean(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _reduce_mean(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
     dy = _first(grads)
     count = node.array(0).size // max(dy.size, 1)
     return (call("Div", _spread(node, dy), Tensor(np.asarray(count, dy.array.dtype))),)
 
 
-def _spread(node: Node, dy: Tensor) -> Tensor:
+def _spread(node: ExecutedOperator, dy: Tensor) -> Tensor:
     shape = node.array(0).shape
     if not node.attrs["keep_dims"]:
         axes = {axis % len(shape) for axis in node.attrs["axis"]}
@@ -190,19 +188,19 @@ def _spread(node: Node, dy: Tensor) -> Tensor:
     return execute("BroadcastTo", dy, shape=shape)[0]
 
 
-def _cast(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _cast(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
     return (execute("Cast", _first(grads), dtype=node.array(0).dtype)[0],)
 
 
-def _reshape(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _reshape(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
     return (execute("Reshape", _first(grads), shape=node.array(0).shape)[0],)
 
 
-def _transpose(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _transpose(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
     return (execute("Transpose", _first(grads), perm=tuple(np.argsort(node.attrs["perm"]).tolist()))[0],)
 
 
-def _slice(node: Node, grads: Grads, asked: Sequence[bool]) -> Grads:
+def _slice(node: ExecutedOperator, grads: Grads, asked: Sequence[bool]) -> Grads:
     return (execute("StridedSliceGrad", _first(grads), shape=node.array(0).shape, key=node.attrs["key"])[0],)
 
 
@@ -254,3 +252,68 @@ GRADIENTS: Mapping[str, Rule] = {
     "Transpose": _transpose,
     "StridedSlice": _slice,
 }
+
+
+def gradients(
+    tape: Tape, loss: Union[Tensor, Sequence[Any]], wanted: Sequence[Tensor], seed: Optional[Tensor] = None
+) -> list[Tensor]:
+    """The gradients of the sum of `loss` by `wanted`, each computed by operators of its own.
+
+    Zeros where there is none, and for parameters that require none.
+    """
+    reached = {id(one) for one in wanted if not isinstance(one, Parameter) or one.requires_grad}
+    useful = []
+    for node in list(tape.nodes):
+        if any(id(one) in reached for one in node.inputs):
+            reached.update(id(one) for one in node.outputs)
+            useful.append(node)
+    scopes = _backward_scopes(useful)
+    parts: dict[int, list[Tensor]] = {}
+    for one in (loss,) if isinstance(loss, Tensor) else loss:
+        if isinstance(one, Tensor):
+            parts.setdefault(id(one), []).append(ones(one) if seed is None else seed)
+
+    def total(one: Tensor) -> Optional[Tensor]:
+        found = parts.get(id(one), [])
+        if len(found) > 1:
+            with tape.within(f"Gradients/{one.node.scope if one.node is not None else ROOT}"):
+                parts[id(one)] = [add_all(found[::-1])]
+        return parts[id(one)][0] if found else None
+
+    for node in reversed(useful):
+        outer = [total(one) for one in node.outputs]
+        if all(one is None for one in outer):
+            continue
+        rule = GRADIENTS.get(node.op_type)
+        if rule is None:
+            raise NotSupported(
+                f"the fake MindSpore has no gradient of {node.op_type}", hint=f"it has {', '.join(GRADIENTS)}"
+            )
+        asked = [id(one) in reached for one in node.inputs]
+        with tape.within(f"Gradients/{scopes[_primitive(node)]}/Grad_{node.op_type}"):
+            inner = rule(node, outer, asked)
+        for value, grad in zip(node.inputs, inner):
+            if grad is not None and id(value) in reached:
+                parts.setdefault(id(value), []).append(grad)
+    found = [total(one) for one in wanted]
+    return [Tensor(np.zeros_like(one.array)) if grad is None else grad for one, grad in zip(wanted, found)]
+
+
+def _primitive(node: ExecutedOperator) -> tuple[str, ...]:
+    """What makes two operators the same one to automatic differentiation: type and attributes."""
+    channels = node.array(1).shape[0] if node.op_type == "Conv2D" else ""
+    attrs = {key: value for key, value in node.attrs.items() if key not in ("shape", "key", "perm")}
+    return node.op_type, repr(attrs), str(channels)
+
+
+def _backward_scopes(nodes: Sequence[ExecutedOperator]) -> dict[tuple[str, ...], str]:
+    """The scope of the backward operators: that of the outermost of equal operators, of those the last one.
+
+    MindSpore differentiates an operator once for a graph, cells further in later, beginning at the loss.
+    """
+    chosen: dict[tuple[str, ...], str] = {}
+    for node in reversed(nodes):
+        before = chosen.get(_primitive(node))
+        if before is None or node.scope.count("/") < before.count("/"):
+            chosen[_primitive(node)] = node.scope
+    return chosen

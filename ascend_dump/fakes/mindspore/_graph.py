@@ -1,4 +1,4 @@
-"""What one execution of a graph did: its operators in order, and the gradients through them.
+"""What one execution of a graph did: its operators in order, and their names.
 
 The real MindSpore compiles `construct` and then runs kernels; here `construct` is run and every operator is noted
 down. A graph's operators are named on its first run. Gradient operators get the names that MindSpore's automatic
@@ -14,15 +14,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-import numpy as np
-
-from ascend_dump._errors import NotSupported
 from ascend_dump.fakes.mindspore._types import Parameter, Tensor
 
 if TYPE_CHECKING:
+    import numpy as np
+
     _Array = np.ndarray[Any, Any]
 
-__all__ = ["Graph", "Node", "Tape"]
+__all__ = ["CompiledGraph", "ExecutedOperator", "Tape"]
 
 ROOT = "Default"
 _HERE = str(Path(__file__).parent)
@@ -31,14 +30,14 @@ _HERE = str(Path(__file__).parent)
 Value = Union[Tensor, "_Array", None]
 
 
-class Line(NamedTuple):
+class ProgramLine(NamedTuple):
     """A line of the user's program that led to an operator."""
 
     file: str
     number: int
 
 
-class Node:
+class ExecutedOperator:
     """One executed operator.
 
     inputs   tensors, and arrays for constants that MindSpore makes inputs of the kernel
@@ -57,7 +56,7 @@ class Node:
         before: Sequence[Optional[_Array]],
         outputs: Sequence[Tensor],
         attrs: dict[str, Any],
-        lines: tuple[Line, ...],
+        lines: tuple[ProgramLine, ...],
     ) -> None:
         self.op_type = op_type
         self.scope = scope
@@ -87,7 +86,7 @@ class Tape:
     """The operators of one run in order, and the scope the next one gets."""
 
     def __init__(self, scope: str = ROOT, *, traced: bool = False) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[ExecutedOperator] = []
         self.scope = scope
         #: Lines of the program are looked up only while a graph is new.
         self.traced = traced
@@ -108,9 +107,9 @@ class Tape:
         before: Sequence[Optional[_Array]],
         outputs: Sequence[Tensor],
         attrs: dict[str, Any],
-    ) -> Node:
+    ) -> ExecutedOperator:
         lines = _program_lines() if self.traced else ()
-        node = Node(op_type, self.scope, inputs, before, outputs, attrs, lines)
+        node = ExecutedOperator(op_type, self.scope, inputs, before, outputs, attrs, lines)
         for position, output in enumerate(outputs):
             output.node, output.position = node, position
         self.nodes.append(node)
@@ -138,74 +137,8 @@ class Tape:
                 if isinstance(value, Parameter) and array is not None:
                     value.array = array
 
-    def gradients(
-        self, loss: Union[Tensor, Sequence[Any]], wanted: Sequence[Tensor], seed: Optional[Tensor] = None
-    ) -> list[Tensor]:
-        """The gradients of the sum of `loss` by `wanted`, each computed by operators of its own.
 
-        Zeros where there is none, and for parameters that require none.
-        """
-        from ascend_dump.fakes.mindspore._gradients import GRADIENTS, add_all, ones
-
-        reached = {id(one) for one in wanted if not isinstance(one, Parameter) or one.requires_grad}
-        useful = []
-        for node in list(self.nodes):
-            if any(id(one) in reached for one in node.inputs):
-                reached.update(id(one) for one in node.outputs)
-                useful.append(node)
-        scopes = _backward_scopes(useful)
-        parts: dict[int, list[Tensor]] = {}
-        for one in (loss,) if isinstance(loss, Tensor) else loss:
-            if isinstance(one, Tensor):
-                parts.setdefault(id(one), []).append(ones(one) if seed is None else seed)
-
-        def total(one: Tensor) -> Optional[Tensor]:
-            found = parts.get(id(one), [])
-            if len(found) > 1:
-                with self.within(f"Gradients/{one.node.scope if one.node is not None else ROOT}"):
-                    parts[id(one)] = [add_all(found[::-1])]
-            return parts[id(one)][0] if found else None
-
-        for node in reversed(useful):
-            outer = [total(one) for one in node.outputs]
-            if all(one is None for one in outer):
-                continue
-            rule = GRADIENTS.get(node.op_type)
-            if rule is None:
-                raise NotSupported(
-                    f"the fake MindSpore has no gradient of {node.op_type}", hint=f"it has {', '.join(GRADIENTS)}"
-                )
-            asked = [id(one) in reached for one in node.inputs]
-            with self.within(f"Gradients/{scopes[_primitive(node)]}/Grad_{node.op_type}"):
-                inner = rule(node, outer, asked)
-            for value, grad in zip(node.inputs, inner):
-                if grad is not None and id(value) in reached:
-                    parts.setdefault(id(value), []).append(grad)
-        found = [total(one) for one in wanted]
-        return [Tensor(np.zeros_like(one.array)) if grad is None else grad for one, grad in zip(wanted, found)]
-
-
-def _primitive(node: Node) -> tuple[str, ...]:
-    """What makes two operators the same one to automatic differentiation: type and attributes."""
-    channels = node.array(1).shape[0] if node.op_type == "Conv2D" else ""
-    attrs = {key: value for key, value in node.attrs.items() if key not in ("shape", "key", "perm")}
-    return node.op_type, repr(attrs), str(channels)
-
-
-def _backward_scopes(nodes: Sequence[Node]) -> dict[tuple[str, ...], str]:
-    """The scope of the backward operators: that of the outermost of equal operators, of those the last one.
-
-    MindSpore differentiates an operator once for a graph, cells further in later, beginning at the loss.
-    """
-    chosen: dict[tuple[str, ...], str] = {}
-    for node in reversed(nodes):
-        before = chosen.get(_primitive(node))
-        if before is None or node.scope.count("/") < before.count("/"):
-            chosen[_primitive(node)] = node.scope
-    return chosen
-
-
-class Graph:
+class CompiledGraph:
     """A compiled graph: its number, the names of its operators, and how often it ran.
 
     names    for every operator in order the name in files, unique in the process
@@ -229,7 +162,7 @@ class Graph:
             own[node.kind] += 1
             used[node.kind] += 1
 
-    def names_of(self, tape: Tape) -> Iterator[tuple[Node, str]]:
+    def names_of(self, tape: Tape) -> Iterator[tuple[ExecutedOperator, str]]:
         """The operators of another run with their names: the first of a kind gets the first name of that kind."""
         waiting: dict[str, list[str]] = {}
         for kind, name in zip(self.kinds, self.names):
@@ -241,14 +174,14 @@ class Graph:
             yield node, names.pop(0) if names else last.get(node.kind, f"{node.kind}-op0")
 
 
-def _program_lines() -> tuple[Line, ...]:
+def _program_lines() -> tuple[ProgramLine, ...]:
     """Where this operator comes from, outermost first, without the fake's own code."""
     found = []
     frame = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
         if not code.co_filename.startswith(_HERE):
-            found.append(Line(code.co_filename, frame.f_lineno))
+            found.append(ProgramLine(code.co_filename, frame.f_lineno))
         elif found and code.co_name == "run_graph":
             break
         frame = frame.f_back  # type: ignore[assignment]  # the outermost frame has none

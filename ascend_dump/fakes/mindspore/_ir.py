@@ -15,21 +15,21 @@ from ascend_dump.fakes.mindspore._types import Parameter, Tensor, dtype_of
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.fakes.mindspore._graph import Graph, Line, Node, Tape
+    from ascend_dump.fakes.mindspore._graph import CompiledGraph, ExecutedOperator, ProgramLine, Tape
 
     _Array = np.ndarray[Any, Any]
 
 __all__ = ["arguments", "protobuf", "text"]
 
 
-def arguments(node: Node) -> Mapping[str, Any]:
+def arguments(node: ExecutedOperator) -> Mapping[str, Any]:
     """What the operator was initialised with, by MindSpore's names."""
     if node.op_type in ("MatMul", "BatchMatMul"):
         return {"transpose_a": bool(node.before[2]), "transpose_b": bool(node.before[3])}
     return node.attrs
 
 
-def text(graph: Graph, tape: Tape) -> str:
+def text(graph: CompiledGraph, tape: Tape) -> str:
     """The content of `ms_output_trace_code_graph_{id}.ir`."""
     entry = f"kernel_graph{graph.number}"
     names, header = _parameters(tape)
@@ -94,12 +94,12 @@ def _device(array: _Array) -> str:
     return f"<{dtype_of(array).label}xDefaultFormat[const vector]{{{_shape(array)[1:-1]}}}>"
 
 
-def _where(line: Line) -> str:
+def _where(line: ProgramLine) -> str:
     source = linecache.getline(line.file, line.number).rstrip()
     return f"# In file {line.file}:{line.number}, 0~{len(source)}/{source}/"
 
 
-def protobuf(graph: Graph, tape: Tape) -> bytes:
+def protobuf(graph: CompiledGraph, tape: Tape) -> bytes:
     """The content of `ms_output_trace_code_graph_{id}.pb`: for each operator its inputs, name, type and full name.
 
     ModelProto {1: version, 4: graph {1: operator {1: input {1: name}, 2: name, 3: type, 4: scope, 8: full name}}}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ascend_dump.fakes.device._select import NodeInfo
 from ascend_dump.fakes.mindspore._disk import Folder
-from ascend_dump.fakes.mindspore._files import Dumper
+from ascend_dump.fakes.mindspore._files import KernelDumper
 from ascend_dump.fakes.mindspore._statistics import write_row
 from ascend_dump.fakes.mindspore._types import BFLOAT16, dtype_of
 from ascend_dump.native.cann.config import keys
@@ -27,23 +27,23 @@ from ascend_dump.native.mindspore.names import NpyName, build_name
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.fakes.mindspore._graph import Graph, Tape
+    from ascend_dump.fakes.mindspore._graph import CompiledGraph, Tape
 
 __all__ = ["ModelDumper"]
 
 _MODES = ("all", "input", "output")
 
 
-class ModelDumper(Dumper):
+class ModelDumper(KernelDumper):
     """Lets the simulated device dump whole graphs."""
 
     def write_metadata(self) -> None:
         """Only CPU and GPU have it."""
 
-    def write_graph(self, graph: Graph, tape: Tape) -> None:
+    def write_graph(self, graph: CompiledGraph, tape: Tape) -> None:
         """Neither graphs nor their order are written in this mode."""
 
-    def write_step(self, graph: Graph, tape: Tape, iteration: int) -> None:
+    def write_step(self, graph: CompiledGraph, tape: Tape, iteration: int) -> None:
         npu, device = self.process.npu, self.process.context["device_id"]
         armed = device in self.settings.support_device and self._arm(iteration)
         named = list(graph.names_of(tape))

@@ -15,6 +15,7 @@ import numpy as np
 from ascend_dump._errors import NotSupported
 from ascend_dump.fakes.mindspore._cell import Cell
 from ascend_dump.fakes.mindspore._functions import call, execute
+from ascend_dump.fakes.mindspore._gradients import gradients
 from ascend_dump.fakes.mindspore._graph import Tape
 from ascend_dump.fakes.mindspore._process import current
 from ascend_dump.fakes.mindspore._types import Parameter, ParameterTuple, Tensor
@@ -240,7 +241,7 @@ class TrainOneStepCell(Cell):
 
     def _derive(self, tape: Tape, inputs: tuple[Any, ...]) -> tuple[Tensor, list[Tensor]]:
         loss = self.network(*inputs)
-        return loss, tape.gradients(loss, self.weights)
+        return loss, gradients(tape, loss, self.weights)
 
 
 OPTIMIZERS = {"Optimizer": Optimizer, "Momentum": Momentum, "SGD": SGD, "Adam": Adam}

@@ -10,30 +10,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ascend_dump._errors import NotSupported
-from ascend_dump.fakes.mindspore._graph import Graph, Tape
+from ascend_dump.fakes.mindspore._files import KernelDumper
+from ascend_dump.fakes.mindspore._graph import CompiledGraph, Tape
+from ascend_dump.fakes.mindspore._o2 import ModelDumper
+from ascend_dump.fakes.mindspore._state import MindSporeState
 from ascend_dump.fakes.mindspore._types import Tensor
 from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE, read_file
 from ascend_dump.native.mindspore.config.settings import DumpJsonSettings
-from ascend_dump.native.mindspore.runtime import Runtime, parse_version
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
-    from ascend_dump.fakes.mindspore._files import Dumper
 
-__all__ = ["GRAPH_MODE", "PYNATIVE_MODE", "Process", "current", "start_process"]
+__all__ = ["MindSporeProcess", "current", "start_process"]
 
-GRAPH_MODE, PYNATIVE_MODE = 0, 1
-#: Which MindSpore the fake is; below 2.6 jit_level O2 writes the older layout.
-VERSION_VARIABLE = "ASCEND_DUMP_FAKE_MINDSPORE_VERSION"
-VERSION = "2.10.0"
-#: The first version in which GE does not read the dump JSON.
-_GE_WITHOUT_DUMP = (2, 6)
 _DEPRECATED = (
     "[Dump Deprecated Alert {turn}/3]: For 'Dump', in the scenario where 'backend' is 'GE', the "
     "'MINDSPORE_DUMP_CONFIG' env has been deprecated since MindSpore 2.6. Please use msprobe tool instead."
@@ -64,60 +58,27 @@ def make_executors() -> tuple[type, type]:
     return _CellGraphExecutor, _JitExecutor
 
 
-class Process:
+class MindSporeProcess(MindSporeState):
     """Everything that the real MindSpore keeps once per process."""
 
     def __init__(self, npu: Npu) -> None:
-        self.npu = npu
-        self.version = os.environ.get(VERSION_VARIABLE, VERSION)
-        self.context: dict[str, Any] = {
-            "mode": PYNATIVE_MODE,
-            "device_target": "CPU",
-            "device_id": npu.device_id,
-            "jit_level": "",
-            "reserve_class_name_in_scope": True,
-        }
+        super().__init__(npu)
         self.executors = make_executors()
         #: Devices that are up.
         self.initialized: set[str] = set()
-        self.rank: Optional[int] = None
-        self.size = 1
         self.tape: Optional[Tape] = None
         self.in_graph = False
         #: How many cells around the running operator `set_dump` marked.
         self.marked = 0
         self._settings: Optional[DumpJsonSettings] = None
         self._dumps_tensors: Optional[bool] = None
-        self._dumper: Optional[Dumper] = None
-        self._graphs: dict[Any, Graph] = {}
+        self._dumper: Optional[KernelDumper] = None
+        self._graphs: dict[Any, CompiledGraph] = {}
         #: How many were compiled, or began to be.
         self._numbers = 0
         self._names: Counter[str] = Counter()
         self._iteration: Optional[int] = None
         self._user_counts = False
-
-    # Where it runs.
-
-    @property
-    def target(self) -> str:
-        return str(self.context["device_target"])
-
-    @property
-    def runtime(self) -> Runtime:
-        """Ascend runs kernel by kernel on an Atlas A2 unless jit_level asks for O2 (`set_context`, 2.5)."""
-        if self.target != "Ascend":
-            return Runtime(self.target)
-        ge = self.context["jit_level"] == "O2"
-        return Runtime("Ascend", ge, ge and (parse_version(self.version) or (0, 0)) < _GE_WITHOUT_DUMP)
-
-    @property
-    def rank_id(self) -> int:
-        return self.rank or 0
-
-    def log(self, level: str, text: str) -> None:
-        """A line of MindSpore's own log, which goes to stderr."""
-        self.npu.log.append(f"[{level}] {text}")
-        print(f"[{level}] {text}", file=sys.stderr)
 
     # The moments at which the configuration is read.
 
@@ -138,10 +99,9 @@ class Process:
         settings = reading.settings
         if runtime.device != "CPU" and self.context["device_id"] not in settings.support_device:
             self.log("WARNING", f"Dump is not enabled. device_id:{self.context['device_id']} not support")
-        from ascend_dump.fakes.mindspore._files import make_dumper
-
         self._settings = settings
-        self._dumper = make_dumper(self, settings, path)
+        make = ModelDumper if runtime.ge else KernelDumper
+        self._dumper = make(self, settings, path)
         if self._iteration is None:
             self._iteration = settings.initial_iteration
         return settings
@@ -259,12 +219,12 @@ class Process:
             self._add_graph(key, tape)
             tape.undo()
 
-    def _add_graph(self, key: Any, tape: Tape) -> Graph:
+    def _add_graph(self, key: Any, tape: Tape) -> CompiledGraph:
         """Compile what ran; where that is refused, it is undone."""
         try:
             self.initialize_device()
             texts = self._prepare_compilation()
-            graph = Graph(self._numbers)
+            graph = CompiledGraph(self._numbers)
             self._numbers += 1
             names = self._names.copy()
             graph.name(tape, names)
@@ -277,7 +237,7 @@ class Process:
         self._graphs[key], self._names = graph, names
         return graph
 
-    def _finish(self, graph: Graph, tape: Tape) -> None:
+    def _finish(self, graph: CompiledGraph, tape: Tape) -> None:
         iteration = self._iteration or 0
         if self._dumps_tensors and self._dumper is not None:
             self._dumper.write_step(graph, tape, iteration)
@@ -290,28 +250,18 @@ class Process:
             # It is the count of whichever graph ran last, not of the one that runs next.
             self._iteration = graph.runs + (self._settings.initial_iteration if self._settings else 0)
 
-    def run_on_device(self, op_type: str, name: str, node: Any, model_id: Optional[int] = None) -> None:
-        """Tell the simulated device of an operator. Raises RuntimeError where it was told to fail."""
-        from ascend_dump.fakes.device.npu import OperatorFailed
 
-        try:
-            inputs = [array for array in node.seen if array is not None]
-            self.npu.run_op(op_type, name, inputs, list(node.results), model_id=model_id)
-        except OperatorFailed as error:
-            raise RuntimeError(f"Launch kernel failed, kernel full name: {name}") from error
+_current: Optional[MindSporeProcess] = None
 
 
-_current: Optional[Process] = None
-
-
-def start_process(npu: Npu) -> Process:
+def start_process(npu: Npu) -> MindSporeProcess:
     """A fresh process; what was made under another one belongs to this one from now on."""
     global _current
-    _current = Process(npu)
+    _current = MindSporeProcess(npu)
     return _current
 
 
-def current() -> Process:
+def current() -> MindSporeProcess:
     """The process of the fake that was installed last."""
     if _current is None:
         raise NotSupported(

@@ -25,7 +25,7 @@ _STATISTIC = "statistic.csv"
 _FACTS = "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape"
 
 
-class _Values:
+class _ElementValues:
     """The elements of a tensor, and the finite ones among them as doubles."""
 
     def __init__(self, array: _Array) -> None:
@@ -34,16 +34,16 @@ class _Values:
         self.finite = self.all[np.isfinite(self.all)]
 
 
-def _of_finite(function: Callable[[_Array], Any]) -> Callable[[_Values], Union[str, int]]:
+def _of_finite(function: Callable[[_Array], Any]) -> Callable[[_ElementValues], Union[str, int]]:
     return lambda values: f"{float(function(values.finite)):g}" if len(values.finite) else "null"
 
 
-def _count(function: Callable[[_Array], Any]) -> Callable[[_Values], Union[str, int]]:
+def _count(function: Callable[[_Array], Any]) -> Callable[[_ElementValues], Union[str, int]]:
     return lambda values: int(function(values.all).sum())
 
 
 #: Category of the configuration -> column and what stands in it.
-COLUMNS: Mapping[str, tuple[str, Callable[[_Values], Union[str, int]]]] = {
+COLUMNS: Mapping[str, tuple[str, Callable[[_ElementValues], Union[str, int]]]] = {
     "max": ("Max Value", _of_finite(np.max)),
     "min": ("Min Value", _of_finite(np.min)),
     "avg": ("Avg Value", _of_finite(np.mean)),
@@ -71,7 +71,7 @@ def header(categories: Sequence[str]) -> str:
 def row(facts: Sequence[str], array: _Array, dtype: str, categories: Sequence[str]) -> str:
     """One tensor. facts: the columns up to the slot."""
     shape = '"(' + ",".join(str(length) for length in array.shape) + ')"'
-    values = _Values(array)
+    values = _ElementValues(array)
     found = [str(COLUMNS[name][1](values)) for name in categories]
     return ",".join([*facts, str(array.nbytes), dtype, shape, *found]) + "\n"
 

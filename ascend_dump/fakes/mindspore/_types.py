@@ -7,20 +7,19 @@ array, so whoever kept the old one still has the old values.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, Union
 
 import ml_dtypes
 import numpy as np
 
 if TYPE_CHECKING:
-    from ascend_dump.fakes.mindspore._graph import Node
-
     _Array = np.ndarray[Any, Any]
 
 __all__ = [
     "BFLOAT16",
     "DTYPES",
-    "DType",
+    "OPERATORS",
+    "MindSporeDType",
     "Parameter",
     "ParameterTuple",
     "Tensor",
@@ -32,7 +31,13 @@ __all__ = [
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
-class DType:
+class TensorMaker(Protocol):
+    """What a tensor knows of the operator that computed it."""
+
+    scope: str
+
+
+class MindSporeDType:
     """A type of elements, such as `mindspore.float32`; its text is MindSpore's label, such as `Float32`."""
 
     __slots__ = ("label", "numpy")
@@ -46,29 +51,29 @@ class DType:
 
 
 #: Name in the module -> type.
-DTYPES: dict[str, DType] = {
-    "bool_": DType("Bool", np.bool_),
-    "int8": DType("Int8", np.int8),
-    "int16": DType("Int16", np.int16),
-    "int32": DType("Int32", np.int32),
-    "int64": DType("Int64", np.int64),
-    "uint8": DType("UInt8", np.uint8),
-    "uint16": DType("UInt16", np.uint16),
-    "uint32": DType("UInt32", np.uint32),
-    "uint64": DType("UInt64", np.uint64),
-    "float16": DType("Float16", np.float16),
-    "float32": DType("Float32", np.float32),
-    "float64": DType("Float64", np.float64),
-    "bfloat16": DType("BFloat16", BFLOAT16),
-    "complex64": DType("Complex64", np.complex64),
-    "complex128": DType("Complex128", np.complex128),
+DTYPES: dict[str, MindSporeDType] = {
+    "bool_": MindSporeDType("Bool", np.bool_),
+    "int8": MindSporeDType("Int8", np.int8),
+    "int16": MindSporeDType("Int16", np.int16),
+    "int32": MindSporeDType("Int32", np.int32),
+    "int64": MindSporeDType("Int64", np.int64),
+    "uint8": MindSporeDType("UInt8", np.uint8),
+    "uint16": MindSporeDType("UInt16", np.uint16),
+    "uint32": MindSporeDType("UInt32", np.uint32),
+    "uint64": MindSporeDType("UInt64", np.uint64),
+    "float16": MindSporeDType("Float16", np.float16),
+    "float32": MindSporeDType("Float32", np.float32),
+    "float64": MindSporeDType("Float64", np.float64),
+    "bfloat16": MindSporeDType("BFloat16", BFLOAT16),
+    "complex64": MindSporeDType("Complex64", np.complex64),
+    "complex128": MindSporeDType("Complex128", np.complex128),
 }
 _BY_NUMPY = {one.numpy: one for one in DTYPES.values()}
 #: What literals become.
 _LITERALS = ((bool, np.bool_), (int, np.int64), (float, np.float64), (complex, np.complex64))
 
 
-def dtype_of(array: Union[_Array, np.generic]) -> DType:
+def dtype_of(array: Union[_Array, np.generic]) -> MindSporeDType:
     """The type of an array. Raises TypeError for one that MindSpore has no tensor of."""
     found = _BY_NUMPY.get(array.dtype)
     if found is None:
@@ -95,7 +100,7 @@ def array_of(value: Any, dtype: Any = None) -> _Array:
 
 def _numpy_type(dtype: Any) -> np.dtype[Any]:
     literal = next((numpy for kind, numpy in _LITERALS if dtype is kind), dtype)
-    found: np.dtype[Any] = dtype.numpy if isinstance(dtype, DType) else np.dtype(literal)
+    found: np.dtype[Any] = dtype.numpy if isinstance(dtype, MindSporeDType) else np.dtype(literal)
     return found
 
 
@@ -121,7 +126,7 @@ class Tensor:
             self.array = self.array.copy()
         dtype_of(self.array)
         #: The operator that computed it and which output of it this is, while a graph is recorded.
-        self.node: Optional[Node] = None
+        self.node: Optional[TensorMaker] = None
         self.position = 0
 
     # What it is.
@@ -131,7 +136,7 @@ class Tensor:
         return tuple(self.array.shape)
 
     @property
-    def dtype(self) -> DType:
+    def dtype(self) -> MindSporeDType:
         return dtype_of(self.array)
 
     @property
@@ -209,7 +214,7 @@ class Tensor:
 
     __hash__ = object.__hash__
 
-    # What is computed from it: every line is one operator of `mindspore.ops`.
+    # What is computed from it: every line is one operator of `OPERATORS`.
 
     def __add__(self, other: Any) -> Tensor:
         return _call("Add", self, other)
@@ -307,6 +312,8 @@ class Tensor:
         return _call("Sqrt", self)
 
 
+#: The functions that methods of tensors call. They are made of tensors, so their module puts them in.
+OPERATORS: dict[str, Callable[..., Tensor]] = {}
 _OPERANDS = (Tensor, int, float, complex, np.generic)
 
 
@@ -392,8 +399,4 @@ def _call(op_type: str, *inputs: Any) -> Tensor:
 
 
 def _apply(function: str, *inputs: Any) -> Tensor:
-    # The operators are made of tensors.
-    from ascend_dump.fakes.mindspore import _functions
-
-    found: Tensor = getattr(_functions, function)(*inputs)
-    return found
+    return OPERATORS[function](*inputs)

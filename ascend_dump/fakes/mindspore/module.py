@@ -58,13 +58,14 @@ from ascend_dump.fakes.mindspore import _model as model
 from ascend_dump.fakes.mindspore import _optimizers as optimizers
 from ascend_dump.fakes.mindspore import _types as types
 from ascend_dump.fakes.mindspore._layers import LAYERS
-from ascend_dump.fakes.mindspore._process import GRAPH_MODE, PYNATIVE_MODE, current, start_process
+from ascend_dump.fakes.mindspore._process import current, start_process
+from ascend_dump.fakes.mindspore._state import GRAPH_MODE, PYNATIVE_MODE
 from ascend_dump.native.mindspore.runtime import parse_version
 
 if TYPE_CHECKING:
     from ascend_dump.fakes._importing import Fill
     from ascend_dump.fakes.device.npu import Npu
-    from ascend_dump.fakes.mindspore._process import Process
+    from ascend_dump.fakes.mindspore._process import MindSporeProcess
 
 __all__ = ["modules", "patches"]
 
@@ -123,7 +124,7 @@ def _missing(module: ModuleType, name: str) -> Any:
     raise AttributeError(f"the fake {module.__name__} has no {name!r}; it has {there}")
 
 
-def _content(process: Process) -> dict[str, Mapping[str, Any]]:
+def _content(process: MindSporeProcess) -> dict[str, Mapping[str, Any]]:
     """Module -> what is in it beside other modules."""
     return {
         "mindspore": _top(process),
@@ -169,7 +170,7 @@ _NAMES = (
 )
 
 
-def _top(process: Process) -> dict[str, Any]:
+def _top(process: MindSporeProcess) -> dict[str, Any]:
     return {
         "__version__": process.version,
         "GRAPH_MODE": GRAPH_MODE,
@@ -193,7 +194,7 @@ def _top(process: Process) -> dict[str, Any]:
     }
 
 
-def _context(process: Process) -> dict[str, Any]:
+def _context(process: MindSporeProcess) -> dict[str, Any]:
     def set_context(**settings: Any) -> None:
         jit_config = settings.pop("jit_config", None) or {}
         for name, value in {**settings, **jit_config}.items():
@@ -222,7 +223,7 @@ def _context(process: Process) -> dict[str, Any]:
     }
 
 
-def _set_device(process: Process) -> Callable[..., None]:
+def _set_device(process: MindSporeProcess) -> Callable[..., None]:
     def set_device(device_target: str, device_id: Any = None) -> None:
         if device_target not in _DEVICES:
             raise ValueError(f"The argument 'device_target' must be one of {list(_DEVICES)}, but got {device_target}.")
@@ -235,7 +236,7 @@ def _set_device(process: Process) -> Callable[..., None]:
     return set_device
 
 
-def _is_initialized(process: Process) -> Callable[[str], bool]:
+def _is_initialized(process: MindSporeProcess) -> Callable[[str], bool]:
     def is_initialized(device_target: str) -> bool:
         if device_target not in _DEVICES:
             raise ValueError(
@@ -247,7 +248,7 @@ def _is_initialized(process: Process) -> Callable[[str], bool]:
     return is_initialized
 
 
-def _communication(process: Process) -> dict[str, Any]:
+def _communication(process: MindSporeProcess) -> dict[str, Any]:
     def init(backend_name: Any = None) -> None:
         """Take rank and size from the launcher, and initialise the device, which reads the dump JSON."""
         rank, size = os.environ.get("RANK_ID"), os.environ.get("RANK_SIZE") or os.environ.get("MS_WORKER_NUM")
@@ -273,7 +274,7 @@ def _communication(process: Process) -> dict[str, Any]:
     return {"init": init, "get_rank": get_rank, "get_group_size": get_group_size, "release": release}
 
 
-def _distributed(process: Process) -> dict[str, Any]:
+def _distributed(process: MindSporeProcess) -> dict[str, Any]:
     found = _communication(process)
     init = found["init"]
 
@@ -287,7 +288,7 @@ def _distributed(process: Process) -> dict[str, Any]:
     }
 
 
-def _runtime_controls(process: Process) -> dict[str, Any]:
+def _runtime_controls(process: MindSporeProcess) -> dict[str, Any]:
     def without_effect(*_: Any) -> None:
         """Only the device's own road looks at it."""
 

@@ -12,8 +12,8 @@ from ascend_dump.reading._record import Record
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.native.mindspore.npy import NpyHeader
     from ascend_dump.native.mindspore.statistics_csv import MindsporeStatisticsRow
+    from ascend_dump.native.npy import NpyHeader
     from ascend_dump.statistics import Statistics
 
 __all__ = ["npy_record", "statistics_record"]

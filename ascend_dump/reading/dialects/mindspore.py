@@ -37,8 +37,8 @@ from ascend_dump.native.mindspore.names import (
     parse_place,
     written,
 )
-from ascend_dump.native.mindspore.npy import read_npy_header
 from ascend_dump.native.mindspore.statistics_csv import FILE, MindsporeStatisticsRow, read_statistics
+from ascend_dump.native.npy import read_npy_header
 from ascend_dump.reading._dialect import Directory, Entry, rank_of
 from ascend_dump.reading._record import Record
 from ascend_dump.reading.dialects._mindspore_overflow import has_only_overflows, overflow_record, read_json

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import ascend_dump
 from ascend_dump.native.mindspore.graph import Graph, Operator, module_of, numbers_of, parse_ir, parse_order, phase_of
 from ascend_dump.native.mindspore.names import NpyName, build_name, parse_name, parse_place
-from ascend_dump.native.mindspore.npy import read_npy_header
 from ascend_dump.native.mindspore.statistics_csv import parse_statistics
+from ascend_dump.native.npy import read_npy_header
 
 DATA = places.DATA / "mindspore"
 STAMP = 1795225969886559

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-__all__ = ["BLOCKS", "COMMON", "DEFAULTS", "E2E", "KEYS", "REQUIRED", "Key"]
+__all__ = ["BLOCKS", "COMMON", "DEFAULTS", "E2E", "KEYS", "REQUIRED", "DumpJsonKey"]
 
 COMMON, E2E = "common_dump_settings", "e2e_dump_settings"
 
 
-class Key(NamedTuple):
+class DumpJsonKey(NamedTuple):
     """required: MindSpore refuses a file without it. default: what MindSpore takes when it is left out."""
 
     block: str
@@ -25,26 +25,26 @@ class Key(NamedTuple):
 
 #: In the order in which MindSpore asks whether the required ones are there.
 KEYS = (
-    Key(COMMON, "dump_mode", 0, required=True),
-    Key(COMMON, "net_name", "", required=True),
-    Key(COMMON, "iteration", "all", required=True),
-    Key(COMMON, "input_output", 0, required=True),
-    Key(COMMON, "kernels", (), required=True),
-    Key(COMMON, "support_device", (), required=True),
-    Key(COMMON, "op_debug_mode", 0),
-    Key(COMMON, "path", ""),
-    Key(COMMON, "saved_data", "tensor"),
-    Key(COMMON, "statistic_category", ("max", "min", "l2norm")),
-    Key(COMMON, "overflow_number", 0),
-    Key(COMMON, "initial_iteration", 0),
-    Key(COMMON, "file_format", "bin"),
-    Key(E2E, "enable", False),
-    Key(E2E, "trans_flag", True),
-    Key(E2E, "stat_calc_mode", "host"),
-    Key(E2E, "device_stat_precision_mode", "high"),
-    Key(E2E, "sample_mode", 0),
-    Key(E2E, "sample_num", 100),
-    Key(E2E, "save_kernel_args", False),
+    DumpJsonKey(COMMON, "dump_mode", 0, required=True),
+    DumpJsonKey(COMMON, "net_name", "", required=True),
+    DumpJsonKey(COMMON, "iteration", "all", required=True),
+    DumpJsonKey(COMMON, "input_output", 0, required=True),
+    DumpJsonKey(COMMON, "kernels", (), required=True),
+    DumpJsonKey(COMMON, "support_device", (), required=True),
+    DumpJsonKey(COMMON, "op_debug_mode", 0),
+    DumpJsonKey(COMMON, "path", ""),
+    DumpJsonKey(COMMON, "saved_data", "tensor"),
+    DumpJsonKey(COMMON, "statistic_category", ("max", "min", "l2norm")),
+    DumpJsonKey(COMMON, "overflow_number", 0),
+    DumpJsonKey(COMMON, "initial_iteration", 0),
+    DumpJsonKey(COMMON, "file_format", "bin"),
+    DumpJsonKey(E2E, "enable", False),
+    DumpJsonKey(E2E, "trans_flag", True),
+    DumpJsonKey(E2E, "stat_calc_mode", "host"),
+    DumpJsonKey(E2E, "device_stat_precision_mode", "high"),
+    DumpJsonKey(E2E, "sample_mode", 0),
+    DumpJsonKey(E2E, "sample_num", 100),
+    DumpJsonKey(E2E, "save_kernel_args", False),
 )
 REQUIRED = tuple(key.name for key in KEYS if key.required)
 DEFAULTS: Mapping[str, Any] = MappingProxyType({key.name: key.default for key in KEYS})

@@ -1,0 +1,68 @@
+"""Where a simulated process with MindSpore runs: its settings, its device, its rank and its log."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Optional
+
+from ascend_dump.fakes.device.npu import OperatorFailed
+from ascend_dump.native.mindspore.runtime import Runtime, parse_version
+
+if TYPE_CHECKING:
+    from ascend_dump.fakes.device.npu import Npu
+
+__all__ = ["GRAPH_MODE", "PYNATIVE_MODE", "VERSION_VARIABLE", "MindSporeState"]
+
+GRAPH_MODE, PYNATIVE_MODE = 0, 1
+#: Which MindSpore the fake is; below 2.6 jit_level O2 writes the older layout.
+VERSION_VARIABLE = "ASCEND_DUMP_FAKE_MINDSPORE_VERSION"
+VERSION = "2.10.0"
+#: The first version in which GE does not read the dump JSON.
+_GE_WITHOUT_DUMP = (2, 6)
+
+
+class MindSporeState:
+    """What the writers of a dump need to know of the process."""
+
+    def __init__(self, npu: Npu) -> None:
+        self.npu = npu
+        self.version = os.environ.get(VERSION_VARIABLE, VERSION)
+        self.context: dict[str, Any] = {
+            "mode": PYNATIVE_MODE,
+            "device_target": "CPU",
+            "device_id": npu.device_id,
+            "jit_level": "",
+            "reserve_class_name_in_scope": True,
+        }
+        self.rank: Optional[int] = None
+        self.size = 1
+
+    @property
+    def target(self) -> str:
+        return str(self.context["device_target"])
+
+    @property
+    def runtime(self) -> Runtime:
+        """Ascend runs kernel by kernel on an Atlas A2 unless jit_level asks for O2 (`set_context`, 2.5)."""
+        if self.target != "Ascend":
+            return Runtime(self.target)
+        ge = self.context["jit_level"] == "O2"
+        return Runtime("Ascend", ge, ge and (parse_version(self.version) or (0, 0)) < _GE_WITHOUT_DUMP)
+
+    @property
+    def rank_id(self) -> int:
+        return self.rank or 0
+
+    def log(self, level: str, text: str) -> None:
+        """A line of MindSpore's own log, which goes to stderr."""
+        self.npu.log.append(f"[{level}] {text}")
+        print(f"[{level}] {text}", file=sys.stderr)
+
+    def run_on_device(self, op_type: str, name: str, node: Any, model_id: Optional[int] = None) -> None:
+        """Tell the simulated device of an operator. Raises RuntimeError where it was told to fail."""
+        try:
+            inputs = [array for array in node.seen if array is not None]
+            self.npu.run_op(op_type, name, inputs, list(node.results), model_id=model_id)
+        except OperatorFailed as error:
+            raise RuntimeError(f"Launch kernel failed, kernel full name: {name}") from error
