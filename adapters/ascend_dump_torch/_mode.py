@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import threading
 import time
 import types
@@ -15,8 +14,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascend_dump.writing import Item
+from ascend_dump_torch._arguments import any_nested, collect, collect_named
+from ascend_dump_torch._collectives import Collectives, RunningCollective, work_of
 from ascend_dump_torch._devices import HAS_CUDA, is_recording_graph, wait_for_copies
-from ascend_dump_torch._memory import is_plain, storages_of
+from ascend_dump_torch._memory import is_plain
+from ascend_dump_torch._overflow import copy_overwritten, has_nonfinite_number, nonfinite
 from ascend_dump_torch._schema import Schema, read_schema
 from ascend_dump_torch._tensors import Operator
 
@@ -25,22 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["RecordMode"]
 
-_Tensor = torch.Tensor
-_Parameter = torch.nn.Parameter
 _function_modes = torch._C._len_torch_function_stack
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 #: Their kernels for every device may run under a mode; others assert that there is none.
 _SEEN_THROUGH = ("flex_attention", "flex_attention_backward")
-#: Most of what is passed beside tensors; to ask whether it is one takes longer.
-_NO_TENSORS = frozenset(
-    (bool, int, float, str, type(None), torch.dtype, torch.layout, torch.device, torch.memory_format)
-)
 _FUNCTIONS = (types.FunctionType, types.MethodType, torch.nn.Module)
-
-
-#: Floating-point types without Inf and NaN.
-_FINITE_ONLY = {getattr(torch, name) for name in ("float4_e2m1fn_x2",) if hasattr(torch, name)}
 
 
 class RecordMode(TorchDispatchMode):
@@ -55,6 +47,7 @@ class RecordMode(TorchDispatchMode):
         self._lock = threading.RLock()
         #: By the id of the operator, which has a hash of its own that takes longer.
         self._schemas: dict[int, Schema] = {}
+        self._collectives = Collectives()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -79,7 +72,7 @@ class RecordMode(TorchDispatchMode):
             if not isinstance(func, torch._ops.OpOverload):
                 return self._run_higher_order(func, args, kwargs)
             schema = self._schemas[id(func)] = read_schema(func)
-        if schema.composite and not _any_nested(args):
+        if schema.composite and not any_nested(args):
             # Happens in inference mode, where autograd has not taken it apart already. The
             # kernel is the one that would run without us.
             with self:
@@ -113,7 +106,7 @@ class RecordMode(TorchDispatchMode):
             with self:
                 return func.py_kernels[_EXPLICIT](*args, **kwargs)
         tensors: list[torch.Tensor] = []
-        _collect((args, tuple(kwargs.values())), tensors)
+        collect((args, tuple(kwargs.values())), tensors)
         guard = self._session.guard
         guard(_apart, self._protect, tensors)
         result = func(*(self._enter_in(value) for value in args), **kwargs)
@@ -147,33 +140,37 @@ class RecordMode(TorchDispatchMode):
         now = time.time_ns() // 1000
         op = Operator(session.next_seq(), schema.op_type, name, now, place.phase, place.module, place.source)
         inputs: list[torch.Tensor] = []
-        _collect(args, inputs)
+        collect(args, inputs)
+        written: list[torch.Tensor] = []
+        for argument in schema.writes:
+            collect((argument.of(args, kwargs),), written)
         if kwargs:
             outs = schema.outs
-            _collect((value for key, value in kwargs.items() if key not in outs), inputs)
-        pending = _Pending(op, inputs, session.selects(name, place.module), [])
+            collect((value for key, value in kwargs.items() if key not in outs), inputs)
+        pending = _Pending(op, inputs, session.selects(name, place.module), [], written)
         overflow = session.overflow_only
         if schema.reads:
-            tensors.settle(inputs)
+            self._settle(inputs)
+            self._settle(written)
         pending.first_unset = schema.ignores_first and bool(inputs) and tensors.is_unset(inputs[0])
         if pending.selected and session.records_inputs and not overflow:
             pending.items = [
                 tensors.item(op, tensor, "input", i, unset=pending.first_unset and i == 0)
                 for i, tensor in enumerate(inputs)
             ]
-        if schema.writes:
-            written: list[torch.Tensor] = []
-            for position, argument in schema.writes:
-                _collect((args[position] if position < len(args) else kwargs.get(argument),), written)
+        if schema.unreturned and (schema.training is None or schema.training.of(args, kwargs)):
+            for argument in schema.unreturned:
+                collect_named(argument.of(args, kwargs), argument.name, pending.unreturned, pending.names)
+        if written:
             self._protect(written)
-            pending.written = written
             if schema.asynchronous:
                 for tensor in written:
                     tensors.set_in_flight(tensor, True)
-            if overflow and pending.selected:
-                pending.copies = _copy_overwritten(inputs, written)
-        if overflow:
-            pending.constants = _has_nonfinite_number(args) or _has_nonfinite_number(kwargs.values())
+        if overflow and pending.selected:
+            # What is told of a collective later stands in its inputs now.
+            late = schema.asynchronous or schema.functional
+            pending.copies = copy_overwritten(inputs, inputs if late else written)
+            pending.constants = has_nonfinite_number(args) or has_nonfinite_number(kwargs.values())
         return pending
 
     def _after(self, schema: Schema, pending: _Pending, result: Any) -> None:
@@ -183,10 +180,13 @@ class RecordMode(TorchDispatchMode):
             # What was known of this memory was its content before.
             self._protect(pending.written)
         outputs: list[torch.Tensor] = []
-        _collect(result if isinstance(result, (tuple, list)) else (result,), outputs)
+        if not schema.asynchronous:  # those return what they were given
+            collect(result if isinstance(result, (tuple, list)) else (result,), outputs)
         if schema.functional or schema.waits:
             for tensor in outputs:
                 tensors.set_in_flight(tensor, schema.functional)
+        if schema.waits:
+            self._collectives.settle(outputs)
         if schema.unset and not schema.resizes:
             for tensor in outputs:
                 tensors.mark_unset(tensor)
@@ -194,13 +194,32 @@ class RecordMode(TorchDispatchMode):
             return
         if HAS_CUDA:
             wait_for_copies(pending.inputs, outputs)
+        pending.unset = schema.unset or (pending.first_unset and not schema.writes)
+        names = [""] * len(outputs) + pending.names
+        outputs += pending.unreturned
+        if not (schema.asynchronous or schema.functional):
+            self._conclude(pending, outputs, names)
+            return
+        if pending.items:
+            session.write(pending.items)  # the program may wait for the outputs for ever
+            pending.items = []
+        if not session.overflow_only:
+            pending.inputs = []
+        if outputs:
+            work = work_of(result) if schema.asynchronous else None
+            conclude = functools.partial(self._conclude_collective, pending, outputs, names)
+            self._collectives.begin(RunningCollective(outputs, work, conclude))
+
+    def _conclude(self, pending: _Pending, outputs: list[torch.Tensor], names: list[str]) -> None:
+        """Write the records of an operator that has run; `names` are those of `Line.argument`."""
+        session = self._session
+        tensors = session.tensors
         op = pending.op
         items = pending.items
         origin = False
-        unset = schema.unset or (pending.first_unset and not schema.writes)
         if session.overflow_only:
             settled = [tensor for tensor in outputs if not tensors.is_in_flight(tensor)]
-            if unset or schema.asynchronous or not any(nonfinite(tensor) for tensor in settled):
+            if pending.unset or not any(nonfinite(tensor) for tensor in settled):
                 return
             kept = pending.copies or {}
             copies = [kept.get(i) for i in range(len(pending.inputs))]
@@ -213,16 +232,49 @@ class RecordMode(TorchDispatchMode):
                     for i, (tensor, copy) in enumerate(zip(pending.inputs, copies))
                 ]
         if session.records_outputs:
-            if schema.asynchronous:
-                session.note_skipped(f"outputs of {schema.op_type}: still being written when it returns")
-            else:
-                for i, tensor in enumerate(outputs):
-                    item = tensors.item(op, tensor, "output", i, unset=unset)
-                    if origin:
-                        item.line.origin = nonfinite(tensor)
-                    items.append(item)
+            for i, (tensor, name) in enumerate(zip(outputs, names)):
+                item = tensors.item(op, tensor, "output", i, unset=pending.unset)
+                item.line.argument = name
+                if origin:
+                    item.line.origin = nonfinite(tensor)
+                items.append(item)
         if items:
             session.write(items)
+
+    def _conclude_collective(
+        self, pending: _Pending, outputs: list[torch.Tensor], names: list[str], complete: bool
+    ) -> None:
+        if complete:
+            self._session.tensors.settle(outputs)
+        self._conclude(pending, outputs, names)
+
+    def _settle(self, tensors: list[torch.Tensor]) -> None:
+        """Call before an operator reads or writes them: the collectives that write there have ended."""
+        self._collectives.settle(tensors)
+        self._session.tensors.settle(tensors)
+
+    def waits(self, work: Any) -> None:
+        """Call before the program waits for a collective."""
+        self._outside(self._collectives.waits, work)
+
+    def waited(self, work: Any, complete: bool) -> None:
+        """Call when the program has waited for it, or given up."""
+        self._outside(self._collectives.waited, work, complete)
+
+    def end_step(self) -> None:
+        """Record what is left of the step, while the memory of its tensors is still followed."""
+        if self._session.recording:
+            self._outside(self._collectives.end_step)
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of what is not recorded yet."""
+        self._collectives.forget()
+
+    def _outside(self, function: Any, *args: Any) -> None:
+        """Call one of our functions outside an operator, where modes and autograd would see it looking at tensors."""
+        with self._lock, torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
+            function(*args)
 
 
 class _Pending(msgspec.Struct, eq=False):
@@ -230,77 +282,24 @@ class _Pending(msgspec.Struct, eq=False):
 
     copies       of the inputs that it writes to, as they were, by position
     first_unset  what its first argument held was nobody's
+    unset        nobody has filled its outputs
+    unreturned   its outputs that it does not return, and which arguments they are
     """
 
     op: Operator
     inputs: list[torch.Tensor]
     selected: bool
     items: list[Item]
-    written: Sequence[torch.Tensor] = ()
+    written: list[torch.Tensor]
     copies: Optional[dict[int, torch.Tensor]] = None
     constants: bool = False
     first_unset: bool = False
+    unset: bool = False
+    unreturned: list[torch.Tensor] = []
+    names: list[str] = []
 
 
 def _apart(function: Any, *args: Any) -> Any:
     """Call one of our functions; the user's modes for functions do not see it looking at tensors."""
     with torch._C.DisableTorchFunction():
         return function(*args)
-
-
-def _collect(values: Any, found: list[torch.Tensor]) -> None:
-    for value in values:
-        kind = type(value)
-        if kind is _Tensor or kind is _Parameter:
-            found.append(value)
-        elif kind in _NO_TENSORS:
-            pass
-        elif isinstance(value, _Tensor):
-            found.append(_base(value))
-        elif isinstance(value, (tuple, list)):
-            _collect(value, found)
-
-
-def _base(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as a plain tensor: a subclass may have other ideas of its shape and methods."""
-    if not is_plain(type(tensor)):
-        return tensor
-    with torch._C.DisableTorchFunctionSubclass():
-        return torch.Tensor.as_subclass(tensor, torch.Tensor)
-
-
-def _any_nested(args: Any) -> bool:
-    """Whether an argument is a nested tensor: these have kernels of their own for composite operators."""
-    found: list[torch.Tensor] = []
-    _collect(args, found)
-    return any(tensor.is_nested for tensor in found)
-
-
-def _copy_overwritten(inputs: list[torch.Tensor], written: list[torch.Tensor]) -> dict[int, torch.Tensor]:
-    """Copies of the inputs that share memory with what is about to be written."""
-    memory = {storage._cdata for tensor in written for storage in storages_of(tensor)}
-    return {
-        i: tensor.clone()
-        for i, tensor in enumerate(inputs)
-        if tensor.layout is torch.strided and any(storage._cdata in memory for storage in storages_of(tensor))
-    }
-
-
-def nonfinite(tensor: torch.Tensor) -> bool:
-    """Whether a NaN or Inf is in the tensor; reads it once, waits for the device."""
-    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.layout is not torch.strided:
-        return False
-    if tensor.is_meta or not tensor.numel():
-        return False
-    if tensor.dtype in _FINITE_ONLY:
-        return False
-    if tensor.element_size() == 1:  # float8 has no arithmetic
-        tensor = tensor.float()
-    elif tensor.is_complex():  # complex32 has none either
-        tensor = torch.view_as_real(tensor.resolve_conj())
-    # A sum is the cheapest pass and never misses; it can overflow by itself, hence the second.
-    return not math.isfinite(tensor.sum().item()) and not bool(torch.isfinite(tensor).all())
-
-
-def _has_nonfinite_number(args: Any) -> bool:
-    return any(isinstance(value, float) and not math.isfinite(value) for value in args)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple, Optional
 
 import msgspec
 import torch
 
-__all__ = ["Schema", "read_schema"]
+__all__ = ["Argument", "Schema", "read_schema"]
 
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
@@ -15,6 +15,10 @@ _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 #: backend, and the recurrent layers of oneDNN, cuDNN and MIOpen.
 _WRITTEN_FORWARD = ("running_mean", "running_var")
 _WRITTEN_BACKWARD = ("workspace", "reserve")
+#: Arguments of batch norms without which they only read the running statistics.
+_TRAINING = ("training", "train")
+#: Operators of c10d that only read their tensors. The others say in names what they write to.
+_SENDERS = ("send", "barrier", "monitored_barrier_", "check_for_nan")
 
 #: These keep what fits of the content.
 _RESIZES = ("resize_", "resize_as_")
@@ -49,6 +53,17 @@ _FILLS = {
 }
 
 
+class Argument(NamedTuple):
+    """An argument of an operator."""
+
+    position: int
+    name: str
+
+    def of(self, args: Any, kwargs: Any) -> Any:
+        """Its value in a call, None where it is left out."""
+        return args[self.position] if self.position < len(args) else kwargs.get(self.name)
+
+
 class Schema(msgspec.Struct, frozen=True, eq=False):
     """What an operator's schema says, looked up once."""
 
@@ -56,9 +71,13 @@ class Schema(msgspec.Struct, frozen=True, eq=False):
     func: Any
     op_type: str
     base: str
-    #: Positions and names of the arguments it writes to.
-    writes: tuple[tuple[int, str], ...]
-    #: Names of those among them that are results only.
+    #: The arguments it writes to.
+    writes: tuple[Argument, ...]
+    #: Those among them that are outputs and that it does not return.
+    unreturned: tuple[Argument, ...]
+    #: The one that says whether it writes to `unreturned` at all.
+    training: Optional[Argument]
+    #: Names of the arguments that are results only.
     outs: frozenset[str]
     #: Its outputs are memory that nobody has filled, or not all of it.
     unset: bool
@@ -83,28 +102,38 @@ def read_schema(func: Any) -> Schema:
     name = schema.name
     namespace, _, base = name.partition("::")
     writes = tuple(
-        (position, argument.name)
+        Argument(position, argument.name)
         for position, argument in enumerate(schema.arguments)
         if (argument.alias_info is not None and argument.alias_info.is_write)
-        or argument.name in (_WRITTEN_BACKWARD if "backward" in base else _WRITTEN_FORWARD)
-        or (namespace == "c10d" and not argument.name.startswith("input"))  # collectives say it in names
+        or (argument.name in (_WRITTEN_BACKWARD if "backward" in base else _WRITTEN_FORWARD) and not _functional(base))
+        or (namespace == "c10d" and base not in _SENDERS and _is_result_of_collective(argument))
     )
+    # What a backward pass leaves in its workspace means nothing.
+    unreturned = tuple(
+        one
+        for one in writes
+        if one.name not in _WRITTEN_BACKWARD and not _is_returned(schema, schema.arguments[one.position])
+    )
+    training = next((Argument(i, one.name) for i, one in enumerate(schema.arguments) if one.name in _TRAINING), None)
     outs = frozenset(argument.name for argument in schema.arguments if argument.is_out)
     unset = namespace == "aten" and base in _UNSET
     # A device's own kernel goes before the composite one and may round differently.
     own_kernel = any(_has_kernel(func.name(), device) for device in ("CPU", "CUDA", "PrivateUse1"))
     composite = not own_kernel and _has_kernel(func.name(), "CompositeImplicitAutograd")
-    asynchronous = namespace == "c10d"
-    functional = namespace in ("c10d_functional", "_c10d_functional")
-    waits = functional and base == "wait_tensor"
+    asynchronous = namespace == "c10d" and any("Work" in str(value.type) for value in schema.returns)
+    of_collectives = namespace in ("c10d_functional", "_c10d_functional")
+    waits = of_collectives and base == "wait_tensor"
+    functional = of_collectives and not waits and not base.startswith("_wrap")
     views = any(value.alias_info is not None and not value.alias_info.is_write for value in schema.returns)
-    reads = not (asynchronous or functional or views or base in ("_unsafe_view", "record_stream"))
+    reads = not (asynchronous or of_collectives or views or base in ("_unsafe_view", "record_stream"))
     ignores_first = views or (namespace == "aten" and base in _FILLS)
     return Schema(
         func,
         name,
         base,
         writes,
+        unreturned,
+        training,
         outs,
         unset,
         base in _RESIZES,
@@ -112,6 +141,26 @@ def read_schema(func: Any) -> Schema:
         composite,
         reads,
         asynchronous,
-        functional and not waits,
+        functional,
         waits,
     )
+
+
+def _functional(base: str) -> bool:
+    """Whether it is one of the batch norms that return running statistics, or leave them as they are."""
+    return "_functional" in base or "_no_" in base
+
+
+def _is_result_of_collective(argument: Any) -> bool:
+    """Collectives say in names, not in their schema, what they write to."""
+    return "Tensor" in str(argument.type) and not argument.name.startswith(("input", "sparse_indices"))
+
+
+def _is_returned(schema: Any, argument: Any) -> bool:
+    """Whether an operator returns an argument that it writes to."""
+    alias = argument.alias_info
+    if alias is None:
+        return False
+    # PyTorch names no set for a list of tensors.
+    returned = (value.alias_info for value in schema.returns if value.alias_info is not None)
+    return any(one.is_write and one.before_set == alias.before_set for one in returned)

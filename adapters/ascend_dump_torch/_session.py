@@ -139,6 +139,7 @@ class TorchSession(Session):
             return
         selected = number is not None and number in self._request.steps and not failed
         if self._undo is not None:
+            self._mode.end_step()
             if selected:
                 self.tensors.begin_step()
             else:
@@ -164,7 +165,7 @@ class TorchSession(Session):
             undo.callback(register_module_forward_pre_hook(self._module_called).remove)
             undo.callback(register_module_forward_hook(self._module_returned, always_call=True).remove)
             undo.enter_context(force_eager())
-            undo.enter_context(MemoryGuard(self))
+            undo.enter_context(MemoryGuard(self, self._mode.waits, self._mode.waited))
             _stack.insert(self._mode)
             undo.callback(self._take_mode_out)
             self._undo = undo.pop_all()
@@ -224,6 +225,7 @@ class TorchSession(Session):
         self.recording = False
         if self.failure is not None:
             return
+        self._mode.forget()
         # Writes are not seen any more, so what is queued must not lie in the user's memory.
         with contextlib.suppress(Exception):
             self.tensors.forget()
@@ -251,6 +253,7 @@ class TorchSession(Session):
         if not self.armed:
             return
         self.armed = False
+        self.guard(self._mode.end_step)
         self.guard(self._disarm_step)
         self._stop_watching()
         self._unfollow()
@@ -286,6 +289,7 @@ class TorchSession(Session):
         """In a forked child, which has a copy of everything but not of the writer's thread."""
         self.armed = self.recording = False
         self._abandoned = True
+        self._mode.forget()
         self._writer.abandon()
         undo, self._undo = self._undo, None
         if undo is not None:

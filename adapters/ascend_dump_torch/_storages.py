@@ -7,9 +7,11 @@ that is still queued must be copied before that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
+
+from ascend_dump_torch._collectives import WORK
 
 if TYPE_CHECKING:
     from ascend_dump_torch._session import TorchSession
@@ -24,23 +26,32 @@ _SHARES_TENSOR = ("numpy", "__dlpack__")
 
 
 class MemoryGuard:
-    """A context in which storages and tensors tell the session before memory is let go or shared."""
+    """A context in which storages and tensors tell the session before memory is let go or shared.
 
-    def __init__(self, session: TorchSession) -> None:
+    waits   is called with what a collective gave to wait for, before the program does
+    waited  is called after it has, with whether the collective is complete
+    """
+
+    def __init__(
+        self, session: TorchSession, waits: Callable[[Any], None], waited: Callable[[Any, bool], None]
+    ) -> None:
         self._session = session
+        self._waits = waits
+        self._waited = waited
         self._before: list[tuple[type, str, Any]] = []
 
     def __enter__(self) -> None:
         tensors = self._session.tensors
-        for kind, names, tell in (
-            (torch.UntypedStorage, _WRITES, tensors.protect_storage),
-            (torch.UntypedStorage, _SHARES, tensors.distrust_storage),
-            (torch.Tensor, _SHARES_TENSOR, tensors.distrust),
+        for kind, names, tell, wrap in (
+            (torch.UntypedStorage, _WRITES, tensors.protect_storage, self._wrap),
+            (torch.UntypedStorage, _SHARES, tensors.distrust_storage, self._wrap),
+            (torch.Tensor, _SHARES_TENSOR, tensors.distrust, self._wrap),
+            (WORK, ("wait",), self._waits, self._wrap_wait),
         ):
             for name in names:
                 if hasattr(kind, name):
                     self._before.append((kind, name, kind.__dict__.get(name)))
-                    setattr(kind, name, self._wrap(getattr(kind, name), tell))
+                    setattr(kind, name, wrap(getattr(kind, name), tell))
 
     def __exit__(self, *error: object) -> None:
         for kind, name, own in self._before:
@@ -56,5 +67,21 @@ class MemoryGuard:
         def wrapped(memory: Any, *args: Any, **kwargs: Any) -> Any:
             session.guard(tell, memory)
             return method(memory, *args, **kwargs)
+
+        return wrapped
+
+    def _wrap_wait(self, method: Any, tell: Any) -> Any:
+        session = self._session
+        waited = self._waited
+
+        def wrapped(work: Any, *args: Any, **kwargs: Any) -> Any:
+            session.guard(tell, work)
+            complete = False
+            try:
+                done = method(work, *args, **kwargs)
+                complete = done is not False
+            finally:
+                session.guard(waited, work, complete)
+            return done
 
         return wrapped

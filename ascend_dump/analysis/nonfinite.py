@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump._errors import NotSupported, ReadError
 from ascend_dump.reading import Record
 from ascend_dump.statistics import Statistics
 
-__all__ = ["Finding", "classify", "find_nonfinite", "first_nonfinite", "has_nan", "is_no_value", "is_nonfinite"]
+__all__ = ["Finding", "classify", "executions", "find_nonfinite", "first_nonfinite", "has_nan", "is_no_value", "is_nonfinite"]
 
 Measure = Callable[[Record], Optional[Statistics]]
 
@@ -63,10 +63,25 @@ def find_nonfinite(records: Iterable[Record], measure: Optional[Measure] = None)
     measure: gives the statistics of a record, None for one to pass over; by default that is one that holds neither
              values nor statistics, or cannot be read.
     """
-    for _, group in groupby(records, key=lambda record: record.execution):
-        found = classify(list(group), measure or _measure)
+    for members in executions(records):
+        found = classify(members, measure or _measure)
         if found is not None:
             yield found
+
+
+def executions(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """All records of each run of an operator, in the order they ran.
+
+    A collective works on after it has returned: its outputs stand in a dump apart from its inputs, once they are there.
+    """
+    running: dict[tuple[Any, ...], list[Record]] = {}
+    for key, group in groupby(records, key=lambda record: record.execution):
+        members = running.pop(key, []) + list(group)
+        if "c10d" in (members[0].op_type or "") and all(record.io == "input" for record in members):
+            running[key] = members
+        else:
+            yield members
+    yield from running.values()
 
 
 def first_nonfinite(records: Iterable[Record]) -> Optional[Finding]:

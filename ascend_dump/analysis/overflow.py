@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump._errors import CorruptDump, NotSupported, ReadError
-from ascend_dump.analysis.nonfinite import Finding, classify, has_nan, is_no_value, is_nonfinite
+from ascend_dump.analysis.nonfinite import Finding, classify, executions, has_nan, is_no_value, is_nonfinite
 from ascend_dump.reading import Dump, Record, open_dump
 from ascend_dump.statistics import Statistics
 
@@ -99,8 +98,7 @@ def find_overflows(
                 reported.add(_place(record))
     values = _ValueJudge(reader)
     operators = 0
-    for _, group in groupby(dump if watch is None else watch(dump), key=lambda record: record.execution):
-        members = list(group)
+    for members in executions(dump if watch is None else watch(dump)):
         first = members[0]
         if first.op_type.lower() == "opdebug":
             continue

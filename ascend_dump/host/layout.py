@@ -96,6 +96,7 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     unmeasured why there are no statistics where they were asked for
     skipped    why nothing is stored
     origin     the operator turned finite inputs into this non-finite output
+    argument   the argument that the operator wrote to, of an output that it does not return: `exp_avgs[3]`
     """
 
     seq: _Size
@@ -122,6 +123,7 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     skipped: str = ""
     quantization: Optional[dict[str, Any]] = None
     origin: bool = False
+    argument: str = ""
     hash: str = ""
     shard: str = ""
     blob: Optional[tuple[_Size, _Size]] = None

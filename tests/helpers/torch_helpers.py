@@ -50,7 +50,8 @@ class Shadow(TorchDispatchMode):
         except Exception:
             self.steps[-1].append(Ran(func._schema.name, [], []))  # counted, but not recorded
             raise
-        after = [value_of(tensor) for tensor in tensors_in([result])]
+        returned = tensors_in([result])
+        after = [value_of(tensor) for tensor in [*returned, *unreturned(func._schema, args, kwargs, returned)]]
         if not _schema.read_schema(func).writes and before != [value_of(tensor) for tensor in tensors_in(inputs)]:
             self.unannounced.add(func._schema.name)
         self.steps[-1].append(Ran(func._schema.name, before, after))
@@ -91,6 +92,23 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
         elif isinstance(value, (tuple, list)):
             found += tensors_in(value)
     return found
+
+
+def unreturned(schema: Any, args: Any, kwargs: Any, returned: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What an operator wrote to and does not return, in the order of its arguments."""
+    given = [
+        (argument, args[i] if i < len(args) else kwargs.get(argument.name))
+        for i, argument in enumerate(schema.arguments)
+    ]
+    trains = all(value for argument, value in given if argument.name == "training")
+    written = [
+        value
+        for argument, value in given
+        if trains
+        and ((argument.alias_info and argument.alias_info.is_write) or argument.name in ("running_mean", "running_var"))
+        and "backward" not in schema.name
+    ]
+    return [one for one in tensors_in(written) if not any(one is other for other in returned)]
 
 
 def value_of(tensor: torch.Tensor) -> Optional[bytes]:

@@ -149,6 +149,8 @@ def _attrs(line: Line) -> dict[str, Any]:
         attrs["unmeasured"] = line.unmeasured
     if line.origin:
         attrs["origin"] = line.origin
+    if line.argument:
+        attrs["argument"] = line.argument
     if line.quantization:
         attrs["quantization"] = line.quantization
     return attrs

@@ -1,0 +1,57 @@
+"""The tensors among what an operator is given and what it gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ascend_dump_torch._memory import is_plain
+
+__all__ = ["any_nested", "collect", "collect_named"]
+
+_Tensor = torch.Tensor
+_Parameter = torch.nn.Parameter
+#: Most of what is passed beside tensors; to ask whether it is one takes longer.
+_NO_TENSORS = frozenset(
+    (bool, int, float, str, type(None), torch.dtype, torch.layout, torch.device, torch.memory_format)
+)
+
+
+def collect(values: Any, found: list[torch.Tensor]) -> None:
+    """Append the tensors in `values`, those in lists too, in their order."""
+    for value in values:
+        kind = type(value)
+        if kind is _Tensor or kind is _Parameter:
+            found.append(value)
+        elif kind in _NO_TENSORS:
+            pass
+        elif isinstance(value, _Tensor):
+            found.append(_base(value))
+        elif isinstance(value, (tuple, list)):
+            collect(value, found)
+
+
+def collect_named(value: Any, name: str, found: list[torch.Tensor], names: list[str]) -> None:
+    """`collect` of one argument, with the place of each tensor in it: `grads[2]`."""
+    if isinstance(value, _Tensor):
+        found.append(_base(value))
+        names.append(name)
+    elif isinstance(value, (tuple, list)):
+        for i, one in enumerate(value):
+            collect_named(one, f"{name}[{i}]", found, names)
+
+
+def any_nested(args: Any) -> bool:
+    """Whether an argument is a nested tensor: these have kernels of their own for composite operators."""
+    found: list[torch.Tensor] = []
+    collect(args, found)
+    return any(tensor.is_nested for tensor in found)
+
+
+def _base(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as a plain tensor: a subclass may have other ideas of its shape and methods."""
+    if not is_plain(type(tensor)):
+        return tensor
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch.Tensor.as_subclass(tensor, torch.Tensor)

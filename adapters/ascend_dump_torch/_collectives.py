@@ -1,0 +1,115 @@
+"""Collectives that work on after they have returned: their outputs are recorded once somebody has waited for them.
+
+That is when `Work.wait` or `wait_tensor` has returned, or when an operator reads or overwrites such an output, which
+nobody may let happen before. At the end of a step the collective itself is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable
+
+import msgspec
+import torch
+
+from ascend_dump_torch._memory import range_in, storages_of
+
+__all__ = ["WORK", "Collectives", "RunningCollective", "work_of"]
+
+#: What collectives give to wait for; None where PyTorch is built without them.
+WORK: Any = None
+with contextlib.suppress(ImportError, AttributeError):
+    WORK = torch._C._distributed_c10d.Work
+
+
+def work_of(result: Any) -> Any:
+    """What to wait for, among what an operator of c10d returned, as the program sees it; None where there is none."""
+    last = result[-1] if isinstance(result, (tuple, list)) else result
+    if isinstance(last, torch.ScriptObject):
+        with contextlib.suppress(Exception):  # of another class
+            return WORK.unbox(last)
+    return None
+
+
+class RunningCollective(msgspec.Struct, eq=False):
+    """A collective on its way: what it writes to, and what to call when that is there.
+
+    work      of c10d, None of a functional collective
+    conclude  takes whether the outputs are complete
+    """
+
+    outputs: list[torch.Tensor]
+    work: Any
+    conclude: Callable[[bool], None]
+
+
+class Collectives:
+    """The operations nobody has waited for, as far as is known."""
+
+    def __init__(self) -> None:
+        self._running: list[RunningCollective] = []
+        #: By the storage that they write to.
+        self._writing: dict[int, list[RunningCollective]] = {}
+        self._waits = 0
+
+    def begin(self, operation: RunningCollective) -> None:
+        self._running.append(operation)
+        for key in _storages(operation):
+            self._writing.setdefault(key, []).append(operation)
+
+    def settle(self, tensors: list[torch.Tensor]) -> None:
+        """Call before an operator reads or writes tensors: the collectives that write there have ended."""
+        if not self._running or self._waits:
+            return
+        for tensor in tensors:
+            for storage in storages_of(tensor):
+                for operation in list(self._writing.get(storage._cdata, ())):
+                    if _overlaps(operation, tensor, storage):
+                        self._end(operation, complete=True)
+
+    def waits(self, work: Any) -> None:
+        """Call before `work.wait()`: some collectives run operators in there, which write their outputs."""
+        self._waits += 1
+
+    def waited(self, work: Any, complete: bool) -> None:
+        """Call when `work.wait()` has returned, or raised."""
+        self._waits = max(self._waits - 1, 0)
+        if not complete:
+            return
+        for operation in list(self._running):
+            if operation.work is work:
+                self._end(operation, complete=True)
+
+    def end_step(self) -> None:
+        """Ask those that are left whether they are done."""
+        for operation in list(self._running):
+            self._end(operation, complete=operation.work is not None and bool(operation.work.is_completed()))
+
+    def forget(self) -> None:
+        self._waits = 0
+        self._running.clear()
+        self._writing.clear()
+
+    def _end(self, operation: RunningCollective, *, complete: bool) -> None:
+        if operation not in self._running:
+            return  # concluded meanwhile
+        self._running.remove(operation)
+        for key in _storages(operation):
+            self._writing[key].remove(operation)
+            if not self._writing[key]:
+                del self._writing[key]
+        operation.conclude(complete)
+
+
+def _storages(operation: RunningCollective) -> set[int]:
+    return {storage._cdata for tensor in operation.outputs for storage in storages_of(tensor)}
+
+
+def _overlaps(operation: RunningCollective, tensor: torch.Tensor, storage: Any) -> bool:
+    low, high = range_in(tensor, storage)
+    for output in operation.outputs:
+        for one in storages_of(output):
+            begin, end = range_in(output, one)
+            if one._cdata == storage._cdata and low < end and begin < high:
+                return True
+    return False

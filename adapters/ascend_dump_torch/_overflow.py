@@ -1,0 +1,45 @@
+"""What the scene `overflow` asks of the tensors of an operator."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ascend_dump_torch._memory import storages_of
+
+__all__ = ["copy_overwritten", "has_nonfinite_number", "nonfinite"]
+
+#: Floating-point types without Inf and NaN.
+_FINITE_ONLY = {getattr(torch, name) for name in ("float4_e2m1fn_x2",) if hasattr(torch, name)}
+
+
+def copy_overwritten(inputs: list[torch.Tensor], written: list[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Copies of the inputs that share memory with what is about to be written, by position."""
+    memory = {storage._cdata for tensor in written for storage in storages_of(tensor)}
+    return {
+        i: tensor.clone()
+        for i, tensor in enumerate(inputs)
+        if tensor.layout is torch.strided and any(storage._cdata in memory for storage in storages_of(tensor))
+    }
+
+
+def nonfinite(tensor: torch.Tensor) -> bool:
+    """Whether a NaN or Inf is in the tensor; reads it once, waits for the device."""
+    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.layout is not torch.strided:
+        return False
+    if tensor.is_meta or not tensor.numel():
+        return False
+    if tensor.dtype in _FINITE_ONLY:
+        return False
+    if tensor.element_size() == 1:  # float8 has no arithmetic
+        tensor = tensor.float()
+    elif tensor.is_complex():  # complex32 has none either
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    # A sum is the cheapest pass and never misses; it can overflow by itself, hence the second.
+    return not math.isfinite(tensor.sum().item()) and not bool(torch.isfinite(tensor).all())
+
+
+def has_nonfinite_number(args: Any) -> bool:
+    return any(isinstance(value, float) and not math.isfinite(value) for value in args)
