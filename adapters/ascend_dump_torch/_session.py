@@ -20,7 +20,7 @@ from ascend_dump._request import DumpRequest
 from ascend_dump.adapter import RunDirectory, Session
 from ascend_dump.adapter.pytorch.calls import Watch
 from ascend_dump.statistics import STATISTIC_NAMES
-from ascend_dump.writing import HostWriter, Item, Run
+from ascend_dump.writing import CHANGED, HostWriter, Item, Run
 from ascend_dump_torch import _stack
 from ascend_dump_torch._eager import force_eager
 from ascend_dump_torch._layers import LayerFilter
@@ -201,8 +201,21 @@ class TorchSession(Session):
     def write(self, items: list[Item]) -> None:
         new_bytes, self.tensors.new_bytes = self.tensors.new_bytes, 0
         self._writer.put(items, new_bytes)
+        if self._writer.skipped and CHANGED in self._writer.skipped:
+            self._tell_changed()
         if self._writer.failure is not None:
             self.recording = False
+
+    def _tell_changed(self) -> None:
+        """Say once that records are marked because their memory changed too early; copy from now on."""
+        if not self.tensors.copies_all:
+            self.tensors.copies_all = True
+            first = self._writer.first_skipped.get(CHANGED, "")
+            log.warning(
+                "memory of the program changed before it was stored (first: %s): these records are marked and hold no "
+                'values; tensors are copied from now on, options={"rehash": True} copies them from the start',
+                first,
+            )
 
     def note_skipped(self, reason: str) -> None:
         self._writer.skipped[reason] += 1
@@ -259,6 +272,8 @@ class TorchSession(Session):
         self._unfollow()
         self._writer.end_step()
         self._writer.close()
+        if CHANGED in self._writer.skipped:
+            self._tell_changed()
         self.failure = self.failure or self._writer.failure
         if self._writer.records:
             # With nothing written they are among `reasons`.

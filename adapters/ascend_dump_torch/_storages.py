@@ -2,11 +2,12 @@
 
 FSDP frees gathered parameters with `resize_(0)`, sending a tensor to another process moves its
 storage to shared memory, and numpy writes to the arrays that `Tensor.numpy` gives it. A payload
-that is still queued must be copied before that.
+that is still queued must be copied before that, and before another thread begins, whose operators nobody sees.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryGuard"]
 
-_WRITES = ("resize_", "__setitem__")
+_WRITES = ("resize_", "__setitem__", "_byteswap", "_swap_data_ptr_", "_set_from_file")
 #: What gives the memory to others, who may write to it at any time from then on. Moving to shared
 #: memory runs operators on the old memory before it frees it.
 _SHARES = ("_share_fd_cpu_", "_share_filename_cpu_", "_share_cuda_")
@@ -47,6 +48,7 @@ class MemoryGuard:
             (torch.UntypedStorage, _SHARES, tensors.distrust_storage, self._wrap),
             (torch.Tensor, _SHARES_TENSOR, tensors.distrust, self._wrap),
             (WORK, ("wait",), self._waits, self._wrap_wait),
+            (threading.Thread, ("start",), tensors.thread_starts, self._wrap),
         ):
             for name in names:
                 if hasattr(kind, name):

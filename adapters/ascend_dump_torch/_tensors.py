@@ -3,18 +3,21 @@
 A tensor that is already known in this step is recognised by its storage, by what wrote to that
 storage since, and by the part of it that the tensor covers. Only operators that pass through
 PyTorch's dispatcher are seen writing; memory shared with others (numpy, shared memory) is
-therefore always read anew: PyTorch marks such storages as not resizable.
+therefore always read anew: PyTorch marks such storages as not resizable. Other threads, and modes that
+take ours out, write unseen: what is queued is sealed with its hash, which is compared with that of what was
+stored, a few words are compared where a tensor is known, and from the first thread or difference on tensors are copied.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any, Optional
 
 import msgspec
 import torch
 
-from ascend_dump.writing import HostWriter, Item, Line, Payload, copy_memory
+from ascend_dump.writing import HostWriter, Item, Line, Payload, copy_memory, sample_of
 from ascend_dump_torch._memory import (
     Layout,
     ViewKey,
@@ -97,6 +100,10 @@ class Tensors:
         self._used: list[_Known] = []
         self._any_in_flight = False
         self._any_unset = False
+        #: Those that began in this step: their operators are not seen.
+        self._threads: list[threading.Thread] = []
+        #: Whether somebody has written unseen: nothing is queued as it is from then on.
+        self.copies_all = False
         self.new_bytes = 0
 
     def begin_step(self) -> None:
@@ -106,6 +113,18 @@ class Tensors:
             known.number = -1
             known.views.clear()  # the number is among what is recorded
         self._numbered = 0
+
+    def thread_starts(self, thread: threading.Thread) -> None:
+        """Call before another thread of the program begins."""
+        for known in list(self._known.values()):
+            self._secure(known)
+        self._threads.append(thread)
+
+    def _others_write(self) -> bool:
+        """Whether memory may change at any time: a copy for each tensor takes longer than to seal it."""
+        if self._threads:
+            self._threads = [thread for thread in self._threads if thread.is_alive() or thread.ident is None]
+        return self.copies_all or bool(self._threads)
 
     def next_operator(self) -> None:
         """Let go of storages that are gone.
@@ -139,6 +158,7 @@ class Tensors:
         self._numbered = 0
         self._any_in_flight = False
         self._any_unset = False
+        self._threads = []
 
     def protect(self, tensor: torch.Tensor) -> None:
         """Call before the memory of `tensor` is written or freed, and after: its content is a new one."""
@@ -238,6 +258,9 @@ class Tensors:
         view = known.views.get(key) if known is not None and known.version == version else None
         if known is None or view is None or unset or copy is not None or tensor.is_neg() or not storage.resizable():
             return self._look(op, tensor, storage, version, key, io, index, unset, copy)
+        if not _is_unchanged(view, storage):
+            self.distrust_storage(storage)
+            return self._look(op, tensor, storage, version, key, io, index, unset, copy)
         self._just_used.append(known)
         dtype, shape, nbytes, device, stride, first, number, address, size, version, offset, payload = view
         # By position, in the order of Line: this runs for every tensor.
@@ -307,6 +330,9 @@ class Tensors:
                     if low <= begin and begin + span <= high:
                         found, line.offset = around, begin - low
                         break
+            if found is not None and (found.changed or not _is_sample(found, line.address + begin - line.offset)):
+                self.distrust_storage(storage)
+                trusted, found, line.offset = False, None, 0
             if found is not None:
                 return _keep_view(known, key, layout, line, found)
         if not plain or span > layout.nbytes or (dense is None and not tensor.is_cpu):
@@ -318,10 +344,13 @@ class Tensors:
             payload = Payload(storage, line.address + begin, span, dtype, dense or (span // layout.itemsize,))
             if dense is None and self._whole:
                 payload.strided = (layout.shape, tuple(s * layout.itemsize for s in line.stride))
-            if span <= _COPY_AT_ONCE or not trusted:
+            if span <= _COPY_AT_ONCE or not trusted or self._others_write():
                 payload.owner = copy_memory(payload.address, span)
             else:
+                payload.seal()
                 known.pending.append(payload)
+            if trusted:
+                payload.sample = sample_of(payload.address, span)
             self.new_bytes += span
         else:
             payload = self._own(tensor, dtype, dense or layout.shape, span)
@@ -353,6 +382,18 @@ class Tensors:
         for payload in known.pending:
             self._writer.protect(payload)
         known.pending.clear()
+
+
+def _is_unchanged(view: _View, storage: Any) -> bool:
+    """Whether a tensor that is known looks as it did: not where somebody has written to it unseen."""
+    payload = view[-1]
+    return not payload.changed and (
+        not payload.sample or (storage.data_ptr() == view[7] and _is_sample(payload, payload.address))
+    )
+
+
+def _is_sample(payload: Payload, address: int) -> bool:
+    return not payload.sample or sample_of(address, payload.nbytes) == payload.sample
 
 
 def _keep_view(known: _Known, key: ViewKey, layout: Layout, line: Line, payload: Payload) -> Item:

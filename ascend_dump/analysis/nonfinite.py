@@ -11,7 +11,16 @@ from ascend_dump._errors import NotSupported, ReadError
 from ascend_dump.reading import Record
 from ascend_dump.statistics import Statistics
 
-__all__ = ["Finding", "classify", "executions", "find_nonfinite", "first_nonfinite", "has_nan", "is_no_value", "is_nonfinite"]
+__all__ = [
+    "Finding",
+    "classify",
+    "executions",
+    "find_nonfinite",
+    "first_nonfinite",
+    "has_nan",
+    "is_no_value",
+    "is_nonfinite",
+]
 
 Measure = Callable[[Record], Optional[Statistics]]
 

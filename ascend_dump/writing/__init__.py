@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ascend_dump.host.layout import Line
-from ascend_dump.writing.payload import Item, Payload, copy_memory
+from ascend_dump.writing.payload import CHANGED, Item, Payload, copy_memory, sample_of
 from ascend_dump.writing.run import Run
 from ascend_dump.writing.shard import Limits
 from ascend_dump.writing.writer import HostWriter
 
-__all__ = ["HostWriter", "Item", "Limits", "Line", "Payload", "Run", "copy_memory"]
+__all__ = ["CHANGED", "HostWriter", "Item", "Limits", "Line", "Payload", "Run", "copy_memory", "sample_of"]

@@ -6,13 +6,19 @@ import ctypes
 from typing import Any, Optional, Union
 
 import msgspec
+import xxhash
 
 from ascend_dump.host.layout import Line
 
-__all__ = ["COPYING", "DONE", "QUEUED", "WRITING", "Item", "Payload", "copy_memory"]
+__all__ = ["CHANGED", "COPYING", "DONE", "QUEUED", "WRITING", "Item", "Payload", "copy_memory", "sample_of"]
 
 QUEUED, COPYING, WRITING, DONE = range(4)
 
+#: Why a record has no bytes whose payload is `changed`.
+CHANGED = "changed before it was stored, by another thread or unseen"
+
+#: Words that are looked at to tell whether memory is as it was: whoever fills a tensor changes some of them.
+_SAMPLED = 16
 _READ_ONLY = 0x100  # PyBUF_READ
 _bytes_at = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
     ("PyBytes_FromStringAndSize", ctypes.pythonapi)
@@ -28,6 +34,15 @@ def copy_memory(address: int, nbytes: int) -> bytes:
     return found
 
 
+def sample_of(address: int, nbytes: int) -> bytes:
+    """A few words of memory, to compare with what they are later."""
+    words = nbytes // 8
+    if words <= _SAMPLED:
+        return copy_memory(address, nbytes)
+    found: bytes = _view_memory(address, words * 8, _READ_ONLY).cast("Q")[:: words // _SAMPLED].tobytes()
+    return found
+
+
 class Payload(msgspec.Struct, eq=False, gc=False):
     """Bytes in memory that one or more records read from.
 
@@ -36,6 +51,9 @@ class Payload(msgspec.Struct, eq=False, gc=False):
     strided  (shape, strides in bytes) for statistics, when they are not over the plain range
     counted  it is among the bytes that wait for the writer
     digest   xxh3-128 of the bytes, once they are hashed
+    sealed   `digest` is that of the bytes as they were when a record was made of them
+    sample   some of the bytes as they were then; empty where nothing but the payload has them
+    changed  what was stored is something else, because somebody wrote to the memory meanwhile
     stats    `Line.stats` as JSON: many lines, and rows of the table, have the same
     unmeasured  why there are none
     """
@@ -53,6 +71,18 @@ class Payload(msgspec.Struct, eq=False, gc=False):
     digest: bytes = b""
     stats: Any = None
     unmeasured: str = ""
+    sealed: bool = False
+    sample: bytes = b""
+    changed: bool = False
+
+    def seal(self) -> None:
+        """Say what the bytes are at this moment: memory of the program may be something else when it is stored."""
+        self.digest = xxhash.xxh3_128_digest(self.view())
+        self.sealed = True
+
+    def is_as_sealed(self) -> bool:
+        """Whether the bytes are still those. Call after they were read: they may change at any time."""
+        return not self.sealed or xxhash.xxh3_128_digest(self.view()) == self.digest
 
     def view(self) -> Union[bytes, memoryview]:
         if isinstance(self.owner, bytes):

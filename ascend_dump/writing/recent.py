@@ -30,3 +30,7 @@ class Recent(Generic[_Key, _Value]):
         if len(self._young) >= self._size:
             self._old, self._young = self._young, {}
         self._young[key] = value
+
+    def drop(self, key: _Key) -> None:
+        self._young.pop(key, None)
+        self._old.pop(key, None)

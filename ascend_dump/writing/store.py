@@ -16,7 +16,7 @@ from ascend_dump._paths import add_private_directory
 from ascend_dump.host.layout import Line
 from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing.budget import Budget
-from ascend_dump.writing.payload import Item, Payload
+from ascend_dump.writing.payload import CHANGED, Item, Payload
 from ascend_dump.writing.recent import Recent
 from ascend_dump.writing.shard import Limits
 from ascend_dump.writing.step_files import StepFiles
@@ -100,6 +100,7 @@ class Store:
         """
         if not payload.digest:
             payload.digest = xxhash.xxh3_128_digest(payload.view())
+        read = False
         if self._tensors:
             place = self._places.get(payload.digest)
             if place is None:
@@ -108,9 +109,13 @@ class Store:
                 place = self._open().append(name, payload.dtype, payload.shape, payload.view(), payload.nbytes)
                 self._places.put(payload.digest, place)
                 self.bytes_written += payload.nbytes
+                read = True
             payload.shard, payload.offset = place
         if self._stats and payload.stats is None:
             payload.stats = self._statistics(payload, line)
+            read = True
+        if read and not payload.is_as_sealed():
+            self._disown(payload)
 
     def add(self, items: list[Item]) -> int:
         """Add records, whose bytes are stored, to the open step; returns how many bytes they are of. Raises OSError."""
@@ -118,7 +123,10 @@ class Store:
         nbytes = 0
         for item in items:
             line, payload = item.line, item.payload
-            if payload is not None:
+            if payload is not None and payload.changed:
+                line.skipped = CHANGED
+                self._note_skipped(CHANGED, line)
+            elif payload is not None:
                 line.hash = payload.digest.hex()
                 line.stats = payload.stats
                 line.unmeasured = payload.unmeasured
@@ -134,6 +142,13 @@ class Store:
         self._budget.check(self._spent(), 0)
         files.add(lines)
         return nbytes
+
+    def _disown(self, payload: Payload) -> None:
+        """What was read is not what the digest is of, and nobody knows what it is of."""
+        self._places.drop(payload.digest)
+        self._known_stats.drop((payload.digest, payload.dtype, payload.strided))
+        payload.digest, payload.shard, payload.offset, payload.stats = b"", "", 0, None
+        payload.changed = True
 
     def flush(self) -> None:
         """Make everything so far readable. Raises OSError."""
