@@ -15,7 +15,7 @@ from ascend_dump.fakes.torchair._graph import GraphRunner, as_array
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.torchair._config import CompilerConfig
-    from ascend_dump.fakes.torchair._engine import Engine
+    from ascend_dump.fakes.torchair._engine import TorchairEngine
 
 __all__ = ["NpyDumper", "TensorSaver"]
 
@@ -23,7 +23,7 @@ __all__ = ["NpyDumper", "TensorSaver"]
 class NpyDumper(GraphRunner):
     """`config.debug.data_dump`: the whole graph runs eagerly, inputs and outputs of each ATen operator are saved."""
 
-    def __init__(self, engine: Engine, config: CompilerConfig, module: Any) -> None:
+    def __init__(self, engine: TorchairEngine, config: CompilerConfig, module: Any) -> None:
         super().__init__(module)
         self._config = config.debug.data_dump
         self._filter: Any = self._config.filter
@@ -68,7 +68,7 @@ class NpyDumper(GraphRunner):
 class TensorSaver(GraphRunner):
     """The modes reduce-overhead and npugraph_ex: graph inputs and the outputs of nodes, nothing else."""
 
-    def __init__(self, engine: Engine, folder: str, module: Any) -> None:
+    def __init__(self, engine: TorchairEngine, folder: str, module: Any) -> None:
         super().__init__(module)
         self._engine = engine
         self._folder = folder

@@ -21,9 +21,9 @@ from ascend_dump.fakes.torchair._options import with_tail
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
-    from ascend_dump.fakes.torchair._lowering import GeOp
+    from ascend_dump.fakes.torchair._lowering import LoweredOp
 
-__all__ = ["DUMP_KEYS", "Engine"]
+__all__ = ["DUMP_KEYS", "TorchairEngine"]
 
 #: GE's options of a dump, and their keys in the generated JSON.
 DUMP_KEYS = {
@@ -37,7 +37,7 @@ DUMP_KEYS = {
 }
 
 
-class Engine:
+class TorchairEngine:
     """The graph engine of one process. Its modules hold the two globals, where the real package has them.
 
     backend     `torchair.core._backend`: _GLOBAL_COMPILE_OPTION, the options of the first graph
@@ -114,7 +114,7 @@ class Engine:
         torch._dynamo.reset()
         getattr(self.native, "FinalizeGraphEngine")()  # noqa: B009  (as above)
 
-    def write_dump_json(self, options: Mapping[str, str], name: str, ops: Iterable[GeOp]) -> None:
+    def write_dump_json(self, options: Mapping[str, str], name: str, ops: Iterable[LoweredOp]) -> None:
         """Append a graph to the process's dump JSON, in the working directory, and hand the file to the device.
 
         Only where a dump option is set. Operators made in `scope.data_dump()` are listed by type.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump.fakes.device.npu import NodeInfo
-from ascend_dump.fakes.torchair._lowering import Constant, GeOp, Inner, Namer, lower
+from ascend_dump.fakes.torchair._lowering import Constant, Inner, LoweredOp, Namer, lower
 from ascend_dump.fakes.torchair._scope import reads_scope
 from ascend_dump.fakes.torchair._text import write_graph
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ascend_dump.fakes.torchair._config import CompilerConfig
-    from ascend_dump.fakes.torchair._engine import Engine
+    from ascend_dump.fakes.torchair._engine import TorchairEngine
 
     _Array = np.ndarray[Any, Any]
 
@@ -69,14 +69,14 @@ class GraphRunner:
 class _Plan(NamedTuple):
     """The GE operators of an FX node. changes: it writes to its arguments, which are kept before it runs."""
 
-    ops: list[GeOp]
+    ops: list[LoweredOp]
     changes: bool
 
 
 class ConcreteGraph(GraphRunner):
     """A graph of GE. The device loads it at its first run, under the settings of that moment."""
 
-    def __init__(self, engine: Engine, config: CompilerConfig, module: Any) -> None:
+    def __init__(self, engine: TorchairEngine, config: CompilerConfig, module: Any) -> None:
         super().__init__(module)
         self.name = engine.next_graph()
         self._engine = engine
@@ -101,7 +101,7 @@ class ConcreteGraph(GraphRunner):
             self._engine.npu.end_step(model)
 
     @property
-    def ops(self) -> list[GeOp]:
+    def ops(self) -> list[LoweredOp]:
         return [op for plan in self.plans.values() for op in plan.ops]
 
     def _load(self) -> None:
@@ -182,7 +182,7 @@ def _plan(nodes: Sequence[Any]) -> tuple[dict[Any, _Plan], dict[str, tuple[Any, 
     return plans, constants
 
 
-def _port(each: Any, siblings: Sequence[GeOp], plans: dict[Any, _Plan]) -> str:
+def _port(each: Any, siblings: Sequence[LoweredOp], plans: dict[Any, _Plan]) -> str:
     """`name:output` of what an operator takes; "" where it is no operator."""
     if isinstance(each, Inner):
         return f"{siblings[each.place].name}:0"

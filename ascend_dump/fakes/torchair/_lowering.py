@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable, NamedTuple, Optional, Union
 
-__all__ = ["Constant", "GeOp", "Inner", "Namer", "lower"]
+__all__ = ["Constant", "Inner", "LoweredOp", "Namer", "lower"]
 
 #: ATen operators that become one GE operator with the same tensors; overloads do not matter.
 _SAME = {
@@ -71,7 +71,7 @@ class Inner(NamedTuple):
     place: int
 
 
-class GeOp(NamedTuple):
+class LoweredOp(NamedTuple):
     """One GE operator.
 
     inputs: FX nodes, constants, and outputs of earlier ones. compute: its output from the values of the inputs;
@@ -101,7 +101,7 @@ class Namer:
         return f"{kind}_{count}" if count else kind
 
 
-def lower(node: Any, name: Namer) -> list[GeOp]:
+def lower(node: Any, name: Namer) -> list[LoweredOp]:
     """The GE operators of an FX node, in the order in which they run; none for what is no operator."""
     packet = getattr(node.target, "overloadpacket", None)
     if packet is None:
@@ -112,10 +112,10 @@ def lower(node: Any, name: Namer) -> list[GeOp]:
     tensors = tuple(_tensors(node))
     special = _SPECIAL.get(aten)
     if special is not None:
-        made: list[GeOp] = special(node, tensors, name)
+        made: list[LoweredOp] = special(node, tensors, name)
         return made
     kind = _SAME.get(aten) or "".join(word.title() for word in aten.strip("_").split("_"))
-    return [GeOp(kind, name(kind), tensors)]
+    return [LoweredOp(kind, name(kind), tensors)]
 
 
 def _tensors(node: Any) -> Iterator[Any]:
@@ -127,7 +127,7 @@ def _tensors(node: Any) -> Iterator[Any]:
             yield leaf
 
 
-def _transpose(node: Any, tensors: tuple[Any, ...], name: Namer) -> list[GeOp]:
+def _transpose(node: Any, tensors: tuple[Any, ...], name: Namer) -> list[LoweredOp]:
     rank = len(node.args[0].meta["val"].shape)
     aten = node.target.overloadpacket.__name__
     order = list(range(rank))
@@ -136,33 +136,33 @@ def _transpose(node: Any, tensors: tuple[Any, ...], name: Namer) -> list[GeOp]:
     else:
         one, other = (0, 1) if aten == "t" else (node.args[1] % rank, node.args[2] % rank)
         if rank < 2:
-            return [GeOp("Identity", name("Identity"), tensors)]
+            return [LoweredOp("Identity", name("Identity"), tensors)]
         order[one], order[other] = order[other], order[one]
     constant = Constant(name("Const"), order, "int64")
-    return [GeOp("Transpose", name("Transpose"), (*tensors, constant))]
+    return [LoweredOp("Transpose", name("Transpose"), (*tensors, constant))]
 
 
-def _addmm(node: Any, tensors: tuple[Any, ...], name: Namer) -> list[GeOp]:
+def _addmm(node: Any, tensors: tuple[Any, ...], name: Namer) -> list[LoweredOp]:
     bias, one, other = tensors
     alpha, beta = float(node.kwargs.get("alpha", 1)), float(node.kwargs.get("beta", 1))
-    product = GeOp("MatMulV2", name("MatMulV2"), (one, other), lambda x, y: x @ y)
+    product = LoweredOp("MatMulV2", name("MatMulV2"), (one, other), lambda x, y: x @ y)
     scale = Constant(name("Const"), alpha, "")
-    scaled = GeOp("Mul", name("Mul"), (Inner(0), scale), lambda x, _: x * alpha)
+    scaled = LoweredOp("Mul", name("Mul"), (Inner(0), scale), lambda x, _: x * alpha)
     if beta == 0:
         return [product, scaled._replace(compute=None)]
     if beta == 1:
-        return [product, scaled, GeOp("Add", name("Add"), (Inner(1), bias))]
-    return [product, scaled, GeOp("AxpyV2", name("AxpyV2"), (Inner(1), bias, Constant(name("Const"), beta, "")))]
+        return [product, scaled, LoweredOp("Add", name("Add"), (Inner(1), bias))]
+    return [product, scaled, LoweredOp("AxpyV2", name("AxpyV2"), (Inner(1), bias, Constant(name("Const"), beta, "")))]
 
 
-def _add(node: Any, tensors: tuple[Any, ...], name: Namer) -> list[GeOp]:
+def _add(node: Any, tensors: tuple[Any, ...], name: Namer) -> list[LoweredOp]:
     kind = "Add" if float(node.kwargs.get("alpha", 1)) == 1 else "AxpyV2"
-    return [GeOp(kind, name(kind), (*tensors, *_scalar(node, tensors, name)))]
+    return [LoweredOp(kind, name(kind), (*tensors, *_scalar(node, tensors, name)))]
 
 
-def _binary(kind: str) -> Callable[..., list[GeOp]]:
-    def make(node: Any, tensors: tuple[Any, ...], name: Namer) -> list[GeOp]:
-        return [GeOp(kind, name(kind), (*tensors, *_scalar(node, tensors, name)))]
+def _binary(kind: str) -> Callable[..., list[LoweredOp]]:
+    def make(node: Any, tensors: tuple[Any, ...], name: Namer) -> list[LoweredOp]:
+        return [LoweredOp(kind, name(kind), (*tensors, *_scalar(node, tensors, name)))]
 
     return make
 
@@ -174,12 +174,12 @@ def _scalar(node: Any, tensors: tuple[Any, ...], name: Namer) -> tuple[Constant,
     return (Constant(name("Const"), float(node.args[1]), ""),)
 
 
-def _softmax_grad(node: Any, tensors: tuple[Any, ...], name: Namer) -> list[GeOp]:
+def _softmax_grad(node: Any, tensors: tuple[Any, ...], name: Namer) -> list[LoweredOp]:
     gradient, softmax = tensors
-    return [GeOp("SoftmaxGrad", name("SoftmaxGrad"), (softmax, gradient))]
+    return [LoweredOp("SoftmaxGrad", name("SoftmaxGrad"), (softmax, gradient))]
 
 
-_SPECIAL: dict[str, Callable[..., list[GeOp]]] = {
+_SPECIAL: dict[str, Callable[..., list[LoweredOp]]] = {
     "_softmax_backward_data": _softmax_grad,
     "add": _add,
     "addmm": _addmm,

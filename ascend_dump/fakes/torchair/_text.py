@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ascend_dump._errors import NotSupported
-from ascend_dump.fakes.torchair._lowering import Constant, GeOp, Inner
+from ascend_dump.fakes.torchair._lowering import Constant, Inner, LoweredOp
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.torchair._config import CompilerConfig
@@ -24,7 +24,9 @@ from torchair.ge._ge_graph import get_default_ge_graph
 """
 
 
-def write_graph(config: CompilerConfig, name: str, nodes: Sequence[Any], plans: Mapping[Any, Sequence[GeOp]]) -> None:
+def write_graph(
+    config: CompilerConfig, name: str, nodes: Sequence[Any], plans: Mapping[Any, Sequence[LoweredOp]]
+) -> None:
     """Write the graph where `debug.graph_dump` asks for it. Raises NotSupported for its other types."""
     wanted = config.debug.graph_dump
     if not wanted.enabled:
@@ -37,7 +39,7 @@ def write_graph(config: CompilerConfig, name: str, nodes: Sequence[Any], plans: 
             file.write(text)
 
 
-def _lines(nodes: Sequence[Any], plans: Mapping[Any, Sequence[GeOp]]) -> Iterator[str]:
+def _lines(nodes: Sequence[Any], plans: Mapping[Any, Sequence[LoweredOp]]) -> Iterator[str]:
     inputs = [node for node in nodes if node.op == "placeholder"]
     for index, node in enumerate(inputs):
         shape = list(getattr(node.meta.get("val"), "shape", ()))
@@ -58,7 +60,7 @@ def _lines(nodes: Sequence[Any], plans: Mapping[Any, Sequence[GeOp]]) -> Iterato
             yield f'{op.name}_0 = ge.{op.type}({operands}, node_name="{op.name}")'
 
 
-def _operand(each: Any, siblings: Sequence[GeOp], plans: Mapping[Any, Sequence[GeOp]]) -> str:
+def _operand(each: Any, siblings: Sequence[LoweredOp], plans: Mapping[Any, Sequence[LoweredOp]]) -> str:
     if isinstance(each, Inner):
         return f"{siblings[each.place].name}_0"
     if isinstance(each, Constant):

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ascend_dump.fakes.torchair._compile import check_support
 from ascend_dump.fakes.torchair._config import CompilerConfig
-from ascend_dump.fakes.torchair._engine import Engine
+from ascend_dump.fakes.torchair._engine import TorchairEngine
 from ascend_dump.fakes.torchair._scope import make_scope, register
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _ACLGRAPH = ("reduce-overhead", "npugraph_ex")
 
 def modules(npu: Npu) -> Mapping[str, ModuleType]:
     """torchair's modules, bound to one device."""
-    engine = Engine(npu)
+    engine = TorchairEngine(npu)
     top = ModuleType("torchair")
     backend = functools.partial(get_npu_backend, engine)
     packages = [ModuleType(f"torchair.{name}") for name in ("configs", "core", "_ge_concrete_graph")]
@@ -71,7 +71,10 @@ def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
 
 
 def get_npu_backend(
-    engine: Engine, *, compiler_config: Optional[CompilerConfig] = None, custom_decompositions: Mapping[Any, Any] = {}
+    engine: TorchairEngine,
+    *,
+    compiler_config: Optional[CompilerConfig] = None,
+    custom_decompositions: Mapping[Any, Any] = {},
 ) -> Callable[..., Any]:
     """A backend for torch.compile. The config is kept, not read: that happens when a graph is built."""
     config = CompilerConfig() if compiler_config is None else compiler_config
@@ -81,7 +84,7 @@ def get_npu_backend(
 
 
 def _compile(
-    engine: Engine,
+    engine: TorchairEngine,
     module: Any,
     example_inputs: Any,
     *,
@@ -96,7 +99,7 @@ def _compile(
     return aot_autograd(fw_compiler=compiler, decompositions=dict(decompositions) or None)(module, example_inputs)
 
 
-def _compile_graph(engine: Engine, config: CompilerConfig, module: Any, example_inputs: Any) -> Any:
+def _compile_graph(engine: TorchairEngine, config: CompilerConfig, module: Any, example_inputs: Any) -> Any:
     """One AOT graph: inference, forward or backward."""
     from torch._functorch.aot_autograd import make_boxed_func
 
