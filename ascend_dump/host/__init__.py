@@ -1,1 +1,34 @@
 """The host dialect on disk, shared by its writer and its reader."""
+
+from __future__ import annotations
+
+from ascend_dump.host._dtypes import has_values, numpy_dtype
+from ascend_dump.host._layout import (
+    CSV_HEADER,
+    INDEX,
+    MANIFEST,
+    PADDING,
+    SAFETENSORS,
+    SHARD,
+    STATISTIC,
+    Line,
+    Native,
+    encodable,
+    shard_name,
+)
+
+__all__ = [
+    "CSV_HEADER",
+    "INDEX",
+    "MANIFEST",
+    "PADDING",
+    "SAFETENSORS",
+    "SHARD",
+    "STATISTIC",
+    "Line",
+    "Native",
+    "encodable",
+    "has_values",
+    "numpy_dtype",
+    "shard_name",
+]

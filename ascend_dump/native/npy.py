@@ -10,12 +10,12 @@ import ast
 import math
 import os
 import re
-import stat
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from ascend_dump._errors import CorruptDump
+from ascend_dump._files import NotRegularFile, open_regular
 
 __all__ = ["NpyHeader", "read_npy_header"]
 
@@ -44,11 +44,8 @@ def read_npy_header(path: Path, *, bfloat16: bool = False, others: bool = False)
     it holds. Raises CorruptDump.
     """
     try:
-        # Opening a pipe would wait for its writer.
-        status = os.stat(path, follow_symlinks=False)
-        if not stat.S_ISREG(status.st_mode):
-            raise CorruptDump("not a regular file", path=path)
-        with open(path, "rb") as file:
+        with open_regular(path, follow_links=False) as file:
+            status = os.fstat(file.fileno())
             start = file.read(12)
             major = start[6] if len(start) > 6 else 0
             if start[:6] != _MAGIC or major not in (1, 2, 3):
@@ -60,6 +57,8 @@ def read_npy_header(path: Path, *, bfloat16: bool = False, others: bool = False)
                 raise CorruptDump(f"its header claims {length} bytes", path=path, offset=8)
             file.seek(skip)
             text = file.read(length)
+    except NotRegularFile as error:
+        raise CorruptDump(error.what, path=path) from None
     except OSError as error:
         hint = "the files belong to the user who ran the program, and only that user may read them"
         raise CorruptDump(f"cannot be read: {error.strerror}", path=path, hint=hint) from None

@@ -258,7 +258,7 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
             path=root,
             hint="give the path= of the capture, or a directory inside it",
         ) from None
-    from ascend_dump.host.layout import MANIFEST
+    from ascend_dump.host import MANIFEST
 
     dialects = _dialects()
     runs = [above for above in runs_above(root) if os.path.isfile(above / MANIFEST)][:1]

@@ -7,16 +7,16 @@ PyTorch, `torch/serialization.py`, `torch/_utils.py` (`_rebuild_tensor_v2`, `_re
 
 from __future__ import annotations
 
+import contextlib
 import math
-import os
 import pickletools
 import re
-import stat
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ascend_dump._errors import CorruptDump, NotSupported
+from ascend_dump._files import NotRegularFile, open_regular
 from ascend_dump.reading._npy import dtype_of
 
 if TYPE_CHECKING:
@@ -106,17 +106,19 @@ class _Archive:
 
     def __enter__(self) -> _Archive:
         try:
-            # Opening a pipe would wait for its writer.
-            if not stat.S_ISREG(os.stat(self._path, follow_symlinks=False).st_mode):
-                raise CorruptDump("not a regular file", path=self._path)
-            self._zip = zipfile.ZipFile(self._path)
+            with contextlib.ExitStack() as opened:
+                file = opened.enter_context(open_regular(self._path, follow_links=False))
+                self._zip = opened.enter_context(zipfile.ZipFile(file))
+                self._opened = opened.pop_all()
+        except NotRegularFile as error:
+            raise CorruptDump(error.what, path=self._path) from None
         except OSError as error:
             raise CorruptDump(f"cannot be read: {error.strerror}", path=self._path) from None
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
             raise CorruptDump(f"no archive of torch.save: {error}", path=self._path) from None
         members = self._zip.infolist()
         if len(members) > _MOST_MEMBERS or any(one.compress_type != zipfile.ZIP_STORED for one in members):
-            self._zip.close()
+            self._opened.close()
             raise CorruptDump("it has members that torch.save does not write", path=self._path)
         self._members = {one.filename: one for one in members}
         found = [name for name in self._members if name.endswith("/data.pkl") and name.count("/") == 1]
@@ -124,7 +126,7 @@ class _Archive:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._zip.close()
+        self._opened.close()
 
     def pickle(self) -> bytes:
         name = f"{self._top}data.pkl"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
+from ascend_dump._files import read_regular
 from ascend_dump._mark import SCHEMA
 from ascend_dump._paths import MANIFEST
 
@@ -71,11 +71,7 @@ def _manifest(root: Path) -> dict[str, Any]:
 
     path = root / MANIFEST
     try:
-        # Opening a pipe would wait for its writer.
-        if not stat.S_ISREG(os.lstat(path).st_mode):
-            return {}
-        with open(path, "rb") as file:
-            found = msgspec.json.decode(file.read(_MOST_BYTES))
+        found = msgspec.json.decode(read_regular(path, _MOST_BYTES, follow_links=False))
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError):  # a dump of something else, or nobody's
         return {}
     return found if isinstance(found, dict) and str(found.get("schema")).startswith(_SCHEMAS) else {}

@@ -8,7 +8,7 @@ from typing import Any, Optional, Union
 import msgspec
 import xxhash
 
-from ascend_dump.host.layout import Line
+from ascend_dump.host import Line
 
 __all__ = ["CHANGED", "COPYING", "DONE", "QUEUED", "WRITING", "Item", "Payload", "copy_memory", "sample_of"]
 

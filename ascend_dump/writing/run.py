@@ -16,7 +16,7 @@ import msgspec
 from ascend_dump._errors import WriteError
 from ascend_dump._paths import RunDirectory, add_private_directory, make_private_directory, open_private
 from ascend_dump._version import __version__
-from ascend_dump.host.layout import MANIFEST, encodable
+from ascend_dump.host import MANIFEST, encodable
 from ascend_dump.writing.budget import explain
 
 __all__ = ["Run"]

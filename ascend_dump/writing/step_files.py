@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 import msgspec
 
-from ascend_dump.host.layout import CSV_HEADER, INDEX, SHARD, STATISTIC, Line, encodable, shard_name
+from ascend_dump.host import CSV_HEADER, INDEX, SHARD, STATISTIC, Line, encodable, shard_name
 from ascend_dump.writing.append_file import AppendFile
 from ascend_dump.writing.shard import LIMITS, Buffer, Limits, Shard
 

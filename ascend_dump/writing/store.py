@@ -13,7 +13,7 @@ import xxhash
 
 from ascend_dump._errors import AscendDumpError
 from ascend_dump._paths import add_private_directory
-from ascend_dump.host.layout import Line
+from ascend_dump.host import Line
 from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing.budget import Budget
 from ascend_dump.writing.payload import CHANGED, Item, Payload

@@ -8,7 +8,7 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from ascend_dump._errors import NotSupported
-from ascend_dump.host.dtypes import has_values, numpy_dtype
+from ascend_dump.host import has_values, numpy_dtype
 from ascend_dump.statistics import Statistics, is_ready, statistics, warm_up_soon
 
 __all__ = ["as_stored", "prepare", "summarize"]

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 from ascend_dump._errors import WriteError
-from ascend_dump.host.layout import Line
+from ascend_dump.host import Line
 from ascend_dump.writing.budget import explain
 from ascend_dump.writing.payload import COPYING, DONE, QUEUED, WRITING, Item, Payload, copy_memory
 from ascend_dump.writing.shard import LIMITS, Limits

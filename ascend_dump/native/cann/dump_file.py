@@ -10,12 +10,12 @@ a blacklist, so a position may be smaller than the operator's own index.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ascend_dump._errors import CorruptDump, DumpNotFound, NotSupported, ReadError
+from ascend_dump._files import NotRegularFile, open_descriptor
 from ascend_dump.native.cann._blobs import Blob, place_blobs
 from ascend_dump.native.cann._model import (
     MAX_DIMS,
@@ -149,16 +149,13 @@ def _label(entry: Entry) -> str:
 
 def _open(path: Path) -> int:
     try:
-        # Without O_NONBLOCK a named pipe would hang here.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        return open_descriptor(path)
     except FileNotFoundError:
         raise DumpNotFound("no such file", path=path) from None
-    except (OSError, ValueError) as error:
-        raise ReadError(f"cannot be opened: {getattr(error, 'strerror', None) or error}", path=path) from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise CorruptDump("not a regular file", path=path, hint="give a file that the dump wrote")
-    return descriptor
+    except NotRegularFile:
+        raise CorruptDump("not a regular file", path=path, hint="give a file that the dump wrote") from None
+    except OSError as error:
+        raise ReadError(f"cannot be opened: {error.strerror}", path=path) from None
 
 
 def _read_header_bytes(descriptor: int, path: Path, start: int, file_size: int) -> bytes:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
 from ascend_dump._errors import CorruptDump, DumpNotFound, ReadError
+from ascend_dump._files import NotRegularFile, open_descriptor
 from ascend_dump.native.cann._graph_text import GraphText, Node, escape
 from ascend_dump.native.cann.names import sanitize
 
@@ -148,17 +148,15 @@ def _number(name: str) -> int:
 
 def _mapped(path: _Path) -> mmap.mmap:
     try:
-        # Without O_NONBLOCK a named pipe would hang here.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = open_descriptor(path)
     except FileNotFoundError:
         raise DumpNotFound("no such file", path=path, hint="dump graphs with DUMP_GE_GRAPH=2") from None
-    except (OSError, ValueError) as error:
-        raise ReadError(f"cannot be opened: {getattr(error, 'strerror', None) or error}", path=path) from None
+    except NotRegularFile:
+        raise ReadError("not a regular file", path=path, hint="give a ge_proto_*.txt file") from None
+    except OSError as error:
+        raise ReadError(f"cannot be opened: {error.strerror}", path=path) from None
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise ReadError("not a regular file", path=path, hint="give a ge_proto_*.txt file")
-        if not found.st_size:
+        if not os.fstat(descriptor).st_size:
             raise CorruptDump("an empty file is no graph", path=path, offset=0)
         return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     except OSError as error:

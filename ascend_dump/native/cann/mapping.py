@@ -7,12 +7,13 @@ appends `hash,name` to `mapping.csv` beside it, once per chunk: no header, no qu
 
 from __future__ import annotations
 
+import io
 import os
-import stat
 from collections.abc import Iterable
 from typing import NamedTuple, Union
 
 from ascend_dump._errors import ReadError
+from ascend_dump._files import NotRegularFile, open_regular
 
 __all__ = [
     "MAPPING",
@@ -99,11 +100,10 @@ def parse_mapping(lines: Iterable[str]) -> Mapping:
 def read_mapping(path: Union[str, os.PathLike[str]]) -> Mapping:
     """Read a `mapping.csv`. Raises ReadError when it cannot be opened; no content is an error."""
     try:
-        # Opening a pipe would wait for its writer, reading a device would never end.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise ReadError("not a regular file", path=path)
-        with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8", errors="surrogateescape", newline="\n") as file:
             return parse_mapping(file)
+    except NotRegularFile as error:
+        raise ReadError(error.what, path=path) from None
     except OSError as error:
         raise ReadError(f"cannot be read: {error.strerror}", path=path) from None
 

@@ -9,13 +9,14 @@ may be repeated within the file.
 
 from __future__ import annotations
 
+import io
 import math
 import os
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional, Union
 
 from ascend_dump._errors import ReadError
+from ascend_dump._files import NotRegularFile, open_regular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,11 +100,10 @@ class CannStatisticsRow(NamedTuple):
 def read_statistics(path: Union[str, os.PathLike[str]]) -> Iterator[CannStatisticsRow]:
     """Read a statistics file row by row. Raises ReadError when it cannot be opened."""
     try:
-        # Opening a pipe would wait for its writer, reading a device would never end.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise ReadError("not a regular file", path=path)
-        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8", errors="replace", newline="\n") as file:
             yield from parse_statistics(file)
+    except NotRegularFile as error:
+        raise ReadError(error.what, path=path) from None
     except OSError as error:
         raise ReadError(f"cannot be read: {error.strerror}", path=path) from None
 

@@ -12,6 +12,7 @@ so an operator is found by its place among those that differ in the number only.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import stat
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from ascend_dump._errors import ReadError
+from ascend_dump._files import open_regular
 from ascend_dump.native.mindspore.names import written
 
 __all__ = [
@@ -124,8 +126,7 @@ def read_graph(rank_directory: Path, graph: int) -> Graph:
 def read_ir(path: Path) -> list[str]:
     """The full names in one `.ir` text. Raises ReadError when it cannot be read or holds none."""
     try:
-        with open(path, "rb"):
-            pass
+        open_regular(path).close()
     except OSError as error:
         raise ReadError(f"cannot be read: {error.strerror}", path=path) from None
     names = [operator.name for operator in parse_ir(_lines(path))[0]]
@@ -164,7 +165,7 @@ def _stamp(path: Path) -> Optional[tuple[int, int]]:
 
 def _lines(path: Path) -> Iterator[str]:
     try:
-        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8", errors="replace", newline="\n") as file:
             yield from iter(lambda: file.readline(_LONGEST_LINE), "")
     except OSError:
         return

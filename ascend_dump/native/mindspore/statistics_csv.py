@@ -7,14 +7,14 @@ The columns after `Shape` come in the order of `statistic_category`. By MindSpor
 from __future__ import annotations
 
 import csv
-import os
+import io
 import re
-import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
 from ascend_dump._errors import ReadError
+from ascend_dump._files import NotRegularFile, open_regular
 
 __all__ = ["FILE", "MindsporeStatisticsRow", "parse_statistics", "read_statistics"]
 
@@ -59,10 +59,10 @@ class MindsporeStatisticsRow(NamedTuple):
 def read_statistics(path: Path) -> Iterator[MindsporeStatisticsRow]:
     """Read a statistics file row by row. Raises ReadError when it cannot be opened."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise ReadError("not a regular file", path=path)
-        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8", errors="replace", newline="\n") as file:
             yield from parse_statistics(iter(lambda: file.readline(_LONGEST_LINE), ""))
+    except NotRegularFile as error:
+        raise ReadError(error.what, path=path) from None
     except OSError as error:
         raise ReadError(f"cannot be read: {error.strerror}", path=path) from None
 

@@ -27,12 +27,12 @@ from __future__ import annotations
 import ast
 import os
 import re
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple, Optional, Union
 
 from ascend_dump._errors import CorruptDump, DumpNotFound, ReadError
+from ascend_dump._files import NotRegularFile, open_regular
 from ascend_dump.native.cann.graph import Node, NoDump, read_graph, why_no_dump
 
 __all__ = ["GraphFile", "GraphOp", "operator_names", "parse_graph_file", "read_torchair_graph"]
@@ -269,14 +269,11 @@ def _name_of_outputs(outputs: list[str]) -> str:
 
 def _open(path: _Path) -> IO[bytes]:
     try:
-        # Without O_NONBLOCK a named pipe would hang here.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        return open_regular(path)
     except FileNotFoundError:
         hint = 'dump graphs with config.debug.graph_dump.type = "py"'
         raise DumpNotFound("no such file", path=path, hint=hint) from None
-    except (OSError, ValueError) as error:
-        raise ReadError(f"cannot be opened: {getattr(error, 'strerror', None) or error}", path=path) from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise ReadError("not a regular file", path=path, hint="give a dynamo_*_graph_*.py file")
-    return os.fdopen(descriptor, "rb")
+    except NotRegularFile:
+        raise ReadError("not a regular file", path=path, hint="give a dynamo_*_graph_*.py file") from None
+    except OSError as error:
+        raise ReadError(f"cannot be opened: {error.strerror}", path=path) from None

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional
 
 from ascend_dump._errors import CorruptDump, NotSupported, ReadError
+from ascend_dump._files import open_descriptor
 from ascend_dump.reading._record import Record
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.host.layout import Line
+    from ascend_dump.host import Line
     from ascend_dump.statistics import Statistics
 
 __all__ = ["LineLoader", "Place", "Shards", "read_array", "refuse_format", "row_major"]
@@ -101,8 +102,8 @@ class Shards:
 
 
 def _map_file(path: Path) -> mmap.mmap:
-    # Not blocking, in case a pipe has taken its place meanwhile.
-    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    # Something else may have taken its place meanwhile.
+    fd = open_descriptor(path, follow_links=False)
     try:
         return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
     except ValueError:
@@ -118,7 +119,7 @@ def read_array(mapped: Optional[mmap.mmap], place: Place, record: Record) -> np.
     """
     import numpy as np
 
-    from ascend_dump.host.dtypes import numpy_dtype
+    from ascend_dump.host import numpy_dtype
 
     dtype = numpy_dtype(place.dtype)
     shape = place.shape
@@ -226,7 +227,7 @@ class LineLoader:
 
 
 def _refuse_packed(record: Record) -> None:
-    from ascend_dump.host.dtypes import has_values
+    from ascend_dump.host import has_values
 
     if record.dtype is not None and not has_values(record.dtype):
         raise NotSupported(

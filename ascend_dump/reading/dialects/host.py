@@ -1,4 +1,4 @@
-"""Dialect `host`: what the host adapters write, see `ascend_dump.host.layout`."""
+"""Dialect `host`: what the host adapters write, see `ascend_dump.host`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any, Callable, Optional
 import msgspec
 
 from ascend_dump._errors import CorruptDump
-from ascend_dump.host.layout import INDEX, MANIFEST, SHARD, STATISTIC, Line
+from ascend_dump._files import open_regular
+from ascend_dump.host import INDEX, MANIFEST, SHARD, STATISTIC, Line
 from ascend_dump.reading._dialect import Directory, Entry, rank_of
 from ascend_dump.reading._record import Record
 from ascend_dump.reading.dialects._host_loader import LineLoader, Shards
@@ -70,7 +71,7 @@ class _Index(Entry):
         paths: dict[str, Path] = {"": self.path}
         offset = 0
         try:
-            with open(self.path, "rb") as file:
+            with open_regular(self.path) as file:
                 # What is appended from now on is left to the next reader.
                 size = os.fstat(file.fileno()).st_size
                 for raw in file:

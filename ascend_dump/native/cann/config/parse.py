@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional, Union
 
+from ascend_dump._files import NotRegularFile, open_regular
 from ascend_dump.native.cann.acl_codes import AclError
 
 __all__ = ["MAX_BYTES", "MAX_DEPTH", "JsonRefusal", "Parsed", "Source", "parse_text", "read_config", "read_source"]
@@ -72,14 +72,14 @@ def _is_text(source: str) -> bool:
 def read_config(path: Union[str, os.PathLike[str]]) -> Parsed:
     """Read and parse a configuration file under acl's limits; refusals are values, not exceptions."""
     try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            return _refused(AclError.INVALID_FILE, "", "it is not a regular file")
-        if status.st_size > MAX_BYTES:
-            return _refused(AclError.INVALID_FILE, "", f"it has {status.st_size} bytes, the limit is {MAX_BYTES}")
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_BYTES:
+                return _refused(AclError.INVALID_FILE, "", f"it has {size} bytes, the limit is {MAX_BYTES}")
             data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
+    except NotRegularFile:
+        return _refused(AclError.INVALID_FILE, "", "it is not a regular file")
+    except OSError as error:
         return _refused(AclError.INVALID_FILE, "", f"it cannot be read: {error}")
     return parse_text(data)
 

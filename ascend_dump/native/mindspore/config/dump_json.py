@@ -13,6 +13,7 @@ import stat
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from ascend_dump._files import read_regular
 from ascend_dump.native.mindspore.config._json_error import syntax_error
 from ascend_dump.native.mindspore.config._parser import Parser
 from ascend_dump.native.mindspore.config.settings import DumpJsonReading, DumpJsonSettings, Refusal
@@ -42,8 +43,7 @@ def read_file(
     if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
         return _refused(f"Invalid json file name:{path}")
     try:
-        with open(path, "rb") as file:
-            text = file.read(_MOST_BYTES)
+        text = read_regular(path, _MOST_BYTES)
     except OSError:
         return _refused(f"Open file failed, file: {path}")
     return read_text(text, runtime=runtime, env=env)

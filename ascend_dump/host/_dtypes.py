@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ascend_dump._errors import NotSupported
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["has_values", "numpy_dtype"]
 
@@ -52,6 +53,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
     Only these names: numpy would take others for pointers, dates or structures.
     """
+    import numpy as np  # to list records needs no numpy
+
     name = _QUANTISED.get(name) or _RAW.get(name) or name
     if name in _NUMPY:
         return np.dtype(name)
