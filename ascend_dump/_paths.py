@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional, Union
 
 from ascend_dump._errors import WriteError
 from ascend_dump._rank import Rank
@@ -16,10 +17,12 @@ __all__ = [
     "MANIFEST",
     "PRIVATE_DIRECTORY",
     "PRIVATE_FILE",
+    "ForeignFile",
     "RunDirectory",
     "add_private_directory",
     "holds_files",
     "make_private_directory",
+    "open_directory",
     "open_private",
 ]
 
@@ -166,18 +169,60 @@ def _cannot_be_created(directory: Path, error: OSError) -> WriteError:
     )
 
 
+class ForeignFile(OSError):
+    """What stands where a file of ours should is a link, or a file that others reach by another name."""
+
+    def __init__(self, path: Union[str, Path]) -> None:
+        super().__init__(errno.EPERM, "a link, or no file of its own, stands there", os.fspath(path))
+
+
 def add_private_directory(path: Path) -> None:
     """Create one directory (0700, whatever the umask). Raises OSError, FileExistsError when it is there."""
     os.mkdir(path, PRIVATE_DIRECTORY)
-    if path.stat().st_mode & 0o777 != PRIVATE_DIRECTORY:
-        # Some file systems have no modes to change.
-        with contextlib.suppress(OSError):
-            path.chmod(PRIVATE_DIRECTORY)
+    fd = open_directory(path)
+    try:
+        if os.fstat(fd).st_mode & 0o777 != PRIVATE_DIRECTORY:
+            # Some file systems have no modes to change.
+            with contextlib.suppress(OSError):
+                os.fchmod(fd, PRIVATE_DIRECTORY)
+    finally:
+        os.close(fd)
 
 
-def open_private(path: Path, flags: int) -> int:
-    """A file descriptor of a new or own file (0600, whatever the umask). Raises OSError."""
-    fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+def open_directory(path: Path) -> int:
+    """A descriptor of a directory, which stays that one whatever is moved meanwhile. Raises OSError, ForeignFile for
+    a link."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if os.path.islink(path):
+            raise ForeignFile(path) from None
+        raise error
+
+
+def open_private(path: Union[str, Path], flags: int, *, directory: Optional[int] = None) -> int:
+    """A file descriptor of a new or own file (0600, whatever the umask), never through a link.
+
+    directory: a descriptor that `path` is relative to. Raises OSError, ForeignFile for a link, a pipe or a device, and
+    a file that has other names.
+    """
+    flags |= os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    truncate, flags = flags & os.O_TRUNC, flags & ~os.O_TRUNC
+    try:
+        fd = os.open(path, flags, PRIVATE_FILE, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise ForeignFile(path) from None
+        raise
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            raise ForeignFile(path)
+        if truncate:
+            os.ftruncate(fd, 0)
+    except OSError:
+        os.close(fd)
+        raise
     # As above.
     with contextlib.suppress(OSError):
         if os.fstat(fd).st_mode & 0o777 != PRIVATE_FILE:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from pathlib import Path
 
 from ascend_dump._paths import open_private
 
@@ -19,10 +18,10 @@ class AppendFile:
     lines    number of lines appended by this object
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open or create the file. Raises OSError."""
+    def __init__(self, name: str, directory: int) -> None:
+        """Open or create the file in a directory, given by descriptor. Raises OSError."""
         self.lines = 0
-        self._fd = open_private(path, os.O_WRONLY | os.O_APPEND)
+        self._fd = open_private(name, os.O_WRONLY | os.O_APPEND, directory=directory)
         self.nbytes = os.fstat(self._fd).st_size
 
     def append(self, data: bytes) -> None:

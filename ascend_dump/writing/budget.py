@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Optional
 
 from ascend_dump._errors import WriteError
+from ascend_dump._paths import ForeignFile
 
 __all__ = ["Budget", "explain"]
 
@@ -57,6 +58,13 @@ def explain(error: OSError, directory: Path) -> WriteError:
     """What an error of the file system means for the capture."""
     if isinstance(error, WriteError):
         return error
+    if isinstance(error, ForeignFile):
+        return WriteError(
+            f"{error.filename} below {directory} is a link, or a file that has other names: the capture stops, the run "
+            "goes on",
+            hint="give path= a directory in which only this user may write",
+            code="AD510",
+        )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return WriteError(
             f"the disk below {directory} is full ({error.strerror}): the capture stops, the run goes on",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import secrets
 import socket
 import sys
 import time
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 
 from ascend_dump._errors import WriteError
-from ascend_dump._paths import RunDirectory, add_private_directory, make_private_directory, open_private
+from ascend_dump._paths import RunDirectory, add_private_directory, make_private_directory, open_directory, open_private
 from ascend_dump._version import __version__
 from ascend_dump.host import MANIFEST, encodable
 from ascend_dump.writing.budget import explain
@@ -70,17 +71,20 @@ class Run:
         Raises WriteError when it cannot be written; the one before stays.
         """
         self._manifest.update(changes)
-        target = self.root / MANIFEST
-        draft = self.root / f".{MANIFEST}.{os.getpid()}"
+        # Not to be known before it is there.
+        draft = f".{MANIFEST}.{secrets.token_hex(8)}"
         try:
+            directory = open_directory(self.root)
             try:
-                with os.fdopen(open_private(draft, os.O_WRONLY | os.O_TRUNC), "wb") as file:
+                with os.fdopen(open_private(draft, os.O_WRONLY | os.O_EXCL, directory=directory), "wb") as file:
                     file.write(msgspec.json.format(_encode(self._manifest)))
-                os.replace(draft, target)
+                os.replace(draft, MANIFEST, src_dir_fd=directory, dst_dir_fd=directory)
             except OSError:
                 with contextlib.suppress(OSError):
-                    draft.unlink()
+                    os.unlink(draft, dir_fd=directory)
                 raise
+            finally:
+                os.close(directory)
         except OSError as error:
             raise explain(error, self.root) from error
 

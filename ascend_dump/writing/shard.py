@@ -11,7 +11,6 @@ import contextlib
 import errno
 import os
 import struct
-from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
 import msgspec
@@ -59,9 +58,9 @@ class Shard:
              it stays behind for good: what lies beyond it is cut off by `finish`.
     """
 
-    def __init__(self, path: Path, metadata: dict[str, str], limits: Limits = LIMITS) -> None:
-        """Create the file with its blank header. Raises OSError, FileExistsError when it is there."""
-        self.path = path
+    def __init__(self, name: str, directory: int, metadata: dict[str, str], limits: Limits = LIMITS) -> None:
+        """Create the file in a directory, given by descriptor, with its blank header. Raises OSError, FileExistsError
+        when it is there."""
         self._limits = limits
         self._start = self._end = self.written = 8 + limits.room
         self._metadata = b'"__metadata__":' + msgspec.json.encode(metadata)
@@ -77,14 +76,14 @@ class Shard:
         self._gathered_bytes = 0
         self._failure: Optional[OSError] = None
         self._encode = msgspec.json.Encoder().encode
-        self._fd = open_private(path, os.O_WRONLY | os.O_EXCL)
+        self._fd = open_private(name, os.O_WRONLY | os.O_EXCL, directory=directory)
         try:
             # Written and not skipped, so that a disk that fills up later has room for the header.
             _write_at(self._fd, struct.pack("<Q", limits.room) + bytes(limits.room), 0)
         except OSError:
             os.close(self._fd)
             with contextlib.suppress(OSError):
-                path.unlink()
+                os.unlink(name, dir_fd=directory)
             raise
 
     def has_room(self, name: str, shape: tuple[int, ...], nbytes: int) -> bool:

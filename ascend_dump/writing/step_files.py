@@ -11,6 +11,7 @@ from typing import Any, Optional
 
 import msgspec
 
+from ascend_dump._paths import open_directory
 from ascend_dump.host import CSV_HEADER, INDEX, SHARD, STATISTIC, Line, encodable, shard_name
 from ascend_dump.writing.append_file import AppendFile
 from ascend_dump.writing.shard import LIMITS, Buffer, Limits, Shard
@@ -41,7 +42,6 @@ class StepFiles:
         limits: Limits = LIMITS,
     ) -> None:
         """Open the files of a step in its existing directory. Raises OSError."""
-        self._directory = directory
         self.step = step
         self._metadata = metadata
         self._limits = limits
@@ -49,15 +49,17 @@ class StepFiles:
         self._shard_name = ""
         self._lines: list[Line] = []
         self._encoder = msgspec.json.Encoder()
-        # The index of an earlier visit to this step is continued, its shards are not touched.
-        taken = (SHARD.fullmatch(f"{step}/{name}") for name in os.listdir(directory))
-        self.next_shard = self._first_shard = max(next_shard, *(int(one[2][8:-12]) + 1 for one in taken if one), 0)
         self._csv: Optional[AppendFile] = None
         with contextlib.ExitStack() as opened:
-            self._index = AppendFile(directory / INDEX)
+            self._directory = open_directory(directory)
+            opened.callback(os.close, self._directory)
+            # The index of an earlier visit to this step is continued, its shards are not touched.
+            taken = (SHARD.fullmatch(f"{step}/{name}") for name in os.listdir(self._directory))
+            self.next_shard = self._first_shard = max(next_shard, *(int(one[2][8:-12]) + 1 for one in taken if one), 0)
+            self._index = AppendFile(INDEX, self._directory)
             opened.callback(self._index.close)
             if table:
-                self._csv = AppendFile(directory / STATISTIC)
+                self._csv = AppendFile(STATISTIC, self._directory)
                 opened.callback(self._csv.close)
                 if self._csv.nbytes == 0:
                     self._csv.append(f"{CSV_HEADER}\n".encode())
@@ -85,10 +87,10 @@ class StepFiles:
             self._shard.finish()
             self._shard = None
         if self._shard is None:
-            path = self._directory.parent / shard_name(self.step, self.next_shard)
+            self._shard_name = shard_name(self.step, self.next_shard)
+            file = self._shard_name.partition("/")[2]
             self.next_shard += 1
-            self._shard = Shard(path, {**self._metadata, "step": str(self.step)}, self._limits)
-            self._shard_name = f"{self.step}/{path.name}"
+            self._shard = Shard(file, self._directory, {**self._metadata, "step": str(self.step)}, self._limits)
         return self._shard_name, self._shard.append(name, dtype, shape, data, nbytes)
 
     def add(self, lines: list[Line]) -> None:

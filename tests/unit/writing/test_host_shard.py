@@ -28,7 +28,11 @@ SMALL = Limits(room=16 * 1024 - 8)
 
 
 def make(path: Path, limits: Limits = SMALL) -> Shard:
-    return Shard(path, {"step": "0"}, limits)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        return Shard(path.name, directory, {"step": "0"}, limits)
+    finally:
+        os.close(directory)
 
 
 def header(path: Path) -> dict[str, Any]:

@@ -359,7 +359,12 @@ def test_the_manifest_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest
     assert (first["state"], first["rank"], first["world_size"], first["pid"]) == ("running", 1, 4, os.getpid())
     torn = []
     replace = os.replace
-    monkeypatch.setattr(os, "replace", lambda a, b: (torn.append(json.loads(path.read_bytes())), replace(a, b)))
+
+    def look(a: str, b: str, **where: int) -> None:
+        torn.append(json.loads(path.read_bytes()))
+        replace(a, b, **where)
+
+    monkeypatch.setattr(os, "replace", look)
     run.write_manifest(state="complete", records=3)
     assert torn == [first]
     assert json.loads(path.read_bytes()) == {**first, "state": "complete", "records": 3}
