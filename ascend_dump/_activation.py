@@ -5,8 +5,9 @@ sitecustomize that `ascend-dump run` puts on PYTHONPATH. Both may run in one int
 
     ASCEND_DUMP                     what to dump: `1`, `steps=0|2-5,path=/d`, JSON text or a file;
                                     empty, `0`, `off`, `false` and `no` mean nothing
-    ASCEND_DUMP_STRICT=1            end the process with exit code 2 where the default is one
-                                    line on stderr
+    ASCEND_DUMP_STRICT=1            end the process with exit code 2 where the default is a message on
+                                    stderr: at once where nothing can be dumped, and at its end where
+                                    the dump is empty or incomplete
     ASCEND_DUMP_DISABLED_ADAPTERS   names of adapters to leave out, `*` for all
 """
 
@@ -18,7 +19,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional
 
 from ascend_dump._errors import AdapterNotFound, AscendDumpError
 
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import FrameType, ModuleType
 
+    from ascend_dump._capture import Capture
     from ascend_dump._request import DumpRequest
     from ascend_dump.adapter._contract import Adapter
+    from ascend_dump.adapter._session import Session
 
-__all__ = ["STRICT", "VARIABLE", "active_instead_of", "at_exit", "requested", "start"]
+__all__ = ["STRICT", "VARIABLE", "Road", "launch", "requested", "start"]
 
 VARIABLE = "ASCEND_DUMP"
 STRICT = "ASCEND_DUMP_STRICT"
@@ -38,10 +41,10 @@ _OFF = ("", "0", "off", "false", "no")
 log = logging.getLogger("ascend_dump")
 
 _started = False
-#: Names of the adapters whose turn has come: each is activated once in a process.
-_activated: set[str] = set()
-#: Those among them that arm the process.
-_active: dict[str, Adapter] = {}
+#: By the name of the adapter: what it was asked to launch once a module of its framework was imported.
+_roads: dict[str, Road] = {}
+#: Whether the process is to end with exit code 2.
+_failed = False
 
 
 def start() -> None:
@@ -64,53 +67,6 @@ def requested() -> Optional[DumpRequest]:
     return DumpRequest.from_text(text) if _is_on(text) else None
 
 
-def active_instead_of(adapter: Adapter) -> Optional[str]:
-    """The adapter of `adapter.yields_to` that dumps this process, None when there is none.
-
-    To be asked at the first step: the frameworks of both may be imported in any order before.
-    """
-    return next((name for name in adapter.yields_to if name in _active), None)
-
-
-def at_exit(stop: Callable[[], object]) -> None:
-    """Call `stop` once when this process ends, and once at the end of each process forked from it.
-
-    Children that multiprocessing forks leave by os._exit, which runs its own finalizers but
-    nothing of atexit; what a writer thread still holds would be lost.
-    """
-    from multiprocessing import util
-
-    end = _End(stop)
-    _ends.append(end)
-    atexit.register(end)
-    # Such a child clears the finalizers it inherited before it calls what is registered here.
-    util.register_after_fork(end, _finalize)
-    _finalize(end)
-
-
-def _finalize(end: _End) -> None:
-    from multiprocessing import util
-
-    util.Finalize(None, end, exitpriority=0)
-
-
-class _End:
-    """Calls `stop` once in each process."""
-
-    def __init__(self, stop: Callable[[], object]) -> None:
-        self._stop = stop
-        self._ended_in = 0
-
-    def __call__(self) -> None:
-        if self._ended_in != os.getpid():
-            self._ended_in = os.getpid()
-            self._stop()
-
-
-#: multiprocessing keeps only weak references.
-_ends: list[_End] = []
-
-
 def _is_on(text: str) -> bool:
     return text.strip().lower() not in _OFF
 
@@ -119,6 +75,8 @@ def _arm() -> None:
     from ascend_dump._log import give_messages_a_name
 
     give_messages_a_name()
+    # Registered before everything that the program registers, so it runs after that.
+    atexit.register(_end_strictly, os.getpid())
     try:
         request = requested()
         assert request is not None, "start() returned when it is off"
@@ -153,26 +111,115 @@ def _launchable_adapters() -> list[Adapter]:
 
 
 class _Hook:
-    """Activates one adapter after its framework's import, which must not fail because of us."""
+    """Launches one adapter after its framework's import, which must not fail because of us."""
 
     def __init__(self, adapter: Adapter, request: DumpRequest) -> None:
         self._adapter = adapter
         self._request = request
 
     def __call__(self, module: ModuleType) -> None:
-        name = self._adapter.name
-        if name in _activated:
-            return
-        _activated.add(name)
-        log.debug("%s was imported: activating the adapter %r", module.__name__, name)
+        log.debug("%s was imported: launching the adapter %r", module.__name__, self._adapter.name)
+        launch(self._adapter, self._request)
+
+
+def launch(adapter: Adapter, request: DumpRequest) -> Road:
+    """Let an adapter whose framework is imported begin the capture of this process when its moment comes."""
+    name = adapter.name
+    if name in _roads:
+        return _roads[name]
+    road = _roads[name] = Road(adapter, request)
+    for other in [one for one in _roads.values() if name in one.adapter.yields_to]:
+        other.rest(name)
+    try:
+        road.unused = adapter.launch(road)
+    except Exception as error:
+        log.debug("launching %r failed", name, exc_info=True)
+        _complain(f"nothing is dumped by the adapter {name!r}", error)
+    if len(_roads) == 1:
+        atexit.register(_tell_unused, os.getpid())
+    return road
+
+
+class Road:
+    """Begins the captures of one adapter in this process and the ones forked from it, see `Begin`."""
+
+    def __init__(self, adapter: Adapter, request: DumpRequest) -> None:
+        self.adapter = adapter
+        self.request = request
+        self.unused: Optional[Callable[[], str]] = None
+        self.begun = False
+        self._capture: Optional[Capture] = None
+        self._told = False
+
+    def __call__(self, target: Any = None, *, model: str = "") -> Optional[Session]:
+        self.begun = True
+        name = self.adapter.name
+        instead = next((one for one in self.adapter.yields_to if one in _roads), None)
+        if instead is not None:
+            self.rest(instead)
+            return None
+        from ascend_dump._capture import Capture
+
+        made = Capture(target, self.request, framework=name, strict=_is_strict(), launched=True, model=model)
+        made.failed_at_exit = _failed_at_exit
+        self._capture = made
         try:
-            for other in [one for one in _active.values() if name in one.yields_to]:
-                other.deactivate()
-            self._adapter.activate(self._request)
-            _active[name] = self._adapter
+            return made.begin()
         except Exception as error:
-            log.debug("activating %r failed", name, exc_info=True)
+            log.debug("starting the capture failed", exc_info=True)
             _complain(f"nothing is dumped by the adapter {name!r}", error)
+            return None
+
+    def rest(self, instead: str) -> None:
+        """Another adapter dumps this process from here on, and more precisely."""
+        if not self._told:
+            self._told = True
+            # Not where that is what everybody expects: a program that uses the device, and its host side.
+            level = logging.WARNING if self.adapter.priority > 0 else logging.INFO
+            log.log(
+                level,
+                "nothing more is dumped by %s: %s takes over; ASCEND_DUMP_DISABLED_ADAPTERS leaves one out",
+                self.adapter.name,
+                instead,
+            )
+        if self._capture is not None:
+            self._capture.stop()
+
+    def end(self) -> None:
+        """Finish the capture as the end of the process does, and forget the road: the adapter may be launched anew."""
+        _roads.pop(self.adapter.name, None)
+        if self._capture is not None:
+            self._capture.end()
+
+
+def _tell_unused(process: int) -> None:
+    from multiprocessing import parent_process
+
+    # Others run the models of a program whose process only forked, or was started by multiprocessing.
+    if (
+        not _roads
+        or any(road.begun for road in _roads.values())
+        or os.getpid() != process
+        or parent_process() is not None
+    ):
+        return
+    first = max(_roads.values(), key=lambda road: road.adapter.priority)
+    reason = first.unused() if first.unused is not None else ""
+    if reason:
+        log.warning("%s is set, but %s: nothing of this process was captured", VARIABLE, reason)
+
+
+def _failed_at_exit(error: Exception) -> None:
+    global _failed
+    log.warning("%s", error)
+    _failed = _failed or _is_strict()
+
+
+def _end_strictly(process: int) -> None:
+    """The last of our exit handlers. A program that ended with an exception of its own keeps its exit code."""
+    if _failed and os.getpid() == process and getattr(sys, "last_value", None) is None:
+        logging.shutdown()
+        _leave()
 
 
 class _AfterSite:
@@ -208,8 +255,15 @@ def _site_is_starting() -> bool:
 def _complain(what: str, error: Exception) -> None:
     """Say it in one line; under ASCEND_DUMP_STRICT end the process with exit code 2."""
     _print(f"{what}: {_one_line(error)}")
-    if not _is_on(os.environ.get(STRICT, "")):
-        return
+    if _is_strict():
+        _leave()
+
+
+def _is_strict() -> bool:
+    return _is_on(os.environ.get(STRICT, ""))
+
+
+def _leave() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # it is closed, or there is none
             stream.flush()

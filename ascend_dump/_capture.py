@@ -6,7 +6,6 @@ the path, reporting problems, and saying loudly when nothing was written.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import inspect
@@ -27,6 +26,7 @@ from ascend_dump._request import Data, DumpRequest, FrameworkName, Level, Mode, 
 from ascend_dump._steps import StepsLike
 from ascend_dump._turns import Turns
 from ascend_dump.adapter._contract import Adapter, choose
+from ascend_dump.adapter._exit import at_exit
 from ascend_dump.adapter._session import Session
 
 if TYPE_CHECKING:
@@ -115,13 +115,23 @@ class Capture:
     """
 
     def __init__(
-        self, target: Any, request: DumpRequest, *, framework: Optional[str] = None, strict: bool = False
+        self,
+        target: Any,
+        request: DumpRequest,
+        *,
+        framework: Optional[str] = None,
+        strict: bool = False,
+        launched: bool = False,
+        model: str = "",
     ) -> None:
+        """launched, model: see `RunDirectory`. A launched capture is started with `begin`."""
         self.request = request
         self.problems: list[Problem] = []
         self._target = target
         self._framework = framework
         self._strict = strict
+        self._launched = launched
+        self._model = model
         self._adapter: Optional[Adapter] = None
         #: The running one, else the one that ended last; None where another rank is selected.
         self._session: Optional[Session] = None
@@ -131,6 +141,10 @@ class Capture:
         self._step = 0
         self._each_call: Optional[bool] = None
         self._turns = Turns()
+        self._process = 0
+        self._cancel: Callable[[], None] = _do_nothing
+        #: What a failure is told to when the process ends, where nobody catches an exception any more.
+        self.failed_at_exit: Callable[[Exception], object] = _log
 
     @property
     def path(self) -> Path:
@@ -159,6 +173,10 @@ class Capture:
             session.step(0)
         return self
 
+    def begin(self) -> Optional[Session]:
+        """Arm the dump as `start` does; the caller moves the steps of the session. None: another rank is selected."""
+        return self._arm()[1]
+
     def stop(self) -> None:
         """Disarm, finish the files and report. Does nothing when it is not active.
 
@@ -167,14 +185,24 @@ class Capture:
         if not self.active:
             return
         self._state = _State.IDLE
-        _running.discard(self)
+        self._cancel()
         session = self._session
         if session is None:
+            return
+        if os.getpid() != self._process:
+            self._leave(session)
             return
         try:
             session.settle()
         finally:
             self._end(session)
+
+    def _leave(self, session: Session) -> None:
+        """In a process that was forked from the one of this capture, which goes on with it and reports."""
+        try:
+            session.stop()
+        except Exception:
+            log.debug("stopping failed in a forked process", exc_info=True)
 
     def _end(self, session: Session) -> None:
         try:
@@ -198,7 +226,7 @@ class Capture:
         if failure is None and not holds_files(self.path):
             reasons = session.reasons()
             if reasons is not None:
-                failure = _nothing_written(reasons or ["no selected operator ran in the block"])
+                failure = self._nothing_written(reasons or ["no selected operator ran"])
         if self._mark is not None:
             self._mark.end(failure)
         if failure is not None:
@@ -298,7 +326,7 @@ class Capture:
         give_messages_a_name()
         adapter = choose(self._target, self._framework)
         rank = current_rank()
-        run = RunDirectory.planned(self.request.path, rank)
+        run = RunDirectory.planned(self.request.path, rank, launched=self._launched, model=self._model)
         self.problems = adapter.check(self.request, self._target, run)
         self._report_problems()
         make_private_directory(self.request.path)
@@ -307,7 +335,8 @@ class Capture:
             session = self._start(adapter, run.make())
             self._path = session.root
             self._mark = Mark(self._path, adapter.name, self.request.scene)
-            _running.add(self)
+            self._process = os.getpid()
+            self.end_at_exit()
         else:
             self._path = run.path.parent
         self._session, self._adapter = session, adapter
@@ -341,6 +370,38 @@ class Capture:
             raise error
         if not error.reported:
             log.warning("%s", error)
+
+    def _nothing_written(self, reasons: list[str]) -> CaptureError:
+        listed = "".join(f"\n  - {reason}" for reason in reasons)
+        found = "see cap.problems, and " if self.problems and not self._launched else "see "
+        return CaptureError(
+            f"the capture wrote nothing{listed}", hint=f"{found}`ascend-dump explain AD303`", code="AD303"
+        )
+
+    def end_at_exit(self) -> None:
+        """Stop it when the process ends, if nobody does so before. A second call does nothing."""
+        if self._cancel is _do_nothing:
+            cancel = at_exit(self.end)
+
+            def once() -> None:
+                self._cancel = _do_nothing
+                cancel()
+
+            self._cancel = once
+            self._process = os.getpid()
+
+    def end(self) -> None:
+        """`stop` where nobody catches an exception any more: what it raises goes to `failed_at_exit`."""
+        try:
+            if self._path is None and os.getpid() == self._process:
+                give_messages_a_name()
+                reason = (
+                    f"steps={self.request.steps} was not reached: {self._step} call{'' if self._step == 1 else 's'}"
+                )
+                log.warning("%s", self._nothing_written([reason]))
+            self.stop()
+        except Exception as error:
+            self.failed_at_exit(error)
 
     def _captures_each_call(self) -> bool:
         """Whether each call of a decorated function is a capture of its own, because something else counts steps."""
@@ -381,7 +442,7 @@ class _Call:
             number = cap._step
             cap._step += 1
             if number not in cap.request.steps:
-                _running.add(cap)
+                cap.end_at_exit()
                 return
             if not cap.active:
                 cap._arm()
@@ -410,23 +471,9 @@ class _Call:
             cap._turns.end()
 
 
-def _nothing_written(reasons: list[str]) -> CaptureError:
-    listed = "".join(f"\n  - {reason}" for reason in reasons)
-    hint = "see cap.problems, and `ascend-dump doctor`"
-    return CaptureError(f"the capture wrote nothing{listed}", hint=hint, code="AD303")
+def _do_nothing() -> None:
+    return None
 
 
-#: Captures that must be finished when the interpreter exits.
-_running: set[Capture] = set()
-
-
-@atexit.register
-def _stop_all() -> None:
-    for cap in tuple(_running):
-        try:
-            if cap._path is None:  # a decorated function, none of whose calls was selected
-                give_messages_a_name()
-                log.warning("%s", _nothing_written([f"steps={cap.request.steps} was not reached: {cap._step} calls"]))
-            cap.stop()
-        except Exception as error:
-            log.warning("%s", error)
+def _log(error: Exception) -> None:
+    log.warning("%s", error)

@@ -14,11 +14,11 @@ execution of a model. There are two roads, and the return codes of acl tell whic
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Adapter, RunDirectory
+from ascend_dump.adapter import Adapter, Begin, RunDirectory
 
 if TYPE_CHECKING:
     from ascend_dump_acl._session import AclSession
@@ -31,6 +31,7 @@ class AclAdapter(Adapter):
     framework = "acl"
     # A process that uses the device is after what runs there, not after its host side.
     priority = 5
+    process_hooks = ("acl",)
 
     def accepts(self, target: Any) -> bool:
         # A model id is accepted so that check can tell why it comes too late.
@@ -48,3 +49,8 @@ class AclAdapter(Adapter):
 
     def counts_steps(self, target: Any) -> bool:
         return True
+
+    def launch(self, begin: Begin) -> Callable[[], str]:
+        from ascend_dump_acl._launcher import launch
+
+        return launch(begin)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Adapter, RunDirectory
+from ascend_dump.adapter import Adapter, Begin, RunDirectory
 
 if TYPE_CHECKING:
     from ascend_dump_mindspore._session import MindSporeSession
@@ -52,7 +52,7 @@ class MindSporeAdapter(Adapter):
     def counts_steps(self, target: Any) -> bool:
         return True
 
-    def activate(self, request: DumpRequest) -> None:
-        from ascend_dump_mindspore._launcher import activate
+    def launch(self, begin: Begin) -> None:
+        from ascend_dump_mindspore._launcher import launch
 
-        activate(self, request)
+        launch(begin)

@@ -162,9 +162,7 @@ class MindSporeSession(Session):
         if reasons is None or found.records:
             return None
         listed = "".join(f"\n  - {reason}" for reason in reasons)
-        return CaptureError(
-            f"the capture wrote nothing{listed}", hint="see cap.problems, and `ascend-dump doctor`", code="AD303"
-        )
+        return CaptureError(f"the capture wrote nothing{listed}", hint="see `ascend-dump explain AD303`", code="AD303")
 
     def reasons(self) -> Optional[list[str]]:
         """Likely reasons why nothing was written, most likely first; None where nothing is a good result."""

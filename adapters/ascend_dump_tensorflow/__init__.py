@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Adapter, RunDirectory, Session
+from ascend_dump.adapter import Adapter, Begin, RunDirectory, Session
 
 __all__ = ["TensorflowAdapter", "apply", "check_config", "dump_config"]
 
@@ -61,10 +61,10 @@ class TensorflowAdapter(Adapter):
         tensorflow = sys.modules.get("tensorflow")
         return tensorflow is None or not tensorflow.executing_eagerly()
 
-    def activate(self, request: DumpRequest) -> None:
-        from ascend_dump_tensorflow._launcher import activate
+    def launch(self, begin: Begin) -> Optional[Callable[[], str]]:
+        from ascend_dump_tensorflow._launcher import launch
 
-        activate(self, request)
+        return launch(begin)
 
 
 def apply(config_proto: Any, request: DumpRequest, *, names: Optional[Iterable[str]] = None) -> Any:

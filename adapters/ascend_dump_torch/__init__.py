@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Adapter, RunDirectory
+from ascend_dump.adapter import Adapter, Begin, RunDirectory
 
 if TYPE_CHECKING:
     from ascend_dump_torch._session import TorchSession
@@ -43,7 +43,7 @@ class TorchAdapter(Adapter):
 
         return TorchSession(request, target, run)
 
-    def activate(self, request: DumpRequest) -> None:
-        from ascend_dump_torch._launcher import activate
+    def launch(self, begin: Begin) -> Optional[Callable[[], str]]:
+        from ascend_dump_torch._launcher import launch
 
-        activate(self, request)
+        return launch(begin)

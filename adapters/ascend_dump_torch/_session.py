@@ -333,7 +333,7 @@ class TorchSession(Session):
             if compiled:
                 found.append("torch.compile was applied to it after it was given: capture what that returned")
         elif self._step is None:
-            reached = f"{self._calls} steps ran" if self._calls else "no step began"
+            reached = {0: "no step began", 1: "1 step ran"}.get(self._calls, f"{self._calls} steps ran")
             found.append(f"steps={self._request.steps} was not reached: {reached}")
         found += self._layers.reasons()
         return found

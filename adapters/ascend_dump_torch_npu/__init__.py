@@ -11,11 +11,11 @@ of it is on. `record.op_type` and `record.op_name` are those of the kernels of a
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Adapter, RunDirectory
+from ascend_dump.adapter import Adapter, Begin, RunDirectory
 
 if TYPE_CHECKING:
     from ascend_dump_torch_npu._session import TorchNpuSession
@@ -48,12 +48,7 @@ class TorchNpuAdapter(Adapter):
 
         return TorchNpuSession(request, target, run)
 
-    def activate(self, request: DumpRequest) -> None:
-        from ascend_dump_torch_npu._launcher import activate
+    def launch(self, begin: Begin) -> Optional[Callable[[], str]]:
+        from ascend_dump_torch_npu._launcher import launch
 
-        activate(self, request)
-
-    def deactivate(self) -> None:
-        from ascend_dump_torch_npu._launcher import deactivate
-
-        deactivate()
+        return launch(begin)

@@ -217,7 +217,7 @@ class TorchNpuSession(Session):
         if self._target is not None and self._calls == 0:
             found.append(f"the target, a {type(self._target).__name__}, was never called")
         elif not self._dumped:
-            reached = f"{self._calls} steps ran" if self._calls else "no step began"
+            reached = {0: "no step began", 1: "1 step ran"}.get(self._calls, f"{self._calls} steps ran")
             found.append(f"steps={self._request.steps} was not reached: {reached}")
         else:
             if not self._interface.initialised:

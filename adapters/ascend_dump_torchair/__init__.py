@@ -18,11 +18,11 @@ begin before that. GE counts the steps: one per execution of a graph, from 0.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ascend_dump._problem import Problem
 from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Adapter, RunDirectory
+from ascend_dump.adapter import Adapter, Begin, RunDirectory
 
 if TYPE_CHECKING:
     from ascend_dump_torchair._session import TorchairSession
@@ -59,10 +59,10 @@ class TorchairAdapter(Adapter):
     def counts_steps(self, target: Any) -> bool:
         return True
 
-    def activate(self, request: DumpRequest) -> None:
-        from ascend_dump_torchair._launcher import activate
+    def launch(self, begin: Begin) -> Optional[Callable[[], str]]:
+        from ascend_dump_torchair._launcher import launch
 
-        activate(self, request)
+        return launch(begin)
 
 
 def configure(config: Any, request: DumpRequest) -> list[Problem]:

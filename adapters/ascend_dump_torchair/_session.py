@@ -180,7 +180,7 @@ class TorchairSession(Session):
         self.failure = self.failure or self._why_elsewhere()
         if self.failure is None and self._only_graphs():
             listed = "".join(f"\n  - {reason}" for reason in self.reasons() or [])
-            hint = "see cap.problems, and `ascend-dump doctor`"
+            hint = "see `ascend-dump explain AD303`"
             self.failure = CaptureError(f"the capture wrote graphs but no operator{listed}", hint=hint, code="AD303")
 
     def _why_elsewhere(self) -> Optional[CaptureError]:

@@ -12,9 +12,9 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Protocol
 
-from ascend_dump._errors import AdapterNotFound, AscendDumpError, ConfigError, FrameworkMissing, NotSupported
+from ascend_dump._errors import AdapterNotFound, AscendDumpError, ConfigError, FrameworkMissing
 
 if TYPE_CHECKING:
     from ascend_dump._paths import RunDirectory
@@ -22,11 +22,23 @@ if TYPE_CHECKING:
     from ascend_dump._request import DumpRequest
     from ascend_dump.adapter._session import Session
 
-__all__ = ["Adapter", "AdapterInfo", "adapters", "choose", "load", "registered"]
+__all__ = ["Adapter", "AdapterInfo", "Begin", "adapters", "choose", "load", "registered"]
 
 GROUP = "ascend_dump.adapters"
 
 log = logging.getLogger("ascend_dump")
+
+
+class Begin(Protocol):
+    """Starts the capture that ASCEND_DUMP asks for, as `ascend_dump.capture` would. What `Adapter.launch` is given.
+
+    Returns the session, None where this process is not dumped: refused, another rank, another adapter. That has been
+    told, and is not to be tried again. model: what the dump is named after where there is no target
+    """
+
+    request: DumpRequest
+
+    def __call__(self, target: Any = None, *, model: str = "") -> Optional[Session]: ...
 
 
 class Adapter(ABC):
@@ -38,7 +50,7 @@ class Adapter(ABC):
     framework: str = ""
     #: Among adapters that accept a target, the highest one takes it; host references are 0.
     priority: int = 0
-    #: Modules whose import starts the launcher road (`ASCEND_DUMP=…`), see `activate`.
+    #: Modules whose import makes this adapter `launch` where ASCEND_DUMP asks for a dump; none: it cannot.
     process_hooks: tuple[str, ...] = ()
     #: Adapters that dump the same programs more precisely: where one is active on the launcher road, this one rests.
     yields_to: tuple[str, ...] = ()
@@ -65,15 +77,14 @@ class Adapter(ABC):
         """Whether the target itself tells steps apart, so that `Capture.step` is not needed."""
         return target is not None
 
-    def activate(self, request: DumpRequest) -> None:
-        """Arm the dump for the whole process; called once, after a module of `process_hooks`."""
-        raise NotSupported(
-            f"{self.name} has no launcher road",
-            hint=f"use capture(..., framework={self.name!r}) in the script",
-        )
+    def launch(self, begin: Begin) -> Optional[Callable[[], str]]:
+        """Arrange that `begin(target)` is called when the dump of a whole process can begin.
 
-    def deactivate(self) -> None:  # noqa: B027  (most adapters yield to none)
-        """End what `activate` armed: an adapter of `yields_to` takes over. Called before that one is activated."""
+        Called once, after the import of a module of `process_hooks`; by default that is the moment. May return a
+        function that says at the end of the process why the moment did not come, "" where that is no surprise.
+        """
+        begin()
+        return None
 
 
 class AdapterInfo(NamedTuple):

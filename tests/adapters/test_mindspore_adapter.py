@@ -553,12 +553,12 @@ PROGRAM = """
 import sys
 import numpy as np
 from ascend_dump import DumpRequest, fakes
-from ascend_dump.adapter._contract import load
-from ascend_dump.cli import Exit, main
+from ascend_dump._activation import launch
+from ascend_dump.adapter import load
 
 with fakes.install("mindspore"):
     import mindspore as ms
-    load("mindspore").activate(DumpRequest.from_text(sys.argv[1]))
+    launch(load("mindspore"), DumpRequest.from_text(sys.argv[1]))
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_device("CPU")
     if sys.argv[2] == "run":

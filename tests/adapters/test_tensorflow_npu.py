@@ -15,6 +15,8 @@ from findings import findings
 
 import ascend_dump
 import ascend_dump.fakes
+from ascend_dump._activation import launch
+from ascend_dump.adapter import load
 from ascend_dump.fakes.npu_bridge.module import ProcessAborted
 
 X = np.arange(8, dtype="f").reshape(2, 4)
@@ -491,19 +493,13 @@ def test_an_open_device_is_too_late(device: Any, tmp_path: Path) -> None:
     assert caught.value.code == "AD290"
 
 
-def test_the_launcher_comes_before_the_device_is_opened(
-    device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_launcher_comes_before_the_device_is_opened(device: Any, tmp_path: Path) -> None:
     import tensorflow  # noqa: F401  (as above)
-    from ascend_dump_tensorflow import TensorflowAdapter, _launcher
 
-    ends: list[Any] = []
-    monkeypatch.setattr(_launcher, "at_exit", ends.append)
-    TensorflowAdapter().activate(ascend_dump.DumpRequest(path=tmp_path / "dumps", steps="1"))
+    road = launch(load("tensorflow"), ascend_dump.DumpRequest(path=tmp_path / "dumps", steps="1"))
     assert device.global_options().dump_config.enable_dump.value == "0"
     device.open()
     assert device.global_options().dump_config.enable_dump.value == "1"
     assert device.global_options().dump_config.dump_step.value == "1"
-    for end in ends:
-        end()
+    road.end()
     assert device.global_options().dump_config.enable_dump.value == "0"

@@ -293,7 +293,10 @@ def test_a_script_without_modules_says_so(launched: Launched) -> None:
 
 def test_a_step_that_is_not_reached(launched: Launched) -> None:
     done = launched.run("import torch; m = torch.nn.Linear(2, 2); m(torch.ones(2)); m(torch.ones(2))", "--steps", "7")
-    assert done.stderr == "ascend-dump: the capture wrote nothing: steps=7 was not reached: 2 steps ran\n"
+    assert done.stderr == (
+        "ascend-dump: the capture wrote nothing\n  - steps=7 was not reached: 2 steps ran [AD303]\n"
+        "Hint: see `ascend-dump explain AD303`\n"
+    )
 
 
 def test_another_rank(launched: Launched, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -821,7 +821,7 @@ if sys.argv[1] == "failure":
 
     def test_without_a_handler_they_say_who_speaks(self, tmp_path: Path) -> None:
         said = self.run("nothing", tmp_path)
-        assert said.startswith("ascend-dump: the capture wrote nothing\n  - steps=7 was not reached: 1 steps ran")
+        assert said.startswith("ascend-dump: the capture wrote nothing\n  - steps=7 was not reached: 1 step ran")
         assert said.count("wrote nothing") == 1
 
     def test_the_handlers_of_the_program_are_used(self, tmp_path: Path) -> None:

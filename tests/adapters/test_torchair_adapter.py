@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import stat
 from collections.abc import Iterator
@@ -17,6 +16,8 @@ from torchair_helpers import make_input, make_mlp, options_of
 
 import ascend_dump
 from ascend_dump import fakes
+from ascend_dump._activation import launch
+from ascend_dump.adapter import load
 from ascend_dump.cli import Exit, main
 from ascend_dump.fakes.device.npu import Npu
 
@@ -494,34 +495,25 @@ class TestAModule:
         assert npu.executed == []
 
 
-def test_the_launcher_fills_every_config(npu: Npu, torchair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ascend_dump_torchair import _launcher
-
-    ends: list[Any] = []
-    monkeypatch.setattr(_launcher, "at_exit", ends.append)
-    ascend_dump.adapter._contract.load("torchair").activate(ascend_dump.DumpRequest(path="launched", steps="0"))
+def test_the_launcher_fills_every_config(npu: Npu, torchair: Any) -> None:
+    road = launch(load("torchair"), ascend_dump.DumpRequest(path="launched", steps="0"))
     with torch.no_grad():
         for _ in range(2):
             torch.compile(make_mlp(), backend=torchair.get_npu_backend())(make_input())
-    ends[0]()
+    road.end()
     dump = ascend_dump.open("launched")
     assert dump.known_values("model") == {"graph_1", "graph_2"}
     assert operators(dump) == OPS
 
 
 def test_the_launcher_tells_what_is_refused_and_lets_the_program_run(
-    npu: Npu, torchair: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    npu: Npu, torchair: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ascend_dump_torchair import _launcher
-
-    ends: list[Any] = []
-    monkeypatch.setattr(_launcher, "at_exit", ends.append)
-    ascend_dump.adapter._contract.load("torchair").activate(ascend_dump.DumpRequest(path="launched", data="full"))
-    with caplog.at_level(logging.WARNING, "ascend_dump"):
-        torch.compile(make_mlp(), backend=torchair.get_npu_backend())(make_input())
-        torch.compile(make_mlp(), backend=torchair.get_npu_backend())(make_input())
-    ends[0]()
-    assert caplog.text.count("this backend is not captured") == 1
+    road = launch(load("torchair"), ascend_dump.DumpRequest(path="launched", data="full"))
+    torch.compile(make_mlp(), backend=torchair.get_npu_backend())(make_input())
+    torch.compile(make_mlp(), backend=torchair.get_npu_backend())(make_input())
+    road.end()
+    assert capsys.readouterr().err.count("nothing is dumped by the adapter 'torchair'") == 1
     assert not Path("launched").exists()
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any
+from typing import Any, Optional
 
-from ascend_dump._activation import at_exit
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
@@ -19,6 +18,7 @@ class _Session(Session):
 
     def __init__(self, request: DumpRequest, run: RunDirectory, observed: list[Any]) -> None:
         self.request = request
+        self.launched = run.launched
         self.observed = observed
         self.open(run)
         observed.append(self.observe)
@@ -60,6 +60,10 @@ class _Session(Session):
         self.count += 1
         self.writer.put(items, sum(item.line.nbytes for item in items))
 
+    def reasons(self) -> Optional[list[str]]:
+        # Under ASCEND_DUMP each process that imports the framework has a session; those that call nothing are none.
+        return None if self.launched and self.step < 0 else []
+
     def flush(self) -> None:
         self.writer.flush()
 
@@ -86,7 +90,3 @@ class ToyAdapter(Adapter):
 
     def start(self, request: DumpRequest, target: Any, run: RunDirectory) -> _Session:
         return _Session(request, run, sys.modules["toyframe"].observers if target is None else target.observers)
-
-    def activate(self, request: DumpRequest) -> None:
-        session = self.start(request, None, RunDirectory.planned(request.path, current_rank()).make())
-        at_exit(session.stop)

@@ -1,0 +1,56 @@
+"""What must be done when a process ends, in processes that multiprocessing forks too."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from typing import Callable
+
+__all__ = ["at_exit"]
+
+
+def at_exit(stop: Callable[[], object]) -> Callable[[], None]:
+    """Call `stop` once when this process ends, and once at the end of each process forked from it.
+
+    Children that multiprocessing forks leave by os._exit, which runs its own finalizers but nothing of atexit; what a
+    writer thread still holds would be lost. What is registered last is called first. Returns what takes it back.
+    """
+    from multiprocessing import util
+
+    end = _End(stop)
+    _ends.append(end)
+    atexit.register(end)
+    # Such a child clears the finalizers it inherited before it calls what is registered here.
+    util.register_after_fork(end, _finalize)
+    _finalize(end)
+    return end.cancel
+
+
+def _finalize(end: _End) -> None:
+    from multiprocessing import util
+
+    if end in _ends:
+        util.Finalize(None, end, exitpriority=0)
+
+
+class _End:
+    """Calls `stop` once in each process."""
+
+    def __init__(self, stop: Callable[[], object]) -> None:
+        self._stop = stop
+        self._ended_in = 0
+
+    def __call__(self) -> None:
+        if self in _ends and self._ended_in != os.getpid():
+            self._ended_in = os.getpid()
+            self._stop()
+
+    def cancel(self) -> None:
+        """From now on it does nothing."""
+        if self in _ends:
+            _ends.remove(self)
+            atexit.unregister(self)
+
+
+#: multiprocessing keeps only weak references.
+_ends: list[_End] = []
