@@ -17,6 +17,7 @@ __all__ = ["TorchAdapter"]
 _OPTIONS = {
     "rehash": "True: tell tensors apart by content only, for kernels that write memory unseen by PyTorch",
     "buffer_bytes": "how many bytes of tensors may wait for the writer",
+    "steps_after_origin": "with scene='overflow', steps that are recorded after the first of a row with NaN or Inf (1)",
 }
 
 

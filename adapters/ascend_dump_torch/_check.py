@@ -13,6 +13,7 @@ __all__ = ["check", "compiled_problem"]
 
 _VALUES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("rehash", lambda value: isinstance(value, bool), "True or False"),
+    ("steps_after_origin", lambda value: type(value) is int and value >= 0, "how many steps, 0 or more"),
     ("buffer_bytes", lambda value: type(value) is int and value > 0, "a positive number of bytes"),
 )
 
@@ -44,6 +45,16 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str]) -> list
                     f"options.{name}",
                 )
             )
+    if "steps_after_origin" in request.options and request.scene != "overflow":
+        problems.append(
+            Problem(
+                "AD211",
+                "silent",
+                "options['steps_after_origin'] changes nothing without scene='overflow'",
+                "leave it out, or select steps with steps=",
+                "options.steps_after_origin",
+            )
+        )
     if request.scene in _SCENES_OF_THE_NPU:
         problems.append(
             Problem(

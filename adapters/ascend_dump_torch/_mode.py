@@ -17,8 +17,9 @@ from ascend_dump.writing import Item
 from ascend_dump_torch._arguments import any_nested, collect, collect_named
 from ascend_dump_torch._collectives import Collectives, RunningCollective, work_of
 from ascend_dump_torch._devices import HAS_CUDA, is_recording_graph, wait_for_copies
+from ascend_dump_torch._masks import is_mask
 from ascend_dump_torch._memory import is_plain
-from ascend_dump_torch._overflow import copy_overwritten, has_nonfinite_number, nonfinite
+from ascend_dump_torch._overflow import copy_overwritten, nonfinite, nonfinite_numbers
 from ascend_dump_torch._schema import Schema, read_schema
 from ascend_dump_torch._tensors import Operator
 
@@ -147,7 +148,7 @@ class RecordMode(TorchDispatchMode):
         if kwargs:
             outs = schema.outs
             collect((value for key, value in kwargs.items() if key not in outs), inputs)
-        pending = _Pending(op, inputs, session.selects(name, place.module), [], written)
+        pending = _Pending(schema, op, inputs, session.selects(name, place.module), [], written)
         overflow = session.overflow_only
         if schema.reads:
             self._settle(inputs)
@@ -170,7 +171,7 @@ class RecordMode(TorchDispatchMode):
             # What is told of a collective later stands in its inputs now.
             late = schema.asynchronous or schema.functional
             pending.copies = copy_overwritten(inputs, inputs if late else written)
-            pending.constants = has_nonfinite_number(args) or has_nonfinite_number(kwargs.values())
+            pending.constants = nonfinite_numbers(args) + nonfinite_numbers(kwargs.values())
         return pending
 
     def _after(self, schema: Schema, pending: _Pending, result: Any) -> None:
@@ -214,17 +215,21 @@ class RecordMode(TorchDispatchMode):
         """Write the records of an operator that has run; `names` are those of `Line.argument`."""
         session = self._session
         tensors = session.tensors
-        op = pending.op
+        op, schema = pending.op, pending.schema
         items = pending.items
         origin = False
         if session.overflow_only:
             settled = [tensor for tensor in outputs if not tensors.is_in_flight(tensor)]
-            if pending.unset or not any(nonfinite(tensor) for tensor in settled):
+            wrong = [] if pending.unset else [tensor for tensor in settled if nonfinite(tensor)]
+            if not wrong:
                 return
             kept = pending.copies or {}
             copies = [kept.get(i) for i in range(len(pending.inputs))]
             before = [tensor if copy is None else copy for tensor, copy in zip(pending.inputs, copies)]
             read = before[1:] if pending.first_unset else before
+            filled = before[1:] if schema.ignores_first and schema.writes else read
+            if is_mask(schema.base, schema.views, filled, pending.constants, wrong) or not session.aftermath.records():
+                return
             origin = not pending.constants and not any(nonfinite(tensor) for tensor in read)
             if session.records_inputs:
                 items = [
@@ -286,13 +291,14 @@ class _Pending(msgspec.Struct, eq=False):
     unreturned   its outputs that it does not return, and which arguments they are
     """
 
+    schema: Schema
     op: Operator
     inputs: list[torch.Tensor]
     selected: bool
     items: list[Item]
     written: list[torch.Tensor]
     copies: Optional[dict[int, torch.Tensor]] = None
-    constants: bool = False
+    constants: list[float] = []
     first_unset: bool = False
     unset: bool = False
     unreturned: list[torch.Tensor] = []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from ascend_dump_torch._memory import storages_of
 
-__all__ = ["copy_overwritten", "has_nonfinite_number", "nonfinite"]
+__all__ = ["Aftermath", "copy_overwritten", "nonfinite", "nonfinite_numbers"]
 
 #: Floating-point types without Inf and NaN.
 _FINITE_ONLY = {getattr(torch, name) for name in ("float4_e2m1fn_x2",) if hasattr(torch, name)}
@@ -41,5 +42,30 @@ def nonfinite(tensor: torch.Tensor) -> bool:
     return not math.isfinite(tensor.sum().item()) and not bool(torch.isfinite(tensor).all())
 
 
-def has_nonfinite_number(args: Any) -> bool:
-    return any(isinstance(value, float) and not math.isfinite(value) for value in args)
+def nonfinite_numbers(args: Iterable[Any]) -> list[float]:
+    return [value for value in args if isinstance(value, float) and not math.isfinite(value)]
+
+
+class Aftermath:
+    """Which steps are recorded of a row of steps that all have NaN or Inf: the first and `keep` more.
+
+    A step without ends the row. `followed` counts the operators of the others.
+    """
+
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self._before = 0
+        self._found = False
+        self.followed = 0
+
+    def begin_step(self) -> None:
+        self._before = self._before + 1 if self._found else 0
+        self._found = False
+
+    def records(self) -> bool:
+        """Whether the operator that was just found to overflow is to be recorded."""
+        self._found = True
+        if self._before > self._keep:
+            self.followed += 1
+            return False
+        return True

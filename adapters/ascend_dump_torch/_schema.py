@@ -85,6 +85,8 @@ class Schema(msgspec.Struct, frozen=True, eq=False):
     resizes: bool
     #: It overwrites its first argument without reading it, or gives a view of it.
     ignores_first: bool
+    #: Its outputs are views of what it is given.
+    views: bool
     #: It is made of other operators, which are recorded instead of it.
     composite: bool
     #: It reads its arguments; otherwise it looks at them in another way, or lets others read them.
@@ -138,6 +140,7 @@ def read_schema(func: Any) -> Schema:
         unset,
         base in _RESIZES,
         ignores_first,
+        views or base == "_unsafe_view",
         composite,
         reads,
         asynchronous,

@@ -26,12 +26,16 @@ from ascend_dump_torch._eager import force_eager
 from ascend_dump_torch._layers import LayerFilter
 from ascend_dump_torch._mode import RecordMode
 from ascend_dump_torch._names import Tracker
+from ascend_dump_torch._overflow import Aftermath
 from ascend_dump_torch._storages import MemoryGuard
 from ascend_dump_torch._tensors import Tensors
 
 __all__ = ["TorchSession"]
 
 log = logging.getLogger("ascend_dump")
+
+
+_FOLLOWED = "operators had NaN or Inf in later steps of a row and are not recorded: see options['steps_after_origin']"
 
 
 class TorchSession(Session):
@@ -53,6 +57,7 @@ class TorchSession(Session):
         self.records_inputs = request.mode in ("input", "all")
         self.records_outputs = request.mode in ("output", "all")
         self.overflow_only = request.scene == "overflow"
+        self.aftermath = Aftermath(request.options.get("steps_after_origin", 1))
         self._request = request
         self._thread = threading.get_ident()
         self._other_threads = 0
@@ -153,6 +158,7 @@ class TorchSession(Session):
             self._step = number
             self._writer.begin_step(number)
             self.tracker.begin_step()
+            self.aftermath.begin_step()
             if self._undo is None:
                 self._arm_step()
         last = self._request.steps.last
@@ -274,6 +280,9 @@ class TorchSession(Session):
         self._writer.close()
         if CHANGED in self._writer.skipped:
             self._tell_changed()
+        if self.aftermath.followed:
+            self._writer.skipped[_FOLLOWED] += self.aftermath.followed
+            log.warning("%d %s", self.aftermath.followed, _FOLLOWED)
         self.failure = self.failure or self._writer.failure
         if self._writer.records:
             # With nothing written they are among `reasons`.
