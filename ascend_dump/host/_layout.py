@@ -76,7 +76,7 @@ Number = Union[int, float, str, None]
 # Whatever a line claims beyond these is refused as it is decoded.
 _Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-_Micros = Annotated[int, Meta(ge=0, lt=253_402_300_800_000_000)]  # the year 10000
+_Micros = Annotated[int, Meta(ge=-62_135_596_800_000_000, lt=253_402_300_800_000_000)]  # the years 1 to 9999
 _Sizes = Annotated[tuple[_Size, ...], Meta(max_length=64)]
 _Strides = Annotated[tuple[_Int, ...], Meta(max_length=64)]
 

@@ -24,6 +24,8 @@ _SHARD_FILE = re.compile(r"tensors-\d{5,18}\.safetensors", re.ASCII)
 _TIME = re.compile(r"\d{14}", re.ASCII)
 #: Longer numbers in names are no numbers of steps or devices.
 _MAX_DIGITS = 18
+#: A line holds names and numbers of one tensor, some hundred bytes.
+_LONGEST_LINE = 1 << 20
 
 
 class _HostDialect:
@@ -74,9 +76,18 @@ class _Index(Entry):
             with open_regular(self.path) as file:
                 # What is appended from now on is left to the next reader.
                 size = os.fstat(file.fileno()).st_size
-                for raw in file:
-                    if offset >= size:
+                while offset < size:
+                    raw = file.readline(_LONGEST_LINE)
+                    if not raw:
                         break
+                    if len(raw) == _LONGEST_LINE and not raw.endswith(b"\n"):
+                        yield self._broken(f"a line is longer than {_LONGEST_LINE} bytes", offset)
+                        # Passed over piece by piece: it may be a hole of any size.
+                        while raw and not raw.endswith(b"\n"):
+                            offset += len(raw)
+                            raw = file.readline(_LONGEST_LINE)
+                        offset += len(raw)
+                        continue
                     try:
                         line = decode(raw)
                         if not self._only or line.shard == self._only:

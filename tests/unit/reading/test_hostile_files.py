@@ -1,0 +1,53 @@
+"""An index with a hole in it, and odd times: the other records are read, in little memory and time."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+import ascend_dump
+from ascend_dump.host.layout import Line
+
+PLACE = "worldsize1_global_rank0/20260102030405/0/Net/0/0"
+
+
+def line(seq: int, time: int = 1) -> bytes:
+    made = Line(
+        seq=seq, op_type="aten::add", op_name=f"add_{seq}", io="output", index=0, time=time, dtype="float32",
+        shape=(0,), nbytes=0,
+    )  # fmt: skip
+    return msgspec.json.encode(made) + b"\n"
+
+
+def test_a_hole_in_an_index_is_passed_over_in_little_memory(tmp_path: Path) -> None:
+    place = tmp_path / PLACE
+    place.mkdir(parents=True)
+    index = place / "index.jsonl"
+    index.write_bytes(line(0))
+    os.truncate(index, 1 << 31)
+    with open(index, "ab") as file:
+        file.write(b"\n" + line(1))
+    program = (
+        "import resource, sys, ascend_dump\n"
+        "print([(r.op_name, r.error is None) for r in ascend_dump.open(sys.argv[1])])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    names, peak = done.stdout.splitlines()
+    assert names == "[('add_0', True), ('', False), ('add_1', True)]"
+    assert int(peak) < 300_000  # kilobytes
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 15
+
+
+def test_times_before_1970_are_read(tmp_path: Path) -> None:
+    place = tmp_path / PLACE
+    place.mkdir(parents=True)
+    (place / "index.jsonl").write_bytes(line(0, time=-5_000_000))
+    [read] = ascend_dump.open(tmp_path)
+    assert (read.error, read.timestamp) == (None, -5_000_000)
