@@ -89,6 +89,7 @@ class NpuSession(Session):
             )
         if undo:
             self._settle_data()
+            self._tell_of_graphs()
 
     def marks(self) -> dict[str, Mapping[str, str]]:
         """What to note at records, by model directory: which graph is the computational one."""
@@ -135,6 +136,18 @@ class NpuSession(Session):
                 "session of this process",
                 hint="start the capture before the first session, or use the same data= as there",
                 code="AD298",
+            )
+
+    def _tell_of_graphs(self) -> None:
+        """More than one graph that ran again and again: the document advises against it."""
+        repeated = _repeated_graphs(self.root)
+        if len(repeated) > 1:
+            log.warning(
+                "%d graphs of a session ran more than once in the block (%s), each counting its own steps: keep only "
+                "the sess.run that computes, or read one graph by dump.select(model=...) [%s]",
+                len(repeated),
+                ", ".join(repeated),
+                "AD351",
             )
 
     # Where the settings go.
@@ -289,6 +302,15 @@ def _data_in(root: Path) -> Optional[str]:
             if name != MAPPING:
                 return "stats" if name.endswith(".csv") else "tensor"
     return None
+
+
+def _repeated_graphs(root: Path) -> list[str]:
+    """The directories of graphs, `<time>/<device>/<graph>`, with more than one step, of the session that has most."""
+    found: dict[Path, list[str]] = {}
+    for graph in sorted(root.glob("*/*/*")):
+        if len({step.name for step in graph.glob("*/*") if step.is_dir()}) > 1:
+            found.setdefault(graph.parent, []).append(graph.name)
+    return max(found.values(), key=len, default=[])
 
 
 def put_into_new(values: Mapping[str, Any]) -> Any:
