@@ -40,6 +40,9 @@ _OFF = ("", "0", "off", "false", "no")
 
 log = logging.getLogger("ascend_dump")
 
+#: What code of others may raise here: a module that calls sys.exit() when it is imported must not end the program.
+_ANY = (Exception, SystemExit)
+
 _started = False
 #: By the name of the adapter: what it was asked to launch once a module of its framework was imported.
 _roads: dict[str, Road] = {}
@@ -72,12 +75,12 @@ def _is_on(text: str) -> bool:
 
 
 def _arm() -> None:
-    from ascend_dump._log import give_messages_a_name
-
-    give_messages_a_name()
     # Registered before everything that the program registers, so it runs after that.
     atexit.register(_end_strictly, os.getpid())
     try:
+        from ascend_dump._log import give_messages_a_name
+
+        give_messages_a_name()
         request = requested()
         assert request is not None, "start() returned when it is off"
         found = _launchable_adapters()
@@ -86,7 +89,7 @@ def _arm() -> None:
         for adapter in found:
             for module in adapter.process_hooks:
                 register_post_import_hook(_Hook(adapter, request), module)
-    except Exception as error:
+    except _ANY as error:
         _complain(f"{VARIABLE}={os.environ[VARIABLE]!r} is ignored", error)
 
 
@@ -132,7 +135,7 @@ def launch(adapter: Adapter, request: DumpRequest) -> Road:
         other.rest(name)
     try:
         road.unused = adapter.launch(road)
-    except Exception as error:
+    except _ANY as error:
         log.debug("launching %r failed", name, exc_info=True)
         _complain(f"nothing is dumped by the adapter {name!r}", error)
     if len(_roads) == 1:
@@ -165,7 +168,7 @@ class Road:
         self._capture = made
         try:
             return made.begin()
-        except Exception as error:
+        except _ANY as error:
             log.debug("starting the capture failed", exc_info=True)
             _complain(f"nothing is dumped by the adapter {name!r}", error)
             return None
@@ -252,7 +255,7 @@ def _site_is_starting() -> bool:
     return False
 
 
-def _complain(what: str, error: Exception) -> None:
+def _complain(what: str, error: BaseException) -> None:
     """Say it in one line; under ASCEND_DUMP_STRICT end the process with exit code 2."""
     _print(f"{what}: {_one_line(error)}")
     if _is_strict():
@@ -265,16 +268,19 @@ def _is_strict() -> bool:
 
 def _leave() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # it is closed, or there is none
+        with contextlib.suppress(Exception):  # it is closed or full, or there is none
             stream.flush()
     # A SystemExit inside site is a fatal error of the interpreter, with exit code 1; inside the import of a
     # framework it leaves half a module, over which the framework's own exit handlers may abort the process.
     os._exit(2)
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     if not isinstance(error, AscendDumpError):
-        return repr(error)
+        try:
+            return repr(error)
+        except Exception:
+            return type(error).__name__
     # The marks under a wrong part of the text point at nothing on one line.
     lines = (line.strip() for line in error.message.splitlines() if line.strip(" ^"))
     hint = f" Hint: {' '.join(error.hint.split())}" if error.hint else ""
@@ -283,10 +289,13 @@ def _one_line(error: Exception) -> str:
 
 def _print(text: str) -> None:
     stream: Any = sys.stderr
-    if stream is None:
-        return
-    try:
-        stream.write(f"ascend-dump: {' '.join(text.splitlines())}\n")
+    with contextlib.suppress(Exception):  # stderr is closed or full, or there is none: there is nobody to tell
+        line = f"ascend-dump: {' '.join(text.splitlines())}\n"
         stream.flush()
-    except (OSError, ValueError):  # stderr is closed: there is nobody to tell
-        return
+        original: Any = sys.__stderr__
+        if stream is original:
+            # What a stream keeps because its file is full makes the interpreter end with exit code 120.
+            os.write(stream.fileno(), line.encode(errors="backslashreplace"))
+        else:
+            stream.write(line)
+            stream.flush()

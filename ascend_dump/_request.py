@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Literal, Optional, Union, get_args
 
 from ascend_dump._errors import ConfigError, NotSupported
+from ascend_dump._files import read_regular
 from ascend_dump._steps import Steps, StepsLike
 from ascend_dump.statistics import STATISTIC_NAMES
 
@@ -81,6 +82,8 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 LISTS = ("layers", "models", "stats", "watch")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _MAX_BYTES, _MAX_DIGITS, _MAX_SHOWN = 2**63 - 1, 30, 200
+#: Longest file of settings that is read, in bytes.
+_MAX_FILE = 2**20
 _TRUE, _FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
 
 
@@ -188,9 +191,15 @@ class DumpRequest:
         """From a .json or .toml file, whose keys may stand in a table `ascend_dump`."""
         file = Path(path)
         try:
-            text = file.read_text(encoding="utf-8-sig")
-        except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path with a NUL
+            content = read_regular(file, _MAX_FILE + 1)
+            text = content.decode("utf-8-sig")
+        except (OSError, ValueError) as error:  # ValueError: not UTF-8
             raise ConfigError(f"{file}: cannot be read: {error}", hint="give a JSON or TOML file in UTF-8") from None
+        if len(content) > _MAX_FILE:
+            raise ConfigError(
+                f"{file}: larger than {_MAX_FILE} bytes, so it holds no settings",
+                hint="give a JSON or TOML file with keys such as steps and path",
+            )
         values = _decode(file, text)
         inner = values.get("ascend_dump", values) if isinstance(values, Mapping) else values
         if not isinstance(inner, Mapping):

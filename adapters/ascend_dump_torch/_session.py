@@ -185,7 +185,8 @@ class TorchSession(Session):
         self.tensors.forget()
 
     def _take_mode_out(self) -> None:
-        if not _stack.remove(self._mode):
+        # A child that another thread forked has no thread with the mode.
+        if not _stack.remove(self._mode) and not self._abandoned:
             log.warning(
                 "the capture was stopped in another thread than the one it recorded: "
                 "a dispatch mode that does nothing stays active there"

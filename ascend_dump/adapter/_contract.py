@@ -134,7 +134,7 @@ def load(name: str) -> Adapter:
         )
     try:
         adapter = entry.load()()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a module that ends the program when it is imported is broken too
         raise AdapterNotFound(
             f"the adapter {name!r} cannot be loaded: {error!r}",
             hint="reinstall the package that provides it, see `ascend-dump doctor`",

@@ -18,9 +18,22 @@ def start() -> None:
     _called = True
     try:
         from ascend_dump._activation import start as activate
-    except Exception as error:  # a broken installation must not break the user's program
-        import sys
 
-        sys.stderr.write(f"ascend-dump: ASCEND_DUMP is ignored, the package cannot be imported: {error!r}\n")
+        activate()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # A broken installation, or another module of this name that calls sys.exit(): site would print a traceback,
+        # or end the interpreter.
+        _tell(error)
+
+
+def _tell(error: BaseException) -> None:
+    import sys
+
+    try:
+        text = f"ascend-dump: ASCEND_DUMP is ignored, the package cannot be imported or started: {error!r}\n"
+        # What a stream keeps because its file is full makes the interpreter end with exit code 120.
+        os.write(sys.stderr.fileno(), text.encode(errors="backslashreplace"))
+    except Exception:  # stderr is closed or full, or there is none: there is nobody to tell
         return
-    activate()

@@ -196,6 +196,31 @@ def test_children(launched: Launched) -> None:
     assert states == ["complete", "complete", "complete", "running"]
 
 
+def test_a_child_that_another_thread_forks_says_nothing_of_the_thread_it_has_not(launched: Launched) -> None:
+    done = launched.run(
+        """
+        import os, threading, torch
+
+        model = torch.nn.Linear(4, 2)
+
+        def in_a_child():
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+
+        model(torch.full((1, 4), 1.0))
+        thread = threading.Thread(target=in_a_child)
+        thread.start()
+        thread.join()
+        model(torch.full((1, 4), 3.0))
+        """
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+    records = launched.dump().select("addmm_0", io="input", index=1)
+    assert [int(record.numpy()[0, 0]) for record in records] == [1, 3]
+
+
 COMPILED = """
 import gc, os, sys, torch
 import torch._dynamo.backends.debugging  # once for all children, each of which would take seconds for it

@@ -7,14 +7,26 @@ has. The sitecustomize that it hides is imported as if ours were not there.
 import os
 import sys
 
+
+def _tell(error):  # type: ignore[no-untyped-def]  # an annotation is an import in some of these interpreters
+    try:
+        where = f"{sys.executable}, ascend_dump cannot be imported or started there: {error!r}"
+        text = f"ascend-dump: ASCEND_DUMP is ignored in {where}\n"
+        # What a stream keeps because its file is full makes the interpreter end with exit code 120.
+        os.write(sys.stderr.fileno(), text.encode(errors="backslashreplace"))
+    except Exception:  # stderr is closed or full, or there is none: there is nobody to tell
+        return
+
+
 try:
     from ascend_dump._activation import start
-except Exception as error:  # an interpreter without ascend_dump, or too old for it
-    if os.environ.get("ASCEND_DUMP"):
-        where = f"{sys.executable}, ascend_dump cannot be imported there: {error!r}"
-        sys.stderr.write(f"ascend-dump: ASCEND_DUMP is ignored in {where}\n")
-else:
+
     start()
+except KeyboardInterrupt:
+    raise
+except BaseException as error:  # no ascend_dump there, a broken one, or another module of this name
+    if os.environ.get("ASCEND_DUMP"):
+        _tell(error)  # type: ignore[no-untyped-call]  # as above
 
 _here = os.path.dirname(os.path.abspath(__file__))
 _path = list(sys.path)
