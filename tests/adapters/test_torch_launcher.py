@@ -311,7 +311,7 @@ def test_compiled_code_runs_eagerly_in_selected_steps(
 def test_a_script_without_modules_says_so(launched: Launched) -> None:
     done = launched.run("import torch; print(torch.ones(2).sum().item())")
     assert done.stdout == "2.0\n"
-    assert "this process called no torch.nn.Module with parameters" in done.stderr
+    assert "it called no torch.nn.Module with parameters" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not list(launched.dumps.rglob("*.json*"))
 
