@@ -1,19 +1,90 @@
-"""For authors of adapters: the contract, the registry, and what adapters have in common."""
+"""For authors of adapters: the contract, the registry, and what adapters have in common.
 
-from ascend_dump._paths import RunDirectory
-from ascend_dump.adapter._contract import Adapter, AdapterInfo, Begin, adapters, choose, load, registered
-from ascend_dump.adapter._exit import at_exit
-from ascend_dump.adapter._session import Session
+An adapter is a class that derives from `Adapter`, registered under the entry point group `ascend_dump.adapters`; its
+`start` returns a `Session`. One that records tensors itself writes them with `Run` and `HostWriter`, in the format that
+`ascend_dump.open` reads. Errors to raise are those of `ascend_dump`; `ascend_dump.testing.contract` is the test suite.
+
+Entry points are loaded in any process, so importing this package loads nothing else: every name is fetched when it is
+first used. `HostWriter` and what belongs to it load numpy: import them inside functions.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ascend_dump._paths import RunDirectory, add_private_directory, make_private_directory, open_private
+    from ascend_dump._patterns import text_matcher
+    from ascend_dump._problem import Problem, worst_first
+    from ascend_dump._rank import Rank, current_rank
+    from ascend_dump._request import DumpRequest
+    from ascend_dump._steps import Steps
+    from ascend_dump.adapter._contract import Adapter, AdapterInfo, Begin, adapters, choose, load, registered
+    from ascend_dump.adapter._exit import at_exit
+    from ascend_dump.adapter._session import Session
+    from ascend_dump.statistics import STATISTIC_NAMES
+    from ascend_dump.writing import CHANGED, HostWriter, Item, Line, Payload, Run, copy_memory, sample_of
 
 __all__ = [
+    "CHANGED",
+    "STATISTIC_NAMES",
     "Adapter",
     "AdapterInfo",
     "Begin",
+    "DumpRequest",
+    "HostWriter",
+    "Item",
+    "Line",
+    "Payload",
+    "Problem",
+    "Rank",
+    "Run",
     "RunDirectory",
     "Session",
+    "Steps",
     "adapters",
+    "add_private_directory",
     "at_exit",
     "choose",
+    "copy_memory",
+    "current_rank",
     "load",
+    "make_private_directory",
+    "open_private",
     "registered",
+    "sample_of",
+    "text_matcher",
+    "worst_first",
 ]
+
+#: Where each name lives.
+_HOMES: dict[str, str] = {
+    name: module
+    for module, names in {
+        "_paths": ("RunDirectory", "add_private_directory", "make_private_directory", "open_private"),
+        "_patterns": ("text_matcher",),
+        "_problem": ("Problem", "worst_first"),
+        "_rank": ("Rank", "current_rank"),
+        "_request": ("DumpRequest",),
+        "_steps": ("Steps",),
+        "adapter._contract": ("Adapter", "AdapterInfo", "Begin", "adapters", "choose", "load", "registered"),
+        "adapter._exit": ("at_exit",),
+        "adapter._session": ("Session",),
+        "statistics": ("STATISTIC_NAMES",),
+        "writing": ("CHANGED", "HostWriter", "Item", "Line", "Payload", "Run", "copy_memory", "sample_of"),
+    }.items()
+    for name in names
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(f"ascend_dump.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -36,6 +37,19 @@ class TestToy(AdapterContract):
 
     def run_step(self, target: Any) -> Any:
         return target(np.arange(6, dtype=np.float32))
+
+
+def test_its_author_needs_public_names_only(third_party: Path) -> None:
+    tree = ast.parse((third_party / "ascend_dump_toy.py").read_text())
+    found = [
+        f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    ]
+    ours = [name for name in found if name.startswith("ascend_dump")]
+    assert "ascend_dump.adapter.HostWriter" in ours
+    assert not [name for name in ours if "._" in name]
 
 
 def test_one_that_is_installed_while_the_program_runs_is_found(

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
 
 import ascend_dump
+import ascend_dump.adapter
 
 ROOT = Path(ascend_dump.__file__).parents[1]
 CORE = ROOT / "ascend_dump"
@@ -237,26 +239,41 @@ def test_the_launcher_checks_a_request_without_loading_a_framework(tmp_path: Pat
     assert not loaded & FRAMEWORKS
 
 
-def test_the_public_names_are_all_there_and_listed_once() -> None:
-    assert list(ascend_dump.__all__) == sorted(set(ascend_dump.__all__))
-    assert set(ascend_dump.__all__) <= set(dir(ascend_dump))
-    for name in ascend_dump.__all__:
-        assert getattr(ascend_dump, name) is not None
+def test_importing_what_authors_of_adapters_need_loads_nothing_heavy() -> None:
+    alone = {"__future__", "ascend_dump", "ascend_dump._version", "ascend_dump.adapter"}
+    assert loaded_by("import ascend_dump.adapter") <= alone
+    names = "Adapter, DumpRequest, Problem, RunDirectory, Session, Steps, at_exit, current_rank"
+    loaded = loaded_by(f"from ascend_dump.adapter import {names}")
+    heavy = {"numpy", "msgspec", "wrapt", "numba", "safetensors", "importlib.metadata", "ascend_dump.writing"}
+    assert "ascend_dump.adapter._contract" in loaded
+    assert not loaded & (heavy | FRAMEWORKS)
+
+
+@pytest.mark.parametrize("package", [ascend_dump, ascend_dump.adapter], ids=lambda package: package.__name__)
+def test_the_public_names_are_all_there_and_listed_once(package: ModuleType) -> None:
+    assert set(package.__all__) <= set(dir(package))
+    assert len(package.__all__) == len(set(package.__all__))
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+
+
+def test_every_error_is_a_public_name() -> None:
     from ascend_dump import _errors
 
     assert set(_errors.__all__) <= set(ascend_dump.__all__)
 
 
-def test_type_checkers_see_what_users_get() -> None:
-    tree = ast.parse(Path(ascend_dump.__file__).read_text(encoding="utf-8"))
+@pytest.mark.parametrize("package", [ascend_dump, ascend_dump.adapter], ids=lambda package: package.__name__)
+def test_type_checkers_see_what_users_get(package: ModuleType) -> None:
+    tree = ast.parse(Path(package.__file__ or "").read_text(encoding="utf-8"))
     [block] = [node for node in tree.body if isinstance(node, ast.If)]
     seen = {}
     for node in block.body:
         assert isinstance(node, ast.ImportFrom)
         seen.update({alias.asname or alias.name: (node.module, alias.name) for alias in node.names})
-    assert set(seen) | {"__version__"} == set(ascend_dump.__all__)
+    assert set(seen) - {"__version__"} == set(package.__all__) - {"__version__"}
     for name, (module, there) in seen.items():
-        assert getattr(ascend_dump, name) is getattr(__import__(module or "", fromlist=[there]), there), name
+        assert getattr(package, name) is getattr(__import__(module or "", fromlist=[there]), there), name
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

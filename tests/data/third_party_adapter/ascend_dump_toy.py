@@ -7,10 +7,7 @@ import sys
 import time
 from typing import Any, Optional
 
-from ascend_dump._problem import Problem
-from ascend_dump._rank import current_rank
-from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Adapter, RunDirectory, Session
+from ascend_dump.adapter import Adapter, DumpRequest, Problem, RunDirectory, Session, current_rank
 
 
 class _Session(Session):
@@ -24,7 +21,7 @@ class _Session(Session):
         observed.append(self.observe)
 
     def open(self, run: RunDirectory) -> None:
-        from ascend_dump.writing import HostWriter, Run
+        from ascend_dump.adapter import HostWriter, Run
 
         self.pid = os.getpid()
         self.step, self.count = -1, 0
@@ -46,7 +43,7 @@ class _Session(Session):
             self.writer.end_step()
 
     def write(self, name: str, function: Any, value: Any, result: Any) -> None:
-        from ascend_dump.writing import Item, Line, Payload
+        from ascend_dump.adapter import Item, Line, Payload
 
         items = []
         for io, array in (("input", value), ("output", result)):
