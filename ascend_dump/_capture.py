@@ -16,6 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
+from ascend_dump._calls import CallsSession
 from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, ConfigError, NotSupported
 from ascend_dump._log import give_messages_a_name
 from ascend_dump._mark import Mark
@@ -140,6 +141,8 @@ class Capture:
         self._mark: Optional[Mark] = None
         self._step = 0
         self._each_call: Optional[bool] = None
+        #: Of a decorated function: it is armed with the first call, selected or not.
+        self._early = False
         self._turns = Turns()
         self._process = 0
         self._cancel: Callable[[], None] = _do_nothing
@@ -281,7 +284,7 @@ class Capture:
     def __call__(self, function: _Function) -> _Function:
         """Decorate a plain or async function: each call is one step.
 
-        Where the target or the framework counts the steps, each call is one capture of its own.
+        Where the target or the framework counts steps too, everything that runs in a call is that one step.
         Raises ConfigError for generators, whose calls return before their body runs.
         """
         if not callable(function):
@@ -317,7 +320,8 @@ class Capture:
     def _running(self) -> Optional[Session]:
         return self._session if self.active else None
 
-    def _arm(self) -> tuple[Adapter, Optional[Session]]:
+    def _arm(self, *, calls: bool = False) -> tuple[Adapter, Optional[Session]]:
+        """calls: the steps are calls of a decorated function, whatever the framework counts."""
         if self.active:
             raise CaptureError(
                 "this capture is active already",
@@ -332,7 +336,8 @@ class Capture:
         make_private_directory(self.request.path)
         session = None
         if is_selected(rank, self.request.ranks):
-            session = self._start(adapter, run.make())
+            made = run.make()
+            session = CallsSession(adapter, self.request, self._target, made) if calls else self._start(adapter, made)
             self._path = session.root
             self._mark = Mark(self._path, adapter.name, self.request.scene)
             self._process = os.getpid()
@@ -404,10 +409,26 @@ class Capture:
             self.failed_at_exit(error)
 
     def _captures_each_call(self) -> bool:
-        """Whether each call of a decorated function is a capture of its own, because something else counts steps."""
+        """Whether something else counts steps too, so that each call of a decorated function is armed by itself."""
         if self._each_call is None:
-            self._each_call = choose(self._target, self._framework).counts_steps(self._target)
+            adapter = choose(self._target, self._framework)
+            self._each_call = adapter.counts_steps(self._target)
+            self._early = self._each_call and adapter.repeats != "always"
         return self._each_call
+
+    def _is_wanted(self, number: int) -> bool:
+        """Whether call `number` of a decorated function is told to the session."""
+        last = self.request.steps.last
+        return number in self.request.steps or (self._early and (last is None or number <= last))
+
+    def _abandon(self) -> None:
+        """Forget a capture whose first call could not be begun."""
+        self._state = _State.IDLE
+        self._cancel()
+        if self._session is not None:
+            with contextlib.suppress(OSError):
+                self._session.root.rmdir()
+        self._session = self._path = None
 
 
 class _Mine(Enum):
@@ -416,11 +437,10 @@ class _Mine(Enum):
     NOTHING = "nothing"  # it runs inside a step that is open
     CALL = "call"  # its turn: the call is counted, and not selected
     STEP = "step"
-    BLOCK = "block"
 
 
 class _Call:
-    """One call of a decorated function: one step, or one whole capture."""
+    """One call of a decorated function: one step."""
 
     __slots__ = ("_capture", "_mine")
 
@@ -435,20 +455,23 @@ class _Call:
             return
         self._mine = _Mine.CALL
         try:
-            if cap._captures_each_call():
-                cap.start()
-                self._mine = _Mine.BLOCK
-                return
+            calls = cap._captures_each_call()
             number = cap._step
             cap._step += 1
-            if number not in cap.request.steps:
+            if not cap._is_wanted(number):
                 cap.end_at_exit()
                 return
-            if not cap.active:
-                cap._arm()
+            begun = cap.active
+            if not begun:
+                cap._arm(calls=calls)
                 cap._step = number + 1
             if cap._running is not None:
-                cap._running.step(number)
+                try:
+                    cap._running.step(number)
+                except BaseException:
+                    if not begun:
+                        cap._abandon()
+                    raise
             self._mine = _Mine.STEP
         except BaseException:
             cap._turns.end()
@@ -465,8 +488,6 @@ class _Call:
                 last = cap.request.steps.last
                 if last is not None and cap._step > last:
                     cap.__exit__(kind, error, trace)
-            elif mine is _Mine.BLOCK:
-                cap.__exit__(kind, error, trace)
         finally:
             cap._turns.end()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
 import time
@@ -14,6 +15,7 @@ from ascend_dump._errors import WriteError
 from ascend_dump._rank import Rank
 
 __all__ = [
+    "CALL",
     "MANIFEST",
     "PRIVATE_DIRECTORY",
     "PRIVATE_FILE",
@@ -22,6 +24,7 @@ __all__ = [
     "add_private_directory",
     "holds_files",
     "make_private_directory",
+    "mark_call",
     "open_directory",
     "open_private",
 ]
@@ -30,6 +33,9 @@ PRIVATE_DIRECTORY = 0o700
 PRIVATE_FILE = 0o600
 #: In the directory of a run: what was asked for, and whether the run came to its end.
 MANIFEST = "manifest.json"
+#: In the directory of one call of a decorated function: its number.
+CALL = "call.json"
+CALL_SCHEMA = "ascend-dump/call/1"
 
 
 def make_private_directory(path: Path) -> None:
@@ -68,12 +74,14 @@ class RunDirectory(NamedTuple):
     It is planned before the check of a capture and made when nothing is refused.
     launched: the capture was begun by ASCEND_DUMP, not by the program itself
     model: what the dump is named after where there is no target, "" for nothing in particular
+    part: the name of the directory where it is a part of a run: one call of a decorated function, or all of them
     """
 
     path: Path
     rank: Rank
     launched: bool = False
     model: str = ""
+    part: str = ""
 
     @classmethod
     def planned(cls, path: Path, rank: Rank, *, launched: bool = False, model: str = "") -> RunDirectory:
@@ -87,7 +95,17 @@ class RunDirectory(NamedTuple):
     def beside(self, name: str) -> Path:
         """A file that belongs to this run and does not lie in it: `acl.json` is `acl-20260101010101.json`."""
         stem, suffix = os.path.splitext(name)
+        if self.part:
+            return self.path.parent.with_name(f"{stem}-{self.path.parent.name}-{self.part}{suffix}")
         return self.path.with_name(f"{stem}-{self.path.name}{suffix}")
+
+    def of_call(self, number: int) -> RunDirectory:
+        """The part of this run for one call of a decorated function; see `mark_call`."""
+        return self.within(f"call_{number}")
+
+    def within(self, part: str) -> RunDirectory:
+        """A directory in the one of this run. Nothing is made."""
+        return self._replace(path=self.path / part, part=part)
 
     def make(self) -> RunDirectory:
         """Create it, with a later time in its name if another run has taken this one meanwhile.
@@ -231,5 +249,18 @@ def open_private(path: Union[str, Path], flags: int, *, directory: Optional[int]
 
 
 def holds_files(root: Path) -> bool:
-    """Whether a dump was written: any file but the manifest."""
-    return any(name != MANIFEST for _, _, names in os.walk(root) for name in names)
+    """Whether a dump was written: any file but our own marks."""
+    return any(name not in (MANIFEST, CALL) for _, _, names in os.walk(root) for name in names)
+
+
+def mark_call(place: Path, number: int) -> None:
+    """Create the directory of one call of a decorated function, whose records get its number as their step.
+
+    Raises WriteError.
+    """
+    try:
+        add_private_directory(place)
+        with open(open_private(place / CALL, os.O_WRONLY | os.O_EXCL), "w", encoding="utf-8") as file:
+            json.dump({"schema": CALL_SCHEMA, "call": number}, file)
+    except OSError as error:
+        raise _cannot_be_created(place, error) from error

@@ -33,6 +33,7 @@ class MindSporeAdapter(Adapter):
     # Its own framework's dump says more than what another framework in the process would see.
     priority = 3
     process_hooks = ("mindspore",)
+    repeats = "resumed"
 
     def accepts(self, target: Any) -> bool:
         from ascend_dump_mindspore._runtime import is_target

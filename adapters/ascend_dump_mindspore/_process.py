@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 from ascend_dump._errors import WriteError
 from ascend_dump._paths import make_private_directory, open_private
-from ascend_dump.adapter import at_exit
+from ascend_dump.adapter import RunDirectory, at_exit
 from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE
 
 __all__ = ["OURS", "ArmedRun", "armed", "forget", "is_foreign"]
@@ -61,36 +61,36 @@ class ArmedRun:
     made. Raises WriteError.
     """
 
-    def __init__(self, module: Any, build: Any, root: Path) -> None:
+    def __init__(self, module: Any, build: Any, run: RunDirectory) -> None:
         global _armed
         self.module = module
         self.pid = os.getpid()
         self.on = True
         self._scratch: Optional[Path] = None
         self._removed = False
-        place = Path(os.path.abspath(root.parent))
+        self.link = Path(os.path.abspath(run.beside("mindspore")))
         try:
-            if not _ACCEPTED.fullmatch(f"{place}/"):
-                place = self._scratch = _temporary()
-            self.link = place / f"mindspore-{root.name}"
-            self._lead_to(root)
+            if not _ACCEPTED.fullmatch(f"{self.link.parent}/"):
+                self._scratch = _temporary()
+                self.link = self._scratch / self.link.name
+            self._lead_to(run.path)
             config = build(self.link)
             self.settings = without_path(config)
             self.text = json.dumps(config, indent=2) + "\n"
-            self.config = self._write(root)
+            self.config = self._write(run)
         except OSError as error:
             self.remove()
             raise WriteError(f"the dump cannot be prepared: {error}", hint="free some space") from error
         except BaseException:
             self.remove()
             raise
-        self._roots = [root]
+        self._roots = [run.path]
         self._before = {name: os.environ.get(name) for name in (CONFIG_VARIABLE, OURS)}
         os.environ[CONFIG_VARIABLE] = os.environ[OURS] = self.config
         _armed = self
         at_exit(self._exit)
 
-    def lead_to(self, root: Path) -> None:
+    def lead_to(self, run: RunDirectory) -> None:
         """Let MindSpore write here from now on, and bring the graphs that it wrote before.
 
         Raises WriteError; then it still writes where it wrote.
@@ -98,13 +98,13 @@ class ArmedRun:
         try:
             self._mend()
             for before in self._roots:
-                _share(before, root)
+                _share(before, run.path)
             # What a dump was asked for stands beside it.
-            self._write(root)
-            self._lead_to(root)
+            self._write(run)
+            self._lead_to(run.path)
         except OSError as error:
             raise WriteError(f"the dump cannot be prepared: {error}", hint="free some space") from error
-        self._roots.append(root)
+        self._roots.append(run.path)
 
     def lead_away(self) -> None:
         """Keep what MindSpore writes of graphs that it compiles from now on out of every dump. Raises WriteError."""
@@ -152,17 +152,17 @@ class ArmedRun:
             kept = Path(tempfile.mkdtemp(prefix="kept", dir=self._scratch))
             self._roots.append(Path(shutil.move(self.link, kept)))
 
-    def forget_config(self, root: Path) -> None:
+    def forget_config(self, run: RunDirectory) -> None:
         """Remove what was written beside a run that did not start."""
         with contextlib.suppress(OSError):
-            self._config_of(root).unlink()
+            self._config_of(run).unlink()
 
     @staticmethod
-    def _config_of(root: Path) -> Path:
-        return Path(os.path.abspath(root.parent / f"mindspore-{root.name}.json"))
+    def _config_of(run: RunDirectory) -> Path:
+        return Path(os.path.abspath(run.beside("mindspore.json")))
 
-    def _write(self, root: Path) -> str:
-        path = self._config_of(root)
+    def _write(self, run: RunDirectory) -> str:
+        path = self._config_of(run)
         with open(open_private(path, os.O_WRONLY | os.O_EXCL), "w", encoding="utf-8") as file:
             file.write(self.text)
         return os.fspath(path)

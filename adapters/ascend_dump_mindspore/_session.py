@@ -58,12 +58,12 @@ class MindSporeSession(Session):
             raise CaptureError("another capture of MindSpore is on", hint="stop it first", code="AD302")
         self.root = run.path
         if there is None:
-            self._armed = ArmedRun(self._mindspore, lambda link: build(request, self._mindspore, link), self.root)
+            self._armed = ArmedRun(self._mindspore, lambda link: build(request, self._mindspore, link), run)
         else:
             self._armed = there
         try:
             if there is not None:
-                self._resume()
+                self._resume(run)
             self._wrapped.append(watch_compilations(self._can_give_up, self._give_up))
             self._wrapped.append(SinkWatch(self._mindspore, self._armed.text.encode()))
             if request.options.get("set_dump"):
@@ -71,14 +71,14 @@ class MindSporeSession(Session):
         except BaseException:
             self._end()
             # The directory of a run that did not start is free for the next one, in the same second too.
-            self._armed.forget_config(self.root)
+            self._armed.forget_config(run)
             raise
 
-    def _resume(self) -> None:
+    def _resume(self, run: RunDirectory) -> None:
         move, advance = native(self._mindspore, "_set_init_iter"), native(self._mindspore, "_dump_step")
         if move is None or advance is None:
             raise CaptureError("this MindSpore cannot resume a dump", hint="use one capture per process", code="AD277")
-        self._armed.lead_to(self.root)
+        self._armed.lead_to(run)
         self._armed.on = True
         move(int(self._request.options.get("initial_iteration", 0)))
         self._wrapped.append(count_runs(lambda: advance(1)))

@@ -37,6 +37,7 @@ class TorchairAdapter(Adapter):
     priority = -1
     # Not torchair itself: torch_npu puts a proxy into sys.modules, which no import hook sees.
     process_hooks = ("torchair.npu_fx_compiler",)
+    repeats = "never"
 
     def accepts(self, target: Any) -> bool:
         from ascend_dump_torchair._config import is_config

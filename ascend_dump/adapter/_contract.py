@@ -52,6 +52,9 @@ class Adapter(ABC):
     priority: int = 0
     #: Modules whose import makes this adapter `launch` where ASCEND_DUMP asks for a dump; none: it cannot.
     process_hooks: tuple[str, ...] = ()
+    #: Whether captures can follow each other in one process, each call of a decorated function being one: "always",
+    #: "resumed" (the first one has to begin before the framework does), "never" (the framework reads settings once).
+    repeats: str = "always"
     #: Adapters that dump the same programs more precisely: where one is active on the launcher road, this one rests.
     yields_to: tuple[str, ...] = ()
 

@@ -68,6 +68,11 @@ class Entry:
         return None
 
     @property
+    def framework_step(self) -> Optional[int]:
+        """What the framework counted, where `step` is a call of a decorated function."""
+        return self.step
+
+    @property
     def scene_is_beside(self) -> bool:
         """Whether only the records' own `attrs` tell the scene: there is no file that an overflow is recorded in."""
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -10,6 +11,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from ascend_dump._errors import ConfigError, DumpNotFound, NotSupported, ReadError, UnknownFormat
+from ascend_dump._files import read_regular
+from ascend_dump._paths import CALL, CALL_SCHEMA
 from ascend_dump._patterns import text_matcher
 from ascend_dump._steps import Steps, StepsLike
 from ascend_dump.native.cann.names import loosen_glob
@@ -73,6 +76,8 @@ class _Ahead(NamedTuple):
 #: So many records, some 50 MB, are kept by `len`, for so many seconds.
 _MOST_AHEAD = 50_000
 _SOON = 0.1
+#: Bytes of the mark of a call.
+_MOST_OF_A_MARK = 1000
 
 
 class Dump:
@@ -227,6 +232,47 @@ class Dump:
         return html_table(f"{self!r}{more}", names, rows)
 
 
+class _OfCall(Entry):
+    """An entry in the directory of a call of a decorated function: the call is the step of its records."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: Entry, call: int) -> None:
+        super().__init__(
+            inner.path,
+            op_type=inner.op_type,
+            op_name=inner.op_name,
+            step=call,
+            rank=inner.rank,
+            device=inner.device,
+            model=inner.model,
+            run=inner.run,
+            order=inner.order,
+        )
+        self._inner = inner
+
+    @property
+    def framework_step(self) -> Optional[int]:
+        return self._inner.step
+
+    @property
+    def written_name(self) -> Optional[str]:
+        return self._inner.written_name
+
+    @property
+    def scene_is_beside(self) -> bool:
+        return self._inner.scene_is_beside
+
+    @property
+    def path_text(self) -> str:
+        return self._inner.path_text
+
+    def records(self) -> Iterator[Record]:
+        for record in self._inner.records():
+            record.step = self.step
+            yield record
+
+
 class _Lost(Entry):
     """A directory that cannot be listed: one unreadable record, so that it is not forgotten."""
 
@@ -267,10 +313,10 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
     recognised = False
     graphs: list[Path] = []
     for found in _walk(root):
-        if isinstance(found, Entry):
+        if isinstance(found, _Lost):
             entries.append(found)
             continue
-        directory = found
+        directory, call = found
         files += len(directory.names)
         if MANIFEST in directory.names:
             runs.append(directory.path.absolute())
@@ -279,7 +325,7 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
             if not directory.names:
                 break
             some, claimed = dialect.scan(directory)
-            entries += some
+            entries += some if call is None else [_OfCall(entry, call) for entry in some]
             if claimed:
                 recognised = True
                 directory = directory._replace(names=[name for name in directory.names if name not in claimed])
@@ -304,28 +350,57 @@ def _dialects() -> list[Dialect]:
     return [host.DIALECT, torchair_npy.DIALECT, aclgraph_pt.DIALECT, mindspore.DIALECT, cann.DIALECT]
 
 
-def _walk(root: Path) -> Iterator[Union[Directory, _Lost]]:
+def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]:
+    """The directories, each with the call of a decorated function that it belongs to."""
     # The levels above the root still say rank, run and step when a subdirectory is opened.
-    base = tuple(root.resolve().parts)
+    base, call = _above(root)
     if root.is_file():
-        yield Directory(root.parent, base[:-1], [root.name], root.parent)
+        yield Directory(root.parent, base[:-1], [root.name], root.parent), call
         return
-    stack: list[tuple[str, tuple[str, ...]]] = [(os.fspath(root), base)]
+    stack: list[tuple[str, tuple[str, ...], Optional[int]]] = [(os.fspath(root), base, call)]
     while stack:
-        path, parts = stack.pop()
+        path, parts, call = stack.pop()
         names = []
+        if call is None and os.path.basename(path).startswith("call_"):
+            call = _call_of(Path(path))
+            # The levels of the frameworks stand as they do without calls.
+            parts = parts if call is None else parts[:-1]
         try:
             with os.scandir(path) as found:
                 for item in found:
                     # Links could lead out of the dump or in circles; opening a pipe would never return.
                     if item.is_dir(follow_symlinks=False):
-                        stack.append((item.path, (*parts, item.name)))
-                    elif item.is_file(follow_symlinks=False):
+                        stack.append((item.path, (*parts, item.name), call))
+                    elif item.is_file(follow_symlinks=False) and not (call is not None and item.name == CALL):
                         names.append(item.name)
         except OSError as error:
             yield _Lost(Path(path), parts, error)
         if names:
-            yield Directory(Path(path), parts, names, root)
+            yield Directory(Path(path), parts, names, root), call
+
+
+def _above(root: Path) -> tuple[tuple[str, ...], Optional[int]]:
+    """The levels down to `root`, and the call whose directory is above it."""
+    whole = root.resolve()
+    for above in (whole, *whole.parents):
+        if above.name.startswith("call_"):
+            call = _call_of(above)
+            if call is not None:
+                at = len(above.parts) - 1
+                return (*whole.parts[:at], *whole.parts[at + 1 :]), call
+    return tuple(whole.parts), None
+
+
+def _call_of(directory: Path) -> Optional[int]:
+    """The number of the call whose directory this is, None where it is nothing of ours."""
+    try:
+        found = json.loads(read_regular(directory / CALL, _MOST_OF_A_MARK, follow_links=False))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or found.get("schema") != CALL_SCHEMA:
+        return None
+    call = found.get("call")
+    return call if type(call) is int and call >= 0 else None
 
 
 def _order(entry: Entry) -> tuple[Any, ...]:
@@ -335,6 +410,7 @@ def _order(entry: Entry) -> tuple[Any, ...]:
         -1 if entry.device is None else entry.device,
         entry.model or "",
         -1 if entry.step is None else entry.step,
+        -1 if entry.framework_step is None else entry.framework_step,
         entry.order,
         entry.path_text,
     )

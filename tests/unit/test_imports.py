@@ -33,6 +33,7 @@ FLOORS: list[set[str]] = [
     {"reading", "converting"},
     {"analysis"},
     {"report"},
+    {"_calls"},
     {"_capture"},
     {"_activation"},
     {"cli", "startup"},

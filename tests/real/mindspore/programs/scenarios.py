@@ -77,7 +77,7 @@ def twice(dumps: str) -> Any:
 
 
 def decorated(dumps: str) -> Any:
-    """Each call of the function is a capture of its own."""
+    """Each call of the function is a step."""
     graph_mode()
     net = ConvNet()
 

@@ -1,0 +1,200 @@
+"""The calls of a decorated function as steps, for frameworks that count steps of their own.
+
+Each selected call has a directory of its own in that of the run, `call_{number}`, with a marker by which the reader
+gives the number of the call as the step of every record below.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError
+from ascend_dump._paths import RunDirectory, holds_files, mark_call
+from ascend_dump.adapter._session import Session
+
+if TYPE_CHECKING:
+    from ascend_dump._request import DumpRequest
+    from ascend_dump.adapter._contract import Adapter
+
+__all__ = ["CallsSession"]
+
+log = logging.getLogger("ascend_dump")
+
+
+class CallsSession(Session):
+    """One capture of a decorated function. `step(number)` is told of every call, and selects.
+
+    What the adapter starts once (`Adapter.repeats`) runs from the first call to the last: then the files that have come
+    since the call began are moved to its directory, and those of other calls removed.
+    """
+
+    def __init__(self, adapter: Adapter, request: DumpRequest, target: Any, run: RunDirectory) -> None:
+        self.root = run.path
+        self._adapter, self._request, self._target, self._run = adapter, request, target, run
+        #: Of one call: every step that the framework counts in it.
+        self._each = request.replace(steps=None)
+        self._pid = os.getpid()
+        self._session: Optional[Session] = None
+        self._number: Optional[int] = None
+        self._calls = 0
+        self._armed = False
+        self._reasons: Optional[list[str]] = []
+        self._marks: dict[str, Mapping[str, Any]] = {}
+        self._common = run.path / "calls"
+        #: The call that a directory of a framework's step belongs to: its files may come after the call.
+        self._owners: dict[str, Optional[int]] = {}
+
+    @property
+    def config(self) -> Optional[str]:  # type: ignore[override]  # of the session of this call
+        return None if self._session is None else self._session.config
+
+    def step(self, number: Optional[int]) -> None:
+        if number is None:
+            self._end_call()
+            return
+        selected = number in self._request.steps
+        self._number, self._calls = number, self._calls + 1
+        if self._adapter.repeats == "never":
+            if self._session is None:
+                self._common.mkdir(mode=0o700)
+                self._begin(self._run.within("calls"))
+            else:
+                self._sort(None)
+        elif selected or (self._adapter.repeats == "resumed" and not self._armed):
+            place = self._run.of_call(number)
+            mark_call(place.path, number)
+            self._begin(place)
+
+    def _begin(self, place: RunDirectory) -> None:
+        try:
+            self._session = self._adapter.start(self._each, self._target, place)
+        except AscendDumpError as error:
+            shutil.rmtree(place.path, ignore_errors=True)
+            if self._calls == 1:
+                raise
+            self._note(error)
+
+    def _end_call(self) -> None:
+        session, number, self._number = self._session, self._number, None
+        if session is None or number is None:
+            return
+        selected = number in self._request.steps
+        if self._adapter.repeats == "never":
+            session.settle()
+            session.flush()
+            self._sort(number if selected else None)
+            return
+        self._session = None
+        place = self._run.of_call(number).path
+        try:
+            session.settle()
+        finally:
+            self._stop(session)
+            self._armed = self._armed or holds_files(place)
+            if not selected and os.getpid() == self._pid:
+                shutil.rmtree(place, ignore_errors=True)
+
+    def _stop(self, session: Session) -> None:
+        try:
+            session.stop()
+        except AscendDumpError as error:
+            self._note(error)
+            return
+        except Exception as error:
+            found = AdapterError(
+                f"the adapter {self._adapter.name} could not end the capture of a call: {error!r}",
+                hint="what it wrote until then can be read; please report this with the traceback of the cause",
+            )
+            found.__cause__ = error
+            self._note(found)
+            return
+        self._marks.update(session.marks())
+        self._reasons = session.reasons()
+        # An empty call is no failure by itself: the run is looked at when it ends.
+        if session.failure is not None and session.failure.code != "AD303":
+            self._note(session.failure)
+
+    def _note(self, error: AscendDumpError) -> None:
+        if self.failure is None:
+            self.failure = error
+
+    def settle(self) -> None:
+        if self._session is not None:
+            self._session.settle()
+
+    def flush(self) -> None:
+        if self._session is None:
+            return
+        self._session.flush()
+        if self._adapter.repeats == "never" and os.getpid() == self._pid:
+            number = self._number
+            self._sort(number if number is not None and number in self._request.steps else None)
+
+    def marks(self) -> Mapping[str, Mapping[str, Any]]:
+        return {**self._marks, **({} if self._session is None else self._session.marks())}
+
+    def reasons(self) -> Optional[list[str]]:
+        return self._reasons
+
+    def stop(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            self._stop(session)
+        if os.getpid() != self._pid:
+            return
+        if self._adapter.repeats == "never":
+            self._sort(self._number)
+            _remove_empty(self._common)
+        if self.failure is None and not any(holds_files(place) for place in self.root.glob("call_*")):
+            self.failure = self._nothing_written()
+
+    def _nothing_written(self) -> Optional[CaptureError]:
+        last = self._request.steps
+        if not any(number in last for number in range(self._calls)):
+            reasons = [f"steps={last} was not reached: {self._calls} call{'' if self._calls == 1 else 's'}"]
+        elif self._reasons is None:
+            return None
+        else:
+            reasons = self._reasons or ["no selected operator ran"]
+        listed = "".join(f"\n  - {reason}" for reason in reasons)
+        return CaptureError(f"the capture wrote nothing{listed}", hint="see `ascend-dump explain AD303`", code="AD303")
+
+    def _sort(self, number: Optional[int]) -> None:
+        """Give the files that have come to call `number`, and remove them where it is None."""
+        from ascend_dump.reading._sources import is_graph_file
+
+        for file in list(_files(self._common)):
+            if is_graph_file(file.name):
+                continue  # the graphs of all calls
+            inside = file.relative_to(self._common)
+            owner = number
+            if inside.parent.name.isdecimal():
+                owner = self._owners.setdefault(os.fspath(inside.parent), number)
+            with contextlib.suppress(FileNotFoundError):
+                if owner is None:
+                    file.unlink()
+                    continue
+                place = self._run.of_call(owner).path
+                if not place.exists():
+                    mark_call(place, owner)
+                there = place / inside
+                there.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                os.replace(file, there)
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for directory, _, names in os.walk(root):
+        for name in names:
+            yield Path(directory, name)
+
+
+def _remove_empty(root: Path) -> None:
+    for directory, _, _ in os.walk(root, topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(directory)
