@@ -152,7 +152,7 @@ class Road:
         self.unused: Optional[Callable[[], str]] = None
         self.begun = False
         self._capture: Optional[Capture] = None
-        self._told = False
+        self._rests = False
 
     def __call__(self, target: Any = None, *, model: str = "") -> Optional[Session]:
         self.begun = True
@@ -175,8 +175,8 @@ class Road:
 
     def rest(self, instead: str) -> None:
         """Another adapter dumps this process from here on, and more precisely."""
-        if not self._told:
-            self._told = True
+        if not self._rests:
+            self._rests = True
             # Not where that is what everybody expects: a program that uses the device, and its host side.
             level = logging.WARNING if self.adapter.priority > 0 else logging.INFO
             log.log(

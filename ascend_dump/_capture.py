@@ -16,6 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
+from ascend_dump._call_gate import CallGate
 from ascend_dump._calls import CallsSession
 from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, ConfigError, NotSupported
 from ascend_dump._log import give_messages_a_name
@@ -25,7 +26,6 @@ from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import Data, DumpRequest, FrameworkName, Level, Mode, Scene, unknown_name
 from ascend_dump._steps import StepsLike
-from ascend_dump._turns import Turns
 from ascend_dump.adapter._contract import Adapter, choose
 from ascend_dump.adapter._exit import at_exit
 from ascend_dump.adapter._session import Session
@@ -143,7 +143,7 @@ class Capture:
         self._each_call: Optional[bool] = None
         #: Of a decorated function: it is armed with the first call, selected or not.
         self._early = False
-        self._turns = Turns()
+        self._turns = CallGate()
         self._process = 0
         self._cancel: Callable[[], None] = _do_nothing
         #: What a failure is told to when the process ends, where nobody catches an exception any more.

@@ -1,4 +1,4 @@
-"""Where the messages of this package go while the program does not say.
+"""Where the messages of this package go unless the program configures logging.
 
 ASCEND_DUMP_LOG=debug: all of them, with the place in our code and with tracebacks.
 """
@@ -30,7 +30,7 @@ def log_everything() -> None:
 
 
 def give_messages_a_name() -> None:
-    """Say who speaks: Python's own last resort prints a warning bare, somewhere in the output of a training."""
+    """Begin our messages with "ascend-dump:", which Python's handler of last resort would leave out."""
     if debugging():
         log_everything()
     elif not log.handlers:

@@ -30,10 +30,11 @@ log = logging.getLogger("ascend_dump")
 
 
 class Begin(Protocol):
-    """Starts the capture that ASCEND_DUMP asks for, as `ascend_dump.capture` would. What `Adapter.launch` is given.
+    """What `Adapter.launch` is given: starts the capture that ASCEND_DUMP asks for, as `ascend_dump.capture` would.
 
-    Returns the session, None where this process is not dumped: refused, another rank, another adapter. That has been
-    told, and is not to be tried again. model: what the dump is named after where there is no target
+    Returns the session; None where this process is not dumped, because the request was refused, or another rank or
+    adapter is selected. The user has been informed then, and another call would do the same again.
+    model: what the dump is named after where there is no target
     """
 
     request: DumpRequest
@@ -217,7 +218,7 @@ def _modified(directory: str) -> int:
 
 
 def _distribution(entry: Any) -> Any:
-    """The distribution that registers this entry point, None when it cannot be told."""
+    """The distribution that registers this entry point, None when it cannot be found."""
     found = getattr(entry, "dist", None)
     if found is not None or sys.version_info >= (3, 10):
         return found

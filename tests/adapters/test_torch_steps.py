@@ -248,7 +248,7 @@ class TestForms:
         asyncio.run(beside())
         add.capture.stop()
         assert [record.getMessage().split(":")[0] for record in caplog.records] == [
-            "a call of a captured function began while another was recorded"
+            "a captured function was called while another call of it was being recorded"
         ]
         caplog.clear()
 

@@ -1,4 +1,4 @@
-"""A module's calls, which are the steps: told apart without leaving a trace in the module or its copies."""
+"""The calls of a module, which are the steps: noticed without changing the module or its copies."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Steps of a whole process: told apart by the calls of its top-level modules.
+"""Steps of a whole process, distinguished by the calls of its top-level modules.
 
-Without a target something else must tell steps apart: a step begins when a top-level module
+Without a target there are no calls of it to count, so a step begins when a top-level module
 with parameters is called that was already called in this step. So a loss module, or a second
 model of a GAN, belongs to the step that is open. A compiled function is such a module too, and
 the modules called in it are not: compiled, they leave no trace.
@@ -30,12 +30,12 @@ class ProcessSteps:
     step: the number of the step that this call begins, None where it belongs to the open one. The
     thread of the first call is the one that is followed. What `called` raises ends the following and is
     logged: the user's call goes on.
-    compiled: whether it is compiled code that is told of; hooks that are registered for all modules
-    now still see what is called in it, the root included.
+    compiled: whether the call that `called` was last called for runs compiled code; hooks that are registered
+    for all modules now still see what is called in it, the root included.
     """
 
     def __init__(self, called: Callable[[Root, Optional[int]], None]) -> None:
-        self._told = called
+        self._report = called
         self.compiled = False
         self._inside = 0
         self._undo = [register_module_forward_pre_hook(self._called).remove, follow_compiled(self._around_compiled)]
@@ -96,11 +96,11 @@ class ProcessSteps:
     def _root_called(self, root: Root) -> None:
         if self._step >= 0 and root not in self._roots:
             self._roots.add(root)
-            self._told(root, None)
+            self._report(root, None)
             return
         if self._inside or (isinstance(root, torch.nn.Module) and next(root.parameters(), None) is None):
             return
         self._thread = threading.get_ident()
         self._step += 1
         self._roots = weakref.WeakSet([root])
-        self._told(root, self._step)
+        self._report(root, self._step)

@@ -1,0 +1,56 @@
+"""Which calls of a decorated function are recorded as steps, where calls overlap."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextvars import ContextVar
+
+__all__ = ["CallGate"]
+
+log = logging.getLogger("ascend_dump")
+
+#: The calls that this code runs inside; asyncio's tasks inherit it from the code that makes them.
+_around: ContextVar[tuple[object, ...]] = ContextVar("ascend_dump_calls", default=())
+
+
+class CallGate:
+    """Lets one call of a decorated function through at a time, which becomes a step.
+
+    A call that begins while another one runs is no step: a recursive call belongs to the step it runs in, and one in
+    another thread or asyncio task runs beside it.
+    """
+
+    __slots__ = ("_call", "_lock", "_thread", "_warned")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._call: object = None
+        self._thread = 0
+        self._warned = False
+
+    def take(self, *, recorded: bool) -> bool:
+        """Whether this call may become a step; `end` must follow then.
+
+        recorded: whether a capture is running. If so, the first call that is kept out and does not run inside the one
+        that was let through gives a warning.
+        """
+        if self._lock.acquire(blocking=False):
+            self._thread, self._call = threading.get_ident(), object()
+            _around.set((*_around.get(), self._call))
+            return True
+        inside = self._thread == threading.get_ident() and self._call in _around.get()
+        if recorded and not inside and not self._warned:
+            self._warned = True
+            log.warning(
+                "a captured function was called while another call of it was being recorded: the second call is not "
+                "counted as a step, and what it runs in another thread or after the end of the first call is not "
+                "recorded. Call the function from one thread or task at a time to record every call"
+            )
+        return False
+
+    def end(self) -> None:
+        """The call that was let through has ended: the next one may become a step."""
+        call = self._call
+        _around.set(tuple(one for one in _around.get() if one is not call))
+        self._lock.release()
