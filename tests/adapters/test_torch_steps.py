@@ -147,7 +147,7 @@ class TestForms:
         plus_one(1.0), plus_one(2.0)
         plus_one.capture.stop()
         assert add(plus_one.capture) == [2, 3]
-        assert plus_one.capture.path.parent.parent == Path("dumps")
+        assert plus_one.capture.path.parent.parent == Path("dumps").absolute()
 
     def test_decorated_coroutine(self, dumps: Path) -> None:
         @ascend_dump.capture(path=dumps, steps="0-1", strict=True)
@@ -449,7 +449,7 @@ for _ in range(3):
     def test_block_without_operators(self, dumps: Path, caplog: pytest.LogCaptureFixture) -> None:
         with ascend_dump.capture(path=dumps):
             pass
-        assert "no selected operator ran in the block" in complaint(caplog)
+        assert "no selected operator ran" in complaint(caplog)
 
     def test_strict_raises(self, dumps: Path) -> None:
         model = net()
