@@ -78,7 +78,7 @@ class CallsSession(Session):
             shutil.rmtree(place.path, ignore_errors=True)
             if self._calls == 1:
                 raise
-            self._note(error)
+            super().fail(error)
 
     def _end_call(self) -> None:
         session, number, self._number = self._session, self._number, None
@@ -104,7 +104,7 @@ class CallsSession(Session):
         try:
             session.stop()
         except AscendDumpError as error:
-            self._note(error)
+            super().fail(error)
             return
         except Exception as error:
             found = AdapterError(
@@ -112,17 +112,18 @@ class CallsSession(Session):
                 hint="what it wrote until then can be read; please report this with the traceback of the cause",
             )
             found.__cause__ = error
-            self._note(found)
+            super().fail(found)
             return
         self._marks.update(session.marks())
         self._reasons = session.reasons()
         # An empty call is no failure by itself: the run is looked at when it ends.
         if session.failure is not None and session.failure.code != "AD303":
-            self._note(session.failure)
+            super().fail(session.failure)
 
-    def _note(self, error: AscendDumpError) -> None:
-        if self.failure is None:
-            self.failure = error
+    def fail(self, failure: AscendDumpError) -> None:
+        super().fail(failure)
+        if self._session is not None:
+            self._session.fail(failure)
 
     def settle(self) -> None:
         if self._session is not None:

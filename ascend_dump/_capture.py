@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar, Union
 
 from ascend_dump._call_gate import CallGate
 from ascend_dump._calls import CallsSession
@@ -39,7 +39,20 @@ __all__ = ["Capture", "capture"]
 
 log = logging.getLogger("ascend_dump")
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec
+
+    _P = ParamSpec("_P")
+    _R = TypeVar("_R", covariant=True)
+
+    class Decorated(Protocol[_P, _R]):
+        """A decorated function: called as before, and `capture` is what it is dumped by."""
+
+        capture: Capture
+
+        def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
+
+        def __get__(self, instance: Any, owner: Any = None) -> Callable[..., _R]: ...
 
 
 def capture(
@@ -273,6 +286,7 @@ class Capture:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
+        self._interrupted(error)
         try:
             self.stop()
         except AscendDumpError as failure:
@@ -281,7 +295,7 @@ class Capture:
             # The user's own exception is the one to see.
             log.warning("%s", failure)
 
-    def __call__(self, function: _Function) -> _Function:
+    def __call__(self, function: Callable[_P, _R]) -> Decorated[_P, _R]:
         """Decorate a plain or async function: each call is one step.
 
         Where the target or the framework counts steps too, everything that runs in a call is that one step.
@@ -314,7 +328,7 @@ class Capture:
                     return function(*args, **kwargs)
 
         wrapped.capture = self
-        return wrapped  # type: ignore[no-any-return]  # functools.wraps keeps the signature
+        return wrapped  # type: ignore[no-any-return]
 
     @property
     def _running(self) -> Optional[Session]:
@@ -421,6 +435,18 @@ class Capture:
         last = self.request.steps.last
         return number in self.request.steps or (self._early and (last is None or number <= last))
 
+    def _interrupted(self, error: Optional[BaseException]) -> None:
+        """Note that the program was interrupted while it was captured: the open step is not complete."""
+        session = self._running
+        if not isinstance(error, KeyboardInterrupt) or session is None or session.failure is not None:
+            return
+        found = CaptureError(
+            "the program was interrupted (KeyboardInterrupt) inside the capture",
+            hint="what was written until then can be read",
+        )
+        found.reported = True  # whoever pressed Ctrl-C knows
+        session.fail(found)
+
     def _abandon(self) -> None:
         """Forget a capture whose first call could not be begun."""
         self._state = _State.IDLE
@@ -483,6 +509,7 @@ class _Call:
             return
         try:
             if mine is _Mine.STEP:
+                cap._interrupted(error)
                 if cap._running is not None:
                     cap._running.step(None)
                 last = cap.request.steps.last

@@ -28,6 +28,11 @@ class Session(ABC):
     def stop(self) -> None:
         """Disarm; leaves the target as it was. A second call does nothing."""
 
+    def fail(self, failure: AscendDumpError) -> None:
+        """Note what keeps this capture from being complete, unless something did before."""
+        if self.failure is None:
+            self.failure = failure
+
     def settle(self) -> None:  # noqa: B027  (most frameworks have nothing to wait for)
         """Wait for what the program has queued, before `stop`. What it raises is the program's and reaches it."""
 

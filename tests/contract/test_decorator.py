@@ -199,3 +199,38 @@ def test_the_selected_calls_are_the_steps_of_one_run(
     assert not run.capture.active
     told = [record.getMessage() for record in caplog.records]
     assert [each for each in told if "inside a container" not in each] == []
+
+
+def test_a_call_that_was_interrupted_leaves_no_complete_run(program: Program, tmp_path: Path) -> None:
+    target, call = program.before(tmp_path)
+
+    @ascend_dump.capture(target, framework=program.adapter, path=tmp_path / "dumps", steps="0-2")
+    def run() -> None:
+        call()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    run.capture.stop()
+    dump = ascend_dump.open(tmp_path / "dumps")
+    assert "complete" not in {found.state for found in dump.runs()}
+
+
+def test_the_capture_of_a_decorated_function_type_checks(tmp_path: Path) -> None:
+    api = pytest.importorskip("mypy.api")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import ascend_dump\n"
+        "@ascend_dump.capture(steps='0')\n"
+        "def run(number: int) -> str:\n"
+        "    return str(number)\n"
+        "reveal_type(run(1))\n"
+        "reveal_type(run.capture)\n"
+        "run('one')\n"
+    )
+    said, _, _ = api.run(["--strict", "--cache-dir", str(tmp_path / "cache"), str(program)])
+    assert 'Revealed type is "str"' in said
+    assert "_capture.Capture" in said
+    assert [
+        line for line in said.splitlines() if "error" in line and "arg-type" not in line and "Found" not in line
+    ] == []
