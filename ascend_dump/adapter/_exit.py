@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from typing import Callable
+from typing import Any, Callable
 
 __all__ = ["at_exit"]
 
@@ -30,15 +30,16 @@ def _finalize(end: _End) -> None:
     from multiprocessing import util
 
     if end in _ends:
-        util.Finalize(None, end, exitpriority=0)
+        end.finalizer = util.Finalize(None, end, exitpriority=0)
 
 
 class _End:
     """Calls `stop` once in each process."""
 
     def __init__(self, stop: Callable[[], object]) -> None:
-        self._stop = stop
+        self._stop: Callable[[], object] = stop
         self._ended_in = 0
+        self.finalizer: Any = None
 
     def __call__(self) -> None:
         if self in _ends and self._ended_in != os.getpid():
@@ -50,6 +51,14 @@ class _End:
         if self in _ends:
             _ends.remove(self)
             atexit.unregister(self)
+            if self.finalizer is not None:
+                self.finalizer.cancel()
+            # What it would have stopped may be a model that the program gives up.
+            self._stop = _nothing
+
+
+def _nothing() -> None:
+    return
 
 
 #: multiprocessing keeps only weak references.
