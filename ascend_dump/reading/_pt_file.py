@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import pickletools
 import re
 import zipfile
@@ -108,6 +109,7 @@ class _Archive:
         try:
             with contextlib.ExitStack() as opened:
                 file = opened.enter_context(open_regular(self._path, follow_links=False))
+                size = os.fstat(file.fileno()).st_size
                 self._zip = opened.enter_context(zipfile.ZipFile(file))
                 self._opened = opened.pop_all()
         except NotRegularFile as error:
@@ -120,6 +122,10 @@ class _Archive:
         if len(members) > _MOST_MEMBERS or any(one.compress_type != zipfile.ZIP_STORED for one in members):
             self._opened.close()
             raise CorruptDump("it has members that torch.save does not write", path=self._path)
+        # The directory may claim any size; zipfile takes so much memory before it looks at the bytes.
+        if any(one.header_offset < 0 or one.header_offset + one.file_size > size for one in members):
+            self._opened.close()
+            raise CorruptDump(f"a member claims more bytes than the {size} of the file", path=self._path)
         self._members = {one.filename: one for one in members}
         found = [name for name in self._members if name.endswith("/data.pkl") and name.count("/") == 1]
         self._top = found[0][: -len("data.pkl")] if len(found) == 1 else ""

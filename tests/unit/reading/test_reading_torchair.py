@@ -297,6 +297,24 @@ def test_what_is_compressed_is_refused(rank):
     assert "torch.save does not write" in str(open_one(rank).error)
 
 
+def test_a_member_that_claims_more_than_the_file_has_is_not_believed(rank):
+    """zipfile makes room for the size in the directory, here 1 TiB, before it reads a byte."""
+    file = rank / "mm_0.pt"
+    archive(file, {"t/data.pkl": PICKLE, "t/data/0": DATA})
+    data = file.read_bytes()
+    with zipfile.ZipFile(file) as found:
+        start, entries = found.start_dir, len(found.infolist())
+    claim = struct.pack("<HHQQ", 1, 16, 1 << 40, 1 << 40)  # the extra field of zip64: both sizes
+    at = data.index(b"t/data/0", start)
+    entry = bytearray(data[at - 46 : at])
+    entry[20:28] = b"\xff" * 8  # "the sizes stand in the extra field"
+    entry[30:32] = struct.pack("<H", len(claim))
+    directory = data[start : at - 46] + entry + b"t/data/0" + claim
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, entries, entries, len(directory), start, 0)
+    file.write_bytes(data[:start] + directory + end)
+    assert "claims more bytes than" in str(open_one(rank).error)
+
+
 @given(st.binary(max_size=300))
 def test_any_bytes_are_one_record(tmp_path_factory, data):
     rank = tmp_path_factory.mktemp("x") / "worldsize1_global_rank0"
