@@ -14,8 +14,9 @@ import ascend_dump
 #: Of each network, how many operators of its three graphs both have (training forward, backward, evaluation).
 SHARED = {"mlp": 75, "resnet": 100, "llama": 300}
 #: The fake runs PyTorch's kernels, and the boundary below the real frontend computes what GE's operators say:
-#: sums in another order, in float32.
-RELATIVE, ABSOLUTE = 1e-5, 1e-6
+#: sums in another order, in float32. A sum of K terms near 1 is off by up to 8 sqrt(K) 2^-24: 1e-5 for K = 400, the
+#: largest here; 2.6e-6 was seen.
+RELATIVE, ABSOLUTE = 1e-5, 1e-5
 
 #: Outputs of batch normalisation that the backward graph takes: PyTorch has the inverse of the deviation there, and
 #: torchair's gradient takes the variance.
