@@ -28,7 +28,7 @@ log = logging.getLogger("ascend_dump")
 
 
 class CallsSession(Session):
-    """One capture of a decorated function. `step(number)` is told of every call, and selects.
+    """One capture of a decorated function. `step(number)` runs for every call and decides which are recorded.
 
     What the adapter starts once (`Adapter.repeats`) runs from the first call to the last: then the files that have come
     since the call began are moved to its directory, and those of other calls removed.

@@ -1,4 +1,4 @@
-"""One capture of a PyTorch process: the clock that counts steps, and what is on while one runs."""
+"""One capture of a PyTorch process: it counts steps, and installs what records a selected one."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TorchSession(Session):
         self.next_seq = itertools.count().__next__
         self.tracker = Tracker(target)
         self._watch: Optional[Watch] = None
-        #: Takes back what is on while a step is recorded.
+        #: Removes what was installed to record the step.
         self._undo: Optional[contextlib.ExitStack] = None
         self._refuse_others()
         self._run = Run(run, request=request.to_mapping(), versions={"torch": str(torch.__version__)})
