@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ascend_dump._errors import AscendDumpError
-from ascend_dump._problem import Problem, worst_first
-from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import RunDirectory
+from ascend_dump import AscendDumpError
+from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, worst_first
 from ascend_dump.native.cann.config.of_request import problems_of_config
 from ascend_dump.native.cann.config.scenes import SCENES
 from ascend_dump_acl._settings import build, look_around

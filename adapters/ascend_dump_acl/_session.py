@@ -8,9 +8,8 @@ import os
 from pathlib import Path
 from typing import Any, Optional
 
-from ascend_dump._errors import AscendDumpError
-from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import RunDirectory, Session
+from ascend_dump import AscendDumpError
+from ascend_dump.adapter import DumpRequest, RunDirectory, Session
 from ascend_dump.adapter import acl_interface as interface
 from ascend_dump.native.cann.acl_codes import AclError
 from ascend_dump.native.cann.config.of_request import save_config

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ascend_dump._request import DumpRequest
+from ascend_dump.adapter import DumpRequest
 from ascend_dump.native.cann.config.build import acl_config
 from ascend_dump.native.cann.config.situation import Situation, in_container
 

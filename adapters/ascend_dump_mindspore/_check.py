@@ -10,10 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ascend_dump._errors import AscendDumpError
-from ascend_dump._problem import Problem, worst_first
-from ascend_dump._rank import current_rank
-from ascend_dump._request import DumpRequest
+from ascend_dump import AscendDumpError
+from ascend_dump.adapter import DumpRequest, Problem, current_rank, worst_first
 from ascend_dump.native.mindspore.config.check import check_mindspore_config
 from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE
 from ascend_dump_mindspore._counting import can_count

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ascend_dump._problem import Problem
+from ascend_dump.adapter import Problem
 from ascend_dump_mindspore._executors import Wrapped
 
 __all__ = ["has_complex_parameters", "watch_compilations"]

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from ascend_dump._errors import WriteError
-from ascend_dump._paths import make_private_directory, open_private
-from ascend_dump.adapter import RunDirectory, at_exit
+from ascend_dump import WriteError
+from ascend_dump.adapter import RunDirectory, at_exit, make_private_directory, open_private
 from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE
 
 __all__ = ["OURS", "ArmedRun", "armed", "forget", "is_foreign"]

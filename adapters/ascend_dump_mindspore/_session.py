@@ -7,9 +7,8 @@ import logging
 import os
 from typing import Any, Optional, Union
 
-from ascend_dump._errors import AscendDumpError, CaptureError, WriteError
-from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import RunDirectory, Session
+from ascend_dump import AscendDumpError, CaptureError, WriteError
+from ascend_dump.adapter import DumpRequest, RunDirectory, Session
 from ascend_dump.native.mindspore.config.check import PYNATIVE
 from ascend_dump_mindspore._complex import watch_compilations
 from ascend_dump_mindspore._counting import count_runs

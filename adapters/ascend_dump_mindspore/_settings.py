@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ascend_dump._request import DumpRequest
+from ascend_dump.adapter import DumpRequest
 from ascend_dump.native.mindspore.config.build import mindspore_config
 from ascend_dump_mindspore._runtime import current_runtime, device_id, native
 

@@ -17,9 +17,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any, Callable, Optional
 
-from ascend_dump._problem import Problem
-from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Adapter, Begin, RunDirectory, Session
+from ascend_dump.adapter import Adapter, Begin, DumpRequest, Problem, RunDirectory, Session
 
 __all__ = ["TensorflowAdapter", "apply", "check_config", "dump_config"]
 

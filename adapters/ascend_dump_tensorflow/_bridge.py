@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Optional, Union
 
-from ascend_dump._errors import FrameworkMissing, NotSupported
+from ascend_dump import FrameworkMissing, NotSupported
 
 __all__ = [
     "bridge",

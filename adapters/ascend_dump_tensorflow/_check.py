@@ -6,10 +6,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ascend_dump._errors import AscendDumpError
-from ascend_dump._problem import Problem, worst_first
-from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import RunDirectory
+from ascend_dump import AscendDumpError
+from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, worst_first
 from ascend_dump.native.cann.config import Situation
 from ascend_dump.native.cann.config.scenes import SCENES
 from ascend_dump.native.tensorflow.config import check_parameters, parameters

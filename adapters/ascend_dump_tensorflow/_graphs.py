@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
-from ascend_dump._errors import ReadError
+from ascend_dump import ReadError
 from ascend_dump.native.cann.graph import build_graphs, find_computational, find_model_folders, graph_name
 from ascend_dump.native.cann.names import sanitize
 

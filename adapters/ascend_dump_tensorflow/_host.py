@@ -13,10 +13,8 @@ import weakref
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from ascend_dump._errors import AscendDumpError, CaptureError, WriteError
-from ascend_dump._patterns import text_matcher
-from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import RunDirectory, Session
+from ascend_dump import AscendDumpError, CaptureError, WriteError
+from ascend_dump.adapter import DumpRequest, RunDirectory, Session, text_matcher
 from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing import HostWriter, Item, Run
 from ascend_dump_tensorflow import _debugger, _hook

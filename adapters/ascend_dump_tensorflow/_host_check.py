@@ -6,8 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ascend_dump._problem import Problem
-from ascend_dump._request import DumpRequest
+from ascend_dump.adapter import DumpRequest, Problem
 from ascend_dump.native.tensorflow.options import OPTIONS
 from ascend_dump_tensorflow._bridge import kind_of
 

@@ -12,10 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from ascend_dump._errors import AscendDumpError, CaptureError
-from ascend_dump._paths import make_private_directory
-from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import RunDirectory, Session
+from ascend_dump import AscendDumpError, CaptureError
+from ascend_dump.adapter import DumpRequest, RunDirectory, Session, make_private_directory
 from ascend_dump.native.cann.mapping import MAPPING
 from ascend_dump.native.tensorflow.config import DUMP_KEYS, parameters
 from ascend_dump.native.tensorflow.options import OPTIONS, exact_names, operators_of

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import Any, Union
 
-from ascend_dump._errors import ConfigError, FrameworkMissing
+from ascend_dump import ConfigError, FrameworkMissing
 from ascend_dump.native.tensorflow.config import DUMP_KEYS, KEYS
 
 __all__ = [

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ascend_dump._problem import Problem
-from ascend_dump._request import DumpRequest
+from ascend_dump.adapter import DumpRequest, Problem
 
 __all__ = ["check", "compiled_problem"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from ascend_dump._patterns import text_matcher
+from ascend_dump.adapter import text_matcher
 
 __all__ = ["LayerFilter"]
 

@@ -15,9 +15,8 @@ from typing import Any, Callable, Optional
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from ascend_dump._errors import AscendDumpError, CaptureError
-from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import RunDirectory, Session
+from ascend_dump import AscendDumpError, CaptureError
+from ascend_dump.adapter import DumpRequest, RunDirectory, Session
 from ascend_dump.adapter.pytorch.calls import Watch
 from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing import CHANGED, HostWriter, Item, Run

@@ -12,7 +12,13 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ascend_dump._paths import RunDirectory, add_private_directory, make_private_directory, open_private
+    from ascend_dump._paths import (
+        PRIVATE_FILE,
+        RunDirectory,
+        add_private_directory,
+        make_private_directory,
+        open_private,
+    )
     from ascend_dump._patterns import text_matcher
     from ascend_dump._problem import Problem, worst_first
     from ascend_dump._rank import Rank, current_rank
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHANGED",
+    "PRIVATE_FILE",
     "STATISTIC_NAMES",
     "Adapter",
     "AdapterInfo",
@@ -60,7 +67,13 @@ __all__ = [
 _HOMES: dict[str, str] = {
     name: module
     for module, names in {
-        "_paths": ("RunDirectory", "add_private_directory", "make_private_directory", "open_private"),
+        "_paths": (
+            "PRIVATE_FILE",
+            "RunDirectory",
+            "add_private_directory",
+            "make_private_directory",
+            "open_private",
+        ),
         "_patterns": ("text_matcher",),
         "_problem": ("Problem", "worst_first"),
         "_rank": ("Rank", "current_rank"),

@@ -54,7 +54,7 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
     """
     from importlib import import_module
 
-    from ascend_dump._errors import ConfigError
+    from ascend_dump import ConfigError
     from ascend_dump.fakes._importing import Importer
 
     unknown = [name for name in names if name not in FAKES]

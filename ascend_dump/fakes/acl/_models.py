@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from ascend_dump._errors import AscendDumpError
+from ascend_dump import AscendDumpError
 from ascend_dump.fakes.acl._memory import DEVICE, RtError
 from ascend_dump.native.cann.acl_codes import AclError
 

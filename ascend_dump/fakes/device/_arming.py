@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Optional
 
 from ascend_dump.native.cann.acl_codes import AclError
-from ascend_dump.native.cann.config import Situation, check_ge_options, keys
-from ascend_dump.native.cann.config._adump_checks import is_ip_path
+from ascend_dump.native.cann.config import Situation, check_ge_options, is_ip_path, keys
 from ascend_dump.native.cann.config.adump import Settings, Verdict, judge, refused
 from ascend_dump.native.cann.config.ge import GeSettings
 from ascend_dump.native.cann.config.ge import judge as judge_ge

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from ascend_dump._errors import WriteError
-from ascend_dump._paths import PRIVATE_FILE, make_private_directory
+from ascend_dump import WriteError
+from ascend_dump.adapter import PRIVATE_FILE, make_private_directory
 from ascend_dump.native.cann.dump_file import write
 from ascend_dump.native.cann.mapping import MAPPING, hashed_name, mapping_line, needs_mapping
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ascend_dump._errors import ConfigError
+from ascend_dump import ConfigError
 from ascend_dump.fakes.device.offline_model import find_dtype
 from ascend_dump.fakes.kernels._npu_ops import compute
 

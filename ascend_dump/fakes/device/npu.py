@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
-from ascend_dump._errors import ConfigError
+from ascend_dump import ConfigError
 from ascend_dump.fakes.device._arming import (
     Answer,
     Arming,

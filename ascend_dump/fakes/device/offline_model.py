@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from ascend_dump._errors import ConfigError, CorruptDump, DumpNotFound, NotSupported, ReadError
+from ascend_dump import ConfigError, CorruptDump, DumpNotFound, NotSupported, ReadError
 from ascend_dump.fakes.device._select import NodeInfo
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from ascend_dump._errors import ConfigError, NotSupported
+from ascend_dump import ConfigError, NotSupported
 
 # They register their operators.
 from ascend_dump.fakes.kernels import _ge_ops, _ge_ops_nn, _ge_ops_reduce, _ge_ops_shape, _npu_ops  # noqa: F401

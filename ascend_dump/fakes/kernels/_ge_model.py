@@ -10,7 +10,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Optional
 
-from ascend_dump._errors import CorruptDump, NotSupported
+from ascend_dump import CorruptDump, NotSupported
 
 __all__ = ["GeGraph", "GeOp", "RawTensor", "Source", "parse_model"]
 

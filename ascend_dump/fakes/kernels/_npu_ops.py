@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from ascend_dump._errors import ConfigError, NotSupported
+from ascend_dump import ConfigError, NotSupported
 from ascend_dump.fakes.kernels import _npu_windows as windows
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
-from ascend_dump._errors import NotSupported
+from ascend_dump import NotSupported
 from ascend_dump.fakes.mindspore._gradients import gradients
 from ascend_dump.fakes.mindspore._graph import ROOT, Tape
 from ascend_dump.fakes.mindspore._process import current

@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from ascend_dump._errors import NotSupported
+from ascend_dump import NotSupported
 from ascend_dump.fakes.mindspore._types import Tensor
 
 __all__ = ["DatasetHelper", "GeneratorDataset", "NumpySlicesDataset", "data_sink"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
-from ascend_dump._errors import NotSupported
+from ascend_dump import NotSupported
 from ascend_dump.fakes.mindspore._kernels import KERNELS, Changed
 from ascend_dump.fakes.mindspore._process import current
 from ascend_dump.fakes.mindspore._types import (

@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
-from ascend_dump._errors import NotSupported
+from ascend_dump import NotSupported
 from ascend_dump.fakes.mindspore._functions import call, execute, expanded, matmul_kernel
 from ascend_dump.fakes.mindspore._graph import ROOT, ExecutedOperator, Tape
 from ascend_dump.fakes.mindspore._types import Parameter, Tensor

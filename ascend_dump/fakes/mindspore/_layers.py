@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
-from ascend_dump._errors import NotSupported
+from ascend_dump import NotSupported
 from ascend_dump.fakes.mindspore import _functions as ops
 from ascend_dump.fakes.mindspore._cell import Cell
 from ascend_dump.fakes.mindspore._functions import call, execute

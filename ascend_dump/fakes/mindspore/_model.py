@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from ascend_dump._errors import NotSupported
+from ascend_dump import NotSupported
 from ascend_dump.fakes.mindspore._cell import Cell
 from ascend_dump.fakes.mindspore._optimizers import Optimizer, TrainOneStepCell, WithEvalCell, WithLossCell
 from ascend_dump.fakes.mindspore._types import Tensor

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ascend_dump._errors import NotSupported
+from ascend_dump import NotSupported
 from ascend_dump.fakes.mindspore._cell import Cell
 from ascend_dump.fakes.mindspore._functions import call, execute
 from ascend_dump.fakes.mindspore._gradients import gradients

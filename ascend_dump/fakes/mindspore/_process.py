@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from ascend_dump._errors import NotSupported
+from ascend_dump import NotSupported
 from ascend_dump.fakes.mindspore._files import KernelDumper
 from ascend_dump.fakes.mindspore._graph import CompiledGraph, Tape
 from ascend_dump.fakes.mindspore._o2 import ModelDumper

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ascend_dump._paths import open_private
-from ascend_dump.native.cann._graph_text import escape
+from ascend_dump.adapter import open_private
+from ascend_dump.native.cann.graph import escape
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from ascend_dump._errors import FrameworkMissing
+from ascend_dump import FrameworkMissing
 from ascend_dump.fakes.npu_bridge._ge_text import write_graph
 from ascend_dump.fakes.npu_bridge._options import Attributes, Refused, read_attributes, read_device
 from ascend_dump.native.cann.config import keys

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from ascend_dump._errors import NotSupported
+from ascend_dump import NotSupported
 from ascend_dump.fakes.npu_bridge._plan import GE_TYPES, Planned, make_plan
 
 if TYPE_CHECKING:

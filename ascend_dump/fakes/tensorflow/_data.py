@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
-from ascend_dump._errors import NotSupported
+from ascend_dump import NotSupported
 from ascend_dump.fakes.tensorflow._graph import DType, Operation, TensorShape, as_dtype, current
 
 __all__ = ["Dataset", "make_initializable_iterator", "make_one_shot_iterator", "next_elements"]

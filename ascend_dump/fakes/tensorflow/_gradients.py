@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Callable, Optional
 
-from ascend_dump._errors import NotSupported
+from ascend_dump import NotSupported
 from ascend_dump.fakes.tensorflow._graph import Operation, Tensor, TensorShape, as_dtype, current
 from ascend_dump.fakes.tensorflow._ops import FUNCTIONS as TF
 from ascend_dump.fakes.tensorflow._ops import apply, convert, group

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from ascend_dump._errors import NotSupported
+from ascend_dump import NotSupported
 from ascend_dump.fakes.tensorflow._gradients import GradientDescentOptimizer
 from ascend_dump.fakes.tensorflow._graph import Tensor, current
 from ascend_dump.fakes.tensorflow._ops import FUNCTIONS as TF

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from ascend_dump._errors import NotSupported
+from ascend_dump import NotSupported
 from ascend_dump.fakes.tensorflow._checks import check_types
 from ascend_dump.fakes.tensorflow._graph import DType, Tensor, TensorShape, as_dtype
 

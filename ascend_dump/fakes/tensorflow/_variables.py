@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
-from ascend_dump._errors import NotSupported
+from ascend_dump import NotSupported
 from ascend_dump.fakes.tensorflow._graph import DType, Operation, Tensor, TensorShape, as_dtype, current
 from ascend_dump.fakes.tensorflow._ops import FUNCTIONS as TF
 from ascend_dump.fakes.tensorflow._ops import OPERATORS, apply, convert, group

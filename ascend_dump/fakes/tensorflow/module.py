@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ascend_dump._errors import NotSupported
+from ascend_dump import NotSupported
 from ascend_dump.fakes.tensorflow import _data, _estimator, _gradients, _graph, _hooks, _ops, _session, _variables
 from ascend_dump.fakes.tensorflow._keras import Backend, Dense, Sequential
 from ascend_dump.fakes.tensorflow._proto import messages

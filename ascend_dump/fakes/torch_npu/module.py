@@ -30,7 +30,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from ascend_dump._errors import FrameworkMissing
+from ascend_dump import FrameworkMissing
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ascend_dump._errors import NotSupported
+from ascend_dump import NotSupported
 from ascend_dump.fakes.torchair._lowering import Constant, Inner, LoweredOp
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Optional
 
-from ascend_dump._errors import NotSupported
+from ascend_dump import NotSupported
 from ascend_dump.fakes.torchair._native_graph import NpuGraph
 from ascend_dump.fakes.torchair._native_session import NativeSession
 

@@ -22,6 +22,7 @@ __all__ = [
     "NoDump",
     "Node",
     "build_graphs",
+    "escape",
     "find_computational",
     "find_model_folders",
     "graph_name",
