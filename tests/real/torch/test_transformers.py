@@ -73,13 +73,23 @@ class TestUsageForms:
         assert steps_of(cap.dump()) == [0, 3, 5]
         assert check_readable(cap.dump()) > 1000
 
-    def test_decorated_function(self, name: str, plain: dict[str, Outcome], tmp_path: Path) -> None:
+    def test_decorated_function(self, name: str, tmp_path: Path) -> None:
+        """Each call is a step, however often it calls the model."""
+        losses = [train(plain := MODELS[name](), steps=2), train(plain, steps=1), evaluate(plain)]
         model = MODELS[name]()
-        decorated = ascend_dump.capture(model, steps="2|4", path=tmp_path, strict=True)(run)
-        assert decorated(model) == plain[name]
-        dump = decorated.capture.dump()
-        assert steps_of(dump) == [2, 4]
-        assert check_readable(dump) > 1000
+
+        @ascend_dump.capture(model, steps="0|2", path=tmp_path, strict=True)
+        def run_part(function: Callable[..., list[str]], **settings: Any) -> list[str]:
+            return function(model, **settings)
+
+        assert [run_part(train, steps=2), run_part(train, steps=1), run_part(evaluate)] == losses
+        assert digest(model) == digest(plain)
+        dump = run_part.capture.dump()
+        assert steps_of(dump) == [0, 2]
+        forward = "*/embedding_*" if name == "bert" else "model.embed_tokens/embedding_*"
+        calls = [len(dump.select(forward, step=step, io="output", phase="forward")) for step in (0, 2)]
+        assert calls[0] == calls[1] > 0, "two calls of the model in each"
+        assert check_readable(dump.select(step=2)) > 100
 
     def test_statistics_only(self, name: str, plain: dict[str, Outcome], tmp_path: Path) -> None:
         model = MODELS[name]()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any, NamedTuple, Optional
+from enum import Enum
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ UNSET = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_em
 COLLECTIVES = ("c10d", "_c10d_functional")
 WAIT = "_c10d_functional::wait_tensor"
 SENDERS = ("c10d::send", "c10d::barrier", "c10d::monitored_barrier_")
-#: Why the output of a functional collective is not stored that nobody waits for in its step.
+#: Why a tensor is not stored that a collective writes which nobody has waited for.
 UNWAITED = "a collective writes it still"
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -30,12 +31,18 @@ class Value(NamedTuple):
     data: bytes
 
 
-class Operator(NamedTuple):
-    """Values are None where nobody has filled the memory."""
+class Unknown(Enum):
+    """Why a tensor has no value that could be told."""
 
+    UNSET = "nobody has filled the memory"
+    IN_FLIGHT = "a collective may be writing it"
+    SUBCLASS = "it is a tensor subclass, whose parts have values of their own"
+
+
+class Operator(NamedTuple):
     op_type: str
-    inputs: list[Optional[Value]]
-    outputs: list[Optional[Value]]
+    inputs: list[Union[Value, Unknown]]
+    outputs: list[Union[Value, Unknown]]
 
 
 class Truth(TorchDispatchMode):
@@ -48,8 +55,9 @@ class Truth(TorchDispatchMode):
         super().__init__()
         self.steps: list[list[Operator]] = []
         self._depth = 0
-        #: Memory that nobody has filled, and memory that a collective may be filling.
+        #: Memory that nobody has filled, and memory that a collective may be filling: a functional one, or another.
         self._unset: list[tuple[int, int]] = []
+        self._filling: list[tuple[int, int]] = []
         self._in_flight: list[tuple[int, int]] = []
         self._handles = [
             model.register_forward_pre_hook(self._called, prepend=True),
@@ -100,8 +108,10 @@ class Truth(TorchDispatchMode):
         result = func(*args, **kwargs)
         returned = tensors_in([result])
         made = [*returned, *(one for one in written(func._schema, args, kwargs) if not contains(returned, one))]
-        if op_type in UNSET or (func.namespace == "_c10d_functional" and op_type != WAIT):
+        if op_type in UNSET:
             self._unset += [span(tensor) for tensor in made if is_plain(tensor)]
+        elif func.namespace == "_c10d_functional" and op_type != WAIT:
+            self._filling += [span(tensor) for tensor in made if is_plain(tensor)]
         elif func.namespace == "c10d":
             results = [a for a, argument in zip(args, func._schema.arguments) if not argument.name.startswith("input")]
             self._in_flight += map(span, tensors_in(results))
@@ -113,21 +123,27 @@ class Truth(TorchDispatchMode):
             fresh = [tensor for tensor in made if tensor.untyped_storage().data_ptr() not in owned]
             filled = [*(made if op_type == WAIT else fresh), *written(func._schema, args, kwargs)]
             self._unset = subtract(self._unset, filled)
+            self._filling = subtract(self._filling, filled)
         if self.steps:
             if func.namespace in COLLECTIVES and op_type != WAIT:
                 wait_for(result)
-                outputs: list[Optional[Value]] = [value_of(tensor) for tensor in made if is_plain(tensor)]
+                outputs = [value_of(tensor) if is_plain(tensor) else Unknown.SUBCLASS for tensor in made]
             else:
                 outputs = [self._value_of(tensor) for tensor in made]
             self.steps[-1].append(Operator(op_type, inputs, outputs))
         return result
 
-    def _value_of(self, tensor: torch.Tensor) -> Optional[Value]:
+    def _value_of(self, tensor: torch.Tensor) -> Union[Value, Unknown]:
         if not is_plain(tensor):
-            return None
-        low, high = span(tensor)
-        unknown = any(low < end and begin < high for begin, end in [*self._unset, *self._in_flight])
-        return None if unknown else value_of(tensor)
+            return Unknown.SUBCLASS
+        if touches(tensor, [*self._filling, *self._in_flight]):
+            return Unknown.IN_FLIGHT
+        return Unknown.UNSET if touches(tensor, self._unset) else value_of(tensor)
+
+
+def touches(tensor: torch.Tensor, ranges: list[tuple[int, int]]) -> bool:
+    low, high = span(tensor)
+    return any(low < end and begin < high for begin, end in ranges)
 
 
 def subtract(ranges: list[tuple[int, int]], tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
@@ -213,11 +229,15 @@ def compare_step(dump: Dump, operators: list[Operator]) -> int:
             recorded = [record for record in records if record.io == io]
             assert [record.index for record in recorded] == list(range(len(values)))
             for record, value in zip(recorded, values):
-                if record.attrs.get("skipped") == UNWAITED:
-                    assert operator.op_type.startswith("_c10d_functional"), record
-                elif value is not None:
+                skipped = record.attrs.get("skipped")
+                if skipped == UNWAITED:
+                    own = io == "output" and operator.op_type.startswith("_c10d_functional")
+                    assert own or value is Unknown.IN_FLIGHT, (record, value)
+                elif isinstance(value, Value):
                     assert value_in(record) == value, record
                     compared += 1
+                elif value is Unknown.SUBCLASS:
+                    assert skipped, record
                 elif io == "output" and operator.op_type in UNSET:
-                    assert record.attrs["skipped"] == "uninitialised memory"
+                    assert skipped == "uninitialised memory", record
     return compared
