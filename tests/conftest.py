@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from interpreters import HOOK_FILES, STARTUP, THIRD_PARTY, Interpreter, link_dependencies, make_interpreter
+from interpreters import HOOK_FILES, STARTUP, THIRD_PARTY, Interpreter, lay_out, link_dependencies, make_interpreter
 from places import REPOSITORY
 
 if "CI" not in os.environ:  # where it is set, Hypothesis has a profile of its own, without deadlines too
@@ -34,17 +33,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 @pytest.fixture(scope="session")
 def third_party(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The third-party adapter and its framework, as pip would lay them into site-packages."""
-    site = tmp_path_factory.mktemp("third_party")
-    for module in THIRD_PARTY.glob("*.py"):
-        shutil.copy(module, site)
-    project = (THIRD_PARTY / "pyproject.toml").read_text()
-    name, version = re.findall(r'^(?:name|version) = "(.*)"$', project, re.MULTILINE)
-    group, entry, target = re.findall(r'^\[project\.entry-points\."(.*)"\]\n(\w+) = "(.*)"$', project, re.MULTILINE)[0]
-    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    (info / "entry_points.txt").write_text(f"[{group}]\n{entry} = {target}\n")
-    return site
+    return lay_out(THIRD_PARTY, tmp_path_factory.mktemp("third_party"))
 
 
 @pytest.fixture(scope="session")

@@ -6,14 +6,13 @@ loaded in any process, so its package imports its framework only inside function
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Protocol
 
+from ascend_dump._entry_points import distribution_of, entry_points_of
 from ascend_dump._errors import AdapterNotFound, AscendDumpError, ConfigError, FrameworkMissing
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def adapters() -> list[AdapterInfo]:
     """What is registered: usable, or why not. Loads adapters, but imports no framework."""
     found = []
     for name, entry in sorted(_entry_points().items()):
-        dist = _distribution(entry)
+        dist = distribution_of(entry)
         where: tuple[str, str] = (dist.metadata["Name"], dist.version) if dist is not None else ("", "")
         try:
             adapter = load(name)
@@ -195,36 +194,8 @@ _loaded: dict[str, Adapter] = {}
 
 def _entry_points() -> dict[str, Any]:
     disabled = {name.strip() for name in os.environ.get("ASCEND_DUMP_DISABLED_ADAPTERS", "").split(",")}
-    found = _registered_in(tuple((directory, _modified(directory)) for directory in sys.path))
-    return {entry.name: entry for entry in found if entry.name not in disabled and "*" not in disabled}
-
-
-@functools.lru_cache(maxsize=1)
-def _registered_in(directories: tuple[tuple[str, int], ...]) -> Sequence[Any]:
-    """What the packages in `sys.path` register. Their metadata takes milliseconds to read, so once for each state."""
-    from importlib.metadata import entry_points
-
-    if sys.version_info >= (3, 10):
-        return tuple(entry_points(group=GROUP))
-    return tuple(entry_points().get(GROUP, ()))
-
-
-def _modified(directory: str) -> int:
-    """When something was installed there last, in nanoseconds."""
-    try:
-        return os.stat(directory or os.curdir).st_mtime_ns
-    except (OSError, ValueError):
-        return 0
-
-
-def _distribution(entry: Any) -> Any:
-    """The distribution that registers this entry point, None when it cannot be found."""
-    found = getattr(entry, "dist", None)
-    if found is not None or sys.version_info >= (3, 10):
-        return found
-    from importlib.metadata import distributions
-
-    return next((dist for dist in distributions() if entry in dist.entry_points), None)
+    found = entry_points_of(GROUP)
+    return {name: entry for name, entry in found.items() if name not in disabled and "*" not in disabled}
 
 
 def _importable(module: str) -> bool:

@@ -20,6 +20,7 @@ from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._place import look_at
 from ascend_dump.cli._versions import conflicts
 from ascend_dump.cli.run import SITE
+from ascend_dump.reading import registered_dialects
 from ascend_dump.report.tables import size
 
 __all__ = ["doctor"]
@@ -58,6 +59,7 @@ def doctor(as_json: bool) -> int:
         "conflicts": conflicts(["ascend-dump", *(name for names in _PACKAGES.values() for name in names)]),
         "cann": os.environ.get("ASCEND_HOME_PATH"),
         "adapters": [info._asdict() for info in adapters()],
+        "dialects": [info._asdict() for info in registered_dialects()],
         "activation": _activation(),
         "path": _path(),
     }
@@ -167,6 +169,11 @@ def _lines(findings: Mapping[str, Any]) -> list[str]:
         lines.append(f"  {info['name']:<12} {state}: {info['reason']}{origin}")
     if not findings["adapters"]:
         lines.append("  none is registered: install the package with pip, a copied source tree registers nothing")
+    foreign = [
+        f"{one['name']} [{one['distribution']} {one['version']}]" for one in findings["dialects"] if one["distribution"]
+    ]
+    if foreign:
+        lines += ["", f"Dialects of other packages: {', '.join(foreign)}"]
     lines += ["", "Activation", *_activation_lines(findings["activation"]), ""]
     free = "" if place["free_bytes"] is None else f", {size(place['free_bytes'])} free"
     state = "writable" if place["writable"] else f"NOT writable{': ' + place['error'] if place['error'] else ''}"

@@ -16,6 +16,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
+from ascend_dump._entry_points import entry_points_of
 from ascend_dump._errors import ConfigError
 
 if TYPE_CHECKING:
@@ -100,11 +101,11 @@ def languages() -> dict[str, ConfigLanguage]:
         if package.ispkg and find_spec(place) is not None and find_spec(f"{place}.language") is not None:
             for language in import_module(f"{place}.language").LANGUAGES:
                 found[language.name] = language
-    for entry in _entry_points():
+    for name, entry in entry_points_of(GROUP).items():
         try:
             language = entry.load()
         except Exception as error:  # whatever the import of a foreign module raises
-            log.warning("the configuration language %s cannot be loaded: %s", entry.name, error)
+            log.warning("the configuration language %s cannot be loaded: %s", name, error)
             continue
         found.setdefault(language.name, language)
     return found
@@ -126,12 +127,3 @@ def refuse_runtime(language: ConfigLanguage, on: Optional[str]) -> None:
             f"{on!r} is no runtime of {language.name}", hint=f"give one of {', '.join(language.runtimes)}"
         )
     raise ConfigError(f"--on {on} says nothing about {language.name}, which runs in one way", hint="leave --on out")
-
-
-def _entry_points() -> Sequence[Any]:
-    import sys
-    from importlib.metadata import entry_points
-
-    if sys.version_info >= (3, 10):
-        return tuple(entry_points(group=GROUP))
-    return tuple(entry_points().get(GROUP, ()))

@@ -1,15 +1,25 @@
-"""Reading dumps: `open_dump` finds records in any tree; one module per on-disk dialect."""
+"""Reading dumps: `open_dump` finds records in any tree, through one dialect for each way of laying them out.
+
+For authors of dialects: `Dialect` is the protocol. Its `scan` is shown the names of one `Directory` after the other and
+returns an `Entry` for each file that it can read; the entry makes a `Record` of each tensor when it is asked to, and
+the record's `Loader` reads the values. `rank_of` finds the rank in a path; `open_regular` and `read_regular` open what
+may be hostile. Errors to raise are those of `ascend_dump`. A dialect is registered under the entry point group
+`ascend_dump.dialects`; if it fails, that is reported with its name, and other files are read all the same.
+"""
 
 from __future__ import annotations
 
+from ascend_dump._files import open_regular, read_regular
 from ascend_dump.reading._dialect import Dialect, Directory, Entry, rank_of
 from ascend_dump.reading._dump import Dump, open_dump
 from ascend_dump.reading._record import FIELDS, Loader, Record
+from ascend_dump.reading._registry import DialectInfo, registered_dialects
 from ascend_dump.reading._runs import Run
 
 __all__ = [
     "FIELDS",
     "Dialect",
+    "DialectInfo",
     "Directory",
     "Dump",
     "Entry",
@@ -17,5 +27,8 @@ __all__ = [
     "Record",
     "Run",
     "open_dump",
+    "open_regular",
     "rank_of",
+    "read_regular",
+    "registered_dialects",
 ]

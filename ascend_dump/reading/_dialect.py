@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional, Protocol
 if TYPE_CHECKING:
     from ascend_dump.reading._record import Record
 
-__all__ = ["Dialect", "Directory", "Entry", "rank_of"]
+__all__ = ["Dialect", "Directory", "Entry", "WrappedEntry", "rank_of"]
 
 _RANK_LEVEL = re.compile(r"worldsize(\d+)_global_rank(\d+)")
 
@@ -86,11 +86,60 @@ class Entry:
         raise NotImplementedError("a dialect's entry defines how it is read")
 
 
+class WrappedEntry(Entry):
+    """An entry that is what another one is, but for what a subclass changes."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: Entry) -> None:
+        super().__init__(
+            inner.path,
+            op_type=inner.op_type,
+            op_name=inner.op_name,
+            step=inner.step,
+            rank=inner.rank,
+            device=inner.device,
+            model=inner.model,
+            run=inner.run,
+            order=inner.order,
+        )
+        self._inner = inner
+
+    @property
+    def framework_step(self) -> Optional[int]:
+        return self._inner.framework_step
+
+    @property
+    def written_name(self) -> Optional[str]:
+        return self._inner.written_name
+
+    @property
+    def scene_is_beside(self) -> bool:
+        return self._inner.scene_is_beside
+
+    @property
+    def path_text(self) -> str:
+        return self._inner.path_text
+
+    def records(self) -> Iterable[Record]:
+        return self._inner.records()
+
+
 class Dialect(Protocol):
+    """One way of laying a dump out on disk.
+
+    Other packages register theirs under the entry point group `ascend_dump.dialects`, as objects of this form. They
+    are asked after those of this package, in the order of their names. `ascend_dump.reading` has all that one needs.
+    """
+
+    #: As messages name it.
     name: str
 
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
-        """The entries of this directory and the names they cover. Opens no file."""
+        """The entries of this directory, and the names in it that they cover. Opens no file.
+
+        Names that are covered are shown to no other dialect; names of no entry may be among them, such as a log's.
+        """
 
 
 def rank_of(parts: Sequence[str]) -> Optional[int]:

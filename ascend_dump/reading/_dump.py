@@ -16,8 +16,9 @@ from ascend_dump._paths import CALL, CALL_SCHEMA
 from ascend_dump._patterns import text_matcher
 from ascend_dump._steps import Steps, StepsLike
 from ascend_dump.native.cann.names import loosen_glob
-from ascend_dump.reading._dialect import Dialect, Directory, Entry, rank_of
+from ascend_dump.reading._dialect import Directory, Entry, WrappedEntry, rank_of
 from ascend_dump.reading._record import FIELDS, Record
+from ascend_dump.reading._registry import dialects
 from ascend_dump.reading._runs import Run, read_run, runs_above
 from ascend_dump.reading._sources import Sources, graphs_beside, is_graph_file
 
@@ -232,40 +233,18 @@ class Dump:
         return html_table(f"{self!r}{more}", names, rows)
 
 
-class _OfCall(Entry):
+class _OfCall(WrappedEntry):
     """An entry in the directory of a call of a decorated function: the call is the step of its records."""
 
-    __slots__ = ("_inner",)
+    __slots__ = ()
 
     def __init__(self, inner: Entry, call: int) -> None:
-        super().__init__(
-            inner.path,
-            op_type=inner.op_type,
-            op_name=inner.op_name,
-            step=call,
-            rank=inner.rank,
-            device=inner.device,
-            model=inner.model,
-            run=inner.run,
-            order=inner.order,
-        )
-        self._inner = inner
+        super().__init__(inner)
+        self.step = call
 
     @property
     def framework_step(self) -> Optional[int]:
         return self._inner.step
-
-    @property
-    def written_name(self) -> Optional[str]:
-        return self._inner.written_name
-
-    @property
-    def scene_is_beside(self) -> bool:
-        return self._inner.scene_is_beside
-
-    @property
-    def path_text(self) -> str:
-        return self._inner.path_text
 
     def records(self) -> Iterator[Record]:
         for record in self._inner.records():
@@ -306,7 +285,7 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
         ) from None
     from ascend_dump.host import MANIFEST
 
-    dialects = _dialects()
+    asked = dialects()
     runs = [above for above in runs_above(root) if os.path.isfile(above / MANIFEST)][:1]
     entries: list[Entry] = []
     files = 0
@@ -321,7 +300,7 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
         if MANIFEST in directory.names:
             runs.append(directory.path.absolute())
         graphs += [directory.path / name for name in directory.names if is_graph_file(name)]
-        for dialect in dialects:
+        for dialect in asked:
             if not directory.names:
                 break
             some, claimed = dialect.scan(directory)
@@ -337,17 +316,11 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
         raise UnknownFormat(
             f"none of its {files} files is a dump that a dialect recognises",
             path=root,
-            hint=f"known dialects: {', '.join(dialect.name for dialect in dialects)}",
+            hint=f"known dialects: {', '.join(dialect.name for dialect in asked)}",
         )
     entries.sort(key=_order)
     sources = Sources([*graphs_beside(root), *graphs])
     return Dump(root, entries, sources=sources if sources else None, runs=tuple(dict.fromkeys(runs)))
-
-
-def _dialects() -> list[Dialect]:
-    from ascend_dump.reading.dialects import aclgraph_pt, cann, host, mindspore, torchair_npy
-
-    return [host.DIALECT, torchair_npy.DIALECT, aclgraph_pt.DIALECT, mindspore.DIALECT, cann.DIALECT]
 
 
 def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]:

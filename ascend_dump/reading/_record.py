@@ -73,9 +73,10 @@ class Record:
     module, source     path of the module, and `file:line` of the user's code
     attrs              what only this dialect knows (hash, stride, storage, …)
     error              why this record cannot be read; reading it raises this error
+    loader, key        for authors of dialects: how the payload is read, and what the loader finds it by
     """
 
-    __slots__ = (*FIELDS, "error", "_attrs", "_loader", "_key", "_nth")
+    __slots__ = (*FIELDS, "error", "loader", "key", "_attrs", "_nth")
 
     op_type: str
     op_name: str
@@ -99,6 +100,8 @@ class Record:
     source: Optional[str]
     path: Path
     error: Optional[ReadError]
+    loader: Optional[Loader]
+    key: Any
 
     def __init__(
         self,
@@ -135,8 +138,8 @@ class Record:
         nth: the number of this run of the operator, where its inputs and outputs have timestamps of their own.
         """
         # Written out, because a loop over the names takes most of the time that listing a large dump takes.
-        self._loader = loader
-        self._key = key  # what the loader needs to find the payload
+        self.loader = loader
+        self.key = key
         self.path = path
         self.op_type = op_type
         self.op_name = op_name
@@ -165,7 +168,7 @@ class Record:
     @property
     def attrs(self) -> dict[str, Any]:
         if not isinstance(self._attrs, dict):
-            self._attrs = self._attrs(self._key)
+            self._attrs = self._attrs(self.key)
         return self._attrs
 
     @property
@@ -174,7 +177,7 @@ class Record:
 
         The first item is the hash of the stored bytes; the others say which of them, in which order.
         """
-        find = getattr(self._loader, "content", None)
+        find = getattr(self.loader, "content", None)
         return None if find is None or self.error is not None else find(self)
 
     def numpy(self, *, format: Optional[str] = None) -> np.ndarray:
@@ -188,7 +191,7 @@ class Record:
         """
         if self.error is not None:
             raise self.error
-        if self._loader is None:
+        if self.loader is None:
             skipped = self.attrs.get("skipped")
             if skipped:
                 raise NotSupported(
@@ -198,14 +201,14 @@ class Record:
                 f"{self} holds no tensor",
                 hint="its statistics() may be there; dump with data='tensor' to keep values",
             )
-        return self._loader.tensor(self, format)
+        return self.loader.tensor(self, format)
 
     def statistics(self) -> Statistics:
         """Statistics as the dump recorded them, else computed from the tensor in one pass."""
         if self.error is not None:
             raise self.error
-        if self._loader is not None:
-            found = self._loader.statistics(self)
+        if self.loader is not None:
+            found = self.loader.statistics(self)
             if found is not None:
                 return found
         from ascend_dump.statistics import statistics

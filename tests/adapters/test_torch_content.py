@@ -454,7 +454,7 @@ def stored_bytes(cap: Any) -> int:
         by_offset = {base + header[name]["data_offsets"][0]: name for name in names}
         total += sum(arrays[name].nbytes for name in names)
         for record in cap.dump():
-            line = record._key
+            line = record.key
             if record.path != shard or line.blob[0] != line.offset or line.blob[0] not in by_offset:
                 continue
             name = by_offset[line.offset]
@@ -471,7 +471,7 @@ def test_each_distinct_tensor_is_stored_once(dumps: Path) -> None:
     model = Residual()
     with ascend_dump.capture(model, path=dumps, strict=True) as cap:
         train(model, pictures)
-    distinct = {record.attrs["hash"]: record._key.blob[1] for record in cap.dump() if record._key.blob}
+    distinct = {record.attrs["hash"]: record.key.blob[1] for record in cap.dump() if record.key.blob}
     values = {record.numpy().tobytes() for record in cap.dump() if record.nbytes}
     written = json.loads((cap.path / "manifest.json").read_text())["bytes_written"]
     assert stored_bytes(cap) == written == sum(distinct.values())
@@ -489,7 +489,7 @@ def test_an_unchanged_tensor_is_not_read_twice(dumps: Path) -> None:
     with ascend_dump.capture(model, path=dumps, strict=True) as cap:
         for _ in range(3):
             model()
-    places = {(record.path, record._key.offset) for record in cap.dump().select("mm_0", io="input")}
+    places = {(record.path, record.key.offset) for record in cap.dump().select("mm_0", io="input")}
     assert len(places) == 1
     assert {record.attrs["storage"] for record in cap.dump().select("mm_0", io="input")} == {0}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -73,6 +75,26 @@ def planned_installation(where: Path, without: Sequence[str]) -> dict[str, str]:
     assert done.returncode == 0, done.stderr
     found = [item["metadata"] for item in json.loads(done.stdout)["install"]]
     return {one["name"].lower().replace("_", "-"): one["version"] for one in found}
+
+
+def lay_out(project: Path, site: Path) -> Path:
+    """The modules and the metadata of a small project, as pip would lay them into `site`."""
+    for module in project.glob("*.py"):
+        shutil.copy(module, site)
+    text = (project / "pyproject.toml").read_text()
+    name, version = re.findall(r'^(?:name|version) = "(.*)"$', text, re.MULTILINE)
+    [(group, entry, target)] = re.findall(r'^\[project\.entry-points\."(.*)"\]\n(\w+) = "(.*)"$', text, re.MULTILINE)
+    register(site, f"{name.replace('-', '_')}-{version}", group, entry, target)
+    return site
+
+
+def register(site: Path, distribution: str, group: str, entry: str, target: str) -> None:
+    """What pip writes for a distribution with one entry point."""
+    info = site / f"{distribution}.dist-info"
+    info.mkdir()
+    name, _, version = distribution.rpartition("-")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{entry} = {target}\n")
 
 
 def link_dependencies(where: Path) -> Path:

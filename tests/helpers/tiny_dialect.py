@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
+import pytest
+from interpreters import register
 
-from ascend_dump._errors import CorruptDump
+from ascend_dump import CorruptDump
 from ascend_dump.reading import Directory, Entry, Record, rank_of
 from ascend_dump.statistics import Statistics
 
@@ -66,21 +68,31 @@ class TinyEntry(Entry):
 
 class TinyLoader:
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
-        if record._key is None:
+        if record.key is None:
             raise CorruptDump("cut off", path=record.path, offset=3)
-        array: np.ndarray = record._key
+        array: np.ndarray = record.key
         return array
 
     def statistics(self, record: Record) -> Optional[Statistics]:
         return None
 
 
-class TinyDialect:
+class _TinyDialect:
     name = "tiny"
 
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
         mine = [name for name in directory.names if name.endswith(".tiny")]
         return [TinyEntry(directory, name) for name in mine], {*mine, *{"tiny.ignored"} & set(directory.names)}
+
+
+DIALECT = _TinyDialect()
+
+
+def install(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register it for the rest of the test, as pip would; `site` is an empty folder."""
+    site.mkdir()
+    register(site, "tiny-1", "ascend_dump.dialects", "tiny", f"{__name__}:DIALECT")
+    monkeypatch.syspath_prepend(str(site))
 
 
 def write(root: Path, name: str, values: Any) -> Path:

@@ -25,7 +25,7 @@ FRAMEWORKS = {"torch", "torch_npu", "torchair", "mindspore", "tensorflow", "npu_
 #: The floors of the house, ground floor first. A part imports parts of lower floors only.
 FLOORS: list[set[str]] = [
     {"_version", "_errors", "_problem", "_log", "_rank"},
-    {"_steps", "_patterns", "_paths", "_files", "_html", "_call_gate"},
+    {"_steps", "_patterns", "_paths", "_files", "_html", "_call_gate", "_entry_points"},
     {"statistics", "host"},
     {"_request", "_mark"},
     {"writing"},

@@ -1,1 +1,8 @@
-"""One module for each way of laying a dump out on disk."""
+"""One module for each way of laying a dump out on disk; each has its dialect as `DIALECT`."""
+
+from __future__ import annotations
+
+__all__ = ["BUILT_IN"]
+
+#: In the order in which they are asked: what an earlier one claims, later ones do not see.
+BUILT_IN = ("host", "torchair_npy", "aclgraph_pt", "mindspore", "cann")

@@ -30,7 +30,7 @@ class _TensorLoader:
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         from ascend_dump.native.cann.dump_file import Tensor, decode, payload
 
-        key: _TensorKey = record._key
+        key: _TensorKey = record.key
         if key.entry.size and not key.entry.length:
             raise NotSupported(
                 f"{record} was not written: its address was null on the device",
@@ -53,7 +53,7 @@ class _StatisticsLoader:
     def statistics(self, record: Record) -> Optional[Statistics]:
         from ascend_dump.statistics import Statistics
 
-        row: CannStatisticsRow = record._key
+        row: CannStatisticsRow = record.key
         if row.failed:
             raise NotSupported(
                 f"the device could not compute statistics of {record}",

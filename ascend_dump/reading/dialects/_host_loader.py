@@ -182,7 +182,7 @@ class LineLoader:
         self._shards = shards
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
-        line: Line = record._key
+        line: Line = record.key
         refuse_format(record, format)
         mapped = None
         if line.shard:
@@ -201,7 +201,7 @@ class LineLoader:
         return read_array(mapped, Place(begin, begin + size, line.offset, line.dtype, line.shape, strides), record)
 
     def content(self, record: Record) -> Optional[tuple[Hashable, ...]]:
-        line: Line = record._key
+        line: Line = record.key
         if not line.hash or line.skipped:
             return None
         begin = line.blob[0] if line.blob is not None else line.offset
@@ -211,7 +211,7 @@ class LineLoader:
     def statistics(self, record: Record) -> Optional[Statistics]:
         from ascend_dump.statistics import Statistics
 
-        line: Line = record._key
+        line: Line = record.key
         if line.stats is None:
             _refuse_packed(record)
             if line.unmeasured:

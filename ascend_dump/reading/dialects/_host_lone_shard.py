@@ -110,7 +110,7 @@ class _LoneShardLoader:
         self._shards = shards
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
-        tensor, start = record._key
+        tensor, start = record.key
         refuse_format(record, format)
         if tensor.dtype not in _DTYPES:
             raise NotSupported(

@@ -43,11 +43,11 @@ class _NpyLoader:
             raise NotSupported(
                 f"{record} is laid out as {record.format}, there is nothing to convert", hint="leave format away"
             )
-        header: NpyHeader = record._key.header
+        header: NpyHeader = record.key.header
         return read_array(record.path, header)
 
     def statistics(self, record: Record) -> Optional[Statistics]:
-        row = record._key.row()
+        row = record.key.row()
         return None if row is None else _statistics(row, record)
 
 
@@ -56,7 +56,7 @@ class _RowLoader:
         raise NotSupported(f"{record} holds statistics only", hint="dump with data='tensor' or 'full' to keep values")
 
     def statistics(self, record: Record) -> Optional[Statistics]:
-        return _statistics(record._key, record)
+        return _statistics(record.key, record)
 
 
 _NPY, _ROW = _NpyLoader(), _RowLoader()

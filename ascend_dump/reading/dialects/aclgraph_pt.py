@@ -110,7 +110,7 @@ class _PtLoader:
 
         if format not in (None, "ND"):
             raise NotSupported(f"{record} has no layout to convert", hint="leave format away")
-        return read_pt_array(record.path, record._key)
+        return read_pt_array(record.path, record.key)
 
     def statistics(self, record: Record) -> Optional[Statistics]:
         return None

@@ -132,7 +132,7 @@ class _ArrayLoader:
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         if format not in (None, "ND"):
             raise NotSupported(f"{record} has no layout to convert", hint="leave format away")
-        return read_array(record.path, record._key)
+        return read_array(record.path, record.key)
 
     def statistics(self, record: Record) -> Optional[Statistics]:
         return None
@@ -143,7 +143,7 @@ class _ObjectLoader:
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         raise NotSupported(
-            f"{record} is no tensor but a Python object ({record._key.dtype}), and objects are not unpickled",
+            f"{record} is no tensor but a Python object ({record.key.dtype}), and objects are not unpickled",
             hint="read the other arguments; the graph beside the dump shows this one",
         )
 

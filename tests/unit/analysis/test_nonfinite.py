@@ -18,7 +18,7 @@ class Values:
     """A loader whose records hold their array."""
 
     def tensor(self, record: Record, format: Optional[str]) -> Any:
-        return record._key
+        return record.key
 
     def statistics(self, record: Record) -> None:
         return None

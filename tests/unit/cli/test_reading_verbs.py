@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tiny_dialect import TinyDialect, write
+from tiny_dialect import install, write
 
 from ascend_dump.cli import Exit, main
 from ascend_dump.report.pages import all_pages
@@ -46,8 +46,10 @@ class Shell:
 
 
 @pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
-    monkeypatch.setattr("ascend_dump.reading._dump._dialects", lambda: [TinyDialect()])
+def shell(
+    capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Shell:
+    install(tmp_path_factory.mktemp("site") / "packages", monkeypatch)
     monkeypatch.delenv("ASCEND_DUMP_LOG", raising=False)
     return Shell(capsys)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
-from tiny_dialect import TinyDialect, write
+from tiny_dialect import install, write
 
 import ascend_dump
 from ascend_dump import ConfigError, CorruptDump, Dump, DumpNotFound, NotSupported, ReadError, Record, UnknownFormat
@@ -19,8 +19,8 @@ from ascend_dump.reading import FIELDS, Entry, rank_of
 
 
 @pytest.fixture(autouse=True)
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ascend_dump.reading._dump._dialects", lambda: [TinyDialect()])
+def tiny(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path_factory.mktemp("site") / "packages", monkeypatch)
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_opening_and_selecting_open_no_file(tmp_path: Path, opens: list[str]) ->
     with pytest.raises(ConfigError, match="no field 'stepp'"):
         some.known_values("stepp")
     assert "5000 files" in repr(dump)
-    assert opens == []
+    assert [name for name in opens if name.startswith(str(tmp_path))] == []
 
 
 def test_only_files_whose_names_may_match_are_opened(root: Path, opens: list[str]) -> None:

@@ -1,0 +1,46 @@
+"""The dialects that a dump is read with: those of this package, then those that other packages register."""
+
+from __future__ import annotations
+
+import logging
+from importlib import import_module
+from typing import NamedTuple
+
+from ascend_dump._entry_points import distribution_of, entry_points_of
+from ascend_dump.reading._dialect import Dialect
+from ascend_dump.reading._third_party import ThirdPartyDialect
+from ascend_dump.reading.dialects import BUILT_IN
+
+__all__ = ["DialectInfo", "dialects", "registered_dialects"]
+
+GROUP = "ascend_dump.dialects"
+
+log = logging.getLogger("ascend_dump")
+
+
+class DialectInfo(NamedTuple):
+    """One dialect that dumps are read with; the distribution is empty for those of this package."""
+
+    name: str
+    distribution: str = ""
+    version: str = ""
+
+
+def registered_dialects() -> list[DialectInfo]:
+    """In the order in which they are asked, without loading any."""
+    found = [DialectInfo(name) for name in BUILT_IN]
+    for name, entry in sorted(entry_points_of(GROUP).items()):
+        origin = distribution_of(entry)
+        found.append(DialectInfo(name, origin.metadata["Name"], origin.version) if origin else DialectInfo(name, "?"))
+    return found
+
+
+def dialects() -> list[Dialect]:
+    """In the order in which they are asked. One that cannot be loaded is left out with a warning."""
+    found: list[Dialect] = [import_module(f"ascend_dump.reading.dialects.{name}").DIALECT for name in BUILT_IN]
+    for name, entry in sorted(entry_points_of(GROUP).items()):
+        try:
+            found.append(ThirdPartyDialect(name, entry.load()))
+        except (Exception, SystemExit) as error:  # whatever the import of a foreign module raises
+            log.warning("the dialect %s (%s) cannot be loaded, its files are not read: %r", name, entry.value, error)
+    return found
