@@ -15,7 +15,7 @@ from ascend_dump.adapter import RunDirectory
 from ascend_dump.native.cann.config import Situation, check_ge_options
 from ascend_dump.native.cann.config.of_request import problems_of_config
 from ascend_dump.native.cann.config.scenes import SCENES
-from ascend_dump.native.torchair.config.check import of_working_directory
+from ascend_dump.native.torchair.config.check import check_working_directory
 from ascend_dump_torchair import _engine
 from ascend_dump_torchair._config import find_detours, has, is_config, is_foreign, read, torchair
 from ascend_dump_torchair._settings import OF_MODULES, OF_ROADS, TorchairSettings, build_settings
@@ -167,7 +167,7 @@ def _of_settings(request: DumpRequest, config: Any, settings: TorchairSettings, 
         given.update({"ge.exec.enableDump": "1", "ge.exec.dumpPath": os.fspath(run.path)})
         yield from check_ge_options(given, situation=here)
         if _engine.generates_json():
-            yield from (found for found in of_working_directory(os.getcwd()) if found.severity == "error")
+            yield from (found for found in check_working_directory(os.getcwd()) if found.severity == "error")
     elif settings.road == "aclgraph":
         yield from _ignored(request, "AD249", "the aclgraph modes ignore it: every execution saves all tensors", True)
         yield from _of_aclgraph(config, settings)

@@ -34,13 +34,18 @@ _DIRECTORY = "$DIR"
 
 
 class Hit(NamedTuple):
-    """One place that a rule applies to. A severity or a code overrides the rule's."""
+    """One place that a rule applies to. A severity, a code or a native code overrides the rule's.
+
+    arguments: what the framework's own message is filled in with, by its own names.
+    """
 
     where: str
     message: str
     hint: str
     severity: str = ""
     code: str = ""
+    native: str = ""
+    arguments: Mapping[str, str] = _NO_FACTS
 
 
 class Example(NamedTuple):
@@ -85,11 +90,17 @@ class Rule(NamedTuple):
     passes: Example
     native: str = ""
 
+    def hits(self, subject: Any) -> Iterator[Hit]:
+        """Where the rule applies in a subject of its table, with severity and codes filled in."""
+        for hit in self.find(subject):
+            yield hit._replace(
+                severity=hit.severity or self.severity, code=hit.code or self.code, native=hit.native or self.native
+            )
+
     def problems(self, subject: Any) -> Iterator[Problem]:
         """What the rule finds in a subject of its table."""
-        for hit in self.find(subject):
-            severity, code = hit.severity or self.severity, hit.code or self.code
-            yield Problem(code, severity, hit.message, hit.hint, hit.where, self.native)
+        for hit in self.hits(subject):
+            yield Problem(hit.code, hit.severity, hit.message, hit.hint, hit.where, hit.native)
 
 
 class RuleTable(Mapping[str, Rule], Generic[SubjectT]):
@@ -135,6 +146,11 @@ class RuleTable(Mapping[str, Rule], Generic[SubjectT]):
             return find
 
         return add
+
+    def hits(self, subject: SubjectT) -> Iterator[Hit]:
+        """Every place that a rule applies to, in the order of the table."""
+        for rule in self._rules.values():
+            yield from rule.hits(subject)
 
     def problems(self, subject: SubjectT) -> Iterator[Problem]:
         """Everything that the rules find, in the order of the table."""

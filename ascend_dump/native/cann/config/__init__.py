@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ascend_dump.native.cann.config._adump_checks import is_ip_path
+from ascend_dump.native.cann.config._dump_path import is_ip_path
 from ascend_dump.native.cann.config.check import check_acl_config, check_ge_file
 from ascend_dump.native.cann.config.ge_options import check_ge_options
 from ascend_dump.native.cann.config.silent import SILENT, SILENT_OPTIONS

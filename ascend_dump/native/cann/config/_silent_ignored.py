@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ascend_dump.native.cann.config._access import items_of, objects_of, text_of, texts_of
-from ascend_dump.native.cann.config._subjects import AclSubject, dumping
+from ascend_dump.native.cann.config._adump_subjects import dumping
+from ascend_dump.native.cann.config._subjects import AclSubject
 from ascend_dump.native.cann.config.ge import POSITION, dropped_items
 from ascend_dump.native.cann.config.keys import BLACKLIST_ENTRY, BLACKLISTS, DUMP, ITEM, RANGE_ENTRY
 from ascend_dump.native.rules import Example, Hit, RuleTable

@@ -6,8 +6,9 @@ import difflib
 from collections.abc import Iterator
 
 from ascend_dump.native.cann.config._access import items_of, text_of, texts_of
-from ascend_dump.native.cann.config._adump_checks import is_ip_path
-from ascend_dump.native.cann.config._subjects import AclSubject, dumping
+from ascend_dump.native.cann.config._adump_subjects import dumping
+from ascend_dump.native.cann.config._dump_path import is_ip_path
+from ascend_dump.native.cann.config._subjects import AclSubject
 from ascend_dump.native.cann.config.keys import DUMP
 from ascend_dump.native.rules import Example, Hit, RuleTable
 

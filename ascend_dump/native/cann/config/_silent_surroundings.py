@@ -6,8 +6,9 @@ import shutil
 from collections.abc import Iterator
 
 from ascend_dump.native.cann.config._access import items_of, objects_of, text_of, texts_of
-from ascend_dump.native.cann.config._adump_checks import is_ip_path, place_of
-from ascend_dump.native.cann.config._subjects import GRAPH, AclSubject, dumping
+from ascend_dump.native.cann.config._adump_subjects import dumping
+from ascend_dump.native.cann.config._dump_path import is_ip_path, place_of
+from ascend_dump.native.cann.config._subjects import GRAPH, AclSubject
 from ascend_dump.native.cann.graph import why_no_dump
 from ascend_dump.native.rules import Example, Hit, RuleTable
 

@@ -13,7 +13,7 @@ from ascend_dump.native.cann.config.situation import Situation
 from ascend_dump.native.cann.graph import Node
 from ascend_dump.native.rules import Example
 
-__all__ = ["GRAPH", "AclSubject", "GeSubject", "dumping", "situation_of_example"]
+__all__ = ["GRAPH", "AclSubject", "GeSubject", "situation_of_example"]
 
 #: The operators of an example's graph, as facts.
 GRAPH = (
@@ -80,14 +80,20 @@ class AclSubject(NamedTuple):
 
 
 class GeSubject(NamedTuple):
-    """GE session options with text values, and where they are used."""
+    """GE session options and where they are used. given: as the user has them; options: those that are texts."""
 
+    given: Mapping[str, Any]
     options: Mapping[str, str]
     situation: Situation
 
     @classmethod
+    def of(cls, given: Mapping[str, Any], situation: Situation) -> GeSubject:
+        texts = {name: value for name, value in given.items() if isinstance(name, str) and isinstance(value, str)}
+        return cls(given, texts, situation)
+
+    @classmethod
     def of_example(cls, example: Example) -> GeSubject:
-        return cls(example.config, situation_of_example(example))
+        return cls.of(example.config, situation_of_example(example))
 
     @property
     def dump(self) -> bool:
@@ -96,11 +102,6 @@ class GeSubject(NamedTuple):
     @property
     def debug(self) -> bool:
         return self.options.get(ENABLE_DEBUG) == "1"
-
-
-def dumping(**keys: Any) -> Example:
-    """A dump JSON with these keys and a path that is there."""
-    return Example({"dump": {"dump_path": "$DIR", **keys}})
 
 
 def situation_of_example(example: Example) -> Situation:

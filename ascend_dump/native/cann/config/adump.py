@@ -1,25 +1,46 @@
 """adump's verdict on a dump configuration, and what its dump service is set to.
 
-Source: adump `dump_config_converter` (order of checks, conversion). The checks go on where adump
-stops, so that a person can be shown everything; `judge` stops where adump stops.
+Source: adump `dump_config_converter` (order of checks, conversion), and the error manager's table (messages of EP0001
+to EP0005). The rules go on where adump stops, so that a person can be shown everything; `judge` stops where adump does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.native.cann.acl_codes import AclError
 from ascend_dump.native.cann.config._access import text_of, texts_of
-from ascend_dump.native.cann.config._adump_checks import AdumpFailure, failures
+from ascend_dump.native.cann.config._adump_rules import REFUSALS
+from ascend_dump.native.cann.config._adump_subjects import AdumpSubject
 from ascend_dump.native.cann.config.keys import EXCEPTION_SCENES, SCENE_TYPES
 from ascend_dump.native.cann.config.parse import JsonRefusal
 
-__all__ = ["AdumpFailure", "Settings", "Verdict", "failures", "judge", "refused"]
+__all__ = ["AdumpFailure", "Settings", "Verdict", "judge", "refused"]
 
 _OPERATOR, _OP_OVERFLOW = 1, 4
 _TYPE_NAMES = {1: "tensor", 2: "aic_err_norm_dump", 3: "aic_err_brief_dump", 4: "overflow", 5: "aic_err_detail_dump"}
 _SWITCHES = {"op": 1, "kernel": 2, "all": 3}
+_MESSAGES = {
+    "EP0001": "The content of configuration item {item} in configuration file {path} is invalid. Reason: {reason}.",
+    "EP0002": "Value {value} for configuration item {item} in configuration file {path} is invalid. "
+    "Expected value: {expected_value}.",
+    "EP0003": "Value {value} for configuration item {item} in configuration file {path} is invalid. Reason: {reason}.",
+    "EP0004": "Failed to parse file {path}. Reason: {reason}.",
+    "EP0005": "Conflict of configuration items in configuration file {path}. Reason: {reason}.",
+}
+
+
+class AdumpFailure(NamedTuple):
+    """One error adump reports. `final` is False where it reports and goes on regardless."""
+
+    code: str
+    args: Mapping[str, str]
+    where: str
+    final: bool = True
+
+    def message(self, config_path: str = "-") -> str:
+        return _MESSAGES[self.code].format(**self.args, path=config_path)
 
 
 class Settings(NamedTuple):
@@ -55,13 +76,19 @@ class Verdict(NamedTuple):
         return _TYPE_NAMES.get(self.dump_type, "")
 
 
+def failures(subject: AdumpSubject) -> Iterator[AdumpFailure]:
+    """Everything adump's checks find, in their order; adump itself stops at the first final one."""
+    for hit in REFUSALS.hits(subject):
+        yield AdumpFailure(hit.native, hit.arguments, hit.where, hit.severity == "error")
+
+
 def judge(config: Any, *, env: Optional[Mapping[str, str]] = None, cwd: str = "", planned: str = "") -> Verdict:
     """Judge a parsed configuration; `env` holds what moves an exception dump, `cwd` anchors paths.
 
     planned: a directory that need not exist yet, see `Situation`.
     """
     errors = []
-    for failure in failures(config, cwd=cwd, planned=planned):
+    for failure in failures(AdumpSubject.of(config, cwd, planned)):
         errors.append(failure)
         if failure.final:
             return Verdict(False, AclError.INVALID_DUMP_CONFIG, tuple(errors))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.native.cann.config._access import items_of, objects_of, text_of, texts_of
-from ascend_dump.native.cann.config._adump_checks import has_plain_characters, is_ip_path
+from ascend_dump.native.cann.config._dump_path import has_plain_characters, is_ip_path
 from ascend_dump.native.cann.config.adump import Verdict
 from ascend_dump.native.cann.config.keys import BLACKLISTS, EXCEPTION_SCENES
 

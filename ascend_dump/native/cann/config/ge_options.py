@@ -1,19 +1,18 @@
 """GE session options that control a dump (`ge.exec.*`): what GE refuses, and what it ignores.
 
-Sources: GE `dump_properties` (InitByOptions, CheckDumpStep, SetDumpDebugOptions: values, order,
-E10001 and E10058) and mmpa (a directory is looked at without following a link). What GE ignores
-is the table `silent.SILENT_OPTIONS`.
+Sources: GE `dump_properties` (InitByOptions, CheckDumpStep, SetDumpDebugOptions: values, order, E10001 and E10058) and
+mmpa (a directory is looked at without following a link). What GE ignores is the table `silent.SILENT_OPTIONS`.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
-from typing import Any, Optional
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Callable, Optional
 
 from ascend_dump._problem import Problem
-from ascend_dump.native.cann.config._adump_checks import place_of
+from ascend_dump.native.cann.config._dump_path import place_of
 from ascend_dump.native.cann.config._subjects import GeSubject
 from ascend_dump.native.cann.config.keys import (
     DEBUG_MODE,
@@ -27,10 +26,16 @@ from ascend_dump.native.cann.config.keys import (
 )
 from ascend_dump.native.cann.config.silent import SILENT_OPTIONS
 from ascend_dump.native.cann.config.situation import Situation
+from ascend_dump.native.rules import Example, Hit, RuleTable
 
-__all__ = ["check_ge_options"]
+__all__ = ["REFUSED_OPTIONS", "check_ge_options"]
 
 _INT32_MAX = 2**31 - 1
+_MODES = ("input", "output", "all")
+_DEBUG_MODES = ("aicore_overflow", "atomic_overflow", "all")
+
+#: In the order in which GE looks.
+REFUSED_OPTIONS = RuleTable(GeSubject.of_example)
 
 
 def check_ge_options(options: Mapping[str, Any], *, situation: Optional[Situation] = None) -> list[Problem]:
@@ -39,73 +44,133 @@ def check_ge_options(options: Mapping[str, Any], *, situation: Optional[Situatio
     Options of other subsystems are left alone. Problems are in the order in which GE checks,
     refusals first.
     """
-    here = Situation.here() if situation is None else situation
-    found = list(_texts(options))
-    texts = {name: value for name, value in options.items() if isinstance(name, str) and isinstance(value, str)}
-    found += _refused(texts, here)
-    return [*found, *SILENT_OPTIONS.problems(GeSubject(texts, here))]
+    subject = GeSubject.of(options, Situation.here() if situation is None else situation)
+    return [*REFUSED_OPTIONS.problems(subject), *SILENT_OPTIONS.problems(subject)]
 
 
-def _texts(options: Mapping[str, Any]) -> Iterator[Problem]:
-    for name, value in options.items():
+_Find = Callable[[GeSubject], Iterable[Hit]]
+
+
+def _rule(
+    id: str,
+    about: str,
+    source: str,
+    where: str,
+    *,
+    trips: Mapping[str, Any],
+    passes: Mapping[str, Any],
+    native: str = "E10001",
+) -> Callable[[_Find], _Find]:
+    examples = {"trips": Example(trips), "passes": Example(passes)}
+    return REFUSED_OPTIONS.rule(
+        f"option-{id}", "AD110", about, f"GE {source}", severity="error", where=where, native=native, **examples
+    )
+
+
+_DUMPS = {ENABLE_DUMP: "1", DUMP_PATH: "$DIR"}
+_DETECTS = {ENABLE_DEBUG: "1", DUMP_PATH: "$DIR", DEBUG_MODE: "all"}
+
+
+@_rule(
+    "text",
+    "session options are a map of texts",
+    "GEInitialize",
+    ENABLE_DUMP,
+    trips={**_DUMPS, ENABLE_DUMP: 1},
+    passes=_DUMPS,
+    native="",
+)
+def _text(subject: GeSubject) -> Iterator[Hit]:
+    for name, value in subject.given.items():
         if name in GE_OPTIONS and not isinstance(value, str):
-            yield _error(name, f"{value!r} is no text; GE options are texts", f"give {str(value)!r}", native="")
+            yield Hit(name, f"{value!r} is no text; GE options are texts", f"give {str(value)!r}")
 
 
-def _refused(options: Mapping[str, str], here: Situation) -> Iterator[Problem]:
+@_rule(
+    "switch",
+    "a switch is 1 or 0",
+    "dump_properties InitByOptions",
+    ENABLE_DUMP,
+    trips={**_DUMPS, ENABLE_DUMP: "on"},
+    passes=_DUMPS,
+)
+def _switch(subject: GeSubject) -> Iterator[Hit]:
     for name in (ENABLE_DUMP, ENABLE_DEBUG):
-        if options.get(name, "") not in ("", "0", "1"):
-            yield _error(name, f"{options[name]!r} is neither 1 nor 0", 'give "1" or "0"')
-    dump, debug = options.get(ENABLE_DUMP) == "1", options.get(ENABLE_DEBUG) == "1"
-    if dump and debug:
-        yield _error(ENABLE_DEBUG, f"it cannot be 1 together with {ENABLE_DUMP}", "dump first, then look for overflow")
-    if dump or debug:
-        yield from _refused_path(options, here)
-    if dump:
-        yield from _refused_steps(options.get(DUMP_STEP, ""))
-        if options.get(DUMP_MODE, "output") not in ("input", "output", "all"):
-            yield _error(DUMP_MODE, f"{options[DUMP_MODE]!r} is not one of input, output, all", "give one of them")
-    if debug and options.get(DEBUG_MODE, "all") not in ("aicore_overflow", "atomic_overflow", "all"):
-        yield _error(DEBUG_MODE, f"{options[DEBUG_MODE]!r} is out of range", f"give {GE_OPTIONS[DEBUG_MODE]}")
+        if subject.options.get(name, "") not in ("", "0", "1"):
+            yield Hit(name, f"{subject.options[name]!r} is neither 1 nor 0", 'give "1" or "0"')
 
 
-def _refused_path(options: Mapping[str, str], here: Situation) -> Iterator[Problem]:
-    if DUMP_PATH not in options:
-        yield _error(DUMP_PATH, "it is required when a dump is enabled", "give an existing directory", native="E10058")
+@_rule(
+    "two-dumps",
+    "a dump and overflow detection exclude each other",
+    "dump_properties InitByOptions",
+    ENABLE_DEBUG,
+    trips={**_DUMPS, **_DETECTS},
+    passes=_DETECTS,
+)
+def _two_dumps(subject: GeSubject) -> Iterator[Hit]:
+    if subject.dump and subject.debug:
+        message = f"it cannot be 1 together with {ENABLE_DUMP}"
+        yield Hit(ENABLE_DEBUG, message, "dump first, then look for overflow")
+
+
+@_rule(
+    "path",
+    "a dump needs an existing directory that is no link",
+    "dump_properties InitByOptions; mmpa mmIsDir",
+    DUMP_PATH,
+    trips={ENABLE_DUMP: "1"},
+    passes=_DUMPS,
+)
+def _path(subject: GeSubject) -> Iterator[Hit]:
+    if not (subject.dump or subject.debug):
         return
-    path = options[DUMP_PATH]
-    place = place_of(path, here.cwd, here.planned)
+    if DUMP_PATH not in subject.options:
+        message = "it is required when a dump is enabled"
+        yield Hit(DUMP_PATH, message, "give an existing directory", native="E10058")
+        return
+    path = subject.options[DUMP_PATH]
+    place = place_of(path, subject.situation.cwd, subject.situation.planned)
     try:
         # mmIsDir uses lstat: a link is no directory, unless a trailing slash resolves it.
         mode = os.lstat(place).st_mode
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        yield _error(DUMP_PATH, f"{path!r}: {why}", "create it first; ~ and $HOME are not expanded")
+        yield Hit(DUMP_PATH, f"{path!r}: {why}", "create it first; ~ and $HOME are not expanded")
         return
     if not path:
-        yield _error(DUMP_PATH, "it is empty", "give an existing directory")
+        yield Hit(DUMP_PATH, "it is empty", "give an existing directory")
     elif stat.S_ISLNK(mode) and os.path.isdir(place):
-        yield _error(
-            DUMP_PATH, f"{path!r} is a link, GE does not follow it", f"give {os.path.realpath(place).decode()!r}"
-        )
+        hint = f"give {os.path.realpath(place).decode()!r}"
+        yield Hit(DUMP_PATH, f"{path!r} is a link, GE does not follow it", hint)
     elif not stat.S_ISDIR(mode):
-        yield _error(DUMP_PATH, f"{path!r} is not a directory", "give an existing directory")
+        yield Hit(DUMP_PATH, f"{path!r} is not a directory", "give an existing directory")
     elif not os.access(place, os.R_OK | os.W_OK):
-        yield _error(DUMP_PATH, f"{path!r} cannot be read and written by this user", "change its permissions")
+        yield Hit(DUMP_PATH, f"{path!r} cannot be read and written by this user", "change its permissions")
 
 
-def _refused_steps(steps: str) -> Iterator[Problem]:
+@_rule(
+    "steps",
+    "the steps are numbers below 2^31 and rising ranges",
+    "dump_properties CheckDumpStep",
+    DUMP_STEP,
+    trips={**_DUMPS, DUMP_STEP: "5-2"},
+    passes={**_DUMPS, DUMP_STEP: "0|2-5"},
+)
+def _steps(subject: GeSubject) -> Iterator[Hit]:
+    steps = subject.options.get(DUMP_STEP, "") if subject.dump else ""
     parts = steps.split("|") if steps else []
     if len(parts) > MAX_INTERVALS:
-        yield _error(DUMP_STEP, f"{len(parts)} ranges, the limit is {MAX_INTERVALS}", "join neighbours: 0-99")
+        message = f"{len(parts)} ranges, the limit is {MAX_INTERVALS}"
+        yield Hit(DUMP_STEP, message, "join neighbours: 0-99")
         return
     for part in parts:
         pieces = part.split("-")
         if len(pieces) > 2 or not all(_is_int32(piece) for piece in pieces):
             hint = 'leave the option out, or give "", for all steps' if steps == "None" else "write 0|5|10-20"
-            yield _error(DUMP_STEP, f"{part!r} is neither a step nor a range of steps below 2^31", hint)
+            yield Hit(DUMP_STEP, f"{part!r} is neither a step nor a range of steps below 2^31", hint)
         elif len(pieces) == 2 and int(pieces[0]) >= int(pieces[1]):
-            yield _error(DUMP_STEP, f"{part!r} is no rising range", f"write {pieces[0]!r} for a single step")
+            yield Hit(DUMP_STEP, f"{part!r} is no rising range", f"write {pieces[0]!r} for a single step")
 
 
 def _is_int32(text: str) -> bool:
@@ -113,5 +178,29 @@ def _is_int32(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(digits) <= 10 and int(digits or "0") <= _INT32_MAX
 
 
-def _error(name: str, message: str, hint: str, *, native: str = "E10001") -> Problem:
-    return Problem("AD110", "error", message, hint, name, native)
+@_rule(
+    "mode",
+    "the mode is one of three",
+    "dump_properties InitByOptions",
+    DUMP_MODE,
+    trips={**_DUMPS, DUMP_MODE: "inputs"},
+    passes={**_DUMPS, DUMP_MODE: "input"},
+)
+def _mode(subject: GeSubject) -> Iterator[Hit]:
+    if subject.dump and subject.options.get(DUMP_MODE, "output") not in _MODES:
+        message = f"{subject.options[DUMP_MODE]!r} is not one of {', '.join(_MODES)}"
+        yield Hit(DUMP_MODE, message, "give one of them")
+
+
+@_rule(
+    "debug-mode",
+    "overflow detection has three modes",
+    "dump_properties SetDumpDebugOptions",
+    DEBUG_MODE,
+    trips={**_DETECTS, DEBUG_MODE: "aicore"},
+    passes=_DETECTS,
+)
+def _debug_mode(subject: GeSubject) -> Iterator[Hit]:
+    if subject.debug and subject.options.get(DEBUG_MODE, "all") not in _DEBUG_MODES:
+        message = f"{subject.options[DEBUG_MODE]!r} is out of range"
+        yield Hit(DEBUG_MODE, message, f"give {GE_OPTIONS[DEBUG_MODE]}")

@@ -1,0 +1,152 @@
+"""The subjects of adump's rules, the decorator that makes one, and what a rule finds.
+
+Every hit carries adump's own code and the values of its own message, from which `adump.AdumpFailure` makes it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Callable, NamedTuple
+
+from ascend_dump.native.cann.config._access import encode, items_of, text_of
+from ascend_dump.native.cann.config.keys import EXCEPTION_SCENES, MAX_PATH_BYTES
+from ascend_dump.native.rules import Example, Hit, RuleTable
+
+__all__ = [
+    "EMPTY",
+    "NOT_FOUND",
+    "TYPE_HINTS",
+    "AdumpItem",
+    "AdumpSubject",
+    "conflict",
+    "dumping",
+    "forbidden",
+    "listing",
+    "refusal",
+    "wrong_item",
+    "wrong_type",
+    "wrong_value",
+]
+
+_SOURCE = "adump dump_config_converter"
+TYPE_HINTS = {"string": "write a text in double quotes", "array": "write a list in [ ]", "object": "write { }"}
+#: A reason of adump, and what to do about it.
+EMPTY = ("The configuration item value is empty", "give a value or remove the key")
+NOT_FOUND = ("The configuration item is not found", "add it")
+
+
+class AdumpSubject(NamedTuple):
+    """What stands at `dump`, of any type, and what of its keys decides about others.
+
+    dump: the object, empty where it is none. debug: overflow detection is on.
+    """
+
+    given: Any
+    dump: Mapping[str, Any]
+    scene: str
+    debug: bool
+    cwd: str
+    planned: str
+
+    @classmethod
+    def of(cls, config: Any, cwd: str = "", planned: str = "") -> AdumpSubject:
+        given = config.get("dump", {}) if isinstance(config, dict) else {}
+        dump = given if isinstance(given, dict) else {}
+        return cls(given, dump, text_of(dump, "dump_scene"), text_of(dump, "dump_debug") == "on", cwd, planned)
+
+    @classmethod
+    def of_example(cls, example: Example) -> AdumpSubject:
+        return cls.of(example.config)
+
+    @property
+    def has_path(self) -> bool:
+        """Whether adump looks at the path: exception scenes have another one."""
+        return bool(self.dump) and self.scene not in EXCEPTION_SCENES
+
+    @property
+    def path(self) -> str:
+        """The path where adump looks at it, and it is a text that is not too long."""
+        path = text_of(self.dump, "dump_path") if self.has_path else ""
+        return path if len(encode(path)) <= MAX_PATH_BYTES else ""
+
+    @property
+    def selects(self) -> bool:
+        """Whether adump looks at steps, models and operators."""
+        return self.has_path and not self.debug
+
+
+class AdumpItem(NamedTuple):
+    """One item of `dump_list`, and the texts at `dump` that decide about it. where: such as "dump_list[0]"."""
+
+    item: Mapping[str, Any]
+    where: str
+    scene: str
+    level: str
+    switch: str
+
+    @classmethod
+    def all_of(cls, dump: Mapping[str, Any]) -> Iterator[AdumpItem]:
+        scene, level = text_of(dump, "dump_scene"), text_of(dump, "dump_level", "all")
+        switch = text_of(dump, "dump_op_switch", "off")
+        for index, item in items_of(dump):
+            yield cls(item, f"dump_list[{index}]", scene, level, switch)
+
+    @classmethod
+    def of_example(cls, example: Example) -> AdumpItem:
+        return next(cls.all_of(example.config["dump"]))
+
+
+def dumping(**keys: Any) -> Example:
+    """A dump JSON with these keys and a path that is there."""
+    return Example({"dump": {"dump_path": "$DIR", **keys}})
+
+
+def listing(**keys: Any) -> Example:
+    """The same with these keys in the only item of `dump_list`."""
+    return dumping(dump_list=[keys])
+
+
+def refusal(
+    table: RuleTable[Any],
+    id: str,
+    about: str,
+    where: str,
+    trips: Example,
+    passes: Example,
+    code: str = "AD110",
+) -> Callable[[Callable[[Any], Iterable[Hit]]], Callable[[Any], Iterable[Hit]]]:
+    """Make the function below a rule of a table of adump's; it only warns with another code than AD110."""
+    severity = "error" if code == "AD110" else "warning"
+    where = f"dump.{where}" if where else "dump"
+    return table.rule(f"adump-{id}", code, about, _SOURCE, severity=severity, where=where, trips=trips, passes=passes)
+
+
+# adump's messages: EP0001 names an item, EP0003 its value too, EP0005 is about two items.
+
+
+def wrong_type(item: str, kind: str, prefix: str = "dump.") -> Hit:
+    reason = f"This configuration item must be of the {kind} type"
+    return wrong_item(item, reason, TYPE_HINTS[kind], prefix)
+
+
+def wrong_item(item: str, reason: str, hint: str, prefix: str = "dump.") -> Hit:
+    return Hit(f"{prefix}{item}", reason, hint, native="EP0001", arguments={"item": item, "reason": reason})
+
+
+def wrong_value(value: str, item: str, reason: str, hint: str) -> Hit:
+    arguments = {"value": value, "item": item, "reason": reason}
+    return Hit(f"dump.{item}", f"{value[:80]!r}: {reason}", hint, native="EP0003", arguments=arguments)
+
+
+def conflict(item: str, value: str, other: str, other_value: str) -> Hit:
+    when = f"When configuration item {other} is set to {other_value}"
+    return _excluded(item, f"{when}, configuration item {item} cannot be set to {value}")
+
+
+def forbidden(item: str, other: str, value: str, *, unless: bool = False) -> Hit:
+    when = f"When configuration item {other} is {'not ' if unless else ''}set to {value}"
+    return _excluded(item, f"{when}, configuration item {item} cannot be configured")
+
+
+def _excluded(item: str, reason: str) -> Hit:
+    return Hit(f"dump.{item}", reason, "change one of the two", native="EP0005", arguments={"reason": reason})

@@ -1,0 +1,47 @@
+"""How adump and GE read a dump path: an address of another host, or a directory of this one."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from ascend_dump.native.cann.config._access import encode
+from ascend_dump.native.cann.config.keys import MAX_PATH_BYTES
+
+__all__ = ["has_plain_characters", "is_ip_path", "place_of"]
+
+_WHITELIST = re.compile(rb"[A-Za-z0-9\-=\[\];\\,./!@#$%^&*()_+{}:?]+")
+_STOI = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
+
+
+def is_ip_path(path: str) -> bool:
+    """Whether the text before the first colon reads as an IPv4 address and something follows it."""
+    address, colon, rest = path.partition(":")
+    if not colon or not rest:
+        return False
+    parts = address.split(".")
+    if parts[-1] == "":
+        parts.pop()
+    if len(parts) != 4:
+        return False
+    for part in parts:
+        number = _STOI.match(part)
+        if number is None or not 0 <= int(number[1][:MAX_PATH_BYTES]) <= 255:
+            return False
+    return True
+
+
+def has_plain_characters(path: str) -> bool:
+    """Whether a path has only the characters that adump (behind an address) and GE (always) take."""
+    return _WHITELIST.fullmatch(encode(path)) is not None
+
+
+def place_of(path: str, cwd: str, planned: str) -> bytes:
+    """What to look at for `path`: where it is, or for the planned directory the nearest one that exists."""
+    # A C string ends at its first NUL.
+    encoded = os.path.join(encode(cwd), encode(path).split(b"\0", 1)[0])
+    if path and path == planned:
+        while not os.path.isdir(encoded) and encoded != os.path.dirname(encoded):
+            encoded = os.path.dirname(encoded)
+        encoded = os.path.realpath(encoded)
+    return encoded
