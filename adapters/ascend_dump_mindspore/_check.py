@@ -12,6 +12,7 @@ from typing import Any
 
 from ascend_dump import AscendDumpError
 from ascend_dump.adapter import DumpRequest, Problem, current_rank, worst_first
+from ascend_dump.native.mindspore.config.build import left_out
 from ascend_dump.native.mindspore.config.check import check_mindspore_config
 from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE
 from ascend_dump_mindspore._counting import can_count
@@ -41,6 +42,7 @@ def check(request: DumpRequest, target: Any) -> list[Problem]:
     except AscendDumpError as error:
         problems.append(Problem(error.code, "error", error.message, error.hint))
     else:
+        problems += left_out(request)
         problems += _too_late(mindspore, config)
         # Without a target the program may choose its mode later, so the capture tells it when it ends.
         known = known_of(target, mindspore, mode_is_chosen=target is not None or armed() is not None)

@@ -13,7 +13,12 @@ import ascend_dump
 from ascend_dump import fakes
 from ascend_dump.cli import Exit, main
 
-FAKES = {"acl": ("acl",), "tensorflow": ("tensorflow", "npu_bridge"), "torch_npu": ("torch_npu",)}
+FAKES = {
+    "acl": ("acl",),
+    "mindspore": ("mindspore",),
+    "tensorflow": ("tensorflow", "npu_bridge"),
+    "torch_npu": ("torch_npu",),
+}
 
 
 @pytest.fixture(params=list(FAKES))
@@ -31,7 +36,7 @@ def framework(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
 def told(framework: str, **settings: Any) -> list[tuple[str, str]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with ascend_dump.capture(framework=framework, path="dumps", **settings) as cap:
+        with ascend_dump.capture(framework=framework, **{"path": "dumps", **settings}) as cap:
             return [(problem.where, problem.severity) for problem in cap.problems if problem.code == "AD350"]
 
 
@@ -50,7 +55,7 @@ def test_what_session_options_cannot_say_is_told_where_there_is_a_file(tmp_path:
         assert told("acl", scene="watch", watch=["a"], mode="output") == told("acl", scene="watch", watch=["a"]) == []
 
 
-@pytest.mark.parametrize("name", ["acl", "ge", "tensorflow"])
+@pytest.mark.parametrize("name", ["acl", "ge", "mindspore", "tensorflow"])
 def test_config_tells_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -60,6 +65,13 @@ def test_config_tells_it(
         assert main(asked) == Exit.OK
         assert main([*asked, "--layers", "conv1"]) == Exit.DIFFERENT
         assert f"layers: layers=['conv1'] does nothing with scene='{scene}'" in capsys.readouterr().err
+
+
+def test_a_model_names_the_directory_of_mindspore_in_every_scene(tmp_path: Path) -> None:
+    with fakes.install("mindspore"):
+        assert told("mindspore", scene="overflow", models=["ResNet"], path=tmp_path) == []
+        given = {"layers": ["conv1"], "mode": "output", "data": "stats", "stats": ["max"], "steps": "0"}
+        assert [where for where, _ in told("mindspore", scene="exception", path=tmp_path, **given)] == list(given)
 
 
 def test_a_directory_with_the_name_of_a_framework_is_not_taken_for_it(

@@ -17,6 +17,7 @@ import ascend_dump
 import ascend_dump.fakes
 from ascend_dump._activation import launch
 from ascend_dump.adapter import load
+from ascend_dump.cli import Exit, main
 from ascend_dump.fakes.npu_bridge.module import ProcessAborted
 
 X = np.arange(8, dtype="f").reshape(2, 4)
@@ -302,6 +303,20 @@ def test_ranks(tf: Any, capture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         with capture(ranks=7, steps=0, layers="act", mode="output") as cap:
             run_network(tf, None)
         assert len(cap.dump()) == expected
+
+
+def test_a_run_without_overflow_is_told_as_such(
+    tf: Any, npu: Any, capture: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with capture(scene="overflow", steps=None, strict=True) as clean:
+        run_network(tf, None)
+    assert main(["overflow", str(clean.path)]) == Exit.OK
+    assert capsys.readouterr().out == "no overflow: 0 operators checked\n"
+    npu.overflow("mm")
+    with capture(scene="overflow", steps=None, strict=True) as other:
+        run_network(tf, None)
+    assert main(["overflow", str(other.path)]) == Exit.DIFFERENT
+    assert "mm" in capsys.readouterr().out
 
 
 def test_the_computational_graph_is_marked_and_the_environment_restored(tf: Any, capture: Any, tmp_path: Path) -> None:

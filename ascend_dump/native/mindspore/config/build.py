@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump._errors import ConfigError, NotSupported
 from ascend_dump._patterns import text_matcher
+from ascend_dump.native.cann.config.scenes import SCENES
 from ascend_dump.native.mindspore.config.keys import COMMON, DEFAULTS, E2E
 from ascend_dump.native.mindspore.config.settings import DEVICE_STATISTICS, HOST_STATISTICS
 from ascend_dump.native.mindspore.runtime import RUNTIMES, Runtime
 
 if TYPE_CHECKING:
+    from ascend_dump._problem import Problem
     from ascend_dump._request import DumpRequest
 
-__all__ = ["OPTIONS", "mindspore_config"]
+__all__ = ["OPTIONS", "left_out", "mindspore_config"]
 
 #: What `DumpRequest.options` may hold for MindSpore.
 OPTIONS: Mapping[str, str] = MappingProxyType(
@@ -54,7 +56,7 @@ STATISTICS = {
 }
 _MODES = {"all": 0, "input": 1, "output": 2}
 _DATA = {"tensor": "tensor", "stats": "statistic", "full": "full"}
-_SCENES = {None: 0, "overflow": 3, "exception": 4}
+_DEBUG_MODES = {None: 0, "overflow": 3, "exception": 4}
 #: Characters with a meaning in regular expressions; a backslash before them would not survive.
 _SPECIAL = set("^$.*+?()[]{}|")
 _E2E_OPTIONS = ("stat_calc_mode", "device_stat_precision_mode", "sample_num", "save_kernel_args", "trans_flag", "sync")
@@ -75,9 +77,10 @@ def mindspore_config(
     options = _options(request, known_options)
     where = runtime or Runtime.named(str(options.get("on", "ascend")))
     _refuse(request, where)
+    request = _as_the_scene_has_it(request)
     layers = _kernels(request.layers, None if names is None else list(names))
     common: dict[str, Any] = {
-        "op_debug_mode": _SCENES[request.scene],
+        "op_debug_mode": _DEBUG_MODES[request.scene],
         "dump_mode": _dump_mode(layers, options, where),
         "path": os.fspath(request.path),
         "net_name": request.models[0] if request.models else "Net",
@@ -102,6 +105,20 @@ def mindspore_config(
         common["file_format"] = _choice(options, "file_format", ("npy", "bin"), "npy")
         return {COMMON: common}
     return {COMMON: common, E2E: _e2e(options, where)}
+
+
+def left_out(request: DumpRequest) -> list[Problem]:
+    """What of a request the file does not say, because the scene decides it."""
+    # Here a model is the name of a directory, and that is kept.
+    return list(SCENES.problems(request.replace(models=())))
+
+
+def _as_the_scene_has_it(request: DumpRequest) -> DumpRequest:
+    """The same request with the settings that MindSpore itself takes for its scene; `left_out` tells the others."""
+    if request.scene is None:
+        return request
+    steps = None if request.scene == "exception" else request.steps
+    return request.replace(layers=(), mode="all", data="tensor", stats=(), steps=steps)
 
 
 def _options(request: DumpRequest, known: Iterable[str]) -> Mapping[str, Any]:

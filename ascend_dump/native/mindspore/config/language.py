@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ascend_dump.native.cann.graph import Node
 from ascend_dump.native.languages import CERTAIN, ConfigLanguage, Surroundings
-from ascend_dump.native.mindspore.config.build import mindspore_config
+from ascend_dump.native.mindspore.config.build import left_out, mindspore_config
 from ascend_dump.native.mindspore.config.check import check_mindspore_config, known_of_graph
 from ascend_dump.native.mindspore.graph import read_ir
 from ascend_dump.native.mindspore.runtime import RUNTIMES, Runtime
@@ -36,6 +36,9 @@ class MindSporeLanguage(ConfigLanguage):
 
     def build(self, request: DumpRequest, names: Optional[Iterable[str]] = None) -> Mapping[str, Any]:
         return mindspore_config(request, names=names)
+
+    def left_out(self, request: DumpRequest) -> list[Problem]:
+        return left_out(request)
 
     def operators(self, graph: Path) -> list[Node]:
         if graph.suffix != ".ir":
