@@ -7,10 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ascend_dump._errors import AscendDumpError
-from ascend_dump._problem import Problem, worst_first
-from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import RunDirectory
+from ascend_dump import AscendDumpError
+from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, worst_first
 from ascend_dump.adapter.pytorch.calls import is_compiled
 from ascend_dump.native.cann.config import Situation
 from ascend_dump.native.cann.config.of_request import problems_of_config

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ascend_dump._errors import AdapterError
+from ascend_dump import AdapterError
 from ascend_dump.adapter.acl_interface import refusal
 from ascend_dump.native.cann.acl_codes import AclError
 

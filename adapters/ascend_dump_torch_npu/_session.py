@@ -12,10 +12,8 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from ascend_dump._errors import AscendDumpError, CaptureError
-from ascend_dump._paths import add_private_directory
-from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import RunDirectory, Session
+from ascend_dump import AscendDumpError, CaptureError
+from ascend_dump.adapter import DumpRequest, RunDirectory, Session, add_private_directory
 from ascend_dump.adapter import acl_interface as interface
 from ascend_dump.adapter.pytorch.calls import Watch
 from ascend_dump.native.cann.config.of_request import save_config

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, Optional
 
-from ascend_dump._request import DumpRequest
-from ascend_dump._steps import Steps
+from ascend_dump.adapter import DumpRequest, Steps
 from ascend_dump.native.cann.config import Situation
 from ascend_dump.native.cann.config.build import acl_config
 

@@ -20,9 +20,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from ascend_dump._problem import Problem
-from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import Adapter, Begin, RunDirectory
+from ascend_dump.adapter import Adapter, Begin, DumpRequest, Problem, RunDirectory
 
 if TYPE_CHECKING:
     from ascend_dump_torchair._session import TorchairSession

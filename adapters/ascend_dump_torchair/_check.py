@@ -7,11 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from ascend_dump._errors import AscendDumpError, NotSupported
-from ascend_dump._problem import Problem, worst_first
-from ascend_dump._rank import current_rank
-from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import RunDirectory
+from ascend_dump import AscendDumpError, NotSupported
+from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, current_rank, worst_first
 from ascend_dump.native.cann.config import Situation, check_ge_options
 from ascend_dump.native.cann.config.of_request import problems_of_config
 from ascend_dump.native.cann.config.scenes import SCENES

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Callable, Optional
 
-from ascend_dump._errors import ConfigError, NotSupported
+from ascend_dump import ConfigError, NotSupported
 
 __all__ = ["Filled", "engine_modules", "find_detours", "has", "is_config", "is_foreign", "mode_of", "read", "torchair"]
 

@@ -6,12 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ascend_dump._errors import ConfigError
-from ascend_dump._paths import make_private_directory
-from ascend_dump._problem import Problem
-from ascend_dump._rank import current_rank
-from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import RunDirectory
+from ascend_dump import ConfigError
+from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, current_rank, make_private_directory
 from ascend_dump_torchair._check import check
 from ascend_dump_torchair._config import is_config
 from ascend_dump_torchair._session import fill

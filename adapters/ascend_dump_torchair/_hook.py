@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ascend_dump._errors import AscendDumpError
+from ascend_dump import AscendDumpError
 from ascend_dump_torchair._config import torchair
 
 __all__ = ["Hook", "OptionsOfCompile"]

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError
-from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import RunDirectory, Session
+from ascend_dump import AdapterError, AscendDumpError, CaptureError
+from ascend_dump.adapter import DumpRequest, RunDirectory, Session
 from ascend_dump.adapter import acl_interface as interface
 from ascend_dump.native.cann.config import check_acl_config
 from ascend_dump.native.cann.config.of_request import save_config

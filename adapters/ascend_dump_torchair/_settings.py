@@ -9,9 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
-from ascend_dump._errors import ConfigError, NotSupported
-from ascend_dump._patterns import text_matcher
-from ascend_dump._request import DumpRequest
+from ascend_dump import ConfigError, NotSupported
+from ascend_dump.adapter import DumpRequest, text_matcher
 from ascend_dump.native.cann.config.build import OPTIONS as CANN_OPTIONS
 from ascend_dump.native.cann.config.build import acl_config
 from ascend_dump.native.torchair.config.build import ACLGRAPH, LAYERS, OPTIONS, build_options

@@ -213,10 +213,6 @@ def test_no_adapter_imports_another(package: Path) -> None:
     assert not found & others
 
 
-#: Adapters that still use private modules of the core. None is to be added.
-UNTIL_PUBLIC = {"ascend_dump_torch_npu", "ascend_dump_torchair"}
-
-
 @pytest.mark.parametrize(
     "package", [*adapter_packages(), CORE / "fakes", *sorted(DATA.glob("third_party_*"))], ids=lambda path: path.name
 )
@@ -231,7 +227,7 @@ def test_whoever_adds_a_framework_needs_public_names_only(package: Path) -> None
         for name in names_imported(node)
         if name.startswith("ascend_dump.") and "._" in name and not name.startswith(own)
     ]
-    assert bool(private) == (package.name in UNTIL_PUBLIC), private
+    assert private == []
 
 
 def names_imported(node: Union[ast.Import, ast.ImportFrom]) -> list[str]:
