@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -54,7 +55,8 @@ def config(
 
     It is checked before it is written; nothing is written that would be refused. The dump
     directory is created when missing, because CANN does not. A file that exists already is
-    replaced with --overwrite only; of an acl.json everything beside the dump is kept. With --graph
+    replaced with --overwrite only, which names the other keys it held; of an acl.json everything
+    beside the dump is kept. With --graph
     patterns in --layers and --watch become the names they match. Exits as `check` does.
     """
     language = languages()[target]
@@ -70,7 +72,7 @@ def config(
     situation = situation_of(language, place, dynamic_shape=dynamic_shape)
     operators = situation.operators
     built = language.build(request, names=None if operators is None else [node.name for node in operators])
-    content = built if output is None else _content(Path(output), language, built, overwrite=overwrite)
+    content, lost = (built, []) if output is None else _content(Path(output), language, built, overwrite=overwrite)
     make_private_directory(Path(request.path))
     on = str(request.options["on"]) if language.runtimes and "on" in request.options else None
     found = language.check(json.dumps(built).encode(), Surroundings(situation, on, place))
@@ -79,6 +81,8 @@ def config(
     written = None if output is None or code == Exit.USAGE else Path(output)
     if written is not None:
         _write(written, content)
+        if lost:
+            click.echo(f"{written}: replaced, and with it {', '.join(map(repr, lost))}", err=True)
     if as_json:
         from ascend_dump.report.documents import write_document
 
@@ -100,16 +104,23 @@ def _refuse_what_no_file_says(request: DumpRequest) -> None:
         raise NotSupported("CANN has no limit on the size of a dump", hint="select fewer steps or layers")
 
 
-def _content(file: Path, language: ConfigLanguage, built: Mapping[str, Any], *, overwrite: bool) -> Mapping[str, Any]:
-    """What to write into the file, beside what is kept of it. Raises ConfigError where something would be lost."""
+def _content(
+    file: Path, language: ConfigLanguage, built: Mapping[str, Any], *, overwrite: bool
+) -> tuple[Mapping[str, Any], list[str]]:
+    """What to write into the file, beside what is kept of it; and the keys that are lost, since `overwrite` allows it.
+
+    Raises ConfigError where something would be lost without leave.
+    """
     from ascend_dump.native.cann.config.parse import read_config
 
-    if not os.path.lexists(file) or (overwrite and not language.shared):
-        return built
+    if not os.path.lexists(file):
+        return built, []
     parsed = read_config(file)
     if parsed.empty or (parsed.refusal is None and parsed.value == built):
-        return built
+        return built, []
     if not language.shared:
+        if overwrite:
+            return built, [key for key in parsed.value if key not in built] if isinstance(parsed.value, dict) else []
         raise ConfigError(f"{file} exists already", hint="replace it with --overwrite, or write elsewhere")
     if parsed.refusal is not None or not isinstance(parsed.value, dict):
         reason = "it holds no object" if parsed.refusal is None else parsed.refusal.reason
@@ -122,17 +133,18 @@ def _content(file: Path, language: ConfigLanguage, built: Mapping[str, Any], *, 
             f"{file} exists and says something else under {lost[0]!r}",
             hint=f"replace {lost[0]!r} with --overwrite, or write elsewhere",
         )
-    return {**parsed.value, **built}
+    return {**parsed.value, **built}, []
 
 
 def _write(file: Path, value: Mapping[str, Any]) -> None:
-    """Replace the file at once, readable by its owner only. Raises WriteError."""
+    """Replace the file at once; a new one is readable by its owner only. Raises WriteError."""
     try:
+        mode = stat.S_IMODE(os.lstat(file).st_mode) if file.is_file() and not file.is_symlink() else PRIVATE_FILE
         # mkstemp creates it 0600; it stands beside the file, so that it can replace it.
         descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
-                os.fchmod(descriptor, PRIVATE_FILE)
+                os.fchmod(descriptor, mode)
                 opened.write(_text(value))
                 opened.flush()
                 os.fsync(descriptor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -139,8 +140,16 @@ class TestExistingFiles:
             assert file.read_text() == content
             assert "exists" in capsys.readouterr().err
             assert not Path("d").exists()
+        file.chmod(0o640)
         assert main([*asked, "--overwrite"]) == Exit.OK
-        assert json.loads(file.read_text()) != json.loads(content)
+        written = json.loads(file.read_text())
+        assert written != json.loads(content)
+        # Other users who may read it still may; what is gone is named.
+        assert stat.S_IMODE(file.stat().st_mode) == 0o640
+        gone = [key for key in json.loads(content) if key not in written]
+        said = capsys.readouterr().err
+        assert all(f"'{key}'" in said for key in gone)
+        assert ("replaced" in said) == (name != "acl")
 
     @pytest.mark.parametrize("name", NAMES)
     def test_the_same_again_and_an_empty_file_are_no_loss(self, name: str) -> None:
