@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional
 
 from ascend_dump._errors import AdapterNotFound, AscendDumpError
+from ascend_dump._log import give_messages_a_name, print_line
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -78,8 +79,6 @@ def _arm() -> None:
     # Registered before everything that the program registers, so it runs after that.
     atexit.register(_end_strictly, os.getpid())
     try:
-        from ascend_dump._log import give_messages_a_name
-
         give_messages_a_name()
         request = requested()
         assert request is not None, "start() returned when it is off"
@@ -257,7 +256,7 @@ def _site_is_starting() -> bool:
 
 def _complain(what: str, error: BaseException) -> None:
     """Say it in one line; under ASCEND_DUMP_STRICT end the process with exit code 2."""
-    _print(f"{what}: {_one_line(error)}")
+    print_line(f"ascend-dump: {' '.join(f'{what}: {_one_line(error)}'.splitlines())}")
     if _is_strict():
         _leave()
 
@@ -285,17 +284,3 @@ def _one_line(error: BaseException) -> str:
     lines = (line.strip() for line in error.message.splitlines() if line.strip(" ^"))
     hint = f" Hint: {' '.join(error.hint.split())}" if error.hint else ""
     return f"{' '.join(lines)} [{error.code}]{hint}"
-
-
-def _print(text: str) -> None:
-    stream: Any = sys.stderr
-    with contextlib.suppress(Exception):  # stderr is closed or full, or there is none: there is nobody to tell
-        line = f"ascend-dump: {' '.join(text.splitlines())}\n"
-        stream.flush()
-        original: Any = sys.__stderr__
-        if stream is original:
-            # What a stream keeps because its file is full makes the interpreter end with exit code 120.
-            os.write(stream.fileno(), line.encode(errors="backslashreplace"))
-        else:
-            stream.write(line)
-            stream.flush()

@@ -5,11 +5,13 @@ ASCEND_DUMP_LOG=debug: all of them, with the place in our code and with tracebac
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
+from typing import Any
 
-__all__ = ["debugging", "give_messages_a_name", "log_everything"]
+__all__ = ["debugging", "give_messages_a_name", "log_everything", "print_line"]
 
 log = logging.getLogger("ascend_dump")
 
@@ -37,7 +39,22 @@ def give_messages_a_name() -> None:
         log.addHandler(_Named())
 
 
-class _Named(logging.StreamHandler):  # type: ignore[type-arg]  # generic in typeshed only
+def print_line(text: str) -> None:
+    """Write a line to stderr. Never raises: where that is closed or full, or there is none, nobody can be told."""
+    stream: Any = sys.stderr
+    with contextlib.suppress(Exception):
+        line = f"{text}\n"
+        stream.flush()
+        original: Any = sys.__stderr__
+        if stream is original:
+            # What a stream keeps because its file is full makes the interpreter end with exit code 120.
+            os.write(stream.fileno(), line.encode(errors="backslashreplace"))
+        else:
+            stream.write(line)
+            stream.flush()
+
+
+class _Named(logging.Handler):
     """Prints warnings where the program handles no logging; does nothing where it does."""
 
     def __init__(self) -> None:
@@ -48,6 +65,9 @@ class _Named(logging.StreamHandler):  # type: ignore[type-arg]  # generic in typ
     def emit(self, record: logging.LogRecord) -> None:
         if logging.root.handlers or log.handlers != [self]:
             return
-        self.stream = sys.stderr  # as it is now, like the last resort
-        if self.stream is not None:
-            super().emit(record)
+        try:
+            text = self.format(record)
+        except Exception:
+            self.handleError(record)
+            return
+        print_line(text)

@@ -40,6 +40,8 @@ _IDLE_SECONDS = 0.5
 #: it waits when the writer falls behind further. A third of the records may be in the batch.
 _LOST_ITEMS = 300
 _LOST_SECONDS = 0.5
+#: What the names of our own threads begin with.
+_OURS = "ascend_dump"
 _Task = Union[list[Item], threading.Event, "_Step", None]
 
 
@@ -102,7 +104,7 @@ class HostWriter:
         self._queue: SimpleQueue[_Task] = SimpleQueue()
         self._closing = False
         self._thread: Optional[threading.Thread] = threading.Thread(
-            target=self._run, name="ascend_dump writer", daemon=True
+            target=self._run, name=f"{_OURS} writer", daemon=True
         )
         try:
             self._thread.start()
@@ -258,11 +260,14 @@ class HostWriter:
 
     def _run(self) -> None:
         self._attempt(self._store.prepare)
+        looks = _may_be_left_alone()
         while True:
             try:
-                task = self._queue.get(timeout=None if self._store.step is None else _IDLE_SECONDS)
+                task = self._queue.get(timeout=None if self._store.step is None and not looks else _IDLE_SECONDS)
             except Empty:
                 self._send()
+                if looks and _is_left_alone():
+                    self._queue.put(None)
                 continue
             self._attempt(self._do, task)
             if isinstance(task, threading.Event):
@@ -361,3 +366,16 @@ class HostWriter:
         if self._waiting:
             with self._change:
                 self._change.notify_all()
+
+
+def _may_be_left_alone() -> bool:
+    """Whether another thread than the main one forked this process.
+
+    That thread is the main one here, and only returns: Python calls none of its exit functions for it, and the process
+    ends with its last thread, which must not be the one that waits for more to write.
+    """
+    return type(threading.main_thread()).__name__ != "_MainThread"
+
+
+def _is_left_alone() -> bool:
+    return all(thread.name.startswith(_OURS) for thread in threading.enumerate())

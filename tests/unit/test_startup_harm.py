@@ -124,3 +124,12 @@ def broken_installation(where: Path, road: str, what: str) -> tuple[Interpreter,
 def test_a_wrong_value_without_a_place_for_messages(road: Road, stderr: str) -> None:
     done = road.run(*after(NO_STDERR[stderr], "-c", "print('fine')"), ASCEND_DUMP="steps=x")
     assert (done.returncode, done.stdout) == (0, "fine\n")
+
+
+@pytest.mark.parametrize("stderr", NO_STDERR)
+def test_an_empty_dump_without_a_place_for_messages(road: Road, stderr: str, tmp_path: Path) -> None:
+    code = "import toyframe; toyframe.Network(one=abs)(1); print('fine')"
+    settings = f"steps=7,path={tmp_path}"
+    assert "the capture wrote nothing" in road.run("-c", code, ASCEND_DUMP=settings).stderr
+    done = road.run(*after(NO_STDERR[stderr], "-c", code), ASCEND_DUMP=settings)
+    assert (done.returncode, done.stdout) == (0, "fine\n")

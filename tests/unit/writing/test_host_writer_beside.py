@@ -401,6 +401,37 @@ assert writer.failure is None
     assert read(tmp_path) == {**expected, (0, "pending", "output", 0): noise(0, 1000).tobytes()}
 
 
+def test_a_child_forked_by_a_thread_that_returns_ends_with_its_dump_complete(tmp_path: Path, directory: Path) -> None:
+    """Python ends such a process with its last thread, and calls none of its exit functions."""
+    script = f"""
+import os, sys, threading, warnings
+sys.path.insert(0, {str(Path(host_dumps.__file__).parent)!r})
+warnings.simplefilter("ignore", DeprecationWarning)
+from pathlib import Path
+from host_dumps import item, noise, put
+from ascend_dump.writing import HostWriter
+
+def fork():
+    global child
+    child = os.fork()
+    if child == 0:
+        writer = HostWriter(Path(sys.argv[1]), metadata={{}})
+        writer.begin_step(0)
+        for number in range(20):
+            put(writer, item(f"op{{number}}", noise(number, 1000)))
+
+thread = threading.Thread(target=fork)
+thread.start()
+thread.join()
+print(os.waitpid(child, 0)[1])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(directory)], check=True, timeout=60, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("0\n", "")
+    assert read(tmp_path) == {(0, f"op{number}", "output", 0): noise(number, 1000).tobytes() for number in range(20)}
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_any_interleaving_keeps_every_content(tmp_path: Path, directory: Path, seed: int) -> None:
     """Threads put tensors, overwrite them after protecting them, flush and enter steps, in any order."""
