@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional, Protocol
 
 if TYPE_CHECKING:
+    import polars
+
     from ascend_dump.reading._record import Record
 
 __all__ = ["Dialect", "Directory", "Entry", "WrappedEntry", "rank_of"]
@@ -84,6 +86,10 @@ class Entry:
 
     def records(self) -> Iterable[Record]:
         raise NotImplementedError("a dialect's entry defines how it is read")
+
+    def frames(self) -> Optional[Iterable[polars.DataFrame]]:
+        """The same as columns of a catalog, where that is faster than through records; None where it is not."""
+        return None
 
 
 class WrappedEntry(Entry):

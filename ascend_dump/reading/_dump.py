@@ -10,12 +10,13 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from ascend_dump._errors import ConfigError, DumpNotFound, NotSupported, ReadError, UnknownFormat
+from ascend_dump._errors import ConfigError, DumpNotFound, ReadError, UnknownFormat
 from ascend_dump._files import read_regular
 from ascend_dump._paths import CALL, CALL_SCHEMA
 from ascend_dump._patterns import text_matcher
 from ascend_dump._steps import Steps, StepsLike
 from ascend_dump.native.cann.names import loosen_glob
+from ascend_dump.reading._catalog_cache import CATALOG
 from ascend_dump.reading._dialect import Directory, Entry, WrappedEntry, rank_of
 from ascend_dump.reading._record import FIELDS, Record
 from ascend_dump.reading._registry import dialects
@@ -97,9 +98,12 @@ class Dump:
         marks: Optional[Mapping[str, Mapping[str, Any]]] = None,
         sources: Optional[Sources] = None,
         runs: tuple[Path, ...] = (),
+        whole: Optional[list[Entry]] = None,
     ) -> None:
         self.root = root
         self._entries = entries
+        #: Of the dump that this one was selected from.
+        self._all = entries if whole is None else whole
         self._queries = queries
         self._marks = marks or {}
         self._sources = sources
@@ -126,7 +130,9 @@ class Dump:
 
     def marked(self, marks: Mapping[str, Mapping[str, Any]]) -> Dump:
         """The same records, with more `attrs` for those of the models named."""
-        return Dump(self.root, self._entries, self._queries, marks, self._sources, self._runs) if marks else self
+        if not marks:
+            return self
+        return Dump(self.root, self._entries, self._queries, marks, self._sources, self._runs, self._all)
 
     def __len__(self) -> int:
         if self._ahead is not None and monotonic() - self._ahead.at < _SOON:
@@ -171,7 +177,7 @@ class Dump:
             None if op is None or op.startswith("re:") else text_matcher(loosen_glob(op)),
         )
         kept = [entry for entry in self._entries if query.may_match(entry)]
-        return Dump(self.root, kept, (*self._queries, query), self._marks, self._sources, self._runs)
+        return Dump(self.root, kept, (*self._queries, query), self._marks, self._sources, self._runs, self._all)
 
     def known_values(self, field: str) -> set[Any]:
         """The values of a field as far as names of files and directories tell them; opens no file.
@@ -204,20 +210,24 @@ class Dump:
 
     def to_frame(self) -> polars.DataFrame:
         """One row per record, one column per field. Needs the extra `analyze` (polars)."""
-        try:
-            import polars
-        except ImportError:
-            raise NotSupported(
-                "to_frame() needs polars, which is not installed",
-                hint="pip install 'ascend-dump[analyze]', or build your own table from record.to_dict()",
-            ) from None
-        rows: dict[str, list[Any]] = {name: [] for name in FIELDS}
-        for record in self:
-            for name in FIELDS:
-                rows[name].append(getattr(record, name))
-        rows["path"] = [str(path) for path in rows["path"]]
-        rows["shape"] = [None if shape is None else list(shape) for shape in rows["shape"]]
-        return polars.DataFrame(rows, schema_overrides={"shape": polars.List(polars.Int64)}, strict=False)
+        from ascend_dump.reading.catalog import polars_or_refuse
+
+        polars_or_refuse("to_frame()")
+        return self.catalog().select(FIELDS).collect()
+
+    def catalog(self) -> polars.LazyFrame:
+        """The records as columns: every field, the error, and of host dumps the hash, the place in memory and the
+        recorded statistics. No tensor is read. Needs the extra `analyze` (polars).
+
+        That of a large dump is kept beside it, readable by its owner only, or in the user's cache directory, and made
+        anew when a file of the dump changed.
+
+        >>> dump.catalog().filter(polars.col("nan") > 0).collect()   # doctest: +SKIP
+        """
+        from ascend_dump.reading._catalog_cache import Whole, catalog_of
+
+        whole = Whole(self.root, self._all, self._sources)
+        return catalog_of(whole, self._entries, [(query.texts, query.numbers) for query in self._queries])
 
     def __repr__(self) -> str:
         return f"<Dump {self.root} ({len(self._entries)} files)>"
@@ -250,6 +260,15 @@ class _OfCall(WrappedEntry):
         for record in self._inner.records():
             record.step = self.step
             yield record
+
+    def frames(self) -> Optional[Iterator[polars.DataFrame]]:
+        made = self._inner.frames()
+        return None if made is None else map(self._of_this_call, made)
+
+    def _of_this_call(self, frame: polars.DataFrame) -> polars.DataFrame:
+        import polars as pl
+
+        return frame.with_columns(pl.lit(self.step, dtype=pl.Int64).alias("step"))
 
 
 class _Lost(Entry):
@@ -342,6 +361,8 @@ def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]
             with os.scandir(path) as found:
                 for item in found:
                     # Links could lead out of the dump or in circles; opening a pipe would never return.
+                    if item.name.startswith(CATALOG):
+                        continue
                     if item.is_dir(follow_symlinks=False):
                         stack.append((item.path, (*parts, item.name), call))
                     elif item.is_file(follow_symlinks=False) and not (call is not None and item.name == CALL):

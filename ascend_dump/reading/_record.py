@@ -205,15 +205,18 @@ class Record:
 
     def statistics(self) -> Statistics:
         """Statistics as the dump recorded them, else computed from the tensor in one pass."""
-        if self.error is not None:
-            raise self.error
-        if self.loader is not None:
-            found = self.loader.statistics(self)
-            if found is not None:
-                return found
+        found = self.recorded_statistics()
+        if found is not None:
+            return found
         from ascend_dump.statistics import statistics
 
         return statistics(self.numpy())
+
+    def recorded_statistics(self) -> Optional[Statistics]:
+        """Statistics as the dump recorded them, None where it has none; no tensor is read."""
+        if self.error is not None:
+            raise self.error
+        return None if self.loader is None else self.loader.statistics(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values, paths as text; attrs and error included when set."""

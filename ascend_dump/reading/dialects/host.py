@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, BinaryIO, Optional
 
 import msgspec
 
@@ -15,8 +16,12 @@ from ascend_dump._files import open_regular
 from ascend_dump.host import INDEX, MANIFEST, SHARD, STATISTIC, Line
 from ascend_dump.reading._dialect import Directory, Entry, rank_of
 from ascend_dump.reading._record import Record
+from ascend_dump.reading.dialects._host_columns import frame_of_lines
 from ascend_dump.reading.dialects._host_loader import LineLoader, Shards
 from ascend_dump.reading.dialects._host_lone_shard import LoneShard
+
+if TYPE_CHECKING:
+    import polars
 
 __all__ = ["DIALECT"]
 
@@ -26,6 +31,8 @@ _TIME = re.compile(r"\d{14}", re.ASCII)
 _MAX_DIGITS = 18
 #: A line holds names and numbers of one tensor, some hundred bytes.
 _LONGEST_LINE = 1 << 20
+#: Bytes that are decoded together, some ten thousand lines.
+_BLOCK = 8 << 20
 
 
 class _HostDialect:
@@ -50,6 +57,17 @@ class _HostDialect:
         return entries, claimed
 
 
+class _Reading:
+    """What the records of one reading of an index share."""
+
+    def __init__(self, index: _Index) -> None:
+        self.loader = LineLoader(index._root, index._shards)
+        self.decode = msgspec.json.Decoder(Line).decode
+        self.paths: dict[str, Path] = {"": index.path}
+        #: Most texts come many times; each is kept once.
+        self.texts: dict[str, str] = {}
+
+
 class _Index(Entry):
     """The index of one step. It is decoded anew each time: that is cheaper than keeping the records of a large dump."""
 
@@ -65,59 +83,100 @@ class _Index(Entry):
         self._shards = Shards.of(directory.root)
 
     def records(self) -> Iterator[Record]:
-        loader = LineLoader(self._root, self._shards)
-        # Most texts come many times; each is kept once.
-        texts: dict[str, str] = {}
-        once = texts.setdefault
-        decode = msgspec.json.Decoder(Line).decode
-        paths: dict[str, Path] = {"": self.path}
-        offset = 0
         try:
             with open_regular(self.path) as file:
                 # What is appended from now on is left to the next reader.
+                yield from self._lines(file, 0, os.fstat(file.fileno()).st_size, _Reading(self))
+        except OSError as error:
+            yield self._broken(f"cannot be read: {error.strerror}", 0)
+
+    def frames(self) -> Optional[Iterator[polars.DataFrame]]:
+        # One shard of a step is a matter of single records.
+        return None if self._only else self._frames()
+
+    def _frames(self) -> Iterator[polars.DataFrame]:
+        """Many lines are decoded at once; where they cannot be, they are read one by one as `records` does."""
+        from ascend_dump.reading.catalog import ROWS, of_records
+
+        decode = msgspec.json.Decoder(Line).decode_lines
+        reading = _Reading(self)
+        offset = 0
+        try:
+            with open_regular(self.path) as file:
                 size = os.fstat(file.fileno()).st_size
                 while offset < size:
-                    raw = file.readline(_LONGEST_LINE)
-                    if not raw:
-                        break
-                    if len(raw) == _LONGEST_LINE and not raw.endswith(b"\n"):
-                        yield self._broken(f"a line is longer than {_LONGEST_LINE} bytes", offset)
-                        # Passed over piece by piece: it may be a hole of any size.
-                        while raw and not raw.endswith(b"\n"):
-                            offset += len(raw)
-                            raw = file.readline(_LONGEST_LINE)
-                        offset += len(raw)
+                    file.seek(offset)
+                    block = file.read(min(_BLOCK, size - offset))
+                    end = block.rfind(b"\n") + 1
+                    block = block[:end]
+                    made = None
+                    if end and _longest_line(block) < _LONGEST_LINE:
+                        try:
+                            lines = decode(block)
+                            if _one_to_a_line(block, len(lines)):
+                                made = frame_of_lines(lines, self._known, self.path, self._root)
+                        except (msgspec.MsgspecError, ValueError, RecursionError):
+                            made = None
+                    if made is not None:
+                        yield made
+                        offset += end
                         continue
-                    try:
-                        line = decode(raw)
-                        if not self._only or line.shard == self._only:
-                            yield self._record(line, loader, paths, once, offset)
-                    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-                        # A writer that was killed leaves at most one incomplete line behind.
-                        if raw.endswith(b"\n") and raw.strip():
-                            yield self._broken(f"not a record: {error}", offset)
-                    offset += len(raw)
+                    file.seek(offset)
+                    # At least one line: the last one of a writer that was killed has no end.
+                    records = self._lines(file, offset, offset + max(end, 1), reading)
+                    some = list(islice(records, ROWS))
+                    while some:
+                        yield of_records(some)
+                        some = list(islice(records, ROWS))
+                    offset = max(file.tell(), offset + 1)
         except OSError as error:
-            yield self._broken(f"cannot be read: {error.strerror}", offset)
+            yield of_records([self._broken(f"cannot be read: {error.strerror}", offset)])
 
-    def _record(
-        self, line: Line, loader: LineLoader, paths: dict[str, Path], once: Callable[[str, str], str], offset: int
-    ) -> Record:
+    def _lines(self, file: BinaryIO, offset: int, until: int, reading: _Reading) -> Iterator[Record]:
+        """The records of the lines that begin from `offset`, where the file stands, and before `until`."""
+        while offset < until:
+            try:
+                raw = file.readline(_LONGEST_LINE)
+            except OSError as error:
+                yield self._broken(f"cannot be read: {error.strerror}", offset)
+                return
+            if not raw:
+                break
+            if len(raw) == _LONGEST_LINE and not raw.endswith(b"\n"):
+                yield self._broken(f"a line is longer than {_LONGEST_LINE} bytes", offset)
+                # Passed over piece by piece: it may be a hole of any size.
+                while raw and not raw.endswith(b"\n"):
+                    offset += len(raw)
+                    raw = file.readline(_LONGEST_LINE)
+                offset += len(raw)
+                continue
+            try:
+                line = reading.decode(raw)
+                if not self._only or line.shard == self._only:
+                    yield self._record(line, reading, offset)
+            except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+                # A writer that was killed leaves at most one incomplete line behind.
+                if raw.endswith(b"\n") and raw.strip():
+                    yield self._broken(f"not a record: {error}", offset)
+            offset += len(raw)
+
+    def _record(self, line: Line, reading: _Reading, offset: int) -> Record:
+        once = reading.texts.setdefault
         module, source, dtype = line.module, line.source, line.dtype
         line.module, line.source, line.dtype = once(module, module), once(source, source), once(dtype, dtype)
         shard = line.shard
-        path = paths.get(shard)
+        path = reading.paths.get(shard)
         error = None
         if path is None:
             # The name comes from a file: only a shard beside this one may be meant.
             if SHARD.fullmatch(shard):
-                path = paths[shard] = self._root / shard
+                path = reading.paths[shard] = self._root / shard
             else:
                 path = self.path
                 error = CorruptDump(f"{shard[:200]!r} is not a shard of this dump", path=path, offset=offset)
         readable = shard or line.stats is not None or line.unmeasured or (line.nbytes == 0 and not line.skipped)
         return Record(
-            loader if readable else None,
+            reading.loader if readable else None,
             path=path,
             op_type=line.op_type,
             op_name=line.op_name,
@@ -141,6 +200,19 @@ class _Index(Entry):
     def _broken(self, reason: str, offset: int) -> Record:
         error = CorruptDump(reason, path=self.path, offset=offset, hint="the other records of the dump stay readable")
         return Record(None, path=self.path, error=error, **self._known)
+
+
+def _one_to_a_line(block: bytes, values: int) -> bool:
+    """Whether each line is one object. The decoder of many also takes two in a line, or one over several."""
+    between = block.count(b"}\n{") == values - 1 == block.count(b"\n") - 1
+    return between and block.startswith(b"{") and block.endswith(b"}\n")
+
+
+def _longest_line(block: bytes) -> int:
+    import numpy as np
+
+    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10)
+    return int(np.diff(ends, prepend=-1).max(initial=0))
 
 
 def _attrs(line: Line) -> dict[str, Any]:

@@ -1,0 +1,290 @@
+"""Where the catalog of a large dump is kept: as Parquet beside the dump, or in the user's cache directory.
+
+    {dump}/.ascend-dump-catalog/catalog.json      what it was made of, and the size and hash of each part
+                                part-00000.parquet …
+
+It is used only if all of it is private files of this user, its parts have the bytes that they were written with, and
+no file of the dump changed since. Whatever does not fit is made anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from ascend_dump._files import open_regular, read_regular
+from ascend_dump._log import log
+from ascend_dump._paths import PRIVATE_DIRECTORY, PRIVATE_FILE
+from ascend_dump._version import __version__
+from ascend_dump.reading._record import Record
+from ascend_dump.reading._sources import Sources, graphs_beside
+
+if TYPE_CHECKING:
+    import polars
+
+    from ascend_dump._steps import Steps
+    from ascend_dump.reading._dialect import Entry
+
+__all__ = ["CATALOG", "Whole", "catalog_of"]
+
+#: The name of the directory of a catalog; one that is being made has more behind it.
+CATALOG = ".ascend-dump-catalog"
+_MANIFEST = "catalog.json"
+_SCHEMA = "ascend-dump/catalog/1"
+#: A catalog of fewer records is made in less time than it takes to keep one.
+_WORTH_KEEPING = 20_000
+#: Rows of a part: what is in memory while a catalog is made.
+_PART = 500_000
+_MOST_OF_A_MANIFEST = 10_000_000
+_BLOCK = 1 << 20
+_PART_NAME = re.compile(r"part-\d{5}\.parquet", re.ASCII)
+
+#: The tests of one selection: of texts, and of numbers.
+_Query = tuple[Sequence[tuple[str, Callable[[str], bool]]], Sequence[tuple[str, "Steps"]]]
+
+
+class Whole(NamedTuple):
+    """A dump before anything was selected from it."""
+
+    root: Path
+    entries: list[Entry]
+    sources: Optional[Sources]
+
+
+def catalog_of(whole: Whole, kept: list[Entry], queries: Sequence[_Query]) -> polars.LazyFrame:
+    """The catalog of the entries `kept`, of which the queries keep some records."""
+    from ascend_dump.reading.catalog import COLUMNS, ENTRY, frames, narrowed, polars_or_refuse, schema
+
+    pl = polars_or_refuse("catalog()")
+    made_of = _made_of(whole) if whole.root.is_dir() else ""
+    found = _load(whole, made_of)
+    if found is None and len(kept) < len(whole.entries):
+        # Few files are read sooner than a catalog of all is made.
+        some = list(frames(enumerate(kept), _complete(whole)))
+        found = pl.concat(some).lazy() if some else pl.DataFrame(schema=schema()).lazy()
+    else:
+        if found is None:
+            found = _make(whole, made_of)
+        if len(kept) < len(whole.entries):
+            wanted = set(map(id, kept))
+            numbers = [number for number, entry in enumerate(whole.entries) if id(entry) in wanted]
+            found = found.filter(pl.col(ENTRY).is_in(pl.Series(numbers, dtype=pl.UInt32)))
+    for texts, numbers_of in queries:
+        found = narrowed(found, texts, numbers_of)
+    return found.select(COLUMNS)
+
+
+def _complete(whole: Whole) -> Optional[Callable[[Record], None]]:
+    sources = whole.sources
+    if sources is None:
+        return None
+
+    def add_source(record: Record) -> None:
+        if record.source is None:
+            record.source = sources.find(record)
+
+    return add_source
+
+
+def _make(whole: Whole, made_of: str) -> polars.LazyFrame:
+    """Read the dump; what is large goes to disk part by part."""
+    import polars as pl
+
+    from ascend_dump.reading.catalog import frames, schema
+
+    waiting: list[polars.DataFrame] = []
+    rows = waiting_rows = 0
+    store: Optional[_Store] = None
+    for frame in frames(enumerate(whole.entries), _complete(whole)):
+        waiting.append(frame)
+        rows += frame.height
+        waiting_rows += frame.height
+        if waiting_rows >= _PART and made_of:
+            store = store or _Store.of(whole.root)
+            if store is not None:
+                store.add(pl.concat(waiting))
+                waiting, waiting_rows = [], 0
+    if store is None and rows >= _WORTH_KEEPING and made_of:
+        store = _Store.of(whole.root)
+    if store is None:
+        return pl.concat(waiting).lazy() if waiting else pl.DataFrame(schema=schema()).lazy()
+    if waiting:
+        store.add(pl.concat(waiting))
+    return store.finish(whole, made_of)
+
+
+class _Store:
+    """A catalog that is being written in a directory of its own, which takes its place when it is whole."""
+
+    def __init__(self, root: Path, place: Path, temporary: Path) -> None:
+        self._prefix = _prefix(root)
+        self._place = place
+        self._temporary = temporary
+        self._parts: list[dict[str, Any]] = []
+        self._lasting = True
+
+    @classmethod
+    def of(cls, root: Path) -> Optional[_Store]:
+        """In the first place that can be written, None where there is none."""
+        for place in _places(root):
+            try:
+                place.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
+                return cls(root, place, Path(tempfile.mkdtemp(prefix=f"{CATALOG}.", dir=place.parent)))
+            except OSError as error:
+                log.debug("no catalog is kept in %s: %s", place.parent, error)
+        return None
+
+    def add(self, frame: polars.DataFrame) -> None:
+        import polars as pl
+
+        # Paths lead out of a dump that was opened in the middle of a run: they stay as this process spells them.
+        inside = bool(frame.select(pl.col("path").str.starts_with(self._prefix).all()).item())
+        if inside:
+            frame = frame.with_columns(pl.col("path").str.strip_prefix(self._prefix))
+        self._lasting = self._lasting and inside
+        path = self._temporary / f"part-{len(self._parts):05}.parquet"
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE))
+        frame.write_parquet(path, compression="zstd")
+        self._parts.append({"name": path.name, "bytes": path.stat().st_size, "xxh3": _digest(path), "inside": inside})
+
+    def finish(self, whole: Whole, made_of: str) -> polars.LazyFrame:
+        """Put it into its place, unless files changed while they were read."""
+        if self._lasting and made_of == _made_of(whole):
+            manifest = {"schema": _SCHEMA, "made_of": made_of, "parts": self._parts}
+            with open(
+                os.open(self._temporary / _MANIFEST, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w"
+            ) as file:
+                json.dump(manifest, file)
+            try:
+                self._take_place()
+            except OSError as error:  # another process was faster, or somebody else's file stands there
+                log.debug("the catalog cannot be put in its place %s: %s", self._place, error)
+            else:
+                return _scan(self._place, self._parts, self._prefix)
+        found = _scan(self._temporary, self._parts, self._prefix).collect()
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        return found.lazy()
+
+    def _take_place(self) -> None:
+        if os.path.lexists(self._place):
+            old = Path(tempfile.mkdtemp(prefix=f"{CATALOG}.", dir=self._place.parent))
+            os.rename(self._place, old / "old")
+            shutil.rmtree(old, ignore_errors=True)
+        os.rename(self._temporary, self._place)
+
+
+def _load(whole: Whole, made_of: str) -> Optional[polars.LazyFrame]:
+    """The catalog that was kept, None where there is none that fits."""
+    for place in _places(whole.root) if made_of else []:
+        try:
+            if not _is_private(os.lstat(place), stat.S_IFDIR) or not _is_private(
+                os.lstat(place / _MANIFEST), stat.S_IFREG
+            ):
+                continue
+            manifest = json.loads(read_regular(place / _MANIFEST, _MOST_OF_A_MANIFEST, follow_links=False))
+            if manifest["schema"] != _SCHEMA or manifest["made_of"] != made_of:
+                continue
+            parts = manifest["parts"]
+            if parts and all(_is_as_written(place, part) for part in parts):
+                return _scan(place, parts, _prefix(whole.root))
+            log.debug("the catalog %s is damaged, so it is made anew", place)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            log.debug("the catalog %s is not used: %s", place, error)
+    return None
+
+
+def _is_as_written(place: Path, part: Mapping[str, Any]) -> bool:
+    name = part["name"]
+    if not isinstance(name, str) or not _PART_NAME.fullmatch(name):
+        return False
+    found = os.lstat(place / name)
+    return _is_private(found, stat.S_IFREG) and found.st_size == part["bytes"] and _digest(place / name) == part["xxh3"]
+
+
+def _is_private(found: os.stat_result, kind: int) -> bool:
+    """Whether it is of this kind, no link, this user's, and nobody else may write it."""
+    own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
+    return stat.S_IFMT(found.st_mode) == kind and own and not found.st_mode & 0o022
+
+
+def _scan(place: Path, parts: Sequence[Mapping[str, Any]], prefix: str) -> polars.LazyFrame:
+    import polars as pl
+
+    found = []
+    for part in parts:
+        frame = pl.scan_parquet(place / part["name"])
+        found.append(
+            frame.with_columns((pl.lit(prefix) + pl.col("path")).alias("path")) if part["inside"] and prefix else frame
+        )
+    return pl.concat(found)
+
+
+def _places(root: Path) -> list[Path]:
+    """Beside the dump, and in the cache directory of the user."""
+    import xxhash
+
+    own = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    name = xxhash.xxh3_128_hexdigest(os.fsencode(root.resolve()))
+    return [root / CATALOG, Path(own, "ascend-dump", name, CATALOG)]
+
+
+def _prefix(root: Path) -> str:
+    """What paths of records begin with."""
+    text = str(root)
+    return "" if text == "." else text.rstrip(os.sep) + os.sep
+
+
+def _made_of(whole: Whole) -> str:
+    """A digest of what a catalog is made of: the files of the dump, their sizes and times, and who reads them."""
+    import xxhash
+
+    from ascend_dump.reading._registry import registered_dialects
+
+    digest = xxhash.xxh3_128()
+
+    def add(*values: object) -> None:
+        digest.update(os.fsencode(repr(values)))
+
+    add(_SCHEMA, __version__, whole.root.resolve(), *registered_dialects())
+    for entry in whole.entries:
+        add(entry.path_text.removeprefix(_prefix(whole.root)), entry.step, entry.rank)
+    for path in graphs_beside(whole.root):
+        add(path, *_state(os.stat(path)))
+    stack = [os.fspath(whole.root)]
+    while stack:
+        try:
+            with os.scandir(stack.pop()) as listed:
+                items = sorted(listed, key=lambda item: item.name)
+        except OSError:
+            continue
+        for item in items:
+            if item.name.startswith(CATALOG):
+                continue
+            if item.is_dir(follow_symlinks=False):
+                stack.append(item.path)
+            elif item.is_file(follow_symlinks=False):
+                add(item.name, *_state(item.stat(follow_symlinks=False)))
+    return digest.hexdigest()
+
+
+def _state(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_size, found.st_mtime_ns, found.st_mode
+
+
+def _digest(path: Path) -> str:
+    import xxhash
+
+    digest = xxhash.xxh3_128()
+    with open_regular(path, follow_links=False) as file:
+        for block in iter(lambda: file.read(_BLOCK), b""):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,234 @@
+"""The records of a dump as columns, made in one pass and without reading a tensor. Polars is the engine.
+
+Every field of Record is a column, and after them what a comparison needs to know before it reads anything: `error`,
+the hash, the place in memory, and the statistics that the dump recorded. `_catalog_cache` keeps large ones as Parquet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+from ascend_dump._errors import AscendDumpError, NotSupported
+from ascend_dump.reading._record import FIELDS, Record
+from ascend_dump.statistics import Statistics
+
+if TYPE_CHECKING:
+    import polars
+
+    from ascend_dump._steps import Steps
+    from ascend_dump.reading._dialect import Entry
+
+__all__ = ["COLUMNS", "ENTRY", "ROWS", "frames", "narrowed", "of_columns", "of_records", "polars_or_refuse", "schema"]
+
+_TEXTS = ("op_type", "op_name", "io", "model", "run", "dtype", "format", "phase", "module", "source", "path")
+_LISTS = ("shape", "stride")
+_FLOATS = ("max", "min", "mean", "l2norm")
+#: What host dumps tell of the place of a tensor in memory, and of why something is missing.
+_OF_ATTRS = {
+    "seq": "Int64",
+    "hash": "String",
+    "stride": "List",
+    "storage_offset": "Int64",
+    "storage": "Int64",
+    "address": "UInt64",
+    "storage_nbytes": "Int64",
+    "version": "Int64",
+    "skipped": "String",
+    "unmeasured": "String",
+    "origin": "Boolean",
+    "argument": "String",
+}
+#: `attrs` has what only one dialect knows, as JSON; `placed_on` is the framework's name of the device of a host tensor.
+COLUMNS = (*FIELDS, "error", *_OF_ATTRS, "placed_on", *Statistics._fields, "attrs")
+#: The number of the file among those of the dump: a selection by names of files is one by these numbers.
+ENTRY = "entry"
+#: Records that are turned into columns together.
+ROWS = 16_384
+
+
+def polars_or_refuse(what: str) -> ModuleType:
+    """Polars. Raises NotSupported with what to install where it is missing."""
+    try:
+        import polars
+    except ImportError:
+        raise NotSupported(
+            f"{what} needs polars, which is not installed",
+            hint="pip install 'ascend-dump[analyze]', or build your own table from record.to_dict()",
+        ) from None
+    return polars
+
+
+def schema() -> dict[str, Any]:
+    """The type of each column."""
+    import polars as pl
+
+    types: dict[str, Any] = {}
+    for name in COLUMNS:
+        kind = _OF_ATTRS.get(name, "")
+        if name in _LISTS:
+            types[name] = pl.List(pl.Int64)
+        elif name in _TEXTS or kind == "String" or name in ("error", "placed_on", "attrs"):
+            types[name] = pl.Utf8
+        elif name in _FLOATS:
+            types[name] = pl.Float64
+        elif kind in ("Boolean", "UInt64"):
+            types[name] = getattr(pl, kind)
+        else:
+            types[name] = pl.Int64
+    types[ENTRY] = pl.UInt32
+    return types
+
+
+def of_columns(columns: Mapping[str, Any], height: int) -> polars.DataFrame:
+    """A part of a catalog from the values of each column: a list, or one value for all rows; None: it is null."""
+    import polars as pl
+
+    types = schema()
+    series = []
+    for name, kind in types.items():
+        values = columns.get(name)
+        if isinstance(values, list):
+            made = _lists(name, values) if name in _LISTS else _series(name, values, kind)
+        elif values is None:
+            made = pl.Series(name, [None], dtype=kind).new_from_index(0, height)
+        else:
+            made = _series(name, [values], kind).new_from_index(0, height)
+        series.append(made)
+    return pl.DataFrame(series)
+
+
+def _series(name: str, values: list[Any], kind: Any) -> polars.Series:
+    import polars as pl
+
+    try:
+        return pl.Series(name, values, dtype=kind, strict=True)
+    except UnicodeEncodeError:  # names of files may come with undecodable bytes in them
+        from ascend_dump.host import encodable
+
+        return pl.Series(name, [None if one is None else encodable(one) for one in values], dtype=kind)
+    except (TypeError, OverflowError, ValueError, pl.exceptions.PolarsError):
+        # A number that no column can hold is null in it; the record still has it.
+        return pl.Series(name, [_fitting(one, kind == pl.Float64) for one in values], dtype=kind, strict=False)
+
+
+def _fitting(value: Any, real: bool) -> Any:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return value
+    if real:
+        try:
+            return float(value)
+        except OverflowError:
+            return None
+    return value if -(2**63) <= value < 2**64 else None
+
+
+def _lists(name: str, values: list[Any]) -> polars.Series:
+    """Lists of numbers repeat: each distinct one is converted once."""
+    import polars as pl
+
+    number: dict[Any, int] = {}
+    where = [number.setdefault(value, len(number)) for value in values]
+    distinct = [
+        None if one is None or any(not -(2**63) <= size < 2**63 for size in one) else list(one) for one in number
+    ]
+    return pl.Series(name, distinct, dtype=pl.List(pl.Int64)).gather(where)
+
+
+def frames(
+    entries: Iterable[tuple[int, Entry]], complete: Optional[Callable[[Record], None]] = None
+) -> Iterator[polars.DataFrame]:
+    """The records of numbered entries as columns, some thousand rows at a time.
+
+    complete: what is to be done to each record before; then all entries are read by records.
+    """
+    waiting: dict[str, list[Any]] = _empty()
+    for number, entry in entries:
+        made = entry.frames() if complete is None else None
+        if made is None:
+            for record in entry.records():
+                if complete is not None:
+                    complete(record)
+                _add(waiting, record, number)
+                if len(waiting[ENTRY]) >= ROWS:
+                    yield of_columns(waiting, len(waiting[ENTRY]))
+                    waiting = _empty()
+            continue
+        if waiting[ENTRY]:
+            yield of_columns(waiting, len(waiting[ENTRY]))
+            waiting = _empty()
+        import polars as pl
+
+        for frame in made:
+            yield frame.with_columns(pl.lit(number, dtype=pl.UInt32).alias(ENTRY))
+    if waiting[ENTRY]:
+        yield of_columns(waiting, len(waiting[ENTRY]))
+
+
+def of_records(records: Sequence[Record]) -> polars.DataFrame:
+    """Some records as columns, without the number of their file."""
+    columns = _empty()
+    for record in records:
+        _add(columns, record, 0)
+    return of_columns(columns, len(records))
+
+
+def _empty() -> dict[str, list[Any]]:
+    return {name: [] for name in (*COLUMNS, ENTRY)}
+
+
+def _add(columns: dict[str, list[Any]], record: Record, number: int) -> None:
+    for name in FIELDS:
+        columns[name].append(getattr(record, name))
+    columns["path"][-1] = str(record.path)
+    columns["error"].append(None if record.error is None else str(record.error))
+    others = dict(record.attrs)
+    host = "storage" in others and "hash" in others
+    for name in _OF_ATTRS:
+        columns[name].append(others.pop(name, None) if host else None)
+    columns["placed_on"].append(others.pop("device", None) if host else None)
+    columns["attrs"].append(json.dumps(others, default=str) if others else None)
+    found = _statistics(record)
+    for place, name in enumerate(Statistics._fields):
+        columns[name].append(None if found is None else found[place])
+    columns[ENTRY].append(number)
+
+
+def _statistics(record: Record) -> Optional[Statistics]:
+    """Those that the dump holds; none are computed."""
+    try:
+        return record.recorded_statistics()
+    except AscendDumpError:
+        return None
+
+
+def narrowed(
+    frame: polars.LazyFrame,
+    texts: Sequence[tuple[str, Callable[[str], bool]]],
+    numbers: Sequence[tuple[str, Steps]],
+) -> polars.LazyFrame:
+    """The rows that a selection keeps. A broken record stays unless what is known of it rules it out."""
+    import polars as pl
+
+    broken = pl.col("error").is_not_null()
+    for name, test in texts:
+        values = frame.select(pl.col(name).unique()).collect()[name].to_list()
+        kept = _one_of(pl.col(name), [value for value in values if test(value or "")])
+        frame = frame.filter(kept | (broken & pl.col(name).fill_null("").eq("")))
+    for name, steps in numbers:
+        values = frame.select(pl.col(name).unique()).collect()[name].to_list()
+        kept = _one_of(pl.col(name), [value for value in values if value in steps])
+        unknown = pl.col(name).is_null()
+        if name == "index":
+            unknown = unknown | pl.col("io").eq("")
+        frame = frame.filter(kept | (broken & unknown))
+    return frame
+
+
+def _one_of(column: polars.Expr, values: list[Any]) -> polars.Expr:
+    known = [value for value in values if value is not None]
+    found = column.is_in(known) if known else column.is_not_null() & False
+    found = found.fill_null(False)
+    return found | column.is_null() if len(known) < len(values) else found

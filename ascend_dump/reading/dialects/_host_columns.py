@@ -1,0 +1,65 @@
+"""Lines of a host dump's index as columns of a catalog, without a Record for each."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Optional
+
+from ascend_dump.host import SHARD, Line
+from ascend_dump.statistics import Statistics
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import polars
+
+__all__ = ["frame_of_lines"]
+
+_SAME = ("op_type", "op_name", "io", "index", "dtype", "shape", "nbytes", "phase", "module", "seq", "hash", "stride")
+_PLACE = ("storage_offset", "storage", "address", "storage_nbytes", "version")
+_TEXTS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+_UNKNOWN = (None,) * len(Statistics._fields)
+
+
+def frame_of_lines(lines: list[Line], known: dict[str, Any], index: Path, root: Path) -> Optional[polars.DataFrame]:
+    """The columns of some lines; None where one of them names a shard that is none of this dump.
+
+    known: what the directories say of all of them. root: the directory of the steps, which shards are named from.
+    """
+    from ascend_dump.reading.catalog import of_columns
+
+    paths = {"": str(index)}
+    for shard in {line.shard for line in lines} - {""}:
+        if not SHARD.fullmatch(shard):
+            return None
+        paths[shard] = str(root / shard)
+    columns: dict[str, Any] = {name: [getattr(line, name) for line in lines] for name in (*_SAME, *_PLACE)}
+    columns.update(known)
+    columns["timestamp"] = [line.time for line in lines]
+    columns["source"] = [line.source or None for line in lines]
+    columns["placed_on"] = [line.device for line in lines]
+    columns["path"] = [paths[line.shard] for line in lines]
+    columns["format"] = "ND"
+    for name in ("skipped", "unmeasured", "argument"):
+        values = [getattr(line, name) or None for line in lines]
+        columns[name] = values if any(values) else None
+    origins = [line.origin or None for line in lines]
+    columns["origin"] = origins if any(origins) else None
+    packed = [line.quantization for line in lines]
+    if any(packed):
+        columns["attrs"] = [json.dumps({"quantization": one}, default=str) if one else None for one in packed]
+    if any(line.stats is not None for line in lines):
+        rows = [_UNKNOWN if line.stats is None else _statistics(line.stats) for line in lines]
+        columns.update((name, list(values)) for name, values in zip(Statistics._fields, zip(*rows)))
+    return of_columns(columns, len(lines))
+
+
+def _statistics(stats: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What the loader of these records makes of them; nothing where it would refuse them."""
+    if type(stats[0]) is not int or stats[0] < 0:
+        return _UNKNOWN
+    if any(type(value) is str for value in stats):
+        if any(type(value) is str and value not in _TEXTS for value in stats):
+            return _UNKNOWN
+        stats = tuple(_TEXTS[value] if type(value) is str else value for value in stats)
+    return stats if len(stats) == len(_UNKNOWN) else (*stats, *_UNKNOWN[len(stats) :])

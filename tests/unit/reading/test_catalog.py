@@ -1,0 +1,309 @@
+"""The catalog: the records as columns, kept beside large dumps and never trusted when it does not fit."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any, Optional
+
+import pytest
+from host_dumps import model_directory
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from places import DATA
+
+import ascend_dump
+from ascend_dump import AscendDumpError, NotSupported
+from ascend_dump.reading import FIELDS, Record
+from ascend_dump.statistics import Statistics
+
+polars = pytest.importorskip("polars")
+
+LARGE = 20_000
+
+
+def step_of(root: Path) -> Path:
+    step = model_directory(root) / "0"
+    step.mkdir()
+    return step
+
+
+def simple_line(number: int, **more: Any) -> bytes:
+    fields = {
+        "seq": number,
+        "op_type": "aten::mul",
+        "op_name": f"layers.{number % 7}/mul_{number}",
+        "io": "output",
+        "index": 0,
+        "time": 1_700_000_000_000_000 + number,
+        "dtype": "float32",
+        "shape": [number % 5, 2],
+        "nbytes": 8 * (number % 5),
+        "hash": f"{number:032x}",
+        **more,
+    }
+    return json.dumps(fields).encode() + b"\n"
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    root = tmp_path / "dump"
+    (step_of(root) / "index.jsonl").write_bytes(b"".join(map(simple_line, range(LARGE))))
+    return root
+
+
+def rows_of(root: Path, **selection: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = ascend_dump.open(root).select(**selection).catalog().collect().to_dicts()
+    return rows
+
+
+def expected(record: Record) -> dict[str, Any]:
+    row = {name: getattr(record, name) for name in FIELDS}
+    row["path"] = str(record.path)
+    row["shape"] = None if record.shape is None else list(record.shape)
+    row["error"] = None if record.error is None else str(record.error)
+    try:
+        found: Optional[Statistics] = record.recorded_statistics()
+    except AscendDumpError:
+        found = None
+    row.update(dict.fromkeys(Statistics._fields) if found is None else found._asdict())
+    if "storage" in record.attrs:
+        for name in ("hash", "storage", "version", "seq"):
+            row[name] = record.attrs[name]
+        row["stride"] = list(record.attrs["stride"])
+    return row
+
+
+def plain(value: Any, name: str) -> Any:
+    """As a column holds it: a whole number of 64 bits, or a float."""
+    if name in ("max", "min", "mean", "l2norm") and value is not None:
+        value = float(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return None
+    return "nan" if isinstance(value, float) and value != value else value
+
+
+def assert_same(root: Path, **selection: Any) -> None:
+    records = list(ascend_dump.open(root).select(**selection))
+    rows = rows_of(root, **selection)
+    assert len(rows) == len(records)
+    for row, record in zip(rows, records):
+        for name, value in expected(record).items():
+            assert plain(row[name], name) == plain(value, name), (name, record)
+
+
+numbers = st.one_of(
+    st.integers(-(2**70), 2**70), st.floats(), st.none(), st.sampled_from(["nan", "inf", "-inf", "x"]), st.booleans()
+)
+line_fields = st.fixed_dictionaries(
+    {
+        "seq": st.integers(0, 5),
+        "op_type": st.sampled_from(["aten::add", "aten::mm"]),
+        "op_name": st.text(max_size=5),
+        "io": st.sampled_from(["input", "output"]),
+        "index": st.integers(0, 2**63),
+        "time": st.integers(0, 2**50),
+        "dtype": st.sampled_from(["float32", "bits8"]),
+        "shape": st.lists(st.integers(0, 2**63 - 1), max_size=3),
+        "nbytes": st.integers(0, 100),
+    },
+    optional={
+        "module": st.text(max_size=3),
+        "source": st.text(max_size=3),
+        "stride": st.lists(st.integers(-5, 5), max_size=3),
+        "storage": st.integers(-1, 4),
+        "version": st.integers(-1, 4),
+        "hash": st.sampled_from(["", "ab"]),
+        "shard": st.sampled_from(["0/tensors-00000.safetensors", "../../etc/passwd", ""]),
+        "stats": st.lists(numbers, min_size=1, max_size=11),
+        "skipped": st.sampled_from(["", "too large"]),
+        "quantization": st.fixed_dictionaries({"scale": st.floats(0, 1)}),
+        "origin": st.booleans(),
+    },
+)
+
+
+@st.composite
+def index_files(draw: st.DrawFn) -> bytes:
+    lines = []
+    for fields in draw(st.lists(line_fields, max_size=6)):
+        stats = fields.get("stats")
+        if stats:
+            fields["stats"] = [
+                str(one).replace("nan", "nan")
+                if isinstance(one, float) and (one != one or abs(one) == float("inf"))
+                else one
+                for one in stats
+            ]
+        lines.append(json.dumps(fields).encode())
+    junk = [
+        b"",
+        b"{",
+        b"[]",
+        b'{"seq": 1}',
+        b"{}{}",
+        b"{\n}",
+        b" ",
+        b"\xff",
+        simple_line(3).strip() + simple_line(4).strip(),
+    ]
+    for at, text in draw(st.lists(st.tuples(st.integers(0, 6), st.sampled_from(junk)), max_size=2)):
+        lines.insert(at, text)
+    text = b"\n".join(lines)
+    return text + draw(st.sampled_from([b"", b"\n", b'\n{"seq": 1, "op_'])) if lines else b""
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=index_files())
+def test_it_says_what_the_records_say(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:
+    root = tmp_path_factory.mktemp("dump")
+    (step_of(root) / "index.jsonl").write_bytes(text)
+    assert_same(root)
+    assert_same(root, op="*a*", index="0-9", io="output")
+
+
+@pytest.mark.parametrize("name", ["cann", "mindspore"])
+def test_it_says_what_the_records_of_other_dialects_say(name: str) -> None:
+    assert_same(DATA / name)
+    assert_same(DATA / name, op="*a*", index="0")
+
+
+def test_calls_of_a_decorated_function_are_the_steps(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    @ascend_dump.capture(path=tmp_path / "dump", framework="torch")
+    def work(x: Any) -> Any:
+        return x + 1
+
+    for _ in range(2):
+        work(torch.ones(2))
+    assert {row["step"] for row in rows_of(tmp_path / "dump")} == {0, 1}
+    assert_same(tmp_path / "dump")
+    assert_same(tmp_path / "dump", step=1)
+
+
+def parts(root: Path) -> list[Path]:
+    return sorted((root / ".ascend-dump-catalog").glob("*"))
+
+
+class TestKeeping:
+    def test_a_small_one_is_not_kept(self, tmp_path: Path) -> None:
+        (step_of(tmp_path) / "index.jsonl").write_bytes(simple_line(1))
+        assert len(rows_of(tmp_path)) == 1
+        assert not parts(tmp_path)
+
+    def test_a_large_one_is_kept_beside_the_dump_and_is_private(self, large: Path) -> None:
+        first = rows_of(large)
+        found = parts(large)
+        assert [path.name for path in found] == ["catalog.json", "part-00000.parquet"]
+        assert {stat.S_IMODE(path.stat().st_mode) for path in found} == {0o600}
+        assert stat.S_IMODE(found[0].parent.stat().st_mode) == 0o700
+        before = [path.stat().st_mtime_ns for path in found]
+        assert rows_of(large) == first
+        assert [path.stat().st_mtime_ns for path in parts(large)] == before, "it is read, not made again"
+        assert len(list(ascend_dump.open(large))) == LARGE, "it is no part of the dump"
+
+    def test_a_selection_reads_it(self, large: Path) -> None:
+        rows_of(large)
+        wanted = rows_of(large, op="layers.3/*")
+        assert wanted
+        assert all(row["op_name"].startswith("layers.3/") for row in wanted)
+
+    @pytest.mark.parametrize("spelling", ["absolute", "relative", "."])
+    def test_paths_are_as_the_dump_was_opened(
+        self, large: Path, monkeypatch: pytest.MonkeyPatch, spelling: str
+    ) -> None:
+        rows_of(large)
+        before = parts(large)[0].stat().st_mtime_ns
+        monkeypatch.chdir(large.parent if spelling == "relative" else large)
+        root = {"absolute": large, "relative": Path(large.name), ".": Path(".")}[spelling]
+        assert rows_of(root)[5]["path"] == str(next(iter(ascend_dump.open(root))).path)
+        assert parts(large)[0].stat().st_mtime_ns == before
+
+    def test_it_is_made_anew_when_a_file_changed(self, large: Path) -> None:
+        rows_of(large)
+        [index] = large.rglob("index.jsonl")
+        with open(index, "ab") as file:
+            file.write(simple_line(LARGE))
+        assert len(rows_of(large)) == LARGE + 1
+
+    @pytest.mark.parametrize("damage", ["truncated", "flipped", "link", "writable", "manifest", "other version"])
+    def test_one_that_does_not_fit_is_made_anew(self, large: Path, tmp_path: Path, damage: str) -> None:
+        expected_rows = rows_of(large)
+        manifest, part = parts(large)
+        data = part.read_bytes()
+        if damage == "truncated":
+            part.write_bytes(data[: len(data) // 2])
+        elif damage == "flipped":
+            part.write_bytes(data[:100] + bytes([data[100] ^ 255]) + data[101:])
+        elif damage == "link":
+            part.rename(tmp_path / "elsewhere")
+            part.symlink_to(tmp_path / "elsewhere")
+        elif damage == "writable":
+            part.chmod(0o666)
+        elif damage == "manifest":
+            manifest.write_text("[" * 10_000)
+        else:
+            manifest.write_text(manifest.read_text().replace("catalog/1", "catalog/0"))
+        inode = manifest.stat().st_ino
+        assert rows_of(large) == expected_rows
+        assert parts(large)[0].stat().st_ino != inode
+        assert [path for path in large.iterdir() if path.name.startswith(".ascend-dump-catalog.")] == []
+
+    def test_a_link_in_its_place_is_not_followed(self, large: Path, tmp_path: Path) -> None:
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        (large / ".ascend-dump-catalog").symlink_to(elsewhere)
+        assert len(rows_of(large)) == LARGE
+        assert not list(elsewhere.iterdir())
+
+    def test_that_of_a_read_only_dump_is_kept_in_the_cache_directory(
+        self, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_only: Any
+    ) -> None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        read_only(large)
+        first = rows_of(large)
+        assert not parts(large)
+        assert [path.suffix for path in sorted((tmp_path / "cache").rglob("*.*")) if path.is_file()] == [
+            ".json",
+            ".parquet",
+        ]
+        assert rows_of(large) == first
+
+    @pytest.fixture
+    def read_only(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        """Whoever runs the tests as root may write everywhere, so the refusal is played."""
+        import tempfile
+
+        make = tempfile.mkdtemp
+
+        def protect(root: Path) -> None:
+            def refuse(*args: Any, **settings: Any) -> str:
+                if Path(settings["dir"]) == root:
+                    raise PermissionError(13, "Permission denied", str(root))
+                return make(*args, **settings)
+
+            monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+
+        return protect
+
+
+def test_without_polars_it_says_what_to_install(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
+    dump = ascend_dump.open(large)
+    with pytest.raises(NotSupported, match=r"needs polars(?s:.*)pip install 'ascend-dump\[analyze\]'"):
+        dump.catalog()
+    assert len(dump) == LARGE
+
+
+def test_a_dump_opened_in_the_middle_of_a_run(tmp_path: Path) -> None:
+    step = step_of(tmp_path)
+    (step / "index.jsonl").write_bytes(
+        b"".join(simple_line(n, shard="1/tensors-00000.safetensors") for n in range(LARGE))
+    )
+    rows = ascend_dump.open(step).catalog().collect()
+    assert rows["path"][0] == os.fspath(step.parent / "1" / "tensors-00000.safetensors")
+    assert not parts(step), "paths that lead out of it would not fit another spelling"
