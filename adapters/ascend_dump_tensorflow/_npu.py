@@ -56,6 +56,8 @@ class NpuSession(Session):
         self._undo: list[Callable[[], None]] = []
         self._sessions: list[weakref.ref[Any]] = []
         self._foreign = 0
+        #: Of the sessions with our settings, those that only bring up the device.
+        self._initialising = 0
         self._own: dict[str, int] = {}
         self._since = time.time() - 1
         self._device_was_closed = device() is not None and not device_is_open()
@@ -236,8 +238,14 @@ class NpuSession(Session):
         config = getattr(session, "_config", None)
         if config is not None and effective(config).get("dump_path") == str(self.root):
             self._sessions.append(weakref.ref(session))
-        else:
-            self._foreign += 1
+            self._initialising += _is_in_init_resource()
+            return
+        self._foreign += 1
+        if self._target is not None and self._foreign == 1 and len(self._sessions) == self._initialising > 0:
+            log.warning(
+                "a session was made with another configuration than the captured one, which was given to init_resource "
+                "only and does not reach it: give it to this session too, or capture without a target [AD292]"
+            )
 
     def _leave(self, config: Any, why: str) -> Any:
         if why not in self._own:
@@ -315,6 +323,16 @@ def put_into_new(values: Mapping[str, Any]) -> Any:
     made = config_class()()
     put(made, values)
     return made
+
+
+def _is_in_init_resource() -> bool:
+    """Whether npu_bridge's init_resource makes the session: told by its name, as programs import it in many ways."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "init_resource":
+            return True
+        frame = frame.f_back  # type: ignore[assignment]  # None at the end
+    return False
 
 
 def _is_open(session: Any) -> bool:

@@ -305,6 +305,25 @@ def test_ranks(tf: Any, capture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(cap.dump()) == expected
 
 
+@pytest.mark.parametrize(("also_trains", "told"), [(False, 1), (True, 0)])
+def test_keys_given_to_init_resource_only_are_told_when_the_next_session_is_made(
+    tf: Any, capture: Any, caplog: Any, also_trains: bool, told: int
+) -> None:
+    from npu_bridge.npu_init import close_session, init_resource, shutdown_resource
+
+    config = tf.ConfigProto()
+    with capture(config):
+        session, shutdown = init_resource(config=config)
+        if also_trains:
+            run_network(tf, config)
+        assert "AD292" not in caplog.text
+        tf.Session(config=tf.ConfigProto()).close()
+        tf.Session(config=tf.ConfigProto()).close()
+        assert caplog.text.count("AD292") == told
+        shutdown_resource(session, shutdown)
+        close_session(session)
+
+
 def test_a_run_without_overflow_is_told_as_such(
     tf: Any, npu: Any, capture: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -222,13 +222,18 @@ def test_every_session_of_the_block_gets_the_settings(capture: Any) -> None:
     assert len(list(cap.dump().select(op="mm", io="output", step=2))) == 2
 
 
-def test_keys_given_to_init_resource_alone_are_told(capture: Any) -> None:
+def test_keys_given_to_init_resource_alone_are_told(capture: Any, caplog: Any) -> None:
     from npu_bridge.npu_init import close_session, init_resource, shutdown_resource
 
     config = tf.ConfigProto()
     cap = capture(config, strict=True, steps="0-9").start()
     session, shutdown = init_resource(config=config)
+    assert "AD292" not in caplog.text
+    # When the session that trains is made, not when the block is over.
+    tf.Session(config=tf.ConfigProto()).close()
+    assert caplog.text.count("AD292") == 1
     run_network(tf.ConfigProto())
+    assert caplog.text.count("AD292") == 1
     shutdown_resource(session, shutdown)
     close_session(session)
     with pytest.raises(ascend_dump.CaptureError, match="init_resource alone"):
