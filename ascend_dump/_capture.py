@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar, Union, overload
 
 from ascend_dump._call_gate import CallGate
 from ascend_dump._calls import CallsSession
@@ -40,21 +40,61 @@ __all__ = ["Capture", "capture"]
 log = logging.getLogger("ascend_dump")
 
 if TYPE_CHECKING:
-    from typing_extensions import ParamSpec
+    from types import CodeType
+
+    from typing_extensions import ParamSpec, TypedDict, Unpack
 
     _P = ParamSpec("_P")
     _R = TypeVar("_R", covariant=True)
 
+    class Function(Protocol[_P, _R]):
+        """A plain function or method: a model has a call, but no code of its own."""
+
+        @property
+        def __code__(self) -> CodeType: ...
+
+        def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
+
     class Decorated(Protocol[_P, _R]):
         """A decorated function: called as before, and `capture` is what it is dumped by."""
 
-        capture: Capture
+        @property
+        def capture(self) -> Capture: ...
 
         def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
 
         def __get__(self, instance: Any, owner: Any = None) -> Callable[..., _R]: ...
 
+    class Untyped:
+        """An object of a class with an untyped base fits every type, this one first; nothing else fits it."""
 
+    class CaptureSettings(TypedDict, total=False):
+        """The keywords of `capture`."""
+
+        path: Union[str, os.PathLike[str]]
+        steps: StepsLike
+        mode: Mode
+        layers: Union[str, Iterable[str]]
+        models: Union[str, Iterable[str]]
+        data: Data
+        stats: Union[str, Iterable[str]]
+        level: Level
+        scene: Optional[Scene]
+        watch: Union[str, Iterable[str]]
+        quant: bool
+        ranks: StepsLike
+        framework: Optional[FrameworkName]
+        max_bytes: Union[int, str, None]
+        strict: bool
+        options: Optional[Mapping[str, Any]]
+
+
+@overload
+def capture(target: Optional[Untyped] = None, **settings: Unpack[CaptureSettings]) -> Capture: ...
+@overload
+def capture(target: Function[_P, _R], **settings: Unpack[CaptureSettings]) -> Decorated[_P, _R]: ...
+@overload
+def capture(target: Any, **settings: Unpack[CaptureSettings]) -> Capture: ...
 def capture(
     target: Any = None,
     *,
@@ -75,7 +115,7 @@ def capture(
     strict: bool = False,
     options: Optional[Mapping[str, Any]] = None,
     **unknown: Any,
-) -> Capture:
+) -> Union[Capture, Decorated[..., Any]]:
     """Dump the operators of `target` while the returned object is active.
 
     target: a model (each top-level call of it is a step), or None: the whole block is step 0
@@ -107,9 +147,12 @@ def capture(
         max_bytes=max_bytes,
         options=options,
     )
-    if inspect.isroutine(target):
-        made = Capture(None, request, framework=framework, strict=strict)
-        return made(target)  # type: ignore[return-value]  # the decorated function, as a bare @capture wants
+    if inspect.isclass(target):
+        from ascend_dump._decorator import refuse_class
+
+        raise refuse_class(target)
+    if inspect.isroutine(target) or isinstance(target, functools.partial):
+        return Capture(None, request, framework=framework, strict=strict)(target)
     return Capture(target, request, framework=framework, strict=strict)
 
 
@@ -296,39 +339,15 @@ class Capture:
             log.warning("%s", failure)
 
     def __call__(self, function: Callable[_P, _R]) -> Decorated[_P, _R]:
-        """Decorate a plain or async function: each call is one step.
+        """Decorate a plain or async function or a method: each call is one step.
 
         Where the target or the framework counts steps too, everything that runs in a call is that one step.
-        Raises ConfigError for generators, whose calls return before their body runs.
+        Raises ConfigError for classes, and for generators, whose calls return before their body runs.
         """
-        if not callable(function):
-            raise ConfigError(
-                f"a {type(function).__name__} cannot be decorated",
-                hint="put @ascend_dump.capture(...) above a function, or use it in a with statement",
-            )
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise ConfigError(
-                f"{function.__qualname__} is a generator: calling it runs nothing, so no step can be drawn around it",
-                hint="use `with ascend_dump.capture(...)` inside it, or decorate the function that consumes it",
-                code="AD304",
-            )
-        wrapped: Any
-        if inspect.iscoroutinefunction(function):
+        from ascend_dump._decorator import decorate  # loads wrapt
 
-            @functools.wraps(function)
-            async def wrapped(*args: Any, **kwargs: Any) -> Any:
-                with _Call(self):
-                    return await function(*args, **kwargs)
-
-        else:
-
-            @functools.wraps(function)
-            def wrapped(*args: Any, **kwargs: Any) -> Any:
-                with _Call(self):
-                    return function(*args, **kwargs)
-
-        wrapped.capture = self
-        return wrapped  # type: ignore[no-any-return]
+        decorated: Decorated[_P, _R] = decorate(self, function)
+        return decorated
 
     @property
     def _running(self) -> Optional[Session]:
@@ -455,68 +474,6 @@ class Capture:
             with contextlib.suppress(OSError):
                 self._session.root.rmdir()
         self._session = self._path = None
-
-
-class _Mine(Enum):
-    """What a call of a decorated function has begun, and ends."""
-
-    NOTHING = "nothing"  # it runs inside a step that is open
-    CALL = "call"  # its turn: the call is counted, and not selected
-    STEP = "step"
-
-
-class _Call:
-    """One call of a decorated function: one step."""
-
-    __slots__ = ("_capture", "_mine")
-
-    def __init__(self, capture: Capture) -> None:
-        self._capture = capture
-        self._mine = _Mine.NOTHING
-
-    def __enter__(self) -> None:
-        cap = self._capture
-        # A recursive call, or one from a second thread, runs inside the open step.
-        if not cap._turns.take(recorded=cap._running is not None):
-            return
-        self._mine = _Mine.CALL
-        try:
-            calls = cap._captures_each_call()
-            number = cap._step
-            cap._step += 1
-            if not cap._is_wanted(number):
-                cap.end_at_exit()
-                return
-            begun = cap.active
-            if not begun:
-                cap._arm(calls=calls)
-                cap._step = number + 1
-            if cap._running is not None:
-                try:
-                    cap._running.step(number)
-                except BaseException:
-                    if not begun:
-                        cap._abandon()
-                    raise
-            self._mine = _Mine.STEP
-        except BaseException:
-            cap._turns.end()
-            raise
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        cap, mine = self._capture, self._mine
-        if mine is _Mine.NOTHING:
-            return
-        try:
-            if mine is _Mine.STEP:
-                cap._interrupted(error)
-                if cap._running is not None:
-                    cap._running.step(None)
-                last = cap.request.steps.last
-                if last is not None and cap._step > last:
-                    cap.__exit__(kind, error, trace)
-        finally:
-            cap._turns.end()
 
 
 def _do_nothing() -> None:

@@ -90,7 +90,8 @@ class AdapterContract:
 
         def make(target: Any, **settings: Any) -> ascend_dump.Capture:
             common = {"path": tmp_path / "dumps", "strict": True, "framework": self.name, **self.settings}
-            return ascend_dump.capture(target, **{**common, **settings})
+            made: ascend_dump.Capture = ascend_dump.capture(target, **{**common, **settings})
+            return made
 
         return make
 

@@ -49,12 +49,10 @@ def ascend_dump_capture(ascend_dump_path: Path) -> Iterator[Callable[..., Captur
 
     made: list[Capture] = []
 
-    def capture(target: Any = None, **settings: Any) -> Capture:
+    def capture(target: Any = None, **settings: Any) -> Any:
         one = ascend_dump.capture(target, **{"path": ascend_dump_path, "strict": True, **settings})
-        if isinstance(one, ascend_dump.Capture):
-            made.append(one)
-        else:  # a decorated function holds its capture
-            made.append(one.capture)
+        # A decorated function holds its capture.
+        made.append(one if isinstance(one, ascend_dump.Capture) else one.capture)
         return one
 
     yield capture

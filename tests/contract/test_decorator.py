@@ -216,21 +216,55 @@ def test_a_call_that_was_interrupted_leaves_no_complete_run(program: Program, tm
     assert "complete" not in {found.state for found in dump.runs()}
 
 
-def test_the_capture_of_a_decorated_function_type_checks(tmp_path: Path) -> None:
+def test_decorated_functions_and_captures_type_check(tmp_path: Path) -> None:
+    """What a framework without type information gives is a target, and no function."""
     api = pytest.importorskip("mypy.api")
     program = tmp_path / "program.py"
     program.write_text(
+        "from typing import Any\n"
         "import ascend_dump\n"
         "@ascend_dump.capture(steps='0')\n"
         "def run(number: int) -> str:\n"
         "    return str(number)\n"
-        "reveal_type(run(1))\n"
-        "reveal_type(run.capture)\n"
+        "@ascend_dump.capture\n"
+        "def bare(number: int) -> str:\n"
+        "    return str(number)\n"
+        "@ascend_dump.capture\n"
+        "async def later(number: int) -> str:\n"
+        "    return str(number)\n"
+        "def plain() -> None:\n"
+        "    pass\n"
+        "class Trainer:\n"
+        "    @ascend_dump.capture\n"
+        "    def train(self, number: int) -> str:\n"
+        "        return str(number)\n"
+        "class Model:\n"
+        "    def __call__(self, number: int) -> str:\n"
+        "        return str(number)\n"
+        "base: Any = object\n"
+        "class Untyped(base):  # type: ignore[misc]\n"
+        "    pass\n"
+        "with ascend_dump.capture(Model(), steps='0') as first, ascend_dump.capture(Untyped()) as second:\n"
+        "    reveal_type((run(1), bare(1), Trainer().train(1)))\n"
+        "    reveal_type((first, second, run.capture, bare.capture, ascend_dump.capture()))\n"
+        "made = later(1)\n"
+        "reveal_type([made])\n"
         "run('one')\n"
+        "bare('one')\n"
+        "ascend_dump.capture(stepz='0')\n"
+        "with ascend_dump.capture(plain):\n"
+        "    pass\n"
     )
     said, _, _ = api.run(["--strict", "--cache-dir", str(tmp_path / "cache"), str(program)])
-    assert 'Revealed type is "str"' in said
-    assert "_capture.Capture" in said
-    assert [
-        line for line in said.splitlines() if "error" in line and "arg-type" not in line and "Found" not in line
-    ] == []
+    capture = "ascend_dump._capture.Capture"
+    assert 'Revealed type is "tuple[str, str, str]"' in said
+    assert f'Revealed type is "tuple[{", ".join([capture] * 5)}]"' in said
+    assert 'Coroutine[Any, Any, str]]"' in said
+    wrong = {int(line.split(":")[1]) for line in said.splitlines() if ": error:" in line}
+    lines = program.read_text().splitlines()
+    assert {lines[number - 1] for number in wrong} == {
+        "run('one')",
+        "bare('one')",
+        "ascend_dump.capture(stepz='0')",
+        "with ascend_dump.capture(plain):",
+    }

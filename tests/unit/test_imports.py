@@ -34,7 +34,7 @@ FLOORS: list[set[str]] = [
     {"reading", "converting"},
     {"analysis"},
     {"report"},
-    {"_calls"},
+    {"_calls", "_decorator"},
     {"_capture"},
     {"_activation"},
     {"cli", "startup"},
