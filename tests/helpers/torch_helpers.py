@@ -40,7 +40,7 @@ class Shadow(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not _asked_by_the_user() or not self.steps:
+        if not asked_by_the_user() or not self.steps:
             return func(*args, **kwargs)
         outs = {argument.name for argument in func._schema.arguments if argument.is_out}
         inputs = [*args, *(value for name, value in kwargs.items() if name not in outs)]
@@ -74,7 +74,7 @@ class Shadow(TorchDispatchMode):
             _stack.remove(self)
 
 
-def _asked_by_the_user() -> bool:
+def asked_by_the_user() -> bool:
     """Whether the adapter's mode passes an operator on, rather than runs one of its own."""
     import sys
 

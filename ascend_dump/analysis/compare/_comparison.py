@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ascend_dump._errors import ConfigError, DumpNotFound, NotSupported
 from ascend_dump.analysis.compare._divergence import Divergence
-from ascend_dump.analysis.compare._match import align
+from ascend_dump.analysis.compare._match import Match, align
+from ascend_dump.analysis.compare._measure import float_kind
 from ascend_dump.analysis.compare._operators import operators
 from ascend_dump.analysis.compare._result import Origin, Pair
 from ascend_dump.analysis.compare._verdict import ORDER, Rules, worst
@@ -156,7 +157,6 @@ def compare(
     for _, group in groupby(_joined(*sides), key=lambda one: one[0]):
         divergence = Divergence(used)
         for _, a, b in group:
-            divergence.begin_step()
             pairs += _compare_step(divergence, a, b, mapping)
         origins += divergence.origins()
     return Comparison(dumps[0].root, dumps[1].root, tuple(pairs), tuple(origins), used)
@@ -197,6 +197,7 @@ def _compare_step(
 ) -> Iterator[Pair]:
     left, right = operators(a), operators(b)
     matches = align(left, right, mapping)
+    divergence.begin_step(right, _cast(matches))
     partner = {match.reference.position: match for match in matches}
     taken = {match.actual.position for match in matches}
     waiting = [one for one in left if one.position not in taken]
@@ -210,6 +211,18 @@ def _compare_step(
         yield from divergence.walk(match)
     for operator in waiting:
         yield from divergence.only(operator, of_actual=True)
+
+
+def _cast(matches: list[Match]) -> Optional[tuple[str, str]]:
+    """The types of both sides, where the one program as a whole computes in another type; None where it does not."""
+    found = Counter(
+        (a.dtype, b.dtype)
+        for match in matches
+        for a, b in zip(match.actual.outputs, match.reference.outputs)
+        if a.dtype is not None and b.dtype is not None and float_kind(b.dtype) is not None
+    )
+    [(types, count)] = found.most_common(1) or [(("", ""), 0)]
+    return types if types[0] != types[1] and 2 * count > sum(found.values()) and float_kind(types[0]) else None
 
 
 def _size(pair: Pair) -> float:

@@ -9,23 +9,29 @@ operator do not differ, or in something that was not recorded, if it is an input
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Optional
 
-from ascend_dump._errors import AscendDumpError
 from ascend_dump.analysis.compare._match import Match
-from ascend_dump.analysis.compare._measure import Measure, float_kind, measure
+from ascend_dump.analysis.compare._measure import Measure, float_kind
 from ascend_dump.analysis.compare._operators import Operator, storage_of
+from ascend_dump.analysis.compare._records import Difference, Differences, identity_of, type_of
 from ascend_dump.analysis.compare._result import Origin, Pair
+from ascend_dump.analysis.compare._roles import Roles
+from ascend_dump.analysis.compare._scale import natural_scale
 from ascend_dump.analysis.compare._types import (
+    COPIES,
     RANDOM,
     UNINITIALISED,
     input_scale_matters,
     operator_class,
     reduction_length,
+    rounds_as_inputs,
     sums_in_own_type,
 )
-from ascend_dump.analysis.compare._verdict import Rules, judge
+from ascend_dump.analysis.compare._verdict import Noise, Rules, judge
+from ascend_dump.analysis.compare._wild import measure_others
 from ascend_dump.reading import Record
 
 __all__ = ["Divergence"]
@@ -37,13 +43,22 @@ _NONE: frozenset[_Cause] = frozenset()
 _CARRIED = "carried on from an earlier difference"
 #: An output so many times further off than its inputs was computed wrongly, however much the operator enlarges errors.
 _COMPUTE = 1e3
+_CARRIED_NOISE = "carried on from rounding before"
+_NOT_WRITTEN = "no recorded operator wrote it before"
 _COLLECTIVE = ("c10d::", "_c10d_functional::", "c10d_functional::", "Hcom", "hccl")
 
 
 class _Noise(NamedTuple):
-    """A difference within rounding, and the origins whose consequence it may be."""
+    """A difference within rounding.
+
+    error   relative to the norm
+    unit    the coarsest unit of rounding that it may come from
+    causes  the origins whose consequence it may be
+    """
 
     measure: Measure
+    error: float
+    unit: float
     causes: frozenset[_Cause]
 
 
@@ -67,17 +82,26 @@ class Divergence:
         self._causes: dict[Any, frozenset[_Cause]] = {}
         #: Differences within rounding, with the origins that they may be a small consequence of.
         self._noise: dict[Any, _Noise] = {}
-        self._measured: dict[Any, Measure] = {}
+        self._differences = Differences()
+        #: By contents of one side: what an operator without a partner copied them from.
+        self._copies: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
         self._written: dict[Any, frozenset[_Cause]] = {}
         #: By contents of one side: what an operator without a partner made, and what differs there.
         self._of_side: tuple[dict[Any, frozenset[_Cause]], dict[Any, frozenset[_Cause]]] = ({}, {})
         self._drafts: list[_Draft] = []
         self._seen_operator = False
+        self.begin_step(())
 
-    def begin_step(self) -> None:
-        """Numbers of storages begin anew with each step."""
+    def begin_step(self, reference: Sequence[Operator], cast: Optional[tuple[str, str]] = None) -> None:
+        """Numbers of storages begin anew with each step.
+
+        cast: the types of actual and reference, where the one program as a whole computes in another type.
+        """
         self._written.clear()
         self._seen_operator = False
+        self._reference = reference
+        self._roles: Optional[Roles] = None
+        self._differences.cast = cast
 
     def walk(self, match: Match) -> list[Pair]:
         """Judge the tensors of two paired operators."""
@@ -101,7 +125,9 @@ class Divergence:
             if pair.verdict in ("different", "structure") and not pair.explained:
                 if made is None:
                     made = self._origin_of(match, pair, clean and not unreadable, input_noise, changed)
-                self._remember(pair, frozenset({made}))
+                assert a is not None
+                assert b is not None
+                self._remember(pair, (identity_of(a), identity_of(b)), frozenset({made}))
             pairs.append(pair)
         for record in actual.broken:
             pairs.append(Pair(record, None, match.how, match.confidence, "unreadable", str(record.error)))
@@ -121,12 +147,18 @@ class Divergence:
             found.append(Pair(record if of_actual else None, None if of_actual else record, "", 0.0, verdict, reason))
         outputs = [pair for pair in found if pair.record.io != "input" and pair.verdict == "unmatched"]
         if outputs:
-            known = self._of_side[0 if of_actual else 1]
+            place = 0 if of_actual else 1
+            known = self._of_side[place]
             # An origin only if something differs that was made of it.
             draft = _Draft("structure", outputs[0], [f"{operator.op_type} runs in {side} only"], hidden=True)
-            causes = frozenset({self._add(draft)}).union(*(known.get(_identity(one), _NONE) for one in operator.inputs))
+            read = [identity_of(one) for one in operator.inputs]
+            causes = frozenset({self._add(draft)}).union(*(known.get(one, _NONE) for one in read))
             for pair in outputs:
-                known[_identity(pair.record)] = causes
+                written = identity_of(pair.record)
+                known[written] = causes
+                if operator_class(operator.op_type) in COPIES and read and read[0] != written:
+                    copies = self._copies[place]
+                    copies[written] = copies.get(read[0], read[0])
             known.pop(None, None)
         return found
 
@@ -149,33 +181,43 @@ class Divergence:
     def _input(
         self, match: Match, a: Optional[Record], b: Optional[Record]
     ) -> tuple[Pair, Optional[_Noise], frozenset[_Cause]]:
-        pair, contents = self._compare(match, a, b)
-        if pair.verdict in ("equal", "unmatched", "unreadable"):
-            return pair, None, self._causes.get(contents, _NONE) if pair.verdict != "equal" else _NONE
-        known = self._causes.get(contents)
-        if known is None and a is not None and b is not None:
-            known = self._written.get((storage_of(a), storage_of(b))) if storage_of(a) is not None else None
-            made = [side.get(_identity(record)) for side, record in zip(self._of_side, (a, b))]
-            if known is None and any(made):
-                known = frozenset().union(*(causes for causes in made if causes))
-                for cause in known:
-                    self._drafts[cause].explains += 1
+        found = self._between(a, b)
+        pair = _pair(match, a, b, found)
+        if a is None or b is None or found.verdict in ("equal", "unreadable"):
+            causes = self._causes.get(found.contents, _NONE) if found.contents and pair.verdict != "equal" else _NONE
+            return pair, None, causes
+        known: Optional[frozenset[_Cause]] = None
+        noise: Optional[_Noise] = None
+        for contents in self._names(found.contents):
+            known = known if known is not None else self._causes.get(contents)
+            noise = noise if noise is not None else self._noise.get(contents)
+        if known is None and noise is None and storage_of(a) is not None:
+            known = self._written.get((storage_of(a), storage_of(b)))
         if known is not None:
             return replace(pair, explained=True, reason=_CARRIED), None, known
-        if contents in self._noise:
-            return replace(pair, verdict="noise", explained=True), self._noise[contents], _NONE
-        assert pair.measure is not None or pair.verdict == "structure"
-        measured = pair.measure
-        if measured is not None and pair.verdict != "structure":
-            verdict, reason = judge(measured, _dtype(a, b), self._rules)
+        if noise is not None:
+            verdict = "undecided" if found.bounds else "noise"
+            if found.measure is not None and not found.bounds:
+                # It may be another part of the same memory, which differs more, or less.
+                noise = noise._replace(measure=found.measure, error=found.measure.rel_l2)
+            return replace(pair, verdict=verdict, explained=True, reason=_CARRIED_NOISE), noise, _NONE
+        made = [side.get(name, _NONE) for side, name in zip(self._of_side, found.contents or ())]
+        causes = frozenset().union(*made)
+        if found.measure is not None and found.verdict != "structure":
+            verdict, reason = self._judged(found, judge(found.measure, type_of(a, b), self._rules, cast=found.cast))
             pair = replace(pair, verdict=verdict, reason=reason)
-            if verdict == "noise":
-                noise = self._noise[contents] = _Noise(measured, _NONE)
+            if verdict != "different":
+                noise = self._keep_noise(found, type_of(a, b), causes)
                 return pair, noise, _NONE
+        if causes:
+            for cause in causes:
+                self._drafts[cause].explains += 1
+            return replace(pair, explained=True, reason=_CARRIED), None, causes
         cause = self._add(
-            _Draft(self._kind_of_input(match, b), pair, [f"{pair.record.label}: {pair.reason}", _where_from(a, b)])
+            _Draft(self._kind_of_input(match, b), pair, [f"{pair.record.label}: {pair.reason}", _NOT_WRITTEN])
         )
-        self._causes[contents] = frozenset({cause})
+        if found.contents is not None:
+            self._causes[found.contents] = frozenset({cause})
         return pair, None, frozenset({cause})
 
     def _output(
@@ -187,38 +229,103 @@ class Divergence:
         input_noise: list[_Noise],
         changed: bool,
     ) -> Pair:
-        pair, contents = self._compare(match, a, b)
-        if pair.verdict in ("equal", "unmatched", "unreadable"):
-            if pair.verdict == "equal":
-                self._causes.pop(contents, None)
+        found = self._between(a, b)
+        pair = _pair(match, a, b, found)
+        if a is None or b is None or found.verdict in ("equal", "unreadable"):
+            if found.verdict == "equal" and found.contents is not None:
+                self._causes.pop(found.contents, None)
             return pair
-        assert a is not None
-        assert b is not None
         small = frozenset().union(*(one.causes for one in input_noise))
-        if pair.measure is not None and pair.verdict != "structure":
-            measured = pair.measure
-            error = _input_error(match.reference, input_noise, measured)
-            verdict, reason = judge(
-                measured,
-                _dtype(a, b),
-                self._rules,
-                terms=reduction_length(match.reference.op_type, match.reference.inputs, match.reference.outputs),
-                own_type=sums_in_own_type(match.reference.op_type),
-                input_error=error,
-            )
+        if found.measure is not None and found.verdict != "structure":
+            verdict, reason = self._judge_output(match, a, b, found, input_noise)
             if changed and verdict == "noise":
                 reason = f"{match.actual.op_type} in place of {match.reference.op_type}, {reason}"
             pair = replace(pair, verdict=verdict, reason=reason)
-            if verdict == "noise":
-                self._noise[contents] = _Noise(measured, small | causes)
+            if verdict != "different":
+                self._keep_noise(found, type_of(a, b), small | causes, input_noise)
                 return pair
         causes = causes or set(small)
         if causes:
             for cause in causes:
                 self._drafts[cause].explains += 1
             pair = replace(pair, explained=True, reason=f"{_CARRIED}{_extent(pair.measure)}")
-            self._remember(pair, frozenset(causes), contents)
+            self._remember(pair, found.contents, frozenset(causes))
         return pair
+
+    def _judge_output(
+        self, match: Match, a: Record, b: Record, found: Difference, input_noise: list[_Noise]
+    ) -> tuple[str, str]:
+        operator, dtype = match.reference, type_of(a, b)
+        assert found.measure is not None
+        if rounds_as_inputs(operator.op_type):
+            dtype = type_of(b, *operator.inputs)
+        terms = reduction_length(operator.op_type, operator.inputs, b)
+        own_type = sums_in_own_type(operator.op_type)
+
+        def said(measured: Measure, scale: float = 0.0) -> tuple[str, str]:
+            noise = _made_of(operator, input_noise, measured, scale)
+            verdict = judge(
+                measured, dtype, self._rules, terms=terms, own_type=own_type, noise=noise, scale=scale, cast=found.cast
+            )
+            return self._judged(found, verdict)
+
+        verdict, reason = said(found.measure)
+        if verdict == "different" and not found.measure.nonfinite:
+            # Both take reading, so they are looked at where something differs only.
+            scale = natural_scale(operator, b)
+            if scale > found.measure.rms:
+                verdict, reason = said(found.measure, scale)
+        if verdict == "different" and input_noise and not found.bounds:
+            unit = max(one.unit for one in input_noise)
+            others = measure_others(a, b, _sides_of(match, b), unit)
+            if others is not None:
+                rest, count = others
+                verdict, reason = said(rest)
+                if verdict == "noise":
+                    reason = f"{count} elements are rounding alone in its inputs already, the others {reason}"
+        return verdict, reason
+
+    def _judged(self, found: Difference, said: tuple[str, str]) -> tuple[str, str]:
+        """The verdict where the numbers are lower bounds."""
+        measured = found.measure
+        if not found.bounds or measured is None:
+            return said
+        if said[0] == "different":
+            if measured.nonfinite:
+                return said
+            return "different", f"statistics prove that elements differ by {measured.max_abs:.2g} at least"
+        return "undecided", "statistics agree, which cannot prove that the tensors do"
+
+    def _keep_noise(
+        self, found: Difference, dtype: str, causes: frozenset[_Cause], made_of: Sequence[_Noise] = ()
+    ) -> _Noise:
+        assert found.measure is not None
+        kind = float_kind(dtype)
+        unit = max([kind.unit if kind is not None else 0.0, *(one.unit for one in made_of)])
+        error = found.measure.rel_l2
+        if found.bounds:
+            # How far they are apart is not known: as far as noise may be.
+            error = max(error, math.sqrt(unit))
+        noise = _Noise(found.measure, error, unit, causes)
+        if found.contents is not None:
+            self._noise[found.contents] = noise
+        return noise
+
+    def _between(self, a: Optional[Record], b: Optional[Record]) -> Difference:
+        return self._differences.between(a, b)
+
+    def _names(self, contents: Optional[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """A difference and what it was before an operator without a partner copied one side of it."""
+        if contents is None:
+            return []
+        names = [contents]
+        for side, copies in enumerate(self._copies):
+            source = copies.get(contents[side])
+            if source is not None:
+                names.append((source, contents[1]) if side == 0 else (contents[0], source))
+        if len(names) == 3:
+            names.append((names[1][0], names[2][1]))
+        return names
 
     def _origin_of(self, match: Match, pair: Pair, clean: bool, input_noise: list[_Noise], changed: bool) -> _Cause:
         name = operator_class(match.reference.op_type)
@@ -236,7 +343,7 @@ class Divergence:
         elif match.reference.op_type.startswith(_COLLECTIVE):
             kind = "collective"
         elif input_noise and pair.measure is not None and not pair.measure.nonfinite:
-            largest = max(one.measure.rel_l2 for one in input_noise)
+            largest = max(one.error for one in input_noise)
             kind = "amplification" if pair.measure.rel_l2 < _COMPUTE * largest else "compute"
             evidence.append(f"its inputs differ by rounding only (at most {largest:.2g})")
         else:
@@ -246,48 +353,14 @@ class Divergence:
             evidence.append(f"all {count} recorded inputs are equal" if count else "no inputs are recorded")
         return self._add(_Draft(kind, pair, evidence, hidden=hidden))
 
-    def _compare(self, match: Match, a: Optional[Record], b: Optional[Record]) -> tuple[Pair, Any]:
-        """The pair without a judgement on its numbers, and the contents that name the difference."""
-        if a is None or b is None:
-            side = "the reference" if a is None else "actual"
-            return Pair(a, b, match.how, match.confidence, "unmatched", f"recorded in {side} only"), None
-        skipped = next((one.attrs["skipped"] for one in (a, b) if one.attrs.get("skipped")), None)
-        if skipped is not None:
-            return Pair(a, b, match.how, match.confidence, "unreadable", f"not stored: {skipped}"), None
-        contents = (_identity(a), _identity(b))
-        if None not in contents and a.content == b.content:
-            return Pair(a, b, match.how, match.confidence, "equal"), contents
-        if a.shape != b.shape:
-            reason = f"shape {_text(a.shape)} instead of {_text(b.shape)}"
-            return Pair(a, b, match.how, match.confidence, "structure", reason), contents
-        key = (a.content, b.content) if None not in contents else None
-        found = self._measured.get(key) if key is not None else None
-        if found is None:
-            try:
-                left, right = a.numpy(), b.numpy()
-                if key is None and left.dtype == right.dtype and left.tobytes() == right.tobytes():
-                    return Pair(a, b, match.how, match.confidence, "equal"), contents
-                found = measure(left, right)
-            except AscendDumpError as error:
-                return Pair(a, b, match.how, match.confidence, "unreadable", str(error)), contents
-            if key is not None:
-                self._measured[key] = found
-        if a.dtype != b.dtype:
-            reason = f"{a.dtype} instead of {b.dtype}"
-            return (
-                Pair(a, b, match.how, match.confidence, "structure", reason, transformation="cast", measure=found),
-                contents,
-            )
-        return Pair(a, b, match.how, match.confidence, "different", measure=found), contents
-
-    def _remember(self, pair: Pair, causes: frozenset[_Cause], contents: Any = None) -> None:
+    def _remember(self, pair: Pair, contents: Optional[tuple[Any, Any]], causes: frozenset[_Cause]) -> None:
         a, b = pair.actual, pair.reference
         if a is None or b is None:
             return
-        self._causes[contents if contents is not None else (_identity(a), _identity(b))] = causes
-        for side, record in zip(self._of_side, (a, b)):
-            if _identity(record) is not None:
-                side[_identity(record)] = causes
+        if contents is not None:
+            self._causes[contents] = causes
+            for side, name in zip(self._of_side, contents):
+                side[name] = causes
         if storage_of(a) is not None:
             self._written[storage_of(a), storage_of(b)] = causes
 
@@ -295,11 +368,23 @@ class Divergence:
         self._drafts.append(draft)
         return len(self._drafts) - 1
 
-    def _kind_of_input(self, match: Match, b: Optional[Record]) -> str:
-        if not self._seen_operator:
-            return "input" if b is None or b.index == 0 else "parameter"
-        # What no recorded operator wrote, read inside a module, belongs to the module.
-        return "parameter" if match.reference.module or match.reference.phase == "other" else "input"
+    def _kind_of_input(self, match: Match, b: Record) -> str:
+        if self._roles is None:
+            self._roles = Roles(self._reference)
+        return self._roles.kind_of(b, match.reference.module, first=not self._seen_operator)
+
+
+def _pair(match: Match, a: Optional[Record], b: Optional[Record], found: Difference) -> Pair:
+    return Pair(
+        a,
+        b,
+        match.how,
+        match.confidence,
+        found.verdict,
+        found.reason,
+        "cast" if found.cast else "identity",
+        found.measure,
+    )
 
 
 def _extent(measure: Optional[Measure]) -> str:
@@ -317,37 +402,26 @@ def _sides(a: list[Record], b: list[Record]) -> list[tuple[Optional[Record], Opt
     return [(left.get(place), right.get(place)) for place in sorted({*left, *right})]
 
 
-def _identity(record: Record) -> Optional[Any]:
-    """The bytes of a tensor whatever view is taken of them; None where the dump has no hash."""
-    content = record.content
-    return None if content is None else content[0]
+def _sides_of(match: Match, output: Record) -> list[tuple[Record, Record]]:
+    """The inputs that an output is made of element by element: of an operator on lists, those of the same place."""
+    sides = [(a, b) for a, b in _sides(match.actual.inputs, match.reference.inputs) if a is not None and b is not None]
+    if operator_class(match.reference.op_type).startswith("_foreach_"):
+        count = max(len(match.reference.outputs), 1)
+        sides = [(a, b) for a, b in sides if b.index % count == output.index % count]
+    return sides
 
 
-def _dtype(a: Optional[Record], b: Optional[Record]) -> str:
-    """The coarser type of both."""
-    names = [record.dtype or "" for record in (a, b) if record is not None]
-    known = [(kind.mantissa, name) for name in names for kind in (float_kind(name),) if kind is not None]
-    return min(known)[1] if known else names[0]
-
-
-def _input_error(operator: Operator, noise: list[_Noise], output: Measure) -> float:
-    """What the noise in the inputs may make of the output, relative to the output's rms."""
-    total = 0.0
-    for one in (each.measure for each in noise):
-        scale = 1.0
-        if input_scale_matters(operator.op_type) and output.rms > 0:
+def _made_of(operator: Operator, noise: list[_Noise], output: Measure, scale: float) -> Noise:
+    """What the noise in the inputs may make of the output."""
+    size = 0.0
+    for one in noise:
+        natural = max(output.rms, scale)
+        if input_scale_matters(operator.op_type):
             # A sum of signed terms: the error stays, the result shrinks.
-            scale = max(1.0, one.rms * math.sqrt(max(1.0, one.count / max(output.count, 1))) / output.rms)
-        total += one.rel_l2 * scale
-    return total
-
-
-def _where_from(a: Optional[Record], b: Optional[Record]) -> str:
-    return "no recorded operator wrote it before" if a is not None and b is not None else "recorded on one side only"
-
-
-def _text(shape: Optional[tuple[int, ...]]) -> str:
-    return "unknown" if shape is None else str(list(shape))
+            share = max(1.0, one.measure.count / max(output.count, 1))
+            natural = max(natural, one.measure.rms * math.sqrt(share))
+        size += one.error * natural
+    return Noise(size, max((one.unit for one in noise), default=0.0))
 
 
 def _next_request(draft: _Draft) -> dict[str, Any]:

@@ -10,7 +10,17 @@ from typing import Optional
 
 from ascend_dump.reading import Record
 
-__all__ = ["RANDOM", "UNINITIALISED", "input_scale_matters", "operator_class", "reduction_length", "sums_in_own_type"]
+__all__ = [
+    "COPIES",
+    "PRODUCTS",
+    "RANDOM",
+    "UNINITIALISED",
+    "input_scale_matters",
+    "operator_class",
+    "reduction_length",
+    "rounds_as_inputs",
+    "sums_in_own_type",
+]
 
 _NAMESPACE = re.compile(r"^[A-Za-z_0-9]+::")
 
@@ -68,6 +78,7 @@ _IN_OWN_TYPE = frozenset(
         "cumsum",
         "embedding_dense_backward",
         "index_add",
+        "native_layer_norm_backward",
         "index_put",
         "nll_loss_forward",
         "nll_loss2d_forward",
@@ -78,8 +89,10 @@ _IN_OWN_TYPE = frozenset(
         "_log_softmax_backward_data",
     }
 )
+#: Operators that give the values of their input again, maybe in another type.
+COPIES = frozenset({"_to_copy", "to", "clone", "contiguous", "detach", "alias", "lift_fresh", "Cast", "TransData"})
 #: Products: the length of their sums is the last axis of the first matrix, at this place among the inputs.
-_PRODUCTS = {
+PRODUCTS = {
     "mm": 0,
     "bmm": 0,
     "matmul": 0,
@@ -126,7 +139,7 @@ _CANCELLING = frozenset(
         "_convolution",
         "linalg_vector_norm",
     }
-) | frozenset(_PRODUCTS)
+) | frozenset(PRODUCTS)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -146,15 +159,28 @@ def sums_in_own_type(op_type: str) -> bool:
     return operator_class(op_type) in _IN_OWN_TYPE
 
 
-def reduction_length(op_type: str, inputs: Sequence[Record], outputs: Sequence[Record]) -> Optional[int]:
+def rounds_as_inputs(op_type: str) -> bool:
+    """Whether outputs of a finer type may hold what was computed in the type of the inputs."""
+    return "attention" in operator_class(op_type).lower()
+
+
+def reduction_length(op_type: str, inputs: Sequence[Record], output: Record) -> Optional[int]:
     """How many terms are summed for one element of the output, where type and shapes tell; None where they do not."""
     name = operator_class(op_type)
-    if name in _PRODUCTS:
-        place = _PRODUCTS[name]
-        shape = inputs[place].shape if len(inputs) > place else None
+    shapes = {record.index: record.shape for record in inputs}
+    if name in PRODUCTS:
+        shape = shapes.get(PRODUCTS[name])
         return shape[-1] if shape else None
-    if name in ("convolution", "_convolution") and len(inputs) > 1 and inputs[1].shape:
-        return math.prod(inputs[1].shape[1:])
-    read = max((math.prod(record.shape) for record in inputs if record.shape is not None), default=0)
-    written = min((math.prod(record.shape) for record in outputs if record.shape is not None), default=0)
+    if name in ("convolution", "_convolution"):
+        shape = shapes.get(1)
+        return math.prod(shape[1:]) if shape else None
+    if name == "convolution_backward":
+        gradient, data, weight = (shapes.get(index) for index in range(3))
+        if not gradient or not weight:
+            return None
+        if output.shape == data:
+            return math.prod(weight) // max(weight[1], 1)
+        return math.prod(gradient) // max(gradient[1], 1)
+    read = max((math.prod(shape) for shape in shapes.values() if shape is not None), default=0)
+    written = math.prod(output.shape) if output.shape is not None else 0
     return read // written if written and read > written else None

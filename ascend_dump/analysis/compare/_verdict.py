@@ -18,7 +18,7 @@ from ascend_dump.analysis.compare._measure import Measure, float_kind
 __all__ = ["ORDER", "Rules", "judge", "worst"]
 
 #: The verdicts from the best to the worst.
-ORDER = ("equal", "noise", "unmatched", "structure", "different", "unreadable")
+ORDER = ("equal", "noise", "undecided", "unmatched", "structure", "different", "unreadable")
 
 
 class Rules(NamedTuple):
@@ -30,6 +30,7 @@ class Rules(NamedTuple):
     bias        relative bias, in units of rounding, that implementations of one function may have: types of 16 bits
                 and fewer, others
     gain        how much an operator may enlarge the relative error of its inputs
+    flips       the share of indices and flags that noise in the inputs may flip
     ceiling     the relative error (Euclidean) above which a difference is never called noise, in units of sqrt(u)
     """
 
@@ -39,6 +40,21 @@ class Rules(NamedTuple):
     bias: tuple[float, float] = (0.1, 4.0)
     gain: float = 16.0
     ceiling: float = 1.0
+    flips: float = 0.01
+
+
+class Noise(NamedTuple):
+    """What the noise in the inputs of an operator may make of its output.
+
+    size    absolute, as a root mean square
+    unit    the coarsest unit of rounding that it may come from
+    """
+
+    size: float = 0.0
+    unit: float = 0.0
+
+
+_NO_NOISE = Noise()
 
 
 def judge(
@@ -48,20 +64,26 @@ def judge(
     *,
     terms: Optional[int] = None,
     own_type: bool = False,
-    input_error: float = 0.0,
+    noise: Noise = _NO_NOISE,
+    scale: float = 0.0,
+    cast: bool = False,
 ) -> tuple[str, str]:
     """The verdict on two tensors of one dtype and shape, and the reason in words.
 
-    terms: the number of terms summed for an element (at least 64 is assumed). input_error: what the noise in the
-    operator's inputs may make of its output, relative to the output's rms. own_type: the kernel may round each partial
-    sum to the type of the tensor.
+    terms       how many terms are summed for an element (at least 64 is assumed)
+    own_type    the kernel may round each partial sum to the type of the tensor
+    noise       that of the operator's inputs
+    scale       the rms that the output has where its terms do not cancel
+    cast        one side is of a finer type: equal values are rounded alike, so that signs of the differences may lean
     """
     if measure.nonfinite:
         return "different", f"{measure.nonfinite} of {measure.count} elements are NaN or Inf on one side only"
     if not measure.unequal:
-        return "noise", "equal values in other bits (signs of zeros, bits of NaN)"
+        return "noise", "equal values in other bits (another type, signs of zeros, bits of NaN)"
     kind = float_kind(dtype)
     if kind is None:
+        if noise.size and measure.share <= rules.flips:
+            return "noise", f"{measure.unequal} of {measure.count} exact elements flip with the noise in the inputs"
         return "different", f"{measure.unequal} of {measure.count} exact elements differ"
     accumulator = math.ldexp(0.5, -52 if kind.mantissa == 52 else -23)
     length = max(terms if terms is not None else rules.terms, 64)
@@ -69,23 +91,24 @@ def judge(
     narrow = kind.mantissa <= 10
     if narrow:
         floor += kind.unit * (rules.envelope * math.sqrt(length) if own_type else 1.0)
-    allowed = floor + rules.gain * input_error
+    size = max(measure.rms, scale)
     # Numbers below the smallest normal one are all noise to each other.
-    tiny = math.ldexp(1.0, kind.lowest - kind.mantissa)
-    over = measure.excess - tiny
-    biased = measure.bias > rules.bias[0 if narrow else 1] * kind.unit
-    biased = biased and not (own_type and narrow)
-    leans = measure.drift > rules.drift and measure.share > 0.01 and biased
-    if input_error:
-        ceiling = max(rules.ceiling * math.sqrt(kind.unit), floor)
-        within = measure.rel_l2 <= min(allowed + 2 * kind.unit, ceiling) and over <= allowed * measure.rms * 8
-        if within:
+    over = measure.excess - math.ldexp(1.0, kind.lowest - kind.mantissa)
+    error = measure.rmse / size if size else math.inf
+    if noise.size:
+        made = noise.size / size if size else 0.0
+        allowed = floor + rules.gain * made
+        ceiling = max(rules.ceiling * math.sqrt(max(kind.unit, noise.unit)), floor, 4 * made)
+        if error <= min(allowed + 2 * kind.unit, ceiling) and over <= allowed * size * 8:
             return "noise", f"within what rounding in its inputs makes (relative error {measure.rel_l2:.2g})"
         return "different", f"relative error {measure.rel_l2:.2g}, {allowed:.2g} expected of the noise in its inputs"
-    if over > floor * measure.rms:
-        scale = f"{over / (floor * measure.rms):.3g} times" if measure.rms else "not at all in"
-        return "different", f"an element is {scale} the rounding envelope (relative error {measure.rel_l2:.2g})"
-    if leans:
+    if over > floor * size:
+        times = f"{over / (floor * size):.3g} times" if size else "not at all in"
+        return "different", f"an element is {times} the rounding envelope (relative error {measure.rel_l2:.2g})"
+    bias = measure.bias * measure.rms / size if size else 0.0
+    limit = 1.0 if cast and narrow else rules.bias[0 if narrow else 1]
+    biased = bias > limit * kind.unit and not (own_type and narrow)
+    if measure.drift > rules.drift and measure.share > 0.01 and biased:
         where = f"{measure.share:.0%} of the elements differ"
         return "different", f"{where} and lean to one side (bias {measure.bias:.2g}, drift {measure.drift:.3g})"
     return "noise", f"within rounding (relative error {measure.rel_l2:.2g})"

@@ -1,0 +1,128 @@
+"""Two records of one tensor: are they equal, how far are they apart, and by what is this difference known again?"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from ascend_dump._errors import AscendDumpError, NotSupported
+from ascend_dump.analysis.compare._measure import Measure, float_kind, measure
+from ascend_dump.analysis.compare._statistics import bounds
+from ascend_dump.analysis.nonfinite import is_no_value
+from ascend_dump.reading import Record
+
+__all__ = ["Difference", "Differences", "identity_of", "type_of"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What two records are to each other, before their numbers are judged.
+
+    verdict     "equal", "unmatched", "unreadable", "structure", or "different" where the numbers have to be judged
+    contents    what the difference is known by wherever it appears again; None where neither bytes nor statistics are
+    measure     the numbers
+    bounds      the numbers are lower bounds of them, taken from statistics
+    cast        the types differ, as those of both programs do
+    """
+
+    verdict: str
+    reason: str = ""
+    contents: Optional[tuple[Hashable, Hashable]] = None
+    measure: Optional[Measure] = None
+    bounds: bool = False
+    cast: bool = False
+
+
+class Differences:
+    """Differences between the records of two dumps; each pair of contents is read once."""
+
+    def __init__(self) -> None:
+        self._measured: dict[Any, tuple[Measure, bool]] = {}
+        #: The types of actual and reference, where the one program as a whole computes in another type.
+        self.cast: Optional[tuple[Optional[str], Optional[str]]] = None
+
+    def between(self, a: Optional[Record], b: Optional[Record]) -> Difference:
+        if a is None or b is None:
+            return Difference("unmatched", f"recorded in {'the reference' if a is None else 'actual'} only")
+        cast = a.dtype != b.dtype and (a.dtype, b.dtype) == self.cast
+        empty = [is_no_value(one) for one in (a, b)]
+        if any(empty):
+            return _valueless(a, b, empty, cast)
+        for one in (a, b):
+            if one.attrs.get("skipped"):
+                return Difference("unreadable", f"not stored: {one.attrs['skipped']}")
+        hashed = a.content is not None and b.content is not None
+        contents = (identity_of(a), identity_of(b))
+        known = None if None in contents else contents
+        if hashed and a.content == b.content:
+            return Difference("equal", contents=known)
+        if a.shape != b.shape:
+            return Difference("structure", f"shape {shape_text(a.shape)} instead of {shape_text(b.shape)}", known)
+        key = (a.content, b.content) if hashed else contents
+        found = self._measured.get(key) if None not in key else None
+        if found is None:
+            try:
+                found = self._read(a, b)
+            except AscendDumpError as error:
+                return Difference("unreadable", str(error), known)
+            if None not in key:
+                self._measured[key] = found
+        numbers, lower = found
+        if a.dtype != b.dtype and not cast:
+            return Difference("structure", f"{a.dtype} instead of {b.dtype}", known, numbers, lower, cast=True)
+        if not hashed and not lower and not numbers.unequal and contents[0] == contents[1] and not cast:
+            return Difference("equal", contents=known)
+        return Difference("different", "", known, numbers, lower, cast)
+
+    def _read(self, a: Record, b: Record) -> tuple[Measure, bool]:
+        try:
+            left, right = a.numpy(), b.numpy()
+        except NotSupported:
+            # One side at least has statistics only; those of the other are computed.
+            return bounds(a.statistics(), b.statistics(), type_of(a, b)), True
+        return measure(left, right), False
+
+
+def identity_of(record: Record) -> Optional[Hashable]:
+    """The bytes of a tensor whatever view is taken of them; its statistics where those are all there is; None where
+    there is nothing at all."""
+    content = record.content
+    if content is not None:
+        return content[0]
+    try:
+        import numpy as np
+        import xxhash
+
+        array = np.ascontiguousarray(record.numpy())
+        return xxhash.xxh3_128_hexdigest(array.reshape(-1).view(np.uint8).data if array.size else b"")
+    except NotSupported:
+        pass
+    except (AscendDumpError, TypeError, ValueError):
+        return None
+    try:
+        return (record.shape, record.statistics())
+    except AscendDumpError:
+        return None
+
+
+def type_of(*records: Record) -> str:
+    """The coarsest type of some records."""
+    names = [one.dtype or "" for one in records]
+    known = [(kind.mantissa, name) for name in names for kind in (float_kind(name),) if kind is not None]
+    return min(known)[1] if known else names[0]
+
+
+def shape_text(shape: Optional[tuple[int, ...]]) -> str:
+    return "unknown" if shape is None else str(list(shape))
+
+
+def _valueless(a: Record, b: Record, empty: list[bool], cast: bool) -> Difference:
+    """Of two records, of which one at least stands for no value of the program."""
+    why = [one.attrs.get("skipped") or "no tensor" for one in (a, b)]
+    if all(empty) and (a.dtype == b.dtype or cast) and a.shape == b.shape:
+        return Difference("equal", f"{why[0]} on both sides, there is nothing to compare")
+    if all(empty):
+        return Difference("structure", f"{a.dtype} {shape_text(a.shape)} instead of {b.dtype} {shape_text(b.shape)}")
+    side, text = ("actual", why[0]) if empty[0] else ("the reference", why[1])
+    return Difference("structure", f"{text} in {side} only")

@@ -1,0 +1,109 @@
+"""How large the terms are that an operator adds up: rounding is relative to them, not to what is left when they cancel.
+
+The gradient of a bias in front of a batch norm is zero; what is computed is the rounding of a sum of terms that are
+not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Optional
+
+from ascend_dump._errors import AscendDumpError
+from ascend_dump.analysis.compare._operators import Operator
+from ascend_dump.analysis.compare._types import PRODUCTS, operator_class
+from ascend_dump.reading import Record
+
+__all__ = ["natural_scale"]
+
+_SUMS = frozenset(("sum", "cumsum", "embedding_dense_backward", "index_add", "scatter_add", "index_put", "nansum"))
+_TERM_BY_TERM = frozenset(("add", "sub", "rsub", "lerp", "addcmul", "addcdiv", "mse_loss", "smooth_l1_loss"))
+_NORMS = frozenset(
+    ("native_layer_norm", "native_batch_norm", "native_group_norm", "_native_batch_norm_legit", "_fused_rms_norm")
+)
+#: The place of the reciprocal of the deviation among the inputs of the backward operators of norms.
+_DEVIATIONS = {
+    "native_layer_norm_backward": 3,
+    "native_group_norm_backward": 3,
+    "native_batch_norm_backward": 6,
+    "_fused_rms_norm_backward": 2,
+}
+
+
+def natural_scale(operator: Operator, output: Record) -> float:
+    """The root mean square that an output has where its terms do not cancel; 0 where that is not known."""
+    name = operator_class(operator.op_type)
+    try:
+        return _scale(name.removeprefix("_foreach_"), operator, output)
+    except (AscendDumpError, ZeroDivisionError, OverflowError):
+        return 0.0
+
+
+def _scale(name: str, operator: Operator, output: Record) -> float:
+    inputs = {record.index: record for record in operator.inputs}
+
+    def rms(index: int) -> float:
+        return _rms(inputs.get(index))
+
+    def size(index: int) -> int:
+        return _count(inputs.get(index))
+
+    written = max(_count(output), 1)
+    if name in PRODUCTS:
+        place = PRODUCTS[name]
+        shape = inputs[place].shape if place in inputs else None
+        terms = math.sqrt(shape[-1]) if shape else 1.0
+        return terms * rms(place) * rms(place + 1) + sum(rms(index) for index in range(place))
+    if name in ("convolution", "_convolution"):
+        shape = inputs[1].shape if 1 in inputs else None
+        return math.sqrt(math.prod(shape[1:]) if shape else 1) * rms(0) * rms(1) + rms(2)
+    if name == "convolution_backward":
+        return _of_convolution_backward(inputs, output, rms)
+    if name in _SUMS:
+        return math.sqrt(max(size(0) / written, 1)) * max(rms(0), rms(2) if name == "index_add" else 0.0)
+    if name == "mean":
+        return rms(0) / math.sqrt(max(size(0) / written, 1))
+    if name in ("var", "var_mean", "std"):
+        return rms(0) ** 2 if name != "std" else rms(0)
+    if name in _TERM_BY_TERM:
+        return max((rms(index) for index in inputs), default=0.0)
+    if name in _NORMS and output.index == 0:
+        deviation = next((one for one in operator.outputs if one.index == 2 or name == "_fused_rms_norm"), None)
+        return rms(0) * _rms(deviation) * max(rms(1), 1.0)
+    if name in _DEVIATIONS:
+        if output.shape != (inputs[0].shape if 0 in inputs else None):
+            return math.sqrt(max(size(0) / written, 1)) * rms(0)
+        weights = rms(2) if name == "native_batch_norm_backward" else rms(_DEVIATIONS[name] + 1)
+        return rms(0) * rms(_DEVIATIONS[name]) * (weights or 1.0)
+    if name == "_softmax_backward_data":
+        return rms(0)
+    if name == "_log_softmax_backward_data":
+        shape = inputs[0].shape if 0 in inputs else None
+        return rms(0) * math.sqrt(shape[-1] if shape else 1)
+    return 0.0
+
+
+def _of_convolution_backward(inputs: dict[int, Record], output: Record, rms: Callable[[int], float]) -> float:
+    gradient, data, weight = (inputs[index].shape if index in inputs else None for index in range(3))
+    if not gradient or not data or not weight:
+        return 0.0
+    places = math.prod(gradient) / gradient[1]
+    if output.shape == weight:
+        return math.sqrt(places) * rms(0) * rms(1)
+    if output.shape == data:
+        return math.sqrt(math.prod(weight) / weight[1]) * rms(0) * rms(2)
+    return math.sqrt(places) * rms(0)
+
+
+def _count(record: Optional[Record]) -> int:
+    return math.prod(record.shape) if record is not None and record.shape is not None else 0
+
+
+def _rms(record: Optional[Record]) -> float:
+    """The root mean square of a tensor; 0 where it has NaN or Inf, or is not there."""
+    if record is None or not _count(record):
+        return 0.0
+    norm = record.statistics().l2norm
+    found = norm / math.sqrt(_count(record)) if norm is not None else 0.0
+    return found if math.isfinite(found) else 0.0

@@ -1,0 +1,185 @@
+"""The programs of `compare_programs` run again so that rounding alone differs: no difference has an origin then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from compare_faults import Site, Watch
+from compare_programs import Program, dump
+from torch import nn
+
+__all__ = ["ROUNDINGS", "reference_of"]
+
+_aten = torch.ops.aten
+
+
+def _floats(values: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(values, torch.Tensor):
+        return change(values) if values.is_floating_point() else values
+    if isinstance(values, (list, tuple)):
+        return type(values)(_floats(one, change) for one in values)
+    if isinstance(values, dict):
+        return {name: _floats(one, change) for name, one in values.items()}
+    return values
+
+
+#: Made of random numbers: the type they are drawn in is a part of them. Or nothing is computed.
+_AS_IT_IS = ("bernoulli", "random", "normal", "uniform", "empty", "copy_", "_to_copy", "_efficientzerotensor")
+
+
+#: Kernels that are never given anything but dense tensors.
+_DENSE = ("native_", "_fused_rms_norm", "_scaled_dot_product", "_embedding_bag", "embedding_dense")
+
+
+def _is_view(func: Any) -> bool:
+    return any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns)
+
+
+class Otherwise(Watch):
+    """Lies under the capture, and each operator computes the same in another way."""
+
+    def __init__(self, way: Callable[[Any, list[Any], dict[str, Any]], Any]) -> None:
+        super().__init__()
+        self._way = way
+
+    def call(self, site: Site, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if _is_view(func) or func._schema.name.partition("::")[2].startswith(_AS_IT_IS):
+            return func(*args, **kwargs)
+        return self._way(func, args, kwargs)
+
+
+def _in_type(dtype: torch.dtype, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Computed in another type, and rounded."""
+    if kwargs.get("dtype") is not None or not any(True for _ in _float_tensors(args)):
+        return func(*args, **kwargs)
+    kinds = iter(())
+    writes = func._schema.is_mutable
+    running = func._schema.name.startswith("aten::native_batch_norm") and len(args) == 8
+    if not writes and not running:
+        kinds = (one.dtype for one in _float_tensors([func(*args, **kwargs)]))
+    try:
+        wide = _floats(args, lambda one: one.to(dtype))
+        out = func(*wide, **_floats(kwargs, lambda one: one.to(dtype)))
+    except (RuntimeError, NotImplementedError):
+        return func(*args, **kwargs)
+    if writes or running:
+        for old, new in zip(_float_tensors(args), _float_tensors(wide)):
+            old.data.copy_(new)
+    # Arguments are returned as they are; what is returned beside them is made anew.
+    same = {id(new): old for old, new in zip(_float_tensors(args), _float_tensors(wide))}
+    kind = next(_float_tensors(args)).dtype
+    return _floats(out, lambda one: same[id(one)] if id(one) in same else one.to(next(kinds, kind)))
+
+
+def _float_tensors(values: Any) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _float_tensors(value)
+
+
+def _strided(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Inputs that lie in memory in another order."""
+    if func._schema.is_mutable or func._schema.name.partition("::")[2].startswith(_DENSE):
+        return func(*args, **kwargs)
+
+    def turned(one: torch.Tensor) -> torch.Tensor:
+        return one.transpose(0, -1).contiguous().transpose(0, -1) if one.dim() > 1 else one
+
+    try:
+        return _floats(func(*_floats(args, turned), **kwargs), lambda one: one.contiguous())
+    except RuntimeError:
+        return func(*args, **kwargs)
+
+
+def _reordered(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Sums taken in another order, in float32 at least."""
+    name = func._schema.name.partition("::")[2]
+    if name in ("mm", "addmm", "bmm"):
+        *first, a, b = args[:3]
+        middle = max(1, a.shape[-1] // 3)
+        x, y = a.float(), b.float()
+        parts = (x[..., :middle] @ y[..., :middle, :], x[..., middle:].flip(-1) @ y[..., middle:, :].flip(-2))
+        return (parts[1] + parts[0] + (first[0] if first else 0)).to(a.dtype)
+    if name in ("sum", "mean", "logsumexp") and args and args[0].dim():
+        return func(args[0].flip(list(range(args[0].dim()))).flip(_kept(args)), *args[1:], **kwargs)
+    if name == "convolution" and not args[6]:
+        order = torch.arange(args[1].shape[1]).flip(0)
+        if args[8] == 1:
+            return func(args[0][:, order], args[1][:, order], *args[2:])
+    if name in ("_softmax", "_log_softmax", "native_layer_norm", "native_group_norm") and not _of_rows(func, args):
+        return func(*args, **kwargs)
+    if name == "native_layer_norm":
+        turned = [one.flip(-1) if isinstance(one, torch.Tensor) else one for one in args]
+        out, mean, rstd = func(*turned, **kwargs)
+        return out.flip(-1), mean, rstd
+    if name in ("_softmax", "_log_softmax"):
+        return func(args[0].flip(args[1]), *args[1:], **kwargs).flip(args[1])
+    return func(*args, **kwargs)
+
+
+def _of_rows(func: Any, args: list[Any]) -> bool:
+    return bool(args[0].dim()) and args[0].shape[-1] > 1
+
+
+def _kept(args: list[Any]) -> list[int]:
+    """The axes that a reduction leaves."""
+    dims = args[1] if len(args) > 1 and isinstance(args[1], list) else list(range(args[0].dim()))
+    gone = {one % args[0].dim() for one in dims} or set(range(args[0].dim()))
+    return [axis for axis in range(args[0].dim()) if axis not in gone]
+
+
+def _last_place(seed: int, program: Program, path: Path) -> None:
+    def change(model: nn.Module) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in model.parameters():
+            bits = torch.int32 if parameter.dtype == torch.float32 else torch.int16
+            steps = torch.randint(-1, 2, parameter.shape, generator=generator, dtype=bits)
+            parameter.copy_((parameter.view(bits) + steps * (parameter != 0)).view(parameter.dtype))
+
+    dump(program, path, change=change)
+
+
+def _with(way: Callable[[Any, list[Any], dict[str, Any]], Any], program: Program, path: Path) -> None:
+    dump(program, path, under=Otherwise(way))
+
+
+def _threads(program: Program, path: Path) -> None:
+    """With as many threads as there are processors."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        dump(program, path, times=64)
+    finally:
+        torch.set_num_threads(count)
+
+
+def _compiled(program: Program, path: Path) -> None:
+    """Traced, taken apart and put together by torch.compile, whose graph then runs operator by operator."""
+    torch._dynamo.reset()
+    dump(program, path, change=lambda model: torch.compile(model, backend="aot_eager"))
+
+
+def _other_type(program: Program, path: Path) -> None:
+    dump(program, path, dtype=torch.float32 if program.name == "bfloat16" else torch.float64)
+
+
+ROUNDINGS: dict[str, Callable[[Program, Path], None]] = {
+    **{f"last place of parameters, seed {seed}": partial(_last_place, seed) for seed in range(3)},
+    "kernels of float64": partial(_with, partial(_in_type, torch.float64)),
+    "strided inputs": partial(_with, _strided),
+    "other order of sums": partial(_with, _reordered),
+    "four threads": _threads,
+    "float64": _other_type,
+    "torch.compile": _compiled,
+}
+
+
+def reference_of(rounding: str, program: Program, path: Path) -> Path:
+    """The run that one of the `ROUNDINGS` is held against."""
+    return dump(program, path, times=64 if rounding == "four threads" else 1)
