@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ascend_dump import AscendDumpError
-from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, worst_first
+from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, size_is_unlimited, worst_first
 from ascend_dump.native.cann.config.of_request import problems_of_config
 from ascend_dump.native.cann.config.scenes import SCENES
 from ascend_dump_acl._settings import build, look_around
@@ -47,11 +47,4 @@ def _of_acl(request: DumpRequest) -> Iterator[Problem]:
             "run the model once inside the block, or set steps=",
             "steps",
         )
-    if request.max_bytes is not None:
-        yield Problem(
-            "AD211",
-            "silent",
-            "max_bytes= changes nothing: CANN has no limit on the size of a dump",
-            "select fewer steps or layers",
-            "max_bytes",
-        )
+    yield from size_is_unlimited(request)

@@ -20,7 +20,7 @@ _LOADS = ("load_from", "load_with")
 
 
 def launch(begin: Begin) -> Callable[[], str]:
-    launched = _Process(begin)
+    launched = _AclLaunch(begin)
     acl: Any = importlib.import_module("acl")
     acl.init = launched.after(acl.init)
     for name in dir(acl.mdl):
@@ -29,7 +29,7 @@ def launch(begin: Begin) -> Callable[[], str]:
     return launched.unused
 
 
-class _Process:
+class _AclLaunch:
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
         self._begun = False

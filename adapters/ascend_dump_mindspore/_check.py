@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from ascend_dump import AscendDumpError
-from ascend_dump.adapter import DumpRequest, Problem, current_rank, worst_first
+from ascend_dump.adapter import DumpRequest, Problem, current_rank, size_is_unlimited, worst_first
 from ascend_dump.native.mindspore.config.build import left_out
 from ascend_dump.native.mindspore.config.check import check_mindspore_config
 from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE
@@ -106,14 +106,7 @@ def _second(mindspore: ModuleType, before: dict[str, Any], now: dict[str, Any]) 
 
 def _of_capture(request: DumpRequest, target: Any, mindspore: ModuleType) -> Iterator[Problem]:
     runtime = current_runtime(mindspore)
-    if request.max_bytes is not None:
-        yield Problem(
-            "AD211",
-            "silent",
-            "max_bytes= changes nothing: MindSpore has no limit on the size of a dump",
-            "select fewer steps or layers",
-            "max_bytes",
-        )
+    yield from size_is_unlimited(request, "MindSpore")
     if not can_pause(mindspore, request):
         yield Problem(
             "AD280",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ascend_dump import AscendDumpError
-from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, worst_first
+from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, size_is_unlimited, worst_first
 from ascend_dump.native.cann.config import Situation
 from ascend_dump.native.cann.config.scenes import SCENES
 from ascend_dump.native.tensorflow.config import check_parameters, parameters
@@ -114,14 +114,7 @@ def _of_request(request: DumpRequest, run: RunDirectory) -> Iterator[Problem]:
             f"use data={settled!r}, or a process for each",
             "data",
         )
-    if request.max_bytes is not None:
-        yield Problem(
-            "AD211",
-            "silent",
-            "max_bytes= changes nothing: CANN has no limit on the size of a dump",
-            "select fewer steps or layers",
-            "max_bytes",
-        )
+    yield from size_is_unlimited(request)
     if request.scene is None and request.steps.all:
         yield Problem(
             "AD115",

@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional
 from ascend_dump import AscendDumpError, CaptureError, WriteError
 from ascend_dump.adapter import DumpRequest, RunDirectory, Session, text_matcher
 from ascend_dump.statistics import STATISTIC_NAMES
-from ascend_dump.writing import HostWriter, Item, Run
+from ascend_dump.writing import HostRun, HostWriter, Item
 from ascend_dump_tensorflow import _debugger, _hook
 from ascend_dump_tensorflow._arrays import Seen, line_of
 from ascend_dump_tensorflow._bridge import kind_of
@@ -59,7 +59,7 @@ class HostSession(Session):
         self._wanted: Callable[[str], bool] = lambda name: not matchers or any(one(name) for one in matchers)
         self._inputs = request.mode in ("input", "all")
         self._outputs = request.mode in ("output", "all")
-        self._run = Run(run, request=request.to_mapping(), versions={"tensorflow": str(tensorflow.__version__)})
+        self._run = HostRun(run, request=request.to_mapping(), versions={"tensorflow": str(tensorflow.__version__)})
         self.root = run.path
         self._eager: Optional[EagerRecorder] = None
         try:

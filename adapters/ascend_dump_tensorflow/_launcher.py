@@ -14,13 +14,13 @@ __all__ = ["launch"]
 def launch(begin: Begin) -> Callable[[], str]:
     from wrapt import register_post_import_hook
 
-    launched = _Process(begin)
+    launched = _TensorflowLaunch(begin)
     _hook.watch(launched)
     register_post_import_hook(launched.device_imported, "npu_device")
     return launched.unused
 
 
-class _Process:
+class _TensorflowLaunch:
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
         self._begun = False

@@ -22,12 +22,12 @@ __all__ = ["launch"]
 def launch(begin: Begin) -> Callable[[], str]:
     follow_inference_mode()
     keep_hooks_quiet()
-    launched = _Process(begin)
+    launched = _TorchLaunch(begin)
     os.register_at_fork(after_in_child=launched.begin_again)
     return launched.unused
 
 
-class _Process:
+class _TorchLaunch:
     """Begins at the first step and moves the clock of the session."""
 
     def __init__(self, begin: Begin) -> None:

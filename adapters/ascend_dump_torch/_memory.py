@@ -10,8 +10,8 @@ import msgspec
 import torch
 
 __all__ = [
-    "Layout",
     "ViewKey",
+    "ViewLayout",
     "is_plain",
     "layout_of",
     "name_of",
@@ -74,7 +74,7 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
 ViewKey = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
-class Layout(msgspec.Struct, eq=False, gc=False):
+class ViewLayout(msgspec.Struct, eq=False, gc=False):
     """What follows from where a tensor lies in its storage.
 
     nbytes  of its elements
@@ -94,13 +94,13 @@ class Layout(msgspec.Struct, eq=False, gc=False):
 
 
 @functools.lru_cache(1 << 14)
-def layout_of(key: ViewKey) -> Layout:
+def layout_of(key: ViewKey) -> ViewLayout:
     first, sizes, stride, dtype = key
     shape = tuple(sizes)
     size = dtype.itemsize
     nbytes = math.prod(shape) * size
     elements, dense = _extent(shape, stride) if nbytes else (0, shape)
-    return Layout(name_of(dtype), dtype.is_complex, size, shape, nbytes, first * size, elements * size, dense)
+    return ViewLayout(name_of(dtype), dtype.is_complex, size, shape, nbytes, first * size, elements * size, dense)
 
 
 @functools.lru_cache(256)
@@ -109,7 +109,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def _extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, Optional[tuple[int, ...]]]:
-    """Elements of memory from the first to the last of a tensor that is not empty, and `Layout.dense`."""
+    """Elements of memory from the first to the last of a tensor that is not empty, and `ViewLayout.dense`."""
     elements = 1 + sum((n - 1) * s for n, s in zip(shape, stride))
     if all(n == 1 or s == dense for n, s, dense in zip(shape, stride, row_major(shape))):
         return elements, shape

@@ -21,7 +21,7 @@ from ascend_dump_torch._masks import is_mask
 from ascend_dump_torch._memory import is_plain
 from ascend_dump_torch._overflow import copy_overwritten, nonfinite, nonfinite_numbers
 from ascend_dump_torch._schema import Schema, read_schema
-from ascend_dump_torch._tensors import Operator
+from ascend_dump_torch._tensors import OperatorCall
 
 if TYPE_CHECKING:
     from ascend_dump_torch._session import TorchSession
@@ -139,7 +139,7 @@ class RecordMode(TorchDispatchMode):
         place = session.tracker.place()
         name = session.tracker.name(place.module, schema.base)
         now = time.time_ns() // 1000
-        op = Operator(session.next_seq(), schema.op_type, name, now, place.phase, place.module, place.source)
+        op = OperatorCall(session.next_seq(), schema.op_type, name, now, place.phase, place.module, place.source)
         inputs: list[torch.Tensor] = []
         collect(args, inputs)
         written: list[torch.Tensor] = []
@@ -292,7 +292,7 @@ class _Pending(msgspec.Struct, eq=False):
     """
 
     schema: Schema
-    op: Operator
+    op: OperatorCall
     inputs: list[torch.Tensor]
     selected: bool
     items: list[Item]

@@ -13,7 +13,7 @@ import torch
 
 import ascend_dump
 
-__all__ = ["Place", "Tracker", "module_names"]
+__all__ = ["CallSite", "Tracker", "module_names"]
 
 _LIBRARIES = (
     os.path.dirname(torch.__file__) + os.sep,
@@ -28,7 +28,7 @@ _current_node = torch._C._current_autograd_node
 _sequence_nr = torch.autograd._get_sequence_nr
 
 
-class Place(msgspec.Struct, eq=False, gc=False):
+class CallSite(msgspec.Struct, eq=False, gc=False):
     module: str
     phase: str
     source: str
@@ -66,7 +66,7 @@ class Tracker:
         self._lines: dict[tuple[int, int], str] = {}
         # (path, pushed while an autograd node ran): modules called again by checkpointing.
         self._stack: list[tuple[str, bool]] = []
-        self._nodes: dict[int, Place] = {}
+        self._nodes: dict[int, CallSite] = {}
         self._last_node = 0
         self._counts: dict[tuple[str, str], int] = {}
 
@@ -125,20 +125,20 @@ class Tracker:
         if self._stack:
             self._stack.pop()
 
-    def place(self) -> Place:
+    def place(self) -> CallSite:
         """Where the operator that runs right now comes from."""
         node = _current_node()
         top = self._stack[-1] if self._stack else None
         if node is not None and (top is None or not top[1]):
             known = self._nodes.get(node._sequence_nr())
             if known is not None:
-                return Place(known.module, "backward", known.source)
+                return CallSite(known.module, "backward", known.source)
             owner = getattr(node, "variable", None)  # AccumulateGrad: the gradient of a parameter
-            return Place(self._owners.get(id(owner), ""), "backward", self._source())
+            return CallSite(self._owners.get(id(owner), ""), "backward", self._source())
         source = self._source()
         # A module that is called while a node runs is computed again, for a backward pass of its own.
         phase = "backward" if node is not None else "forward" if top else "other"
-        place = Place(top[0] if top else "", phase, source)
+        place = CallSite(top[0] if top else "", phase, source)
         newest = _sequence_nr()
         if newest != self._last_node:
             # Nodes are made before their operator runs, so these belong to this one.

@@ -19,7 +19,7 @@ from ascend_dump import AscendDumpError, CaptureError
 from ascend_dump.adapter import DumpRequest, RunDirectory, Session
 from ascend_dump.adapter.pytorch.calls import Watch
 from ascend_dump.statistics import STATISTIC_NAMES
-from ascend_dump.writing import CHANGED, HostWriter, Item, Run
+from ascend_dump.writing import CHANGED, HostRun, HostWriter, Item
 from ascend_dump_torch import _stack
 from ascend_dump_torch._eager import force_eager
 from ascend_dump_torch._layers import LayerFilter
@@ -71,7 +71,7 @@ class TorchSession(Session):
         #: Removes what was installed to record the step.
         self._undo: Optional[contextlib.ExitStack] = None
         self._refuse_others()
-        self._run = Run(run, request=request.to_mapping(), versions={"torch": str(torch.__version__)})
+        self._run = HostRun(run, request=request.to_mapping(), versions={"torch": str(torch.__version__)})
         self.root = run.path
         with_stats = request.data in ("stats", "full")
         device = _device(target)

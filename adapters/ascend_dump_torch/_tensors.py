@@ -19,8 +19,8 @@ import torch
 
 from ascend_dump.writing import HostWriter, Item, Line, Payload, copy_memory, sample_of
 from ascend_dump_torch._memory import (
-    Layout,
     ViewKey,
+    ViewLayout,
     is_plain,
     layout_of,
     name_of,
@@ -31,7 +31,7 @@ from ascend_dump_torch._memory import (
     unstorable,
 )
 
-__all__ = ["Operator", "Tensors"]
+__all__ = ["OperatorCall", "Tensors"]
 
 #: Smaller tensors are copied at once: cheaper than guarding them.
 _COPY_AT_ONCE = 16 * 1024
@@ -44,7 +44,7 @@ _strided = torch.strided
 _View = tuple[str, tuple[int, ...], int, str, tuple[int, ...], int, int, int, int, int, int, Payload]
 
 
-class Operator(msgspec.Struct, eq=False, gc=False):
+class OperatorCall(msgspec.Struct, eq=False, gc=False):
     """What the records of one operator share."""
 
     seq: int
@@ -234,7 +234,7 @@ class Tensors:
 
     def item(
         self,
-        op: Operator,
+        op: OperatorCall,
         tensor: torch.Tensor,
         io: str,
         index: int,
@@ -272,7 +272,7 @@ class Tensors:
 
     def _look(
         self,
-        op: Operator,
+        op: OperatorCall,
         tensor: torch.Tensor,
         storage: Any,
         version: int,
@@ -313,7 +313,7 @@ class Tensors:
         return self._stored(tensor, storage, known, key, layout, line)
 
     def _stored(
-        self, tensor: torch.Tensor, storage: Any, known: _Known, key: ViewKey, layout: Layout, line: Line
+        self, tensor: torch.Tensor, storage: Any, known: _Known, key: ViewKey, layout: ViewLayout, line: Line
     ) -> Item:
         """The bytes of a tensor for its line: those of a range of this memory that is queued already, or new ones."""
         dtype, begin, span, dense = layout.dtype, layout.begin, layout.span, layout.dense
@@ -396,7 +396,7 @@ def _is_sample(payload: Payload, address: int) -> bool:
     return not payload.sample or sample_of(address, payload.nbytes) == payload.sample
 
 
-def _keep_view(known: _Known, key: ViewKey, layout: Layout, line: Line, payload: Payload) -> Item:
+def _keep_view(known: _Known, key: ViewKey, layout: ViewLayout, line: Line, payload: Payload) -> Item:
     # The key does not tell whether a tensor is conjugated, nor the scale of a quantized one.
     if not layout.is_complex and line.quantization is None:
         known.views[key] = (
@@ -406,7 +406,7 @@ def _keep_view(known: _Known, key: ViewKey, layout: Layout, line: Line, payload:
     return Item(line, payload)
 
 
-def _not_stored(op: Operator, tensor: torch.Tensor, io: str, index: int) -> Item:
+def _not_stored(op: OperatorCall, tensor: torch.Tensor, io: str, index: int) -> Item:
     """The record of a tensor whose bytes cannot be stored."""
     # A nested tensor of the strided layout has no sizes.
     shape = () if tensor.is_nested else tuple(tensor.shape)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ascend_dump import AscendDumpError
-from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, worst_first
+from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, size_is_unlimited, worst_first
 from ascend_dump.adapter.pytorch.calls import is_compiled
 from ascend_dump.native.cann.config import Situation
 from ascend_dump.native.cann.config.of_request import problems_of_config
@@ -126,14 +126,7 @@ def _of_eager(request: DumpRequest) -> Iterator[Problem]:
             "leave level= out, or use 'kernel'",
             "level",
         )
-    if request.max_bytes is not None:
-        yield Problem(
-            "AD211",
-            "silent",
-            "max_bytes= changes nothing: CANN has no limit on the size of a dump",
-            "select fewer steps",
-            "max_bytes",
-        )
+    yield from size_is_unlimited(request)
     if not DumpInterface().checked:
         yield Problem(
             "AD267",

@@ -15,10 +15,10 @@ __all__ = ["launch"]
 
 def launch(begin: Begin) -> Callable[[], str]:
     keep_hooks_quiet()
-    return _Process(begin).unused
+    return _TorchNpuLaunch(begin).unused
 
 
-class _Process:
+class _TorchNpuLaunch:
     """Begins at the first step; an exception dump is set before, when the NPU is not initialised yet."""
 
     def __init__(self, begin: Begin) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Optional
 
 from ascend_dump import AscendDumpError, NotSupported
-from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, current_rank, worst_first
+from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, current_rank, size_is_unlimited, worst_first
 from ascend_dump.native.cann.config import Situation, check_ge_options
 from ascend_dump.native.cann.config.of_request import problems_of_config
 from ascend_dump.native.cann.config.scenes import SCENES
@@ -257,6 +257,4 @@ def _of_request(request: DumpRequest) -> Iterator[Problem]:
     if request.scene in (None, "watch") and request.steps.all:
         message = "each execution of a graph adds data to the dump"
         yield Problem("AD115", "warning", message, "run few steps inside the block, or set steps=", "steps")
-    if request.max_bytes is not None:
-        message = "max_bytes= changes nothing: CANN has no limit on the size of a dump"
-        yield Problem("AD211", "silent", message, "select fewer steps or layers", "max_bytes")
+    yield from size_is_unlimited(request)

@@ -17,10 +17,10 @@ __all__ = ["launch"]
 
 
 def launch(begin: Begin) -> Callable[[], str]:
-    return _Process(begin).unused
+    return _TorchairLaunch(begin).unused
 
 
-class _Process:
+class _TorchairLaunch:
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
         self._begun = False

@@ -1,8 +1,9 @@
 """For authors of adapters: the contract, the registry, and what adapters have in common.
 
 An adapter is a class that derives from `Adapter`, registered under the entry point group `ascend_dump.adapters`; its
-`start` returns a `Session`. One that records tensors itself writes them with `Run` and `HostWriter`, in the format that
-`ascend_dump.open` reads. Errors to raise are those of `ascend_dump`; `ascend_dump.testing.contract` is the test suite.
+`start` returns a `Session`. One that records tensors itself writes them with `HostRun` and `HostWriter`, in the format
+that `ascend_dump.open` reads. Errors to raise are those of `ascend_dump`. `ascend_dump.testing.contract` is the test
+suite.
 
 Entry points are loaded in any process, so importing this package loads nothing else: every name is fetched when it is
 first used. `HostWriter` and what belongs to it load numpy: import them inside functions.
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
     from ascend_dump._steps import Steps
     from ascend_dump.adapter._contract import Adapter, AdapterInfo, Begin, adapters, choose, load, registered
     from ascend_dump.adapter._exit import at_exit
+    from ascend_dump.adapter._limits import size_is_unlimited
     from ascend_dump.adapter._session import Session
     from ascend_dump.statistics import STATISTIC_NAMES
-    from ascend_dump.writing import CHANGED, HostWriter, Item, Line, Payload, Run, copy_memory, sample_of
+    from ascend_dump.writing import CHANGED, HostRun, HostWriter, Item, Line, Payload, copy_memory, sample_of
 
 __all__ = [
     "CHANGED",
@@ -38,13 +40,13 @@ __all__ = [
     "AdapterInfo",
     "Begin",
     "DumpRequest",
+    "HostRun",
     "HostWriter",
     "Item",
     "Line",
     "Payload",
     "Problem",
     "Rank",
-    "Run",
     "RunDirectory",
     "Session",
     "Steps",
@@ -59,6 +61,7 @@ __all__ = [
     "open_private",
     "registered",
     "sample_of",
+    "size_is_unlimited",
     "text_matcher",
     "worst_first",
 ]
@@ -81,9 +84,10 @@ _HOMES: dict[str, str] = {
         "_steps": ("Steps",),
         "adapter._contract": ("Adapter", "AdapterInfo", "Begin", "adapters", "choose", "load", "registered"),
         "adapter._exit": ("at_exit",),
+        "adapter._limits": ("size_is_unlimited",),
         "adapter._session": ("Session",),
         "statistics": ("STATISTIC_NAMES",),
-        "writing": ("CHANGED", "HostWriter", "Item", "Line", "Payload", "Run", "copy_memory", "sample_of"),
+        "writing": ("CHANGED", "HostWriter", "Item", "Line", "Payload", "HostRun", "copy_memory", "sample_of"),
     }.items()
     for name in names
 }

@@ -8,7 +8,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump._errors import CorruptDump, NotSupported, ReadError
 from ascend_dump.analysis.nonfinite import Finding, classify, executions, has_nan, is_no_value, is_nonfinite
-from ascend_dump.reading import Dump, Record, open_dump
+from ascend_dump.reading import Dump, Record, RunState, open_dump
 from ascend_dump.statistics import Statistics
 
 __all__ = ["ANSWERS", "Overflow", "OverflowReport", "find_overflows"]
@@ -142,7 +142,7 @@ def _first_scene(dump: Dump) -> Optional[str]:
 
 def _unended(dump: Dump) -> Iterator[str]:
     for run in dump.runs():
-        if run.state != "complete":
+        if run.state is not RunState.COMPLETE:
             yield f"{run.path}: {run.reason}"
 
 

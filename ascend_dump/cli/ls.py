@@ -68,7 +68,9 @@ def ls(path: str, as_json: bool, records: bool, long: bool, **selectors: Optiona
 
 
 def _unended(dump: Dump) -> list[Run]:
-    return [run for run in dump.runs() if run.state != "complete"]
+    from ascend_dump.reading import RunState
+
+    return [run for run in dump.runs() if run.state is not RunState.COMPLETE]
 
 
 def _write_text(dump: Dump, found: Iterator[Record], *, per_record: bool, long: bool) -> None:

@@ -14,7 +14,7 @@ from ascend_dump.reading._dialect import Dialect, Directory, Entry, rank_of
 from ascend_dump.reading._dump import Dump, open_dump
 from ascend_dump.reading._record import FIELDS, Loader, Record
 from ascend_dump.reading._registry import DialectInfo, registered_dialects
-from ascend_dump.reading._runs import Run
+from ascend_dump.reading._runs import Run, RunState
 
 __all__ = [
     "FIELDS",
@@ -26,6 +26,7 @@ __all__ = [
     "Loader",
     "Record",
     "Run",
+    "RunState",
     "open_dump",
     "open_regular",
     "rank_of",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable
+from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -12,7 +13,7 @@ from ascend_dump._files import read_regular
 from ascend_dump._mark import SCHEMA
 from ascend_dump._paths import MANIFEST
 
-__all__ = ["Run", "read_run", "runs_above"]
+__all__ = ["Run", "RunState", "read_run", "runs_above"]
 
 #: `{time}/{device_id}/{model_name}/{model_id}/{step}/{file}`: from a file up to the directory of its run.
 _LEVELS = 5
@@ -21,18 +22,29 @@ _MOST_BYTES = 10_000_000
 _SCHEMAS = ("ascend-dump/host/", SCHEMA)
 
 
+class RunState(str, Enum):
+    """How far a run came; equal to its text."""
+
+    COMPLETE = "complete"
+    RUNNING = "running"  # its process is there
+    KILLED = "killed"
+    FAILED = "failed"  # it stopped early
+    UNKNOWN = "unknown"  # another machine wrote it, and it had not ended
+
+    def __str__(self) -> str:
+        return self.value
+
+
 class Run(NamedTuple):
     """One run of a capture that left a manifest. Other tools leave none.
 
     path    the directory of the run
-    state   "complete", "running" while its process is there, "killed", "failed" when it stopped early, or "unknown"
-            when another machine wrote it and it had not ended
     reason  why it is not complete, a sentence for people
     scene   what was asked for, as in `capture(scene=...)`
     """
 
     path: Path
-    state: str
+    state: RunState
     reason: str = ""
     scene: Optional[str] = None
 
@@ -50,20 +62,25 @@ def read_run(root: Path) -> Optional[Run]:
     scene = scene if isinstance(scene, str) else None
     state = manifest.get("state")
     if state == "complete":
-        return Run(root, state, scene=scene)
+        return Run(root, RunState.COMPLETE, scene=scene)
     if state == "incomplete":
         return Run(
-            root, "failed", f"the capture ended early: {manifest.get('failure') or 'for no recorded reason'}", scene
+            root,
+            RunState.FAILED,
+            f"the capture ended early: {manifest.get('failure') or 'for no recorded reason'}",
+            scene,
         )
     if state != "running":
         return None
     pid = manifest.get("pid")
     if manifest.get("host") != socket.gethostname() or not isinstance(pid, int):
-        return Run(root, "unknown", "the capture had not ended: it runs on another machine, or was killed there", scene)
+        return Run(
+            root, RunState.UNKNOWN, "the capture had not ended: it runs on another machine, or was killed there", scene
+        )
     if _is_alive(pid):
-        return Run(root, "running", f"the capture has not ended: process {pid} is there", scene)
+        return Run(root, RunState.RUNNING, f"the capture has not ended: process {pid} is there", scene)
     reason = f"the capture did not end: process {pid} was killed; what it completed can be read"
-    return Run(root, "killed", reason, scene)
+    return Run(root, RunState.KILLED, reason, scene)
 
 
 def _manifest(root: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ascend_dump.statistics._layout import Layout, Table, chunks
 from ascend_dump.statistics._value import Statistics
+from ascend_dump.statistics._widen import widen
 
 __all__ = ["Partial", "combine", "combine_counts"]
 
@@ -134,8 +135,6 @@ def _signed(value: float, plus: bool) -> float:
 
 def _scaled(array: np.ndarray, layout: Layout, maximum: float, minimum: float) -> tuple[float, float]:
     """Compute mean and l2norm of finite elements whose sum or squares leave float64, scaled by a power of two."""
-    from ascend_dump.statistics._numpy import widen
-
     largest = max(abs(maximum), abs(minimum))
     # The magnitude of a finite complex128 can be beyond float64; it is at most sqrt(2) times the largest float.
     exponent = math.frexp(largest)[1] if largest < math.inf else 1025

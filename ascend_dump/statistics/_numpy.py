@@ -8,8 +8,9 @@ import numpy as np
 
 from ascend_dump.statistics._layout import Engine, Layout
 from ascend_dump.statistics._merge import Partial
+from ascend_dump.statistics._widen import floats, magnitudes, widen
 
-__all__ = ["NUMPY", "widen"]
+__all__ = ["NUMPY"]
 
 #: Words of one chunk: its float64 values stay in the second-level cache.
 _BLOCK = 1 << 15
@@ -25,46 +26,6 @@ def _scanner(layout: Layout) -> Callable[[np.ndarray], Any]:
         return _scan_wide_integers if layout.word.itemsize == 8 else _scan_integers
     scan = _scan_complex if layout.kind == "complex" else _scan_floats
     return lambda words: scan(layout, words)
-
-
-def widen(layout: Layout, words: np.ndarray, exponent: int = 0) -> np.ndarray:
-    """Give float64 values of a chunk times two to the power of `exponent`; of complex elements their magnitude."""
-    values = _floats(layout, words)
-    if layout.kind == "complex":
-        return _magnitudes(layout, values, exponent)
-    return np.ldexp(values, exponent) if exponent else values
-
-
-def _magnitudes(layout: Layout, parts: np.ndarray, exponent: int = 0) -> np.ndarray:
-    real, imaginary = parts[0::2], parts[1::2]
-    if exponent:
-        # Before, because the magnitude may be beyond float64 where its parts are not.
-        real, imaginary = np.ldexp(real, exponent), np.ldexp(imaginary, exponent)
-    if layout.name == "complex128":
-        return np.asarray(np.hypot(real, imaginary))
-    # The squares of the narrower floats are exact in float64 and far from its limits.
-    return np.asarray(np.sqrt(real * real + imaginary * imaginary))
-
-
-def _floats(layout: Layout, words: np.ndarray) -> np.ndarray:
-    if layout.name in ("bfloat16", "bcomplex32"):
-        bits = words.astype(np.int32)
-        bits <<= 16
-        return bits.view(np.float32).astype(np.float64)
-    if layout.word.itemsize == 8:
-        return words.view(np.float64)
-    if layout.word.itemsize == 4:
-        return words.view(np.float32).astype(np.float64)
-    # By integers, because numpy's own conversion takes up to six times longer. It makes numbers of NaN and Inf.
-    bits = words.view(np.int16).astype(np.int32)
-    bits <<= 13
-    bits &= -0x70002000
-    values = bits.view(np.float32).astype(np.float64)
-    values *= 2.0**112
-    special = np.bitwise_and(words, np.uint16(0x7C00)) == 0x7C00
-    if special.any():
-        values[special] = words[special].view(np.float16)
-    return values
 
 
 def _count_bools(words: np.ndarray) -> np.ndarray:
@@ -94,11 +55,11 @@ def _scan_floats(layout: Layout, words: np.ndarray) -> Partial:
 
 def _scan_complex(layout: Layout, words: np.ndarray) -> Partial:
     with np.errstate(all="ignore"):
-        parts = _floats(layout, words)
+        parts = floats(layout, words)
         missing = np.isnan(parts[0::2]) | np.isnan(parts[1::2])
         nan = int(np.count_nonzero(missing))
         infinite = (np.isinf(parts[0::2]) | np.isinf(parts[1::2])) & ~missing
-        values = _magnitudes(layout, parts)
+        values = magnitudes(layout, parts)
         # hypot calls the magnitude of (Inf, NaN) Inf.
         maximum, minimum = _extremes(values[~missing] if nan else values)
         # A magnitude may round to zero where its parts are not.

@@ -20,13 +20,13 @@ from ascend_dump._version import __version__
 from ascend_dump.host import MANIFEST, encodable
 from ascend_dump.writing.budget import explain
 
-__all__ = ["Run"]
+__all__ = ["HostRun"]
 
 #: Bytes; file systems take 255.
 _LONGEST_NAME = 200
 
 
-class Run:
+class HostRun:
     """The directory of a run, which exists and is empty, with its manifest. Raises WriteError."""
 
     def __init__(self, directory: RunDirectory, *, request: dict[str, Any], versions: dict[str, str]) -> None:

@@ -16,8 +16,8 @@ from ascend_dump._paths import add_private_directory
 from ascend_dump.host import Line
 from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing.budget import Budget
+from ascend_dump.writing.lru_cache import LRUCache
 from ascend_dump.writing.payload import CHANGED, Item, Payload
-from ascend_dump.writing.recent import Recent
 from ascend_dump.writing.shard import Limits
 from ascend_dump.writing.step_files import StepFiles
 
@@ -67,8 +67,8 @@ class Store:
         self._closed_records = 0
         self._closed_text_bytes = self._closed_header_bytes = 0
         self._next_shards: dict[int, int] = {}
-        self._places: Recent[bytes, tuple[str, int]] = Recent(_KNOWN_PLACES)
-        self._known_stats: Recent[_Content, msgspec.Raw] = Recent(_KNOWN_STATS)
+        self._places: LRUCache[bytes, tuple[str, int]] = LRUCache(_KNOWN_PLACES)
+        self._known_stats: LRUCache[_Content, msgspec.Raw] = LRUCache(_KNOWN_STATS)
 
     @property
     def step(self) -> Optional[int]:

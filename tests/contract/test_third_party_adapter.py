@@ -129,8 +129,8 @@ FAULTS = {
         {"unselected_steps_write_nothing", "a_dump_that_stays_empty_is_told"},
     ),
     "writes to another place": (
-        "Run(run,",
-        'Run(run._replace(path=run.path.parent.parent.parent / "elsewhere"),',
+        "HostRun(run,",
+        'HostRun(run._replace(path=run.path.parent.parent.parent / "elsewhere"),',
         {"the_adapter_itself_may_be_stopped_twice"},
     ),
     "names no operators": (
@@ -149,8 +149,8 @@ FAULTS = {
         {"check_leaves_the_target_alone"},
     ),
     "mixes two captures": (
-        "self.run = Run(run, request=self.request.to_mapping(), versions={})",
-        "self.run = _RUNS.setdefault(1, Run(run, request={}, versions={}))",
+        "self.run = HostRun(run, request=self.request.to_mapping(), versions={})",
+        "self.run = _RUNS.setdefault(1, HostRun(run, request={}, versions={}))",
         {"two_captures_in_a_row_do_not_mix"},
     ),
     "is not registered": (

@@ -17,7 +17,7 @@ RUN = Path("worldsize1_global_rank0", "20260101010101", "0", "Model", "0")
 
 
 def model_directory(root: Path) -> Path:
-    """A fresh directory for the steps of one model, where `Run` would put it."""
+    """A fresh directory for the steps of one model, where `HostRun` would put it."""
     directory = root / RUN
     directory.mkdir(parents=True)
     return directory

@@ -122,10 +122,6 @@ def test_imports_go_down() -> None:
     assert used == UNTIL_MENDED, "an exception that nobody needs any more"
 
 
-#: Class names that stand for several things yet. None is to be added.
-UNTIL_RENAMED = {"Layout", "Operator", "Overflow", "Place", "Run", "_Process"}
-
-
 def test_a_class_name_is_one_class() -> None:
     where: dict[str, set[str]] = {}
     for path in [*core_files(), *ADAPTERS.rglob("*.py")]:
@@ -133,9 +129,7 @@ def test_a_class_name_is_one_class() -> None:
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ClassDef):
                     where.setdefault(node.name, set()).add(str(path.relative_to(ROOT)))
-    several = {name: sorted(files) for name, files in where.items() if len(files) > 1}
-    assert {name: files for name, files in several.items() if name not in UNTIL_RENAMED} == {}
-    assert several.keys() >= UNTIL_RENAMED, "an exception that nobody needs any more"
+    assert {name: sorted(files) for name, files in where.items() if len(files) > 1} == {}
 
 
 def test_the_core_knows_neither_adapters_nor_fakes() -> None:

@@ -15,7 +15,7 @@ from ascend_dump.native.cann.names import DumpName
 
 __all__ = [
     "PAYLOAD_SIZE",
-    "Overflow",
+    "OverflowRecord",
     "Unit",
     "decode_overflow",
     "describe_status",
@@ -87,7 +87,7 @@ class Unit(NamedTuple):
         return describe_status(self.name, self.status)
 
 
-class Overflow(NamedTuple):
+class OverflowRecord(NamedTuple):
     """A decoded record.
 
     document  what msaccucmp writes as JSON (print it with `json.dumps(document, indent=4)`)
@@ -100,7 +100,7 @@ class Overflow(NamedTuple):
     problems: tuple[str, ...] = ()
 
 
-def decode_overflow(payload: Union[bytes, bytearray, memoryview]) -> Overflow:
+def decode_overflow(payload: Union[bytes, bytearray, memoryview]) -> OverflowRecord:
     """Decode the bytes of output 0 of an Opdebug file.
 
     Raises CorruptDump when they are neither layout; offsets in it count from the start of the payload.
@@ -116,7 +116,7 @@ def decode_overflow(payload: Union[bytes, bytearray, memoryview]) -> Overflow:
     return _decode_fixed(data)
 
 
-def overflow_of(document: dict[str, Any]) -> Overflow:
+def overflow_of(document: dict[str, Any]) -> OverflowRecord:
     """The record that a document as `decode_overflow` gives it is about. Raises CorruptDump when it is about none."""
     if "magic" in document or any(name in document for name in _FIXED):
         try:
@@ -189,7 +189,7 @@ def find_operator(unit: Unit, names: Iterable[DumpName], around: int) -> Optiona
     return best
 
 
-def _decode_fixed(data: bytes) -> Overflow:
+def _decode_fixed(data: bytes) -> OverflowRecord:
     document: dict[str, Any] = {}
     units = []
     for name, (at, status_at, extra) in _FIXED.items():
@@ -197,10 +197,10 @@ def _decode_fixed(data: bytes) -> Overflow:
         values.update(zip(extra, struct.unpack_from(f"<{len(extra)}Q", data, status_at)))
         units.append(_unit(name, values, (values["status"],)))
         document[name] = _shown(values)
-    return Overflow(document, _overflowed_first(units))
+    return OverflowRecord(document, _overflowed_first(units))
 
 
-def _decode_magic(data: bytes) -> Overflow:
+def _decode_magic(data: bytes) -> OverflowRecord:
     if len(data) < _HEAD.size:
         raise CorruptDump(f"an overflow record of {len(data)} bytes is cut off in its head", offset=len(data))
     _, version, valid, kind, reserved, size = _HEAD.unpack_from(data)
@@ -231,7 +231,7 @@ def _decode_magic(data: bytes) -> Overflow:
     values["status"] = list(status) if words > 1 else status[0]
     record = {"valid": valid, "acc_type": name, "rsv": reserved, "data_len": size, "data": _shown(values)}
     document = {"magic": hex(MAGIC), "version": version, "acc_list": record}
-    return Overflow(document, (_unit(name, values, status),), tuple(problems))
+    return OverflowRecord(document, (_unit(name, values, status),), tuple(problems))
 
 
 def _unit(name: str, values: dict[str, Any], status: tuple[int, ...]) -> Unit:

@@ -27,7 +27,7 @@ from ascend_dump.native.mindspore.names import written
 
 __all__ = [
     "Graph",
-    "Operator",
+    "GraphOperator",
     "has_complex",
     "is_heterogeneous",
     "module_of",
@@ -49,7 +49,7 @@ _LONGEST_LINE = 1 << 20
 _LIBRARY = ("/site-packages/mindspore/", "/dist-packages/mindspore/")
 
 
-class Operator(NamedTuple):
+class GraphOperator(NamedTuple):
     """name: with its scope. position: in the order of execution, None where it does not run or is not told.
 
     stack: `file:line` of the program, the outermost first.
@@ -69,7 +69,7 @@ class Operator(NamedTuple):
 class Graph:
     """The operators of one graph. Names in files are found by `find`."""
 
-    def __init__(self, operators: Iterable[Operator], parameters: Iterable[str] = ()) -> None:
+    def __init__(self, operators: Iterable[GraphOperator], parameters: Iterable[str] = ()) -> None:
         self.operators = {operator.name: operator for operator in operators}
         self._parameters: dict[str, Optional[str]] = {}
         for name in parameters:
@@ -83,7 +83,7 @@ class Graph:
         """The name of a parameter as the program has it, the given one where it is not known."""
         return self._parameters.get(name) or name
 
-    def find(self, name: str, siblings: Mapping[str, Sequence[int]]) -> Optional[tuple[str, Operator]]:
+    def find(self, name: str, siblings: Mapping[str, Sequence[int]]) -> Optional[tuple[str, GraphOperator]]:
         """The full name, with the number it has in the file name, and the operator of the graph.
 
         siblings: all op names of the directory, as `numbers_of` gives them. None where it cannot be told which
@@ -151,7 +151,7 @@ def _read(ir: Path, ir_stamp: object, order: Path, order_stamp: object) -> Graph
     operators, parameters = ([], []) if ir_stamp is None else parse_ir(_lines(ir))
     known = {operator.name: operator for operator in operators}
     for name, position in positions.items():
-        known[name] = known.get(name, Operator(name))._replace(position=position)
+        known[name] = known.get(name, GraphOperator(name))._replace(position=position)
     return Graph(known.values(), parameters)
 
 
@@ -180,14 +180,14 @@ def parse_order(lines: Iterable[str]) -> dict[str, int]:
     return found
 
 
-def parse_ir(lines: Iterable[str]) -> tuple[list[Operator], list[str]]:
+def parse_ir(lines: Iterable[str]) -> tuple[list[GraphOperator], list[str]]:
     """The operators and the names of the parameters of an `.ir` text."""
-    operators: list[Operator] = []
+    operators: list[GraphOperator] = []
     parameters: list[str] = []
     for line in lines:
         name = _NAME.search(line) if "cope: (" in line else None
         if name is not None:
-            operators.append(Operator(name[1]))
+            operators.append(GraphOperator(name[1]))
         elif "# In file " in line:
             place = _SOURCE.search(line)
             if place is not None and operators:

@@ -20,8 +20,8 @@ __all__ = [
     "AUXILIARY",
     "CONSTANTS",
     "PARAMETER",
+    "MindSporePlace",
     "NpyName",
-    "Place",
     "build_name",
     "holds_record",
     "parse_name",
@@ -63,7 +63,7 @@ class NpyName(NamedTuple):
     dtype: Optional[str] = None
 
 
-class Place(NamedTuple):
+class MindSporePlace(NamedTuple):
     """What the levels above a file say; None where they do not."""
 
     rank: Optional[int] = None
@@ -121,7 +121,7 @@ def written(full_name: str) -> str:
     return full_name.translate(_WRITTEN)
 
 
-def parse_place(parts: Sequence[str]) -> Place:
+def parse_place(parts: Sequence[str]) -> MindSporePlace:
     """Read the levels above a file, outermost first."""
     for at in range(len(parts) - 3, -1, -1):
         found = _RANK.fullmatch(parts[at])
@@ -133,5 +133,7 @@ def parse_place(parts: Sequence[str]) -> Place:
         if len(below) != len([level for level in below if level == CONSTANTS]) + (iteration is not None):
             continue
         run = next((part for part in reversed(parts[:at]) if _RUN.fullmatch(part)), None)
-        return Place(int(found[1]), parts[at + 1], int(graph), iteration, run, CONSTANTS in below, len(parts) - at)
-    return Place()
+        return MindSporePlace(
+            int(found[1]), parts[at + 1], int(graph), iteration, run, CONSTANTS in below, len(parts) - at
+        )
+    return MindSporePlace()

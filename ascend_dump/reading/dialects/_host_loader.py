@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from ascend_dump.host import Line
     from ascend_dump.statistics import Statistics
 
-__all__ = ["LineLoader", "Place", "Shards", "read_array", "refuse_format", "row_major"]
+__all__ = ["LineLoader", "ShardRegion", "Shards", "read_array", "refuse_format", "row_major"]
 
 #: Shards that stay mapped although no array needs them; each takes a file descriptor.
 _KEPT = 32
 _TEXTS = ("nan", "inf", "-inf")
 
 
-class Place(NamedTuple):
+class ShardRegion(NamedTuple):
     """Where a tensor is in a shard.
 
     begin, end  bytes of the file that belong to it
@@ -112,7 +112,7 @@ def _map_file(path: Path) -> mmap.mmap:
         os.close(fd)
 
 
-def read_array(mapped: Optional[mmap.mmap], place: Place, record: Record) -> np.ndarray:
+def read_array(mapped: Optional[mmap.mmap], place: ShardRegion, record: Record) -> np.ndarray:
     """Give a read-only view of the mapped file; of a tensor without elements no file is needed.
 
     Raises CorruptDump when the tensor reaches out of its bytes, NotSupported for an unknown dtype.
@@ -198,7 +198,9 @@ class LineLoader:
         strides = line.stride if line.stored_stride is None else line.stored_stride
         if not strides:
             strides = row_major(line.shape)
-        return read_array(mapped, Place(begin, begin + size, line.offset, line.dtype, line.shape, strides), record)
+        return read_array(
+            mapped, ShardRegion(begin, begin + size, line.offset, line.dtype, line.shape, strides), record
+        )
 
     def content(self, record: Record) -> Optional[tuple[Hashable, ...]]:
         line: Line = record.key

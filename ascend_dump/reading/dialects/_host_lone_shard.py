@@ -15,7 +15,7 @@ from ascend_dump._errors import CorruptDump, NotSupported, ReadError
 from ascend_dump.host import PADDING, SAFETENSORS
 from ascend_dump.reading._dialect import Entry
 from ascend_dump.reading._record import Record
-from ascend_dump.reading.dialects._host_loader import Place, Shards, read_array, refuse_format, row_major
+from ascend_dump.reading.dialects._host_loader import ShardRegion, Shards, read_array, refuse_format, row_major
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,7 +127,7 @@ class _LoneShardLoader:
                 path=record.path,
                 offset=start + begin,
             )
-        place = Place(start + begin, start + end, start + begin, dtype, tensor.shape, row_major(tensor.shape))
+        place = ShardRegion(start + begin, start + end, start + begin, dtype, tensor.shape, row_major(tensor.shape))
         return read_array(self._shards.map(record.path), place, record)
 
     def statistics(self, record: Record) -> Optional[Statistics]:

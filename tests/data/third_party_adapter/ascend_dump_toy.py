@@ -21,11 +21,11 @@ class _Session(Session):
         observed.append(self.observe)
 
     def open(self, run: RunDirectory) -> None:
-        from ascend_dump.adapter import HostWriter, Run
+        from ascend_dump.adapter import HostRun, HostWriter
 
         self.pid = os.getpid()
         self.step, self.count = -1, 0
-        self.run = Run(run, request=self.request.to_mapping(), versions={})
+        self.run = HostRun(run, request=self.request.to_mapping(), versions={})
         self.root = self.run.root
         self.writer = HostWriter(self.run.directory(0, "toy"), metadata={})
 

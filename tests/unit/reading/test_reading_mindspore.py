@@ -16,7 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ascend_dump
-from ascend_dump.native.mindspore.graph import Graph, Operator, module_of, numbers_of, parse_ir, parse_order, phase_of
+from ascend_dump.native.mindspore.graph import (
+    Graph,
+    GraphOperator,
+    module_of,
+    numbers_of,
+    parse_ir,
+    parse_order,
+    phase_of,
+)
 from ascend_dump.native.mindspore.names import NpyName, build_name, parse_name, parse_place
 from ascend_dump.native.mindspore.statistics_csv import parse_statistics
 from ascend_dump.native.npy import read_npy_header
@@ -412,13 +420,13 @@ def test_both_spellings_of_the_graph_are_read():
 
 
 def test_the_number_of_a_later_graph_begins_anew_in_its_text():
-    graph = Graph([Operator("Default/relu-ReLU/ReLU-op0", 4), Operator("Default/relu-ReLU/ReLU-op1", 5)])
+    graph = Graph([GraphOperator("Default/relu-ReLU/ReLU-op0", 4), GraphOperator("Default/relu-ReLU/ReLU-op1", 5)])
     there = ["Default_relu-ReLU_ReLU-op2", "Default_relu-ReLU_ReLU-op3"]
     full, operator = graph.find(there[1], numbers_of(there))
     assert (full, operator.name, operator.position) == ("Default/relu-ReLU/ReLU-op3", "Default/relu-ReLU/ReLU-op1", 5)
     # With some of them left out it cannot be told which one this is.
     assert graph.find(there[1], numbers_of(there[1:])) is None
-    single = Graph([Operator("Default/relu-ReLU/ReLU-op0", 4)])
+    single = Graph([GraphOperator("Default/relu-ReLU/ReLU-op0", 4)])
     assert (
         single.find("Default_relu-ReLU_ReLU-op7", numbers_of(["Default_relu-ReLU_ReLU-op7"]))[0]
         == "Default/relu-ReLU/ReLU-op7"
@@ -426,7 +434,7 @@ def test_the_number_of_a_later_graph_begins_anew_in_its_text():
 
 
 def test_two_names_that_look_alike_in_files_are_not_guessed():
-    graph = Graph([Operator("Default/a_b/ReLU-op0"), Operator("Default/a/b/ReLU-op0")])
+    graph = Graph([GraphOperator("Default/a_b/ReLU-op0"), GraphOperator("Default/a/b/ReLU-op0")])
     assert graph.find("Default_a_b_ReLU-op0", {}) is None
     assert Graph([], ["a.b", "a_b"]).parameter("a_b") == "a_b"
 

@@ -11,7 +11,7 @@ from host_dumps import item, model_directory, noise, write_step
 
 from ascend_dump._paths import RunDirectory
 from ascend_dump._rank import Rank
-from ascend_dump.writing import HostWriter, Run
+from ascend_dump.writing import HostRun, HostWriter
 
 LINKS: list[Callable[[Path, Path], None]] = [os.symlink, os.link]
 
@@ -85,7 +85,7 @@ def test_a_shard_stays_in_the_directory_that_was_opened(tmp_path: Path) -> None:
 
 
 def test_the_manifest_is_written_beside_links(tmp_path: Path, victim: Path) -> None:
-    run = Run(RunDirectory.planned(tmp_path / "dumps", Rank(0, 1)).make(), request={}, versions={})
+    run = HostRun(RunDirectory.planned(tmp_path / "dumps", Rank(0, 1)).make(), request={}, versions={})
     (run.root / f".manifest.json.{os.getpid()}").symlink_to(victim)
     (run.root / "manifest.json").unlink()
     (run.root / "manifest.json").symlink_to(victim)

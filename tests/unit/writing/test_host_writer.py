@@ -34,7 +34,7 @@ from ascend_dump import WriteError
 from ascend_dump._paths import RunDirectory
 from ascend_dump._rank import Rank
 from ascend_dump.reading import open_dump
-from ascend_dump.writing import HostWriter, Item, Limits, Line, Payload, Run, summary
+from ascend_dump.writing import HostRun, HostWriter, Item, Limits, Line, Payload, summary
 
 STATS = ("max", "min", "mean", "l2norm", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 
@@ -182,7 +182,7 @@ def test_a_line_comes_after_the_bytes_it_points_at(
 def test_private_under_any_umask(tmp_path: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
-        run = Run(RunDirectory.planned(tmp_path / "dumps" / "deep", Rank(0, 1)).make(), request={}, versions={})
+        run = HostRun(RunDirectory.planned(tmp_path / "dumps" / "deep", Rank(0, 1)).make(), request={}, versions={})
         writer = HostWriter(run.directory(0, "Model"), metadata={}, stats=("max",))
         write_step(writer, 0, item("a", noise(0, 10)))
         writer.close()
@@ -232,7 +232,7 @@ def test_names_that_json_cannot_hold(tmp_path: Path, directory: Path) -> None:
     assert writer.failure is None
     assert [record.op_name for record in open_dump(tmp_path)] == ["good", "bad\\udce9"]
     assert [record.source for record in open_dump(tmp_path)] == [None, "/home/caf\\udce9/train.py:3"]
-    run = Run(RunDirectory.planned(tmp_path / "run", Rank(0, 1)).make(), request={"path": undecodable}, versions={})
+    run = HostRun(RunDirectory.planned(tmp_path / "run", Rank(0, 1)).make(), request={"path": undecodable}, versions={})
     assert json.loads((run.root / "manifest.json").read_bytes())["request"] == {"path": "/home/caf\\udce9/train.py:3"}
     assert run.directory(0, f"model {undecodable}\0" + "ä" * 300).is_dir()
 
@@ -282,7 +282,7 @@ def test_thousands_of_steps(tmp_path: Path, directory: Path) -> None:
 
 
 def test_steps_without_a_record_leave_nothing(tmp_path: Path) -> None:
-    run = Run(RunDirectory.planned(tmp_path, Rank(0, 1)).make(), request={}, versions={})
+    run = HostRun(RunDirectory.planned(tmp_path, Rank(0, 1)).make(), request={}, versions={})
     directory = run.directory(0, "m")
     writer = HostWriter(directory, metadata={})
     writer.begin_step(0)
@@ -299,7 +299,7 @@ def test_steps_without_a_record_leave_nothing(tmp_path: Path) -> None:
 
 def test_runs_that_begin_in_the_same_second_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0)
-    roots = {Run(RunDirectory.planned(tmp_path, Rank(0, 1)).make(), request={}, versions={}).root for _ in range(5)}
+    roots = {HostRun(RunDirectory.planned(tmp_path, Rank(0, 1)).make(), request={}, versions={}).root for _ in range(5)}
     assert len(roots) == 5
     assert all((root / "manifest.json").is_file() for root in roots)
 
@@ -309,12 +309,12 @@ import sys
 from pathlib import Path
 from ascend_dump._paths import RunDirectory
 from ascend_dump._rank import Rank
-from ascend_dump.writing import HostWriter, Item, Line, Payload, Run
+from ascend_dump.writing import HostWriter, Item, Line, Payload, HostRun
 
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(20):
-    run = Run(RunDirectory.planned(Path(sys.argv[1]), Rank(0, 1)).make(), request={"who": sys.argv[2]}, versions={})
+    run = HostRun(RunDirectory.planned(Path(sys.argv[1]), Rank(0, 1)).make(), request={"who": sys.argv[2]}, versions={})
     writer = HostWriter(run.directory(0, "m"), metadata={})
     writer.begin_step(0)
     data = f"{sys.argv[2]} {number}".encode().ljust(16)
@@ -353,7 +353,7 @@ def test_processes_that_begin_in_the_same_second_do_not_mix(tmp_path: Path) -> N
 
 
 def test_the_manifest_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run(RunDirectory.planned(tmp_path, Rank(1, 4)).make(), request={"steps": "0"}, versions={"torch": "9"})
+    run = HostRun(RunDirectory.planned(tmp_path, Rank(1, 4)).make(), request={"steps": "0"}, versions={"torch": "9"})
     path = run.root / "manifest.json"
     first = json.loads(path.read_bytes())
     assert (first["state"], first["rank"], first["world_size"], first["pid"]) == ("running", 1, 4, os.getpid())
@@ -385,8 +385,8 @@ def test_the_manifest_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest
 def test_a_run_or_model_that_cannot_be_created_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError):
-        Run(RunDirectory.planned(tmp_path / "file", Rank(0, 1)).make(), request={}, versions={})
-    run = Run(RunDirectory.planned(tmp_path, Rank(0, 1)).make(), request={}, versions={})
+        HostRun(RunDirectory.planned(tmp_path / "file", Rank(0, 1)).make(), request={}, versions={})
+    run = HostRun(RunDirectory.planned(tmp_path, Rank(0, 1)).make(), request={}, versions={})
     run.directory(0, "m")
 
     def refuse(path: Path, mode: int) -> None:

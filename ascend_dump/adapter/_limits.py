@@ -1,0 +1,20 @@
+"""What a framework that writes its dump itself has no setting for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ascend_dump._problem import Problem
+
+if TYPE_CHECKING:
+    from ascend_dump._request import DumpRequest
+
+__all__ = ["size_is_unlimited"]
+
+
+def size_is_unlimited(request: DumpRequest, writer: str = "CANN") -> list[Problem]:
+    """The problem of a request with `max_bytes` where `writer` writes as much as there is."""
+    if request.max_bytes is None:
+        return []
+    message = f"max_bytes= changes nothing: {writer} has no limit on the size of a dump"
+    return [Problem("AD211", "silent", message, "select fewer steps or layers", "max_bytes")]

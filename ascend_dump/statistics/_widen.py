@@ -1,0 +1,49 @@
+"""The values of a chunk of words as float64."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ascend_dump.statistics._layout import Layout
+
+__all__ = ["floats", "magnitudes", "widen"]
+
+
+def widen(layout: Layout, words: np.ndarray, exponent: int = 0) -> np.ndarray:
+    """Give float64 values of a chunk times two to the power of `exponent`; of complex elements their magnitude."""
+    values = floats(layout, words)
+    if layout.kind == "complex":
+        return magnitudes(layout, values, exponent)
+    return np.ldexp(values, exponent) if exponent else values
+
+
+def magnitudes(layout: Layout, parts: np.ndarray, exponent: int = 0) -> np.ndarray:
+    real, imaginary = parts[0::2], parts[1::2]
+    if exponent:
+        # Before, because the magnitude may be beyond float64 where its parts are not.
+        real, imaginary = np.ldexp(real, exponent), np.ldexp(imaginary, exponent)
+    if layout.name == "complex128":
+        return np.asarray(np.hypot(real, imaginary))
+    # The squares of the narrower floats are exact in float64 and far from its limits.
+    return np.asarray(np.sqrt(real * real + imaginary * imaginary))
+
+
+def floats(layout: Layout, words: np.ndarray) -> np.ndarray:
+    if layout.name in ("bfloat16", "bcomplex32"):
+        bits = words.astype(np.int32)
+        bits <<= 16
+        return bits.view(np.float32).astype(np.float64)
+    if layout.word.itemsize == 8:
+        return words.view(np.float64)
+    if layout.word.itemsize == 4:
+        return words.view(np.float32).astype(np.float64)
+    # By integers, because numpy's own conversion takes up to six times longer. It makes numbers of NaN and Inf.
+    bits = words.view(np.int16).astype(np.int32)
+    bits <<= 13
+    bits &= -0x70002000
+    values = bits.view(np.float32).astype(np.float64)
+    values *= 2.0**112
+    special = np.bitwise_and(words, np.uint16(0x7C00)) == 0x7C00
+    if special.any():
+        values[special] = words[special].view(np.float16)
+    return values

@@ -1,0 +1,34 @@
+"""A cache of bounded size that forgets what was used least recently."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Generic, Optional, TypeVar
+
+__all__ = ["LRUCache"]
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class LRUCache(Generic[_Key, _Value]):
+    """A mapping of at most `size` entries. `functools.lru_cache` neither takes values from outside nor drops a key."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._entries: OrderedDict[_Key, _Value] = OrderedDict()
+
+    def get(self, key: _Key) -> Optional[_Value]:
+        found = self._entries.get(key)
+        if found is not None:
+            self._entries.move_to_end(key)
+        return found
+
+    def put(self, key: _Key, value: _Value) -> None:
+        self._entries[key] = value
+        self._entries.move_to_end(key)
+        if len(self._entries) > self._size:
+            self._entries.popitem(last=False)
+
+    def drop(self, key: _Key) -> None:
+        self._entries.pop(key, None)
