@@ -9,6 +9,7 @@ from typing import Any
 from ascend_dump.adapter import DumpRequest, Problem
 from ascend_dump.native.tensorflow.options import OPTIONS
 from ascend_dump_tensorflow._bridge import kind_of
+from ascend_dump_tensorflow._runs import can_replace_runs
 
 __all__ = ["check"]
 
@@ -44,6 +45,14 @@ def check(request: DumpRequest, target: Any) -> Iterator[Problem]:
         )
     yield from _of_optimizers(request, target)
     tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is not None and not can_replace_runs():
+        yield Problem(
+            "AD203",
+            "error",
+            "the TensorFlow that is imported has no debugger for sessions, by which the host is recorded",
+            "use TensorFlow 1.15 or later; where it stands in for the NPU, import npu_bridge before the capture",
+            "framework",
+        )
     if target is None and tensorflow is not None and tensorflow.executing_eagerly():
         yield Problem(
             "AD297",

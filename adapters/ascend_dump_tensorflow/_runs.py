@@ -7,24 +7,30 @@ from typing import Any, Callable, Protocol
 
 from ascend_dump_tensorflow._hook import session_class
 
-__all__ = ["Recorder", "replace_runs"]
+__all__ = ["Recorder", "can_replace_runs", "replace_runs"]
 
 _Run = Callable[..., Any]
+_NAMES = ("run", "make_callable", "_make_callable_from_options")
 
 
 class Recorder(Protocol):
     def claims(self, session: Any) -> bool:
-        """Whether the runs of this session are recorded; asked for at each run."""
+        """Whether this run of the session is recorded; called before every run."""
 
     def run(self, session: Any, plain: _Run, fetches: Any, feeds: Any, options: Any, metadata: Any) -> Any:
         """Run as `BaseSession.run` does, with or without recording."""
 
 
+def can_replace_runs() -> bool:
+    """Whether sessions of this TensorFlow have all that is replaced; the stand-in of the tests has not."""
+    where = session_class()
+    return all(hasattr(where, name) for name in _NAMES)
+
+
 def replace_runs(recorder: Recorder) -> Callable[[], None]:
     """Hand the runs of claimed sessions to the recorder; returns what takes that back."""
     where = session_class()
-    names = ("run", "make_callable", "_make_callable_from_options")
-    before = {name: getattr(where, name) for name in names}
+    before = {name: getattr(where, name) for name in _NAMES}
     run_before, callable_before = before["run"], before["_make_callable_from_options"]
 
     @functools.wraps(run_before)
@@ -48,12 +54,12 @@ def replace_runs(recorder: Recorder) -> Callable[[], None]:
     @functools.wraps(callable_before)
     def make_callable_from_options(self: Any, callable_options: Any) -> Any:
         plain = callable_before(self, callable_options)
-        # A value that TensorFlow itself carries from a fetch to a feed is out of reach of `run`.
+        # `run` cannot feed a tensor with what is fetched in the same run.
         if callable_options.tensor_connection:
             return plain
         return _Callable(recorder, self, plain, functools.partial(run_before, self), callable_options)
 
-    after = dict(zip(names, (run, make_callable, make_callable_from_options)))
+    after = dict(zip(_NAMES, (run, make_callable, make_callable_from_options)))
     for name, function in after.items():
         setattr(where, name, function)
 

@@ -201,6 +201,43 @@ def test_the_selected_calls_are_the_steps_of_one_run(
     assert [each for each in told if "inside a container" not in each] == []
 
 
+# The two that are left out take any number of operators for a step, none as well.
+@pytest.mark.parametrize("program", [name for name in PROGRAMS if name not in ("torch", "torch_npu")], indirect=True)
+def test_a_selected_call_without_records_is_told_once(
+    program: Program, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target, call = program.before(tmp_path)
+
+    @ascend_dump.capture(target, framework=program.adapter, path=tmp_path / "dumps", steps="0-1|3")
+    def run(number: int) -> object:
+        return call() if number not in (1, 2) else None
+
+    with caplog.at_level(logging.WARNING, "ascend_dump"):
+        for number in range(5):
+            run(number)
+        run.capture.stop()
+    assert {record.step for record in run.capture.dump()} == {0, 3}
+    told = [message for message in caplog.messages if "AD303" in message]
+    assert len(told) == 1
+    assert told[0].startswith("1 of the selected calls wrote nothing, the first is call 1: ")
+
+
+def test_a_framework_that_cannot_be_recorded_refuses_the_first_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fakes.install("tensorflow"):  # a stand-in for the NPU only: it has no debugger
+        import_module("tensorflow")
+        _, call = _tensorflow(tmp_path)
+
+        @ascend_dump.capture(framework="tensorflow", path=tmp_path / "dumps")
+        def run() -> None:
+            call()
+
+        with pytest.raises(ascend_dump.AscendDumpError, match="no debugger for sessions"):
+            run()
+        assert not (tmp_path / "dumps").exists() or not list((tmp_path / "dumps").rglob("index*"))
+
+
 def test_a_call_that_was_interrupted_leaves_no_complete_run(program: Program, tmp_path: Path) -> None:
     target, call = program.before(tmp_path)
 
