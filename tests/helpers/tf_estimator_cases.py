@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,9 @@ def test_a_model_function_must_return_a_spec(tf: Any, tmp_path: Path) -> None:
         estimator.train(lambda: _data(tf), steps=1)
 
 
-@pytest.mark.parametrize(("every", "lines"), [(2, 3), (100, 1), (None, 0)])
-def test_the_loss_is_logged_as_often_as_the_configuration_says(
-    tf: Any, tmp_path: Path, every: Any, lines: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("every", "lines", "speeds"), [(2, 3, 2), (1, 5, 4), (100, 1, 0), (None, 0, 0)])
+def test_the_loss_and_the_speed_are_logged_as_often_as_the_configuration_says(
+    tf: Any, tmp_path: Path, every: Any, lines: int, speeds: int
 ) -> None:
     log, found = logging.getLogger("tensorflow"), []
 
@@ -122,6 +123,7 @@ def test_the_loss_is_logged_as_often_as_the_configuration_says(
         log.setLevel(level)
         log.removeHandler(handler)
     assert sum(message.startswith("loss = ") and ", step = " in message for message in found) == lines
+    assert sum(re.fullmatch(r"global_step/sec: \d\S*", message) is not None for message in found) == speeds
 
 
 def test_shapes_are_written_as_tuples(tf: Any) -> None:

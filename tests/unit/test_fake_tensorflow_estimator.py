@@ -11,27 +11,7 @@ from ascend_dump import fakes
 
 pytest.register_assert_rewrite("tf_estimator_cases")
 
-from tf_estimator_cases import (  # noqa: E402  (after their asserts are rewritten)
-    test_a_model_function_must_return_a_spec,
-    test_a_run_config_refuses_what_is_out_of_range,
-    test_a_spec_must_have_what_its_mode_needs,
-    test_an_estimator_refuses_a_function_that_it_cannot_call,
-    test_an_estimator_refuses_two_directories_and_what_is_no_function,
-    test_one_way_of_saving_replaces_the_other,
-    test_shapes_are_written_as_tuples,
-    test_the_loss_is_logged_as_often_as_the_configuration_says,
-)
-
-__all__ = [
-    "test_a_model_function_must_return_a_spec",
-    "test_a_run_config_refuses_what_is_out_of_range",
-    "test_a_spec_must_have_what_its_mode_needs",
-    "test_an_estimator_refuses_a_function_that_it_cannot_call",
-    "test_an_estimator_refuses_two_directories_and_what_is_no_function",
-    "test_one_way_of_saving_replaces_the_other",
-    "test_shapes_are_written_as_tuples",
-    "test_the_loss_is_logged_as_often_as_the_configuration_says",
-]
+from tf_estimator_cases import *  # noqa: E402, F403  (the cases, after their asserts are rewritten)
 
 
 @pytest.fixture

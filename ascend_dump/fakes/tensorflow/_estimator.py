@@ -134,6 +134,7 @@ class Estimator:
                 saver = _Saver(self._config, functools.partial(self._save, session, graph))
                 saver.at(done)
                 every, runs = self._config.log_step_count_steps, 0
+                speed = _StepCounter(every)
                 while not stop and (last is None or done < last):
                     try:
                         values, stop = run_with_hooks(
@@ -147,6 +148,7 @@ class Estimator:
                         _LOG.info("loss = %s, step = %s", values["loss"], values["step"])
                     runs += 1
                     done = int(values["step"]) if int(values["step"]) > done else done + 1
+                    speed.at(done)
                     saver.at(done)
                 saver.at(done, end=True)
         return self
@@ -270,6 +272,22 @@ def _verify_arguments(model_fn: Any, params: Any) -> None:
     unknown = [name for name in given if name not in _MODEL_FN_ARGUMENTS]
     if unknown:
         raise ValueError(f"model_fn ({model_fn}) has following not expected args: {unknown}")
+
+
+class _StepCounter:
+    """Logs the steps per second once for each `every` steps, beginning behind the first one."""
+
+    def __init__(self, every: Optional[int]) -> None:
+        self._every = every
+        self._last: Optional[tuple[int, float]] = None
+
+    def at(self, step: int) -> None:
+        if not self._every or (self._last is not None and step < self._last[0] + self._every):
+            return
+        now = time.perf_counter()
+        if self._last is not None:
+            _LOG.info("global_step/sec: %g", (step - self._last[0]) / max(now - self._last[1], 1e-9))
+        self._last = (step, now)
 
 
 class _Saver:
