@@ -33,7 +33,7 @@ make_venv = rm -rf $(1) && $(2) -m venv $(1) && $(pip_install) --upgrade 'pip>=2
 # Where it is set, as in many containers, every process would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-real check bench clean
+.PHONY: help demo test test-all test-real check bench fuzz clean
 .DEFAULT_GOAL := help
 
 help:
@@ -43,6 +43,7 @@ help:
 	@echo 'make test-real  the suites that run real frameworks: $(or $(SUITES),none yet)'
 	@echo 'make check      ruff, mypy, and hadolint over docker/'
 	@echo 'make bench      the benchmarks, as ratios within one run'
+	@echo 'make fuzz       mutated files for every reader: MUTANTS=$(MUTANTS) SEED=$(SEED) SECONDS= JOBS='
 	@echo 'make clean      remove the virtual environments and caches'
 
 demo: $(VENVS)/.venv-demo/stamp
@@ -109,7 +110,15 @@ $(VENVS)/.venv-bench/stamp: $(INSTALLED)
 	$(call pip_install,$(@D)) mindstudio-probe || echo "the peer mindstudio-probe cannot be installed here: its columns stay empty"
 	touch $@
 
+# Ends with an error where anything but an error of ours comes of a mutant; its input is then in fuzz_findings/.
+MUTANTS ?= 100000
+SEED ?= 0
+fuzz: export OMP_NUM_THREADS ?= 1
+fuzz: $(VENV)/stamp
+	$(VENV)/bin/python tests/fuzz/campaign.py --mutants $(MUTANTS) --seed $(SEED) \
+		$(if $(SECONDS),--seconds $(SECONDS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
+
 clean:
 	rm -rf $(VENV) $(VENVS)/.venv-demo $(VENVS)/.venv-bench $(VENVS)/.venv-py* $(VENVS)/.venv-real-*
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf fuzz_findings .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find ascend_dump adapters tests examples -name __pycache__ -type d -prune -exec rm -rf {} +

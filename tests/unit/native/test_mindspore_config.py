@@ -253,6 +253,17 @@ def test_values_of_any_type_are_judged_never_raised(value, on):
 # --- selection -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "9" * 400, "9" * 5000])
+def test_a_number_beyond_those_of_a_double_is_refused(number):
+    reading = read_text(b'{"common_dump_settings": {"support_device": [%s]}}' % number.encode())
+    assert "[json.exception.out_of_range.406] number overflow" in reading.refusals[0].message
+
+
+def test_a_number_beyond_64_bits_is_no_unsigned_one():
+    reading = read_text(b'{"common_dump_settings": {"dump_mode": 99999999999999999999}, "e2e_dump_settings": {}}')
+    assert any("dump_mode" in refusal.message for refusal in reading.refusals)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

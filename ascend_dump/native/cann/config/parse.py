@@ -25,7 +25,6 @@ MAX_BYTES = 10 * 1024 * 1024
 MAX_DEPTH = 10
 
 _BOM = b"\xef\xbb\xbf"
-_BRACKET = re.compile(rb"[{}\[\]]")
 #: A backslash starts an escape wherever it stands in valid JSON, so no tokeniser is needed.
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 
@@ -122,17 +121,20 @@ def _refused(acl_error: int, native: str, reason: str) -> Parsed:
 
 def _depths(data: bytes) -> tuple[int, int]:
     """The deepest nesting of objects and of arrays, strings included as acl counts them."""
-    depth = {b"{": 0, b"[": 0}
-    deepest = dict(depth)
-    for found in _BRACKET.finditer(data):
-        mark = found[0]
-        if mark in depth:
-            depth[mark] += 1
-            deepest[mark] = max(deepest[mark], depth[mark])
-        else:
-            opening = b"{" if mark == b"}" else b"["
-            depth[opening] = max(depth[opening] - 1, 0)
-    return deepest[b"{"], deepest[b"["]
+    return _depth(data, b"{}"), _depth(data, b"[]")
+
+
+def _depth(data: bytes, brackets: bytes) -> int:
+    opening = brackets[0]
+    depth = deepest = 0
+    for mark in data.translate(None, bytes(set(range(256)) - set(brackets))):
+        if mark == opening:
+            depth += 1
+            if depth > deepest:
+                deepest = depth
+        elif depth:
+            depth -= 1
+    return deepest
 
 
 def _check_escapes(text: str) -> None:

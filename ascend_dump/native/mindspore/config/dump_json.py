@@ -8,10 +8,11 @@ after it too. Unknown keys are ignored, and so is whatever follows the JSON obje
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from ascend_dump._files import read_regular
 from ascend_dump.native.mindspore.config._json_error import syntax_error
@@ -55,9 +56,15 @@ def read_text(
     """Read the content of a dump JSON. runtime: Ascend O0/O1 when left out. env: this process's when left out."""
     try:
         value = _decode(text)
+    except _NumberOverflow as error:
+        return _refused(f"Parse dump json failed, error:[json.exception.out_of_range.406] number overflow {error}")
     except ValueError as error:
         return _refused(f"Parse dump json failed, error:[json.exception.parse_error.101] parse error {error}")
     return Parser(value, runtime or Runtime(), os.environ if env is None else env).read()
+
+
+class _NumberOverflow(ValueError):
+    """A number beyond those of a double."""
 
 
 def _refused(message: str) -> DumpJsonReading:
@@ -76,7 +83,7 @@ def _decode(data: bytes) -> Any:
     if begin == len(text) or text[begin] == "\0":
         reason = "attempting to parse an empty input; check that your input string or stream contains the expected JSON"
         raise ValueError(f"at line 1, column 1: {reason}")
-    decoder = json.JSONDecoder(parse_constant=_no_constant)
+    decoder = json.JSONDecoder(parse_constant=_no_constant, parse_float=_number, parse_int=_integer)
     try:
         return decoder.raw_decode(text, begin)[0]
     except json.JSONDecodeError as error:
@@ -87,3 +94,16 @@ def _decode(data: bytes) -> Any:
 
 def _no_constant(name: str) -> Any:
     raise json.JSONDecodeError(f"{name} is not JSON", name, 0)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise _NumberOverflow(f"parsing '{text[:40]}'")
+    return value
+
+
+def _integer(text: str) -> Union[int, float]:
+    # Beyond 64 bits nlohmann::json keeps a double; it also spares Python a huge conversion.
+    value = int(text) if len(text) <= 20 else 2**64
+    return value if -(2**63) <= value < 2**64 else _number(text)

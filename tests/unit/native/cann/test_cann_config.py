@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 
 import places
 import pytest
@@ -146,6 +147,12 @@ def test_nesting_is_counted_over_raw_characters(mark):
 def test_nesting_hidden_from_the_count_is_survived():
     text = '["]",' * 200_000 + "1" + "]" * 200_000
     assert _refusal(text) == _NOT_JSON
+
+
+def test_a_file_of_brackets_is_refused_at_once():
+    before = time.process_time()
+    assert _refusal("[" * (1 << 20)) == (100006, "")
+    assert time.process_time() - before < 1  # it took over two
 
 
 def test_a_wide_object_of_repeated_keys_is_read():

@@ -1,0 +1,248 @@
+"""What a campaign reads: each reader with whole files to begin from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from places import DATA
+
+from ascend_dump._errors import AscendDumpError
+
+__all__ = ["Subject", "subjects"]
+
+#: Of a dump with more records these are read.
+_MOST_RECORDS = 60
+_NOTHING: Mapping[str, bytes] = {}
+
+
+class Subject(NamedTuple):
+    """One reader. use: reads what lies at a path; raises only errors of ours, where it is right.
+
+    seeds: whole files, by the place of each below the directory that is read.
+    beside: files that stay whole.
+    """
+
+    name: str
+    use: Callable[[Path], None]
+    seeds: dict[str, bytes]
+    beside: Mapping[str, bytes] = _NOTHING
+    #: Whether `use` is given the file itself, not the directory above all.
+    alone: bool = True
+
+
+def subjects() -> list[Subject]:
+    """Every reader of dumps, of graphs and of settings."""
+    return [*_dialects(), *_parsers(), *_languages(), *_settings()]
+
+
+def use_dump(place: Path) -> None:
+    """Everything that a tool does with the records of a dump."""
+    from ascend_dump.reading import open_dump
+
+    dump = open_dump(place)
+    repr(dump)
+    dump.runs()
+    for record in islice(dump, _MOST_RECORDS):
+        repr(record)
+        hash(record)
+        json.dumps(record.to_dict())
+        for call in (record.numpy, record.statistics, partial(record.numpy, format="NCHW")):
+            try:
+                call()
+            except AscendDumpError:
+                continue
+
+
+def use_all(read: Callable[[Path], Iterable[Any]], path: Path) -> None:
+    for one in read(path):
+        repr(one)
+
+
+def _dialects() -> Iterator[Subject]:
+    cann = DATA / "cann"
+    statistics = {"Add.Add_9.3.7.1589195081588999.csv": _CANN_STATISTICS}
+    yield _dump("cann dump files", {**_below(cann / "in"), **statistics})
+    yield _dump("cann overflow files", _below(cann / "in_overflow"))
+    overflows = {f"rank_0/Net/0/0/{name}": data for name, data in _below(cann / "msaccucmp_overflow").items()}
+    yield _dump("mindspore overflow files", overflows)
+    for name in ("bf16", "longname"):
+        tree = _below(DATA / "mindspore" / name)
+        tensors = dict([(one, data) for one, data in tree.items() if one.endswith(".npy")][:6])
+        tensors["rank_0/Net/7/7/statistic.csv"] = _MINDSPORE_STATISTICS
+        others = {one: data for one, data in tree.items() if not one.endswith(".npy")}
+        yield _dump(f"mindspore tree {name}", {**tensors, **others}, beside={**tensors, **others})
+    host = _host()
+    yield _dump("host dump", host, beside=host)
+    shard = {Path(one).name: data for one, data in host.items() if one.endswith(".safetensors")}
+    yield _dump("safetensors", shard)
+    yield _dump("torchair npy", _torchair_npy())
+    yield _dump("torchair pt", _torchair_pt())
+    graphs = _below(DATA / "torchair_graph")
+    npy = {f"worldsize1_global_rank0/graph_1/{one}": data for one, data in _torchair_npy().items()}
+    yield Subject("torchair graph beside a dump", use_dump, graphs, npy, alone=False)
+
+
+def _parsers() -> Iterator[Subject]:
+    from ascend_dump.native.cann.graph import graph_name, read_graph
+    from ascend_dump.native.cann.mapping import read_mapping
+    from ascend_dump.native.cann.statistics_csv import read_statistics as read_cann
+    from ascend_dump.native.mindspore.graph import read_ir
+    from ascend_dump.native.mindspore.statistics_csv import read_statistics as read_mindspore
+    from ascend_dump.native.torchair.graph import read_torchair_graph
+
+    graphs = _below(DATA / "ge_proto")
+    yield Subject("ge graph", partial(use_all, read_graph), graphs)
+    yield Subject("ge graph name", partial(use_all, graph_name), graphs)
+    yield Subject("torchair graph", partial(use_all, read_torchair_graph), _below(DATA / "torchair_graph"))
+    ir = {path.name: path.read_bytes() for path in sorted((DATA / "mindspore").rglob("*.ir"))[:6]}
+    yield Subject("mindspore graph", partial(use_all, read_ir), ir)
+    mapping = {"mapping.csv": next((DATA / "mindspore" / "longname").rglob("mapping.csv")).read_bytes()}
+    yield Subject("mapping", partial(use_all, read_mapping), mapping)
+    yield Subject("cann statistics", partial(use_all, read_cann), {"a.csv": _CANN_STATISTICS})
+    yield Subject("mindspore statistics", partial(use_all, read_mindspore), {"statistic.csv": _MINDSPORE_STATISTICS})
+
+
+def _languages() -> Iterator[Subject]:
+    from ascend_dump._request import DumpRequest
+    from ascend_dump.native.languages import languages
+
+    request = DumpRequest(path="dumps", steps="0|3-5", mode="all")
+    for name in languages():
+        built = dict(languages()[name].build(request))
+        seeds = {"0.json": json.dumps(built).encode()}
+        for number, example in enumerate(_examples(name)):
+            text = example if isinstance(example, str) else json.dumps(example)
+            seeds[f"{number + 1}.json"] = text.encode()
+        yield Subject(f"check {name}", partial(use_language, name), seeds)
+
+
+def use_language(name: str, path: Path) -> None:
+    """What `ascend-dump check` does with a file."""
+    from ascend_dump.native.cann.config.parse import read_source
+    from ascend_dump.native.cann.config.situation import Situation
+    from ascend_dump.native.languages import Surroundings, languages, recognise
+
+    known = languages()
+    recognise(known.values(), read_source(path).value, path.suffix)
+    for problem in known[name].check(path, Surroundings(Situation.here())):
+        repr(problem)
+
+
+def _settings() -> Iterator[Subject]:
+    from ascend_dump._request import DumpRequest
+
+    request = DumpRequest(path="dumps", steps="0|3-5", layers=["a", "b"], options={"file_format": "npy", "on": "cpu"})
+    toml = b'path = "dumps"\nsteps = "0|3-5"\nlayers = ["a", "b"]\n[options]\non = "cpu"\n'
+    files = {"a.json": json.dumps(request.to_mapping(), default=str).encode(), "a.toml": toml}
+    yield Subject("settings file", use_settings_file, files)
+    yield Subject(
+        "settings text", use_settings_text, {"text": request.to_text().encode(), "more": b"steps=0|2,path=/d"}
+    )
+
+
+def use_settings_file(path: Path) -> None:
+    from ascend_dump._request import DumpRequest
+
+    repr(DumpRequest.from_file(path))
+
+
+def use_settings_text(path: Path) -> None:
+    """As the variable ASCEND_DUMP, whose length the system bounds."""
+    from ascend_dump._request import DumpRequest
+
+    DumpRequest.from_text(path.read_bytes()[: 1 << 17].decode("utf-8", "surrogateescape")).to_text()
+
+
+def _examples(language: str) -> list[Any]:
+    """The configurations on which the rules of a language are tried."""
+    import ascend_dump.native.cann.config.scenes as scenes
+    import ascend_dump.native.cann.config.silent as silent
+    import ascend_dump.native.mindspore.config.check as mindspore
+    import ascend_dump.native.tensorflow.config._rules as tensorflow
+
+    tables: dict[str, Any] = {"acl": silent.SILENT, "mindspore": mindspore.RULES, "tensorflow": tensorflow.RULES}
+    rules = [*tables.get(language, scenes.SCENES).values()]
+    found = [case.config for rule in rules for case in (rule.trips, rule.passes)]
+    return [json.loads(text) for text in dict.fromkeys(json.dumps(one) for one in found)][:60]
+
+
+def _dump(name: str, seeds: dict[str, bytes], beside: Optional[dict[str, bytes]] = None) -> Subject:
+    return Subject(name, use_dump, seeds, beside or {}, alone=False)
+
+
+def _below(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def _host() -> dict[str, bytes]:
+    from host_dumps import item, model_directory, write_step
+
+    from ascend_dump.writing import HostWriter
+
+    root = Path(tempfile.mkdtemp())
+    try:
+        writer = HostWriter(model_directory(root), metadata={})
+        arrays = [np.arange(12, dtype=dtype).reshape(3, 4) for dtype in ("f4", "f8", "i4", "u1", "c8", "f2")]
+        for step in range(2):
+            write_step(writer, step, *(item(f"layer/{one.dtype}_0", one, index=step) for one in arrays))
+        writer.close()
+        return _below(root)
+    finally:
+        shutil.rmtree(root)
+
+
+def _torchair_npy() -> dict[str, bytes]:
+    values = {"aten.addmm.default.INPUT.0": np.arange(6, dtype="f2").reshape(2, 3), "aten.sum.INPUT.0.1": np.array(3)}
+    values["aten.relu.OUTPUT.0"] = np.zeros((2, 0, 4), "f4")
+    values["aten.view.INPUT.1"] = np.array("text")
+    values["aten.list.INPUT.1"] = np.array([None, {}], dtype=object)
+    root = Path(tempfile.mkdtemp())
+    try:
+        for number, (name, value) in enumerate(values.items()):
+            np.save(root / f"node_{number}-{name}.2026112101524148626{number}.npy", value)
+        return _below(root)
+    finally:
+        shutil.rmtree(root)
+
+
+def _torchair_pt() -> dict[str, bytes]:
+    """A file as torch.save writes it, without needing torch."""
+    root = Path(tempfile.mkdtemp())
+    try:
+        path = root / "relu_device_0_3.pt"
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("relu/data.pkl", _PICKLE)
+            file.writestr("relu/byteorder", "little")
+            file.writestr("relu/data/0", struct.pack("<6f", *range(6)))
+            file.writestr("relu/version", "3\n")
+        return _below(root)
+    finally:
+        shutil.rmtree(root)
+
+
+_CANN_STATISTICS = (
+    b"Input/Output,Index,Data Size,Data Type,Format,Shape,"
+    b"Max Value,Min Value,Avg Value,Count,Nan Count,Negative Inf Count,Positive Inf Count\n"
+    b"Input,0,24,FLOAT,ND,2x3,5,0,2.5,6,0,0,0\nOutput,0,24,FLOAT,ND,2x3,nan,-inf,,6,1,1,0\n"
+)
+_MINDSPORE_STATISTICS = (
+    b"Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value,Min Value,L2Norm Value\n"
+    b'Add,Default_Add-op0,0,0,1795226242824853,input,0,24,float32,"(2,3)",5,0,7.4\n'
+    b'Add,Default_Add-op0,0,0,1795226242824853,output,0,24,float32,"(2,3)",inf,nan,inf\n'
+)
+#: torch.save of a float32 tensor of shape (2, 3).
+_PICKLE = (
+    b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nq\x00((X\x07\x00\x00\x00storageq\x01ctorch\nFloatStorage\nq\x02"
+    b"X\x01\x00\x00\x000q\x03X\x03\x00\x00\x00cpuq\x04K\x06tq\x05QK\x00K\x02K\x03\x86q\x06K\x03K\x01\x86q\x07\x89"
+    b"ccollections\nOrderedDict\nq\x08)Rq\ttq\nRq\x0b."
+)
