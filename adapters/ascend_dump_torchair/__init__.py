@@ -24,6 +24,7 @@ from ascend_dump.adapter import Adapter, Begin, DumpRequest, Problem, RunDirecto
 
 if TYPE_CHECKING:
     from ascend_dump_torchair._session import TorchairSession
+    from ascend_dump_torchair._settings import SettingsPlan
 
 __all__ = ["TorchairAdapter", "check_options", "configure"]
 
@@ -36,6 +37,8 @@ class TorchairAdapter(Adapter):
     # Not torchair itself: torch_npu puts a proxy into sys.modules, which no import hook sees.
     process_hooks = ("torchair.npu_fx_compiler",)
     repeats = "never"
+    #: Of the last check, whose settings the start behind it needs too.
+    _plan: Optional[SettingsPlan] = None
 
     def accepts(self, target: Any) -> bool:
         from ascend_dump_torchair._config import is_config
@@ -48,12 +51,19 @@ class TorchairAdapter(Adapter):
     def check(self, request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
         from ascend_dump_torchair._check import check
 
-        return check(request, target, run)
+        return check(request, target, run, self._plan_of(request, run))
 
     def start(self, request: DumpRequest, target: Any, run: RunDirectory) -> TorchairSession:
         from ascend_dump_torchair._session import TorchairSession
 
-        return TorchairSession(request, target, run)
+        return TorchairSession(request, target, run, self._plan_of(request, run))
+
+    def _plan_of(self, request: DumpRequest, run: RunDirectory) -> SettingsPlan:
+        from ascend_dump_torchair._settings import SettingsPlan
+
+        if self._plan is None or not self._plan.is_of(request, run):
+            self._plan = SettingsPlan(request, run)
+        return self._plan
 
     def counts_steps(self, target: Any) -> bool:
         return True

@@ -8,9 +8,45 @@ from typing import Any, Callable, Optional
 
 from ascend_dump import ConfigError, NotSupported
 
-__all__ = ["Filled", "engine_modules", "find_detours", "has", "is_config", "is_foreign", "mode_of", "read", "torchair"]
+__all__ = [
+    "Filled",
+    "config_of",
+    "engine_modules",
+    "find_detours",
+    "is_config",
+    "is_foreign",
+    "read_options",
+    "torchair",
+]
 
 _ABSENT = object()
+#: What of a config matters to a dump.
+_OPTIONS = (
+    "mode",
+    *(
+        f"dump_config.{name}"
+        for name in (
+            "enable_dump",
+            "dump_path",
+            "dump_mode",
+            "quant_dumpable",
+            "dump_step",
+            "dump_layer",
+            "dump_data",
+            "dump_config_path",
+            "data_dump_stage",
+        )
+    ),
+    "debug.data_dump.type",
+    "debug.data_dump.path",
+    "debug.data_dump.filter",
+    "debug.graph_dump.type",
+    "debug.graph_dump.path",
+    "debug.run_eagerly",
+    "debug.fx_summary.type",
+    "debug.fx_summary.skip_compile",
+    "experimental_config.aclgraph._super_kernel_optimize",
+)
 
 
 def torchair() -> Any:
@@ -33,32 +69,36 @@ def is_foreign(target: Any) -> bool:
     return type(target) is not getattr(loaded, "CompilerConfig", None)
 
 
-def has(config: Any, option: str) -> bool:
-    """Whether this torchair has an option, such as "dump_config.dump_data"."""
-    return _find(config, option) is not _ABSENT
+def config_of(target: Any, given: Any) -> Any:
+    """The config to fill: the target, the one that the options of the request give, or a new one."""
+    if is_config(target):
+        return target
+    return torchair().CompilerConfig() if given is None else given
 
 
-def read(config: Any, option: str) -> Any:
-    """What an option reads as: text, or None. None too where this torchair does not have it."""
-    found = _find(config, option)
-    return getattr(found, "value", None if found is _ABSENT else found)
+def read_options(config: Any) -> dict[str, Any]:
+    """The options that matter to a dump, as far as this torchair has them: text, or None."""
+    found = {option: _find(config, option) for option in _OPTIONS}
+    options = {option: _read(value) for option, value in found.items() if value is not _ABSENT}
+    # torchair's oldest versions have one mode only.
+    options["mode"] = str(options.get("mode") or "max-autotune")
+    return options
 
 
-def mode_of(config: Any) -> str:
-    """The compilation mode; torchair's oldest versions have one only."""
-    return str(read(config, "mode") or "max-autotune")
-
-
-def find_detours(config: Any) -> list[str]:
+def find_detours(options: Mapping[str, Any]) -> list[str]:
     """The options that let every graph run eagerly, so that GE gets none and dumps nothing."""
-    summary = read(config, "debug.fx_summary.type") is not None and read(config, "debug.fx_summary.skip_compile") == "1"
-    of_ge = mode_of(config) == "max-autotune"
+    of_ge = options["mode"] == "max-autotune"
+    summary = options.get("debug.fx_summary.type") is not None and options.get("debug.fx_summary.skip_compile") == "1"
     found = {
-        "debug.run_eagerly": of_ge and read(config, "debug.run_eagerly") == "1",
-        "debug.data_dump.type": read(config, "debug.data_dump.type") is not None,
+        "debug.run_eagerly": of_ge and options.get("debug.run_eagerly") == "1",
+        "debug.data_dump.type": options.get("debug.data_dump.type") is not None,
         "debug.fx_summary.type": of_ge and summary,
     }
     return [option for option, on in found.items() if on]
+
+
+def _read(value: Any) -> Any:
+    return getattr(value, "value", value)
 
 
 def _find(config: Any, option: str) -> Any:
@@ -104,11 +144,11 @@ class Filled:
             setattr(section, name, value)
         except (ValueError, TypeError, FileNotFoundError) as error:
             raise _refusal(option, value, error) from error
-        self._set_to[option] = read(self.config, option)
+        self._set_to[option] = _read(_find(self.config, option))
 
     def replaced(self) -> dict[str, Any]:
         """The options that somebody has set to something else since, and how they read now."""
-        now = {option: read(self.config, option) for option in self._set_to}
+        now = {option: _read(_find(self.config, option)) for option in self._set_to}
         return {option: value for option, value in now.items() if value != self._set_to[option]}
 
     def restore(self) -> None:

@@ -11,6 +11,7 @@ from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, current_rank
 from ascend_dump_torchair._check import check
 from ascend_dump_torchair._config import is_config
 from ascend_dump_torchair._session import fill
+from ascend_dump_torchair._settings import SettingsPlan
 
 __all__ = ["configure"]
 
@@ -22,11 +23,13 @@ def configure(config: Any, request: DumpRequest) -> list[Problem]:
             f"a {type(config).__name__} is no torchair.CompilerConfig", hint="give torchair.CompilerConfig()"
         )
     root = Path(os.path.abspath(request.path))
-    problems = check(request, config, RunDirectory(root, current_rank()))
+    run = RunDirectory(root, current_rank())
+    plan = SettingsPlan(request, run, root / f"torchair-{os.getpid()}.json")
+    problems = check(request, config, run, plan)
     refused = [problem for problem in problems if problem.severity == "error"]
     if refused:
         text = "\n".join(str(problem) for problem in refused)
         raise ConfigError(text, hint="nothing was set; see the hints above", code=refused[0].code)
     make_private_directory(root)
-    fill(request, config, root, root / f"torchair-{os.getpid()}.json")
+    fill(plan, config)
     return problems

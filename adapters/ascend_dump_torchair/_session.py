@@ -17,10 +17,9 @@ from ascend_dump.adapter import acl_interface as interface
 from ascend_dump.native.cann.config import check_acl_config
 from ascend_dump.native.cann.config.of_request import save_config
 from ascend_dump_torchair import _engine
-from ascend_dump_torchair._check import config_of
-from ascend_dump_torchair._config import Filled, find_detours, is_config, torchair
+from ascend_dump_torchair._config import Filled, config_of, find_detours, is_config, read_options, torchair
 from ascend_dump_torchair._hook import Hook, OptionsOfCompile
-from ascend_dump_torchair._settings import TorchairSettings, build_settings
+from ascend_dump_torchair._settings import SettingsPlan, TorchairSettings
 from ascend_dump_torchair._target import InPlace, calls_of, find_scopes, steering_exceptions
 
 __all__ = ["TorchairSession", "fill"]
@@ -40,9 +39,10 @@ class TorchairSession(Session):
     cannot be written.
     """
 
-    def __init__(self, request: DumpRequest, target: Any, run: RunDirectory) -> None:
+    def __init__(self, request: DumpRequest, target: Any, run: RunDirectory, plan: SettingsPlan) -> None:
         self.failure: Optional[AscendDumpError] = None
         self._request = request
+        self._plan = plan
         self._stopped = False
         # A program may capture for itself under the launcher.
         self._claims = not run.launched
@@ -51,7 +51,6 @@ class TorchairSession(Session):
         self._compiled = False
         self._built = False
         self.root = run.path
-        self._file = run.beside("torchair.json")
         self._directory = Path.cwd()
         if request.options.get("reset"):
             refused = _close()
@@ -67,7 +66,7 @@ class TorchairSession(Session):
         self._roads: set[str] = set()
         self._undo: list[Callable[[], None]] = []
         try:
-            self.add(config_of(request, target))
+            self.add(config_of(target, request.options.get("compiler_config")))
             self._undo.append(OptionsOfCompile(self._held, self._left_out).remove)
             if target is None:
                 self._undo.append(Hook(self.add).remove)
@@ -80,7 +79,7 @@ class TorchairSession(Session):
 
     def add(self, config: Any) -> None:
         """Fill one more config, until the stop. Raises as the start does."""
-        settings, filled = fill(self._request, config, self.root, self._file)
+        settings, filled = fill(self._plan, config)
         try:
             self._claim(settings.road)
         except BaseException:
@@ -168,7 +167,7 @@ class TorchairSession(Session):
         self._built = ours or self._compiled
         for filled in self._filled:
             self._replaced.update(filled.replaced())
-            self._detours += find_detours(filled.config)
+            self._detours += find_detours(read_options(filled.config))
         self._restore()
         if ours:
             self._look_at_generated()
@@ -203,7 +202,7 @@ class TorchairSession(Session):
     def _dumps_for_us(self) -> bool:
         """Whether GE was initialised with the settings of this capture."""
         recorded = _engine.recorded() or {}
-        places = (os.fspath(self.root), os.fspath(self._file))
+        places = (os.fspath(self.root), os.fspath(self._plan.file))
         return any(str(value).startswith(places) for value in recorded.values())
 
     def _files(self) -> Iterator[Path]:
@@ -315,11 +314,11 @@ def _backward_at_once() -> contextlib.AbstractContextManager[Any]:
     return found
 
 
-def fill(request: DumpRequest, config: Any, root: Path, file: Path) -> tuple[TorchairSettings, Filled]:
-    """Set a request's options on a config. file: where the dump JSON goes if one is needed."""
-    settings = build_settings(request, config, root, file)
+def fill(plan: SettingsPlan, config: Any) -> tuple[TorchairSettings, Filled]:
+    """Set the options of a plan on a config, and write the dump JSON if one is needed."""
+    settings = plan.settings(read_options(config))
     if settings.file is not None:
-        save_config(file, settings.file)
+        save_config(plan.file, settings.file)
     filled = Filled(config)
     filled.set(settings.options)
     return settings, filled

@@ -4,38 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump import ConfigError, NotSupported
-from ascend_dump.adapter import DumpRequest, text_matcher
+from ascend_dump.adapter import DumpRequest, RunDirectory, text_matcher
 from ascend_dump.native.cann.config.build import OPTIONS as CANN_OPTIONS
 from ascend_dump.native.cann.config.build import acl_config
 from ascend_dump.native.torchair.config.build import ACLGRAPH, LAYERS, OPTIONS, build_options
-from ascend_dump_torchair._config import has, mode_of
 
 __all__ = [
-    "OF_MODULES",
-    "OF_ROADS",
+    "SettingsPlan",
     "TorchairSettings",
-    "build_settings",
-    "find_road",
-    "names_of",
 ]
 
 _SWITCHES = ("json", "eager", "reset")
-#: Options that only some roads look at; those of torch.compile need a module that is compiled for the block.
-OF_ROADS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "json": ("json",),
-        "filter": ("eager",),
-        "data_dump_stage": ("aclgraph",),
-        "graph": ("options", "json"),
-    }
-)
-OF_MODULES = ("dynamic", "fullgraph")
 
 
 class TorchairSettings(NamedTuple):
@@ -46,7 +30,7 @@ class TorchairSettings(NamedTuple):
     file: Optional[dict[str, Any]] = None
 
 
-def find_road(request: DumpRequest, mode: str) -> str:
+def _find_road(request: DumpRequest, mode: str) -> str:
     """Which of torchair's ways can say the request. Raises NotSupported and ConfigError."""
     for name in _SWITCHES:
         if not isinstance(request.options.get(name, False), bool):
@@ -85,7 +69,7 @@ def _refuse_scenes(request: DumpRequest, what: str, hint: str) -> None:
             raise NotSupported(f"{what} has no options[{name!r}]", hint=hint)
 
 
-def names_of(request: DumpRequest) -> Optional[list[str]]:
+def _names_of(request: DumpRequest) -> Optional[list[str]]:
     """The operators of the graph that the request names. Raises ConfigError and ReadError."""
     graph = request.options.get("graph")
     if graph is None:
@@ -97,24 +81,42 @@ def names_of(request: DumpRequest) -> Optional[list[str]]:
     return operator_names(graph)
 
 
-def build_settings(request: DumpRequest, config: Any, root: Path, file: Path) -> TorchairSettings:
-    """What to set on `config` for a dump into `root`. file: where the dump JSON will be.
+class SettingsPlan:
+    """The settings of one request for a dump into one run, built once for configs with the same mode and options.
 
-    Raises ConfigError, NotSupported, and ReadError for the graph.
+    file: where the dump JSON goes if one is needed; by default beside the directory of the run.
     """
+
+    def __init__(self, request: DumpRequest, run: RunDirectory, file: Optional[Path] = None) -> None:
+        self._request = request
+        self._run = run
+        self.file = run.beside("torchair.json") if file is None else file
+        self._built: dict[tuple[str, frozenset[str]], TorchairSettings] = {}
+
+    def is_of(self, request: DumpRequest, run: RunDirectory) -> bool:
+        return self._request is request and self._run == run
+
+    def settings(self, options: Mapping[str, Any]) -> TorchairSettings:
+        """What to set on a config with these options.
+
+        Raises ConfigError, NotSupported also for an option that the config does not have, and ReadError for the graph.
+        """
+        key = (options["mode"], frozenset(options))
+        if key not in self._built:
+            self._built[key] = _build(self._request, options["mode"], options.keys(), self._run.path, self.file)
+        return self._built[key]
+
+
+def _build(request: DumpRequest, mode: str, has: Set[str], root: Path, file: Path) -> TorchairSettings:
+    """mode: of the config, which has these options. file: where the dump JSON will be."""
     for name in request.options:
         if name not in OPTIONS and name not in CANN_OPTIONS:
             known = ", ".join([*OPTIONS, *CANN_OPTIONS])
             raise ConfigError(f"options: {name!r} is unknown", hint=f"known: {known}")
-    road = find_road(request, mode_of(config))
-    names = names_of(request) if road in OF_ROADS["graph"] else None
-    request = request.replace(path=root)
+    road = _find_road(request, mode)
     found: dict[str, Any] = {}
     config_file = None
-    if road == "json":
-        config_file = acl_config(request, names=names, known_options=OPTIONS)
-        found = {"dump_config.enable_dump": False, "dump_config.dump_config_path": os.fspath(file)}
-    elif road == "eager":
+    if road == "eager":
         found = {
             "debug.data_dump.type": "npy",
             "debug.data_dump.path": os.fspath(root),
@@ -126,14 +128,24 @@ def build_settings(request: DumpRequest, config: Any, root: Path, file: Path) ->
         if "data_dump_stage" in request.options:
             found["dump_config.data_dump_stage"] = request.options["data_dump_stage"]
     else:
-        found = {f"dump_config.{name}": value for name, value in build_options(request, names=names).items()}
-        if has(config, "dump_config.dump_config_path"):
-            found["dump_config.dump_config_path"] = None
-        if not has(config, "dump_config.dump_data") and request.data == "tensor":
-            del found["dump_config.dump_data"]
+        request, names = request.replace(path=root), _names_of(request)
+        if road == "json":
+            config_file = acl_config(request, names=names, known_options=OPTIONS)
+            found = {"dump_config.enable_dump": False, "dump_config.dump_config_path": os.fspath(file)}
+        else:
+            found = {f"dump_config.{name}": value for name, value in build_options(request, names=names).items()}
+            if "dump_config.dump_config_path" in has:
+                found["dump_config.dump_config_path"] = None
+            if "dump_config.dump_data" not in has and request.data == "tensor":
+                del found["dump_config.dump_data"]
     if "graph_dump" in request.options:
         found["debug.graph_dump.type"] = request.options["graph_dump"]
         found["debug.graph_dump.path"] = os.fspath(root)
+    for option in found:
+        if option not in has:
+            raise NotSupported(
+                f"this torchair has no option config.{option}", hint="it came with a later torch_npu; see its release"
+            )
     return TorchairSettings(road, found, config_file)
 
 
