@@ -7,7 +7,15 @@ import os
 import stat
 from typing import BinaryIO, Union, cast
 
-__all__ = ["NotRegularFile", "open_descriptor", "open_regular", "read_regular"]
+__all__ = [
+    "FileTooLarge",
+    "NotRegularFile",
+    "open_descriptor",
+    "open_regular",
+    "read_regular",
+    "read_small",
+    "regular_status",
+]
 
 _Path = Union[str, "os.PathLike[str]"]
 
@@ -18,6 +26,13 @@ class NotRegularFile(OSError):
     def __init__(self, path: _Path, what: str = "not a regular file") -> None:
         super().__init__(errno.EINVAL, what, os.fspath(path))
         self.what = what
+
+
+class FileTooLarge(OSError):
+    """It has more bytes than a file of its kind can have."""
+
+    def __init__(self, path: _Path, most: int) -> None:
+        super().__init__(errno.EFBIG, f"larger than {most} bytes", os.fspath(path))
 
 
 def open_descriptor(path: _Path, *, follow_links: bool = True) -> int:
@@ -49,3 +64,22 @@ def read_regular(path: _Path, most: int, *, follow_links: bool = True) -> bytes:
     """The first bytes of a regular file, `most` of them at the most. Raises OSError."""
     with open_regular(path, follow_links=follow_links) as file:
         return file.read(most)
+
+
+def read_small(path: _Path, most: int, *, follow_links: bool = True) -> bytes:
+    """The whole of a regular file of at most `most` bytes. Raises OSError, FileTooLarge for a larger one."""
+    found = read_regular(path, most + 1, follow_links=follow_links)
+    if len(found) > most:
+        raise FileTooLarge(path, most)
+    return found
+
+
+def regular_status(path: _Path, *, follow_links: bool = True) -> os.stat_result:
+    """`os.stat` of a regular file, which is not opened. Raises OSError, NotRegularFile for anything else."""
+    try:
+        status = os.stat(path, follow_symlinks=follow_links)
+    except ValueError as error:  # a null character
+        raise OSError(errno.EINVAL, str(error), os.fspath(path)) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise NotRegularFile(path)
+    return status

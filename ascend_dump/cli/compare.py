@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import click
 
 from ascend_dump._errors import ConfigError
+from ascend_dump._files import read_small
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import json_option, open_selected, shape_text
 
@@ -134,9 +135,7 @@ def _read_mapping(path: Optional[str]) -> Optional[dict[str, str]]:
         return None
     what = 'expected a JSON object such as {"layers.0/addmm_0": "blocks.0/addmm_0"}'
     try:
-        with open(path, "rb") as file:
-            text = file.read(_LARGEST_MAPPING + 1)
-        found: Any = json.loads(text) if len(text) <= _LARGEST_MAPPING else None
+        found: Any = json.loads(read_small(path, _LARGEST_MAPPING))
     except OSError as error:
         raise ConfigError(f"--mapping {path!r} cannot be read: {error.strerror}", hint=what) from error
     except (ValueError, RecursionError) as error:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ascend_dump._errors import CorruptDump
+from ascend_dump._files import open_regular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,9 +35,10 @@ def read_array(path: Path, header: NpyHeader) -> np.ndarray:
     order: Any = "F" if header.fortran else "C"
     try:
         if header.nbytes >= _MAP_FROM:
-            found: np.ndarray = np.memmap(path, dtype, "r", header.offset, header.shape, order)
+            with open_regular(path) as file:
+                found: np.ndarray = np.memmap(file, dtype, "r", header.offset, header.shape, order)
             return found
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             file.seek(header.offset)
             data = file.read(header.nbytes)
         return np.frombuffer(data, dtype).reshape(header.shape, order=order)

@@ -13,16 +13,14 @@ so an operator is found by its place among those that differ in the number only.
 from __future__ import annotations
 
 import io
-import os
 import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Optional
 
 from ascend_dump._errors import ReadError
-from ascend_dump._files import open_regular
+from ascend_dump._files import open_regular, regular_status
 from ascend_dump.native.mindspore.names import written
 
 __all__ = [
@@ -157,10 +155,10 @@ def _read(ir: Path, ir_stamp: object, order: Path, order_stamp: object) -> Graph
 
 def _stamp(path: Path) -> Optional[tuple[int, int]]:
     try:
-        status = os.stat(path, follow_symlinks=False)
+        status = regular_status(path, follow_links=False)
     except OSError:
         return None
-    return (status.st_mtime_ns, status.st_size) if stat.S_ISREG(status.st_mode) else None
+    return status.st_mtime_ns, status.st_size
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional
 
 from ascend_dump._errors import CorruptDump, NotSupported, ReadError
-from ascend_dump._files import open_descriptor
+from ascend_dump._files import NotRegularFile, open_descriptor, regular_status
 from ascend_dump.reading._record import Record
 
 if TYPE_CHECKING:
@@ -73,9 +73,7 @@ class Shards:
                 if stat.S_ISLNK(os.lstat(path.parent).st_mode):
                     raise CorruptDump("its directory is a link, which could lead out of the dump", path=path)
                 self._inside.add(path)
-            status = os.lstat(path)
-            if not stat.S_ISREG(status.st_mode):
-                raise CorruptDump("the shard is no file of its own", path=path, hint="links are not followed")
+            status = regular_status(path, follow_links=False)
             # As long as it is mapped, no other file can have this number.
             key = (status.st_dev, status.st_ino)
             with self._lock:
@@ -93,6 +91,8 @@ class Shards:
                 path=path,
                 hint="records of later steps may read from the shards of earlier ones",
             ) from None
+        except NotRegularFile:
+            raise CorruptDump("the shard is no file of its own", path=path, hint="links are not followed") from None
         except OSError as error:
             raise ReadError(
                 f"the shard cannot be mapped: {error.strerror}",

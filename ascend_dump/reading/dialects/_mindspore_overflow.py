@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ascend_dump._errors import CorruptDump
+from ascend_dump._files import read_small
 from ascend_dump.native.cann.names import DumpName
 from ascend_dump.native.cann.overflow import Unit, find_operator, overflow_of
 from ascend_dump.native.mindspore.names import METADATA_DIRECTORY, NpyName
@@ -109,9 +110,7 @@ def _device_name(name: NpyName) -> DumpName:
 def read_json(path: Path) -> Optional[dict[str, Any]]:
     """A small JSON object, None when it is none or cannot be read."""
     try:
-        if os.path.islink(path) or not os.path.isfile(path) or os.path.getsize(path) > _MOST_JSON:
-            return None
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_small(path, _MOST_JSON, follow_links=False))
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

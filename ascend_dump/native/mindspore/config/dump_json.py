@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 from collections.abc import Mapping
 from typing import Any, Optional, Union
 
-from ascend_dump._files import read_regular
+from ascend_dump._files import FileTooLarge, NotRegularFile, read_small
 from ascend_dump.native.mindspore.config._json_error import syntax_error
 from ascend_dump.native.mindspore.config._parser import Parser
 from ascend_dump.native.mindspore.config.settings import DumpJsonReading, DumpJsonSettings, Refusal
@@ -32,19 +31,17 @@ def read_file(
     path: str, *, runtime: Optional[Runtime] = None, env: Optional[Mapping[str, str]] = None
 ) -> DumpJsonReading:
     """Read the file that MINDSPORE_DUMP_CONFIG names. An empty path means no dump: ask before."""
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
+    if not os.path.exists(path):
         return _refused("Get dump config file failed")
-    if stat.S_ISDIR(status.st_mode):
+    if os.path.isdir(path):
         return _refused(f"Invalid json file name:{os.path.realpath(path)}")
     suffix = os.path.splitext(path)[1]
     if suffix != ".json":
         return _refused(f"[DataDump] dump config file suffix only supports json! But got:{suffix}")
-    if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
-        return _refused(f"Invalid json file name:{path}")
     try:
-        text = read_regular(path, _MOST_BYTES)
+        text = read_small(path, _MOST_BYTES)
+    except (NotRegularFile, FileTooLarge):
+        return _refused(f"Invalid json file name:{path}")
     except OSError:
         return _refused(f"Open file failed, file: {path}")
     return read_text(text, runtime=runtime, env=env)
