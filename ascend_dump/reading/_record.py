@@ -183,8 +183,8 @@ class Record:
     def numpy(self, *, format: Optional[str] = None) -> np.ndarray:
         """Read the logical tensor; bfloat16 and float8 as ml_dtypes types.
 
-        The array may be a read-only view of the mapped file: if that file is cut off while a large array is in use,
-        the system ends the process (SIGBUS). Copy arrays that are to outlive changes of the dump.
+        An array of more than 4096 bytes may be a read-only view of the mapped file: if that file is cut off while the
+        array is in use, the system ends the process (SIGBUS). Copy arrays that are to outlive changes of the dump.
 
         `format` asks for another layout (`"NCHW"`), where the dialect can convert. Raises ReadError, and NotSupported
         for a record that holds statistics only.

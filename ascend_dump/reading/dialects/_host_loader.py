@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from ascend_dump.host import Line
     from ascend_dump.statistics import Statistics
 
-__all__ = ["LineLoader", "ShardRegion", "Shards", "read_array", "refuse_format", "row_major"]
+__all__ = ["MOST_COPIED", "LineLoader", "ShardRegion", "Shards", "read_array", "refuse_format", "row_major"]
 
 #: Shards that stay mapped although no array needs them; each takes a file descriptor.
 _KEPT = 32
+#: Tensors of at most so many bytes are copied, which takes little beside making the array, so that they outlive their
+#: file: using a view of a file that was cut off ends the process (SIGBUS).
+MOST_COPIED = 4096
 _TEXTS = ("nan", "inf", "-inf")
 
 
@@ -113,7 +116,7 @@ def _map_file(path: Path) -> mmap.mmap:
 
 
 def read_array(mapped: Optional[mmap.mmap], place: ShardRegion, record: Record) -> np.ndarray:
-    """Give a read-only view of the mapped file; of a tensor without elements no file is needed.
+    """Give a read-only array: a small one by itself, a large one as a view of the mapped file.
 
     Raises CorruptDump when the tensor reaches out of its bytes, NotSupported for an unknown dtype.
     """
@@ -145,6 +148,9 @@ def read_array(mapped: Optional[mmap.mmap], place: ShardRegion, record: Record) 
                 hint="the file was cut off or the index does not belong to it",
             )
         array: np.ndarray = np.ndarray(shape, dtype, buffer=mapped, offset=place.offset, strides=strides)
+        if array.nbytes <= MOST_COPIED:
+            array = array.copy("K")
+            array.flags.writeable = False
         return array
     except (ValueError, OverflowError, TypeError) as error:
         if isinstance(error, CorruptDump):
