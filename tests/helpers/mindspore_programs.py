@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 
+VARIABLE = "MINDSPORE_DUMP_CONFIG"
+#: Of a test's own directory, where the dump goes.
+OUT = "out"
 _STAMP = re.compile(r"\.\d{16}\.")
 _NUMBER = re.compile(r"\d+\.npy")
 
@@ -331,3 +334,22 @@ def train_by_hand(mode: str) -> None:
     step = _own_step(mode)
     for _ in range(2):
         step(rows(), ms.Tensor(np.array([0, 2], np.int32))).asnumpy()
+
+
+def tensors(tmp_path: Path) -> list[str]:
+    return sorted(name for name in names(tmp_path / OUT) if name.endswith(".npy"))
+
+
+def load(path: Path) -> Any:
+    return np.load(path, allow_pickle=False)
+
+
+def doubled(count: int) -> Any:
+    """A network of one operator, and an input of so many elements of 4 bytes."""
+    import mindspore as ms
+
+    class Net(ms.nn.Cell):
+        def construct(self, x):
+            return x + x
+
+    return Net(), ms.Tensor(np.ones(count, np.float32))
