@@ -14,27 +14,6 @@ __all__ = ["CHUNK", "Engine", "Layout", "Table", "chunks", "flatten", "layout_of
 #: Elements looked at together where an array is not one aligned native block: small enough for the second-level cache.
 CHUNK = 1 << 16
 
-#: What is one byte per element in ml_dtypes, by name: a release that lacks one simply does not have it.
-_ML_BYTES = (
-    "float8_e3m4",
-    "float8_e4m3",
-    "float8_e4m3b11fnuz",
-    "float8_e4m3fn",
-    "float8_e4m3fnuz",
-    "float8_e5m2",
-    "float8_e5m2fnuz",
-    "float8_e8m0fnu",
-    "float6_e2m3fn",
-    "float6_e3m2fn",
-    "float4_e2m1fn",
-    "int1",
-    "int2",
-    "int4",
-    "uint1",
-    "uint2",
-    "uint4",
-)
-
 
 class Table(NamedTuple):
     """What each of the 256 patterns of a one-byte element stands for.
@@ -118,7 +97,7 @@ def _describe(dtype: np.dtype[Any]) -> Layout:
         if native.itemsize > 1:
             return Layout(native.name, "integer", native)
         return Layout("table", "table", np.dtype("u1"), table=_tabulate(_patterns(native).astype(np.int64)))
-    if name in _ML_BYTES and dtype.itemsize == 1:
+    if dtype.itemsize == 1 and dtype.type.__module__ == "ml_dtypes":
         values = _patterns(dtype).astype(np.int64 if "int" in name else np.float64)
         return Layout("table", "table", np.dtype("u1"), table=_tabulate(values))
     kind, part = ("complex", _COMPLEX[name]) if name in _COMPLEX else ("float", name)
