@@ -2,8 +2,8 @@
 
 MindSpore reads its dump JSON once in a process: when the first operator runs, the first graph is compiled or
 `mindspore.communication.init` is called. A capture must start before that; it sets MINDSPORE_DUMP_CONFIG and needs
-no other change of the program. Steps are MindSpore's iterations. Every graph of the process is dumped, also those
-that are not the target's: select operators with `layers`.
+no other change of the program. Steps are MindSpore's iterations. Every graph that the process compiles is dumped, not
+only those of the target; `layers` selects operators.
 
 When the block ends, the dump is paused by moving MindSpore's iteration number to one that nobody selects. A second
 capture in the same process resumes it into a directory of its own; since the configuration cannot be read again,

@@ -90,15 +90,15 @@ class ArmedRun:
         at_exit(self._exit)
 
     def lead_to(self, run: RunDirectory) -> None:
-        """Let MindSpore write here from now on, and bring the graphs that it wrote before.
+        """Let MindSpore write into this run from now on, and add the graphs that it has written for earlier ones.
 
-        Raises WriteError; then it still writes where it wrote.
+        Raises WriteError; MindSpore then goes on writing into the directory it had.
         """
         try:
             self._mend()
             for before in self._roots:
                 _share(before, run.path)
-            # What a dump was asked for stands beside it.
+            # The reader takes the settings of a dump from the file beside it.
             self._write(run)
             self._lead_to(run.path)
         except OSError as error:
@@ -106,8 +106,11 @@ class ArmedRun:
         self._roots.append(run.path)
 
     def lead_away(self) -> None:
-        """Keep what MindSpore writes of graphs that it compiles from now on out of every dump. Raises WriteError."""
-        if self._removed:  # the process ends, and captures that nobody stopped are stopped last
+        """Let MindSpore write into a directory that belongs to no dump: it writes each graph that it compiles.
+
+        Raises WriteError.
+        """
+        if self._removed:  # at the end of the process the link goes first, then open captures are stopped
             return
         try:
             self._scratch = self._scratch or _temporary()
@@ -143,10 +146,10 @@ class ArmedRun:
             self.remove()
 
     def _mend(self) -> None:
-        """Somebody may have removed a dump that was done with, and the link that stood in it."""
+        """Make the place of the link again, where the user removed the directory it stood in."""
         make_private_directory(self.link.parent)
         if self.link.is_dir() and not self.link.is_symlink():
-            # Then MindSpore has written graphs to a directory of that name.
+            # Without the link MindSpore has made a directory of that name for its graphs: keep them.
             self._scratch = self._scratch or _temporary()
             kept = Path(tempfile.mkdtemp(prefix="kept", dir=self._scratch))
             self._roots.append(Path(shutil.move(self.link, kept)))

@@ -23,7 +23,7 @@ _SINK_RULES = ("mindspore-o2-sink-size", "mindspore-gpu-sink")
 
 
 def known_of(target: Any, mindspore: ModuleType, *, mode_is_chosen: bool) -> Known:
-    """What this process tells of the program. mode_is_chosen: it will not choose between graphs and PyNative later."""
+    """What is known of the program in this process. mode_is_chosen: its choice of graph or PyNative mode is final."""
     cell = cell_of(target)
     primitives = list(_primitives(cell))
     ascend = context(mindspore, "ascend_config")

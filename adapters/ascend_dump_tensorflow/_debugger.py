@@ -141,7 +141,7 @@ class _Device:
         return None if payload is None else int(payload.owner.reshape(()))
 
     def _executions(self, node: str) -> list[tuple[int, list[tuple[int, int]]]]:
-        """When the operator ran, and which outputs it wrote then: (slot, the how manieth value of that slot)."""
+        """When the operator ran, and which outputs it wrote then: (slot, position among the values of that slot)."""
         slots = self._slots.get(node, [])
         if not slots:
             time = self._end_of_silent(node)

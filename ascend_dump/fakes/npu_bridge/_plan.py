@@ -70,7 +70,7 @@ class Plan(NamedTuple):
     """What one set of fetches, targets and fed tensors executes.
 
     ops        for the device, in execution order; empty where the host runs all of it
-    wanted     the tensors whose values the device is told
+    wanted     the tensors whose values the device receives
     before     a variable's tensor -> the tensor to fetch before the run: in the run it may be updated already
     """
 

@@ -1,4 +1,4 @@
-"""Sessions whose graphs run on the simulated NPU: what TensorFlow computes is told to the device.
+"""Sessions whose graphs run on the simulated NPU: the device receives what TensorFlow computes.
 
 The values come from TensorFlow itself: the tensors of the pruned graph are fetched in the very run that the program
 asks for, so nothing runs twice. It needs `BaseSession` of `tensorflow.python.client.session` only.

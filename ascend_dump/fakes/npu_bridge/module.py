@@ -6,13 +6,13 @@
         from npu_bridge.npu_init import *
 
 Importing a part of it changes `tf.Session` as the real one does. Every session whose ConfigProto names NpuOptimizer,
-and does not say use_off_line=False, runs its graphs "on the device": TensorFlow computes, and the simulated NPU is told
-of every operator of the pruned graph. Settings are read, validated and refused as by the C++ side, see `_tf_options`;
-`ProcessAborted` is raised where the real process dies.
+and does not say use_off_line=False, runs its graphs "on the device": TensorFlow computes, and the simulated NPU
+receives every operator of the pruned graph. Settings are read, validated and refused as by the C++ side, see
+`_options`; `ProcessAborted` is raised where the real process dies.
 
 Known differences from a device:
 
-- Operators are not fused and keep TensorFlow's names; types are GE's for the few that `_tf_plan` lists, else
+- Operators are not fused and keep TensorFlow's names; types are GE's for the few that `_plan` lists, else
   TensorFlow's. There is one stream, all layouts are ND.
 - What is fed is a Data operator of the tensor's own operation; its real name in GE is not known.
 - What is inside the branches and bodies of functional control flow is not told, nor is old control flow (Switch to

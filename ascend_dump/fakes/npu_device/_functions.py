@@ -1,7 +1,8 @@
-"""Functions and eager operators of TensorFlow 2 whose values are told to the simulated NPU.
+"""Functions and eager operators of TensorFlow 2 whose values the simulated NPU receives.
 
 TensorFlow's operator callbacks (tensorflow.python.framework.op_callbacks) see every operator: an eager one with its
-values, one of a function while it is traced. Into a function they put an operator that tells the values when it runs.
+values, one of a function while it is traced. Into a function they put an operator that hands over the values when it
+runs.
 """
 
 from __future__ import annotations

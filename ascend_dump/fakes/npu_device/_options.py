@@ -103,7 +103,7 @@ class NpuDumpConfig(NpuBaseConfig):
 
 
 class DeprecatedValue(OptionValue):
-    """An option that is told of when it is taken. replacement: the name of the one that follows it, if any."""
+    """An option whose use gives a warning. replacement: the name of the option to use instead, if any."""
 
     def __init__(self, optional: Any, *, replacement: Optional[str]) -> None:
         super().__init__(None, optional)

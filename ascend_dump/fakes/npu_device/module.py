@@ -16,9 +16,9 @@ Known differences from a device, beside those of `npu_bridge`:
 - Functions are instrumented while they are traced, so those traced before `as_default()` stay on the host.
 - Operators inside loops and branches of a function are not told; on a device they belong to subgraphs.
 - A function in a function is inlined where a call made on the device traces it, not where get_concrete_function does.
-- A call of a concrete function stays on the host. Of calls in several threads at once one is a step, and the others'
-  operators, where it is the same function, are told in it.
-- A function's Identity operators are not told.
+- A call of a concrete function stays on the host. Of calls in several threads at once one is a step; operators of the
+  others belong to it where the function is the same.
+- The Identity operators of a function are not recorded.
 - What an option means is checked as far as Python checks it. Handles have no `scope()`.
 """
 

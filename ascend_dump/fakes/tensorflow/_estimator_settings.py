@@ -1,4 +1,4 @@
-"""What an Estimator of the stand-in for TensorFlow is told: RunConfig and EstimatorSpec, with TensorFlow's refusals."""
+"""RunConfig and EstimatorSpec of the stand-in for TensorFlow, with what TensorFlow refuses of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What the operations of the stand-in for TensorFlow compute, with numpy: types, inputs and attributes as TensorFlow's.
 
-Operations with a state (variables, iterators, random numbers, functions) are in `_tf_session`.
+Operations with a state (variables, iterators, random numbers, functions) are in `_session`.
 """
 
 from __future__ import annotations

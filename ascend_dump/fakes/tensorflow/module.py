@@ -4,12 +4,12 @@
         import tensorflow as tf
         from npu_bridge.npu_init import *
 
-Graphs are built and run with numpy; ConfigProto is a real protobuf message (`_tf_proto`). With `npu_bridge` beside it
+Graphs are built and run with numpy; ConfigProto is a real protobuf message (`_proto`). With `npu_bridge` beside it
 sessions run on the simulated NPU.
 
 Known differences from TensorFlow:
 
-- Of the operations there are those of a small network (`_tf_kernels`), of the gradients those in `_gradients`, of
+- Of the operations there are those of a small network (`_kernels`), of the gradients those in `_gradients`, of
   optimizers GradientDescentOptimizer, of layers Dense. What is missing raises NotSupported, an AttributeError too.
 - Nothing is optimized before a run, all of it is one thread, and there are no devices.
 - Variables are those with ref semantics, those of keras too. Shapes need a known rank.

@@ -294,7 +294,7 @@ def _kernel_arguments(dump: DumpJson) -> Iterator[Hit]:
     passes=example("ascend-o2", op_debug_mode=3, iteration="all"),
 )
 def _o2_iteration(dump: DumpJson) -> Iterator[Hit]:
-    # op_debug_mode 4 is told for every mode, by the rule about iterations.
+    # For op_debug_mode 4 the rule about iterations finds it, under any jit_level.
     if dump.where.ge and dump.settings.op_debug_mode == 3 and dump.settings.iteration != "all":
         message = "under jit_level O2 iterations are chosen with op_debug_mode 0 only"
         yield Hit(f"{COMMON}.iteration", message, 'write "all"')
