@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ascend_dump.adapter._contract import Adapter
     from ascend_dump.adapter._session import Session
 
-__all__ = ["STRICT", "VARIABLE", "Road", "launch", "requested", "start"]
+__all__ = ["STRICT", "VARIABLE", "LaunchedCapture", "launch", "requested", "start"]
 
 VARIABLE = "ASCEND_DUMP"
 STRICT = "ASCEND_DUMP_STRICT"
@@ -45,8 +45,8 @@ log = logging.getLogger("ascend_dump")
 _ANY = (Exception, SystemExit)
 
 _started = False
-#: By the name of the adapter: what it was asked to launch once a module of its framework was imported.
-_roads: dict[str, Road] = {}
+#: Launched captures by adapter name; added when a module of the adapter's framework is imported.
+_launched: dict[str, LaunchedCapture] = {}
 #: Whether the process is to end with exit code 2.
 _failed = False
 
@@ -124,25 +124,25 @@ class _Hook:
         launch(self._adapter, self._request)
 
 
-def launch(adapter: Adapter, request: DumpRequest) -> Road:
-    """Let an adapter whose framework is imported begin the capture of this process when its moment comes."""
+def launch(adapter: Adapter, request: DumpRequest) -> LaunchedCapture:
+    """Call `Adapter.launch` of an adapter whose framework was imported; it starts the capture when it can."""
     name = adapter.name
-    if name in _roads:
-        return _roads[name]
-    road = _roads[name] = Road(adapter, request)
-    for other in [one for one in _roads.values() if name in one.adapter.yields_to]:
+    if name in _launched:
+        return _launched[name]
+    launched = _launched[name] = LaunchedCapture(adapter, request)
+    for other in [one for one in _launched.values() if name in one.adapter.yields_to]:
         other.rest(name)
     try:
-        road.unused = adapter.launch(road)
+        launched.unused = adapter.launch(launched)
     except _ANY as error:
         log.debug("launching %r failed", name, exc_info=True)
         _complain(f"nothing is dumped by the adapter {name!r}", error)
-    if len(_roads) == 1:
+    if len(_launched) == 1:
         atexit.register(_tell_unused, os.getpid())
-    return road
+    return launched
 
 
-class Road:
+class LaunchedCapture:
     """Begins the captures of one adapter in this process and the ones forked from it, see `Begin`."""
 
     def __init__(self, adapter: Adapter, request: DumpRequest) -> None:
@@ -156,7 +156,7 @@ class Road:
     def __call__(self, target: Any = None, *, model: str = "") -> Optional[Session]:
         self.begun = True
         name = self.adapter.name
-        instead = next((one for one in self.adapter.yields_to if one in _roads), None)
+        instead = next((one for one in self.adapter.yields_to if one in _launched), None)
         if instead is not None:
             self.rest(instead)
             return None
@@ -173,10 +173,10 @@ class Road:
             return None
 
     def rest(self, instead: str) -> None:
-        """Another adapter dumps this process from here on, and more precisely."""
+        """Stop: an adapter that dumps the same program more precisely takes over this process."""
         if not self._rests:
             self._rests = True
-            # Not where that is what everybody expects: a program that uses the device, and its host side.
+            # Not for the host side of a program that uses the device: two adapters are expected there.
             level = logging.WARNING if self.adapter.priority > 0 else logging.INFO
             log.log(
                 level,
@@ -188,8 +188,8 @@ class Road:
             self._capture.stop()
 
     def end(self) -> None:
-        """Finish the capture as the end of the process does, and forget the road: the adapter may be launched anew."""
-        _roads.pop(self.adapter.name, None)
+        """Finish the capture as at the end of the process; the adapter may be launched again afterwards."""
+        _launched.pop(self.adapter.name, None)
         if self._capture is not None:
             self._capture.end()
 
@@ -197,15 +197,15 @@ class Road:
 def _tell_unused(process: int) -> None:
     from multiprocessing import parent_process
 
-    # Others run the models of a program whose process only forked, or was started by multiprocessing.
+    # A process that only forks workers, or was started by multiprocessing, may run no model itself.
     if (
-        not _roads
-        or any(road.begun for road in _roads.values())
+        not _launched
+        or any(launched.begun for launched in _launched.values())
         or os.getpid() != process
         or parent_process() is not None
     ):
         return
-    first = max(_roads.values(), key=lambda road: road.adapter.priority)
+    first = max(_launched.values(), key=lambda launched: launched.adapter.priority)
     reason = first.unused() if first.unused is not None else ""
     if reason:
         log.warning("%s is set, but %s: nothing of this process was captured", VARIABLE, reason)

@@ -10,7 +10,7 @@ __all__ = ["CallGate"]
 
 log = logging.getLogger("ascend_dump")
 
-#: The calls that this code runs inside; asyncio's tasks inherit it from the code that makes them.
+#: Recorded calls that the current code runs inside; an asyncio task inherits it from the code that created it.
 _around: ContextVar[tuple[object, ...]] = ContextVar("ascend_dump_calls", default=())
 
 

@@ -37,7 +37,7 @@ class CallsSession(Session):
     def __init__(self, adapter: Adapter, request: DumpRequest, target: Any, run: RunDirectory) -> None:
         self.root = run.path
         self._adapter, self._request, self._target, self._run = adapter, request, target, run
-        #: Of one call: every step that the framework counts in it.
+        #: The request of a single call: all steps that the framework counts within it.
         self._each = request.replace(steps=None)
         self._pid = os.getpid()
         self._session: Optional[Session] = None
@@ -49,7 +49,7 @@ class CallsSession(Session):
         self._reasons: Optional[list[str]] = []
         self._marks: dict[str, Mapping[str, Any]] = {}
         self._common = run.path / "calls"
-        #: The call that a directory of a framework's step belongs to: its files may come after the call.
+        #: The call that each step directory of the framework belongs to; files may still arrive after the call.
         self._owners: dict[str, Optional[int]] = {}
 
     @property
@@ -167,7 +167,7 @@ class CallsSession(Session):
         return holds_files(self._run.of_call(number).path)
 
     def _tell_of_empty(self, empty: list[int]) -> None:
-        """That some selected calls have no records, where others have; no overflow is a good result."""
+        """Report selected calls without records when others have some; with scene="overflow" that is no finding."""
         if not empty or self._reasons is None:
             return
         log.warning(
@@ -189,7 +189,7 @@ class CallsSession(Session):
         return CaptureError(f"the capture wrote nothing{listed}", hint="see `ascend-dump explain AD303`", code="AD303")
 
     def _sort(self, number: Optional[int]) -> None:
-        """Give the files that have come to call `number`, and remove them where it is None."""
+        """Move new files into the directory of call `number`; None: the call is not selected, so delete them."""
         from ascend_dump.reading._sources import is_graph_file
 
         for file in list(_files(self._common)):

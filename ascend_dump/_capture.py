@@ -157,7 +157,7 @@ def capture(
 
 
 class _State(Enum):
-    """Of a capture. Whether it dumps in this process is told by its session: another rank's has none."""
+    """State of a capture. An active capture of a rank that `ranks=` leaves out has no session."""
 
     IDLE = "idle"  # not started, or ended
     ACTIVE = "active"
@@ -190,19 +190,19 @@ class Capture:
         self._launched = launched
         self._model = model
         self._adapter: Optional[Adapter] = None
-        #: The running one, else the one that ended last; None where another rank is selected.
+        #: The running session, else the last one; None when `ranks=` leaves this rank out.
         self._session: Optional[Session] = None
         self._path: Optional[Path] = None
         self._state = _State.IDLE
         self._mark: Optional[Mark] = None
         self._step = 0
         self._each_call: Optional[bool] = None
-        #: Of a decorated function: it is armed with the first call, selected or not.
+        #: Decorated functions only: arm at the first call, even if `steps=` does not select it.
         self._early = False
         self._turns = CallGate()
         self._process = 0
         self._cancel: Callable[[], None] = _do_nothing
-        #: What a failure is told to when the process ends, where nobody catches an exception any more.
+        #: Called with a failure at the end of the process, where an exception would reach no code of the user.
         self.failed_at_exit: Callable[[Exception], object] = _log
 
     @property
@@ -257,7 +257,7 @@ class Capture:
             self._end(session)
 
     def _leave(self, session: Session) -> None:
-        """In a process that was forked from the one of this capture, which goes on with it and reports."""
+        """Detach a forked child: only the process that started the capture finishes its files and reports."""
         try:
             session.stop()
         except Exception:
@@ -417,7 +417,7 @@ class Capture:
         )
 
     def end_at_exit(self) -> None:
-        """Stop it when the process ends, if nobody does so before. A second call does nothing."""
+        """Stop the capture at the end of the process, unless it was stopped before. A second call does nothing."""
         if self._cancel is _do_nothing:
             cancel = at_exit(self.end)
 
@@ -429,7 +429,7 @@ class Capture:
             self._process = os.getpid()
 
     def end(self) -> None:
-        """`stop` where nobody catches an exception any more: what it raises goes to `failed_at_exit`."""
+        """`stop` at the end of the process: an exception goes to `failed_at_exit`, since no caller could catch it."""
         try:
             if self._path is None and os.getpid() == self._process:
                 give_messages_a_name()
@@ -450,7 +450,7 @@ class Capture:
         return self._each_call
 
     def _is_wanted(self, number: int) -> bool:
-        """Whether call `number` of a decorated function is told to the session."""
+        """Whether `Session.step` is called for call `number` of a decorated function."""
         last = self.request.steps.last
         return number in self.request.steps or (self._early and (last is None or number <= last))
 

@@ -1,4 +1,4 @@
-"""What a decorated function is, and what one call of it does: each call is one step of its capture."""
+"""Decorated functions: a wrapper that behaves as the function and makes each call one step of a capture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ else:  # which older versions do not have as generic types
 
 __all__ = ["decorate", "refuse_class"]
 
-#: Of the class of a method, these are no callables, and binding them gives one.
+#: Not callable before they are bound, so the function inside them is looked at.
 _DESCRIPTORS = (classmethod, staticmethod)
 
 
@@ -143,10 +143,10 @@ class _DecoratedFunction(_NoBlock, _FunctionWrapper):
 
 
 class _Mine(Enum):
-    """What a call of a decorated function has begun, and ends."""
+    """What one call of a decorated function has to finish when it returns."""
 
-    NOTHING = "nothing"  # it runs inside a step that is open
-    CALL = "call"  # its turn: the call is counted, and not selected
+    NOTHING = "nothing"  # nested in a step that another call began
+    CALL = "call"  # counted as a call, but `steps=` does not select it
     STEP = "step"
 
 

@@ -1,4 +1,4 @@
-"""What installed packages register with us, by entry point group."""
+"""Entry points of installed packages, by group."""
 
 from __future__ import annotations
 

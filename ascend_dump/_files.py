@@ -1,4 +1,4 @@
-"""The one way to open a file that may be hostile: local and regular, and opening it never waits for anybody."""
+"""The one way to open a file that may be hostile: only regular local files, and without ever blocking."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def give_messages_a_name() -> None:
 
 
 def print_line(text: str) -> None:
-    """Write a line to stderr. Never raises: where that is closed or full, or there is none, nobody can be told."""
+    """Write a line to stderr. Never raises: where that is closed or full, or there is none, the line is lost."""
     stream: Any = sys.stderr
     with contextlib.suppress(Exception):
         line = f"{text}\n"

@@ -85,7 +85,7 @@ class RunDirectory(NamedTuple):
 
     @classmethod
     def planned(cls, path: Path, rank: Rank, *, launched: bool = False, model: str = "") -> RunDirectory:
-        """The next free one below `path`. Nothing is made."""
+        """The next free run directory below `path`. Nothing is created."""
         level = Path(os.path.abspath(path), rank.level)
         second = time.time()
         while os.path.lexists(level / _time_level(second)):
@@ -93,7 +93,7 @@ class RunDirectory(NamedTuple):
         return cls(level / _time_level(second), rank, launched, model)
 
     def beside(self, name: str) -> Path:
-        """A file that belongs to this run and does not lie in it: `acl.json` is `acl-20260101010101.json`."""
+        """The path of a file that belongs to this run but lies outside it: `acl.json` is `acl-20260101010101.json`."""
         stem, suffix = os.path.splitext(name)
         if self.part:
             return self.path.parent.with_name(f"{stem}-{self.path.parent.name}-{self.part}{suffix}")
@@ -104,7 +104,7 @@ class RunDirectory(NamedTuple):
         return self.within(f"call_{number}")
 
     def within(self, part: str) -> RunDirectory:
-        """A directory in the one of this run. Nothing is made."""
+        """A directory inside this run directory. Nothing is created."""
         return self._replace(path=self.path / part, part=part)
 
     def make(self) -> RunDirectory:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 __all__ = ["SEVERITIES", "Problem", "worst_first"]
 
-#: The heaviest first; see `Problem.severity`.
+#: In descending order of severity, see `Problem.severity`.
 SEVERITIES = ("error", "silent", "warning")
 
 
@@ -35,5 +35,5 @@ class Problem(NamedTuple):
 
 
 def worst_first(problems: Iterable[Problem]) -> list[Problem]:
-    """The heaviest first; those of one severity keep their order."""
+    """Sorted by severity, errors first; problems of one severity keep their order."""
     return sorted(problems, key=lambda problem: SEVERITIES.index(problem.severity))

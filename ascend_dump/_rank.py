@@ -27,7 +27,7 @@ class Rank(NamedTuple):
 
     @property
     def level(self) -> str:
-        """The directory level that keeps ranks apart."""
+        """The name of the directory of this rank."""
         return f"worldsize{self.world}_global_rank{self.rank}"
 
 
@@ -49,7 +49,7 @@ def current_rank() -> Rank:
 
 
 def is_selected(rank: Rank, ranks: Container[int]) -> bool:
-    """Whether this process is to be captured; warns, at rank 0, where none of the run is."""
+    """Whether `ranks=` selects this process; rank 0 warns when it selects no rank of the run."""
     if rank.rank in ranks:
         return True
     if rank.rank or any(one in ranks for one in range(rank.world)):

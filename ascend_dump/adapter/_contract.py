@@ -1,4 +1,4 @@
-"""The contract between the core and a framework, and the registry of those who fulfil it.
+"""The contract between the core and the adapter of a framework, and the registry of adapters.
 
 An adapter is a class registered under the entry point group `ascend_dump.adapters`. It may be
 loaded in any process, so its package imports its framework only inside functions.
@@ -152,7 +152,7 @@ def load(name: str) -> Adapter:
 
 
 def choose(target: Any, framework: Optional[str]) -> Adapter:
-    """The adapter for this target: by name, else the highest one that accepts it.
+    """The adapter for this target: by name, else the one of highest priority that accepts it.
 
     Only adapters whose framework the user has imported are asked, unless one is named.
     """

@@ -47,13 +47,13 @@ class _End:
             self._stop()
 
     def cancel(self) -> None:
-        """From now on it does nothing."""
+        """Do nothing when the process ends."""
         if self in _ends:
             _ends.remove(self)
             atexit.unregister(self)
             if self.finalizer is not None:
                 self.finalizer.cancel()
-            # What it would have stopped may be a model that the program gives up.
+            # Drops the reference to what it would have stopped, which may hold a model.
             self._stop = _nothing
 
 

@@ -1,4 +1,4 @@
-"""What a framework that writes its dump itself has no setting for."""
+"""Limits that a framework which writes its dump itself has no setting for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["size_is_unlimited"]
 
 
 def size_is_unlimited(request: DumpRequest, writer: str = "CANN") -> list[Problem]:
-    """The problem of a request with `max_bytes` where `writer` writes as much as there is."""
+    """The problem to report for `max_bytes=` when `writer`, which writes the dump, knows no such limit."""
     if request.max_bytes is None:
         return []
     message = f"max_bytes= changes nothing: {writer} has no limit on the size of a dump"

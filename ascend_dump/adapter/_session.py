@@ -29,7 +29,7 @@ class Session(ABC):
         """Disarm; leaves the target as it was. A second call does nothing."""
 
     def fail(self, failure: AscendDumpError) -> None:
-        """Note what keeps this capture from being complete, unless something did before."""
+        """Record why this capture is incomplete; the first reason is kept."""
         if self.failure is None:
             self.failure = failure
 

@@ -61,7 +61,7 @@ class Sighting(NamedTuple):
 def watch_outputs(records: Iterable[Record]) -> Iterator[Sighting]:
     """Compare every look of the watcher with the one before it.
 
-    records: of a dump, in the order they were written. A change is told once, at the first
+    records: of a dump, in the order they were written. A change is reported once, at the first
     suspect behind which it is seen, not again at the suspects that run later.
     """
     latest: dict[tuple[Any, ...], Record] = {}

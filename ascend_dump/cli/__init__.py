@@ -19,7 +19,7 @@ COMPLETION_VARIABLE = "_ASCEND_DUMP_COMPLETE"
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one command line and return its exit code, see `Exit`.
 
-    A user error is told without a traceback; `--debug` or `ASCEND_DUMP_LOG=debug` shows it.
+    A user error is printed without a traceback; `--debug` or `ASCEND_DUMP_LOG=debug` shows it.
     With `--json` an error is one JSON document on stdout too.
     """
     args = list(sys.argv[1:] if argv is None else argv)
@@ -79,7 +79,7 @@ def _print_anything() -> None:
 
 def _discard_output() -> None:
     """Point stdout at nothing, or the interpreter would complain when it flushes at exit."""
-    if sys.stdout is not sys.__stdout__:  # somebody else's, who called main() as a function
+    if sys.stdout is not sys.__stdout__:  # replaced by a caller that uses main() as a function
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

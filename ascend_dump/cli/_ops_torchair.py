@@ -19,7 +19,7 @@ __all__ = ["list_operators"]
 def list_operators(
     path: Path, op_type: Optional[str], name: Optional[str], dumped: Optional[bool], as_json: bool
 ) -> Exit:
-    """Print the operators of torchair's graph that pass the tests. A text that ends badly is told behind them."""
+    """Print the operators of torchair's graph that pass the tests, then how the graph is damaged, if it is."""
     found, error = _read(path, op_type, name, dumped)
     model = found[0].node.graph if found else ""
     if as_json:

@@ -41,7 +41,7 @@ _PROBE = "import sys; sys.exit(0 if 'ascend_dump._activation' in sys.modules els
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="print one JSON document")
 def doctor(as_json: bool) -> int:
-    """Show what works here: adapters, both roads of ASCEND_DUMP, packages, disk.
+    """Show what works here: adapters, both ways to use ASCEND_DUMP, packages, disk.
 
     Packages whose versions do not fit each other are listed as conflicts.
 

@@ -93,7 +93,7 @@ class Entry:
 
 
 class WrappedEntry(Entry):
-    """An entry that is what another one is, but for what a subclass changes."""
+    """An entry that delegates to another one; a subclass changes some of it."""
 
     __slots__ = ("_inner",)
 

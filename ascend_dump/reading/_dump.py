@@ -55,7 +55,7 @@ class _Query(NamedTuple):
         )
 
     def _may_be(self, broken: Record) -> bool:
-        """Only what is known of an unreadable record can rule it out: it might be the one sought."""
+        """Whether an unreadable record may match: only the fields that are known can rule it out."""
         for name, test in self.texts:
             text = getattr(broken, name)
             if text and not test(text):
@@ -69,13 +69,13 @@ class _Query(NamedTuple):
 
 
 class _Ahead(NamedTuple):
-    """What `len` has read, and when: files may change until somebody iterates later."""
+    """Records that `len` has read, and when: they are used again only shortly after, since files may change."""
 
     records: list[Record]
     at: float
 
 
-#: So many records, some 50 MB, are kept by `len`, for so many seconds.
+#: `len` keeps at most so many records (some 50 MB), for so many seconds.
 _MOST_AHEAD = 50_000
 _SOON = 0.1
 #: Bytes of the mark of a call.

@@ -23,7 +23,7 @@ _SCHEMAS = ("ascend-dump/host/", SCHEMA)
 
 
 class RunState(str, Enum):
-    """How far a run came; equal to its text."""
+    """The state of a run; each member equals its text."""
 
     COMPLETE = "complete"
     RUNNING = "running"  # its process is there
@@ -89,7 +89,7 @@ def _manifest(root: Path) -> dict[str, Any]:
     path = root / MANIFEST
     try:
         found = msgspec.json.decode(read_regular(path, _MOST_BYTES, follow_links=False))
-    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):  # a dump of something else, or nobody's
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):  # no manifest of ours
         return {}
     return found if isinstance(found, dict) and str(found.get("schema")).startswith(_SCHEMAS) else {}
 

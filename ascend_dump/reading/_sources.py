@@ -1,4 +1,4 @@
-"""Where operators stand in the program, as far as graphs beside a dump tell it."""
+"""The source lines of operators, from graph files of torchair beside a dump."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Sources:
 
     def __init__(self, files: Iterable[Path]) -> None:
         named = [(parsed, path) for path in files for parsed in (parse_graph_file(path.name),) if parsed is not None]
-        # The last one wins: the graph after the passes, of the last run.
+        # Later entries replace earlier ones: optimized graphs after original ones, the last run last.
         named.sort(key=lambda pair: (pair[0].kind == "optimized", pair[0].time))
         self._files = {(parsed.id, parsed.rank): path for parsed, path in named}
         self._known: dict[Path, dict[str, str]] = {}
@@ -51,7 +51,7 @@ class Sources:
             return self._files.get((int(model[1]), rank))
         if record.model is not None:
             return None
-        # Without a model in the dump one graph is no guess.
+        # The dump names no model: with a single graph the answer is still certain.
         found = [path for (_, of_rank), path in self._files.items() if of_rank == rank]
         return found[0] if len(found) == 1 else None
 

@@ -17,7 +17,7 @@ QUEUED, COPYING, WRITING, DONE = range(4)
 #: Why a record has no bytes whose payload is `changed`.
 CHANGED = "changed before it was stored, by another thread or unseen"
 
-#: Words that are looked at to tell whether memory is as it was: whoever fills a tensor changes some of them.
+#: Number of words sampled to detect that memory changed: filling a tensor changes some of them.
 _SAMPLED = 16
 _READ_ONLY = 0x100  # PyBUF_READ
 _bytes_at = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
@@ -53,7 +53,7 @@ class Payload(msgspec.Struct, eq=False, gc=False):
     digest   xxh3-128 of the bytes, once they are hashed
     sealed   `digest` is that of the bytes as they were when a record was made of them
     sample   some of the bytes as they were then; empty where nothing but the payload has them
-    changed  what was stored is something else, because somebody wrote to the memory meanwhile
+    changed  what was stored is something else, because the memory was written to meanwhile
     stats    `Line.stats` as JSON: many lines, and rows of the table, have the same
     unmeasured  why there are none
     """

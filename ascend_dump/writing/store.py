@@ -144,7 +144,7 @@ class Store:
         return nbytes
 
     def _disown(self, payload: Payload) -> None:
-        """What was read is not what the digest is of, and nobody knows what it is of."""
+        """Forget a payload that changed between hashing and storing: its digest does not describe the stored bytes."""
         self._places.drop(payload.digest)
         self._known_stats.drop((payload.digest, payload.dtype, payload.strided))
         payload.digest, payload.shard, payload.offset, payload.stats = b"", "", 0, None
