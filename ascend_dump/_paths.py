@@ -16,6 +16,7 @@ from ascend_dump._rank import Rank
 
 __all__ = [
     "CALL",
+    "CATALOG",
     "MANIFEST",
     "PRIVATE_DIRECTORY",
     "PRIVATE_FILE",
@@ -35,6 +36,8 @@ PRIVATE_FILE = 0o600
 MANIFEST = "manifest.json"
 #: In the directory of one call of a decorated function: its number.
 CALL = "call.json"
+#: In a large dump: its catalog, which is no part of it. The name of one that is being made has more behind it.
+CATALOG = ".ascend-dump-catalog"
 CALL_SCHEMA = "ascend-dump/call/1"
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump._files import open_regular, read_regular
 from ascend_dump._log import log
-from ascend_dump._paths import PRIVATE_DIRECTORY, PRIVATE_FILE
+from ascend_dump._paths import CATALOG, PRIVATE_DIRECTORY, PRIVATE_FILE
 from ascend_dump._version import __version__
 from ascend_dump.reading._record import Record
 from ascend_dump.reading._sources import Sources, graphs_beside
@@ -32,10 +32,8 @@ if TYPE_CHECKING:
     from ascend_dump._steps import Steps
     from ascend_dump.reading._dialect import Entry
 
-__all__ = ["CATALOG", "Whole", "catalog_of"]
+__all__ = ["Whole", "catalog_of"]
 
-#: The name of the directory of a catalog; one that is being made has more behind it.
-CATALOG = ".ascend-dump-catalog"
 _MANIFEST = "catalog.json"
 _SCHEMA = "ascend-dump/catalog/1"
 #: A catalog of fewer records is made in less time than it takes to keep one.

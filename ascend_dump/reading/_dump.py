@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from ascend_dump._errors import ConfigError, DumpNotFound, ReadError, UnknownFormat
 from ascend_dump._files import read_regular
-from ascend_dump._paths import CALL, CALL_SCHEMA
+from ascend_dump._paths import CALL, CALL_SCHEMA, CATALOG
 from ascend_dump._patterns import text_matcher
 from ascend_dump._steps import Steps, StepsLike
 from ascend_dump.native.cann.names import loosen_glob
-from ascend_dump.reading._catalog_cache import CATALOG
 from ascend_dump.reading._dialect import Directory, Entry, WrappedEntry, rank_of
 from ascend_dump.reading._record import FIELDS, Record
 from ascend_dump.reading._registry import dialects

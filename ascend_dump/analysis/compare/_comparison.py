@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import gc
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -144,8 +146,23 @@ def compare(
     >>> comparison = ascend_dump.compare("npu_dumps", "gpu_dumps")   # doctest: +SKIP
     >>> comparison.verdict, comparison.origins[0].op_name            # doctest: +SKIP
     """
+    with _few_collections():
+        return _compare(actual, reference, mapping, rules if rules is not None else Rules())
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """A million records are no garbage, and looking for some among them takes as long as comparing them."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], 200_000) if before[0] else 0, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def _compare(actual: _Dumplike, reference: _Dumplike, mapping: Optional[Mapping[str, str]], rules: Rules) -> Comparison:
     dumps = [side if isinstance(side, Dump) else open_dump(side) for side in (actual, reference)]
-    used = rules if rules is not None else Rules()
     sides = [_steps(dump) for dump in dumps]
     for dump, steps, name in zip(dumps, sides, ("actual", "reference")):
         if not steps:
@@ -155,11 +172,11 @@ def compare(
     pairs: list[Pair] = []
     origins: list[Origin] = []
     for _, group in groupby(_joined(*sides), key=lambda one: one[0]):
-        divergence = Divergence(used)
+        divergence = Divergence(rules)
         for _, a, b in group:
             pairs += _compare_step(divergence, a, b, mapping)
         origins += divergence.origins()
-    return Comparison(dumps[0].root, dumps[1].root, tuple(pairs), tuple(origins), used)
+    return Comparison(dumps[0].root, dumps[1].root, tuple(pairs), tuple(origins), rules)
 
 
 _Key = tuple[Optional[int], Optional[int]]  # rank, step

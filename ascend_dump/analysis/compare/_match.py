@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump._errors import NotSupported
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._types import operator_class
 
 __all__ = ["Match", "align"]
+
+#: Operators that are aligned at once: the memory for it grows with the square.
+_WINDOW = 1 << 12
 
 _Key = Callable[[Operator], Optional[Hashable]]
 
@@ -58,8 +62,6 @@ def _anchored(
     a: Sequence[Operator], b: Sequence[Operator], passes: Sequence[tuple[_Key, str, float]], found: list[Match]
 ) -> None:
     """Pair what is unique on both sides and in order, then look into the gaps with the next pass."""
-    if not a or not b:
-        return
     if not passes:
         _sequence(a, b, _KEYS_IN_GAPS, found)
         return
@@ -67,7 +69,8 @@ def _anchored(
     anchors = _patience([key(one) for one in a], [key(one) for one in b])
     i0 = j0 = 0
     for i, j in [*anchors, (len(a), len(b))]:
-        _anchored(a[i0:i], b[j0:j], rest, found)
+        if i > i0 and j > j0:
+            _anchored(a[i0:i], b[j0:j], rest, found)
         if i < len(a) and j < len(b):
             found.append(Match(a[i], b[j], how, confidence))
         i0, j0 = i + 1, j + 1
@@ -116,8 +119,49 @@ def _sequence(
 
 
 def _common(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """The places of the longest common row; of long ones, window by window."""
     if len(a) == len(b) and all(x == y for x, y in zip(a, b)):
         return [(i, i) for i in range(len(a))]
+    number: dict[Hashable, int] = {}
+    x = [number.setdefault(key, len(number)) for key in a]
+    y = [number.setdefault(key, len(number)) for key in b]
+    found: list[tuple[int, int]] = []
+    i = j = 0
+    while i < len(x) and j < len(y):
+        if len(x) - i <= 2 * _WINDOW and len(y) - j <= 2 * _WINDOW:
+            found += [(i + k, j + m) for k, m in _indel(x[i:], y[j:])]
+            break
+        piece = x[i : i + _WINDOW]
+        row = _indel(piece, y[j : j + _partner_length(piece, y[j : j + 2 * _WINDOW])])
+        # Near the end of a window nothing tells how it goes on.
+        kept = [(i + k, j + m) for k, m in row if k < _WINDOW // 2]
+        found += kept
+        i, j = (kept[-1][0] + 1, kept[-1][1] + 1) if kept else (i + _WINDOW // 2, j + _WINDOW // 2)
+    return found
+
+
+def _partner_length(piece: Sequence[int], others: Sequence[int]) -> int:
+    """How many of the others take the fewest insertions and deletions to become the piece.
+
+    With more or fewer of them, layers that are all alike would be paired with their neighbours.
+    """
+    distance = _indel_module().distance
+    known: dict[int, int] = {}
+
+    def edits(length: int) -> int:
+        if length not in known:
+            known[length] = distance(piece, others[:length])
+        return known[length]
+
+    best, step = min(len(piece), len(others)), _WINDOW // 4
+    while step:
+        best = min((best, best - step, best + step), key=lambda length: edits(min(max(length, 0), len(others))))
+        best = min(max(best, 0), len(others))
+        step //= 2
+    return best
+
+
+def _indel_module() -> Any:
     try:
         from rapidfuzz.distance import Indel
     except ImportError:
@@ -125,12 +169,14 @@ def _common(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int
             "comparing dumps whose operators differ needs rapidfuzz, which is not installed",
             hint="pip install 'ascend-dump[analyze]'",
         ) from None
-    number: dict[Hashable, int] = {}
-    x = [number.setdefault(key, len(number)) for key in a]
-    y = [number.setdefault(key, len(number)) for key in b]
+    return Indel
+
+
+def _indel(x: Sequence[int], y: Sequence[int]) -> list[tuple[int, int]]:
+    # Of equally long rows it finds the one that agrees with the ends, and here the beginnings are known to agree.
     return [
-        (op.src_start + k, op.dest_start + k)
-        for op in Indel.opcodes(x, y)
+        (len(x) - op.src_end + k, len(y) - op.dest_end + k)
+        for op in reversed(_indel_module().opcodes(x[::-1], y[::-1]))
         if op.tag == "equal"
         for k in range(op.src_end - op.src_start)
     ]
@@ -138,16 +184,26 @@ def _common(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int
 
 def _contents(operator: Operator) -> Optional[Hashable]:
     """Type and bytes of everything the operator read and wrote; None where a hash is missing or nothing is there."""
-    contents = [record.content for record in (*operator.inputs, *operator.outputs)]
-    if not contents or not operator.outputs or any(one is None for one in contents):
+    if not operator.outputs:
         return None
+    contents = []
+    for record in (*operator.inputs, *operator.outputs):
+        content = record.content
+        if content is None:
+            return None
+        contents.append(content)
     return (operator_class(operator.op_type), operator.place, tuple(contents))
+
+
+@functools.lru_cache(maxsize=4096)
+def _sorted(shape: Optional[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(sorted(shape or ()))
 
 
 def _shapes(operator: Operator) -> Hashable:
     """Shapes of the outputs, else of the inputs, whatever the order of their axes."""
     records = operator.outputs or operator.inputs
-    return tuple(tuple(sorted(record.shape or ())) for record in records)
+    return tuple([_sorted(record.shape) for record in records])
 
 
 def _place(operator: Operator) -> Optional[Hashable]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -87,6 +88,7 @@ def _repeats(operator: Operator, record: Record) -> bool:
     return any(one.index == record.index and one.io == record.io for one in side)
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def module_of(path: str) -> str:
     """The path of a module without the levels that wrappers (DDP, FSDP, torch.compile, checkpointing) add."""
     levels = [level for level in path.split(".") if level not in _WRAPPERS]

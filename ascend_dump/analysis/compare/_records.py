@@ -45,6 +45,9 @@ class Differences:
     def between(self, a: Optional[Record], b: Optional[Record]) -> Difference:
         if a is None or b is None:
             return Difference("unmatched", f"recorded in {'the reference' if a is None else 'actual'} only")
+        left, right = a.content, b.content
+        if left is not None and left == right:
+            return Difference("equal", contents=(left[0], left[0]))
         cast = a.dtype != b.dtype and (a.dtype, b.dtype) == self.cast
         empty = [is_no_value(one) for one in (a, b)]
         if any(empty):
@@ -52,14 +55,12 @@ class Differences:
         for one in (a, b):
             if one.attrs.get("skipped"):
                 return Difference("unreadable", f"not stored: {one.attrs['skipped']}")
-        hashed = a.content is not None and b.content is not None
+        hashed = left is not None and right is not None
         contents = (identity_of(a), identity_of(b))
         known = None if None in contents else contents
-        if hashed and a.content == b.content:
-            return Difference("equal", contents=known)
         if a.shape != b.shape:
             return Difference("structure", f"shape {shape_text(a.shape)} instead of {shape_text(b.shape)}", known)
-        key = (a.content, b.content) if hashed else contents
+        key = (left, right) if hashed else contents
         found = self._measured.get(key) if None not in key else None
         if found is None:
             try:

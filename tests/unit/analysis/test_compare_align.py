@@ -90,3 +90,20 @@ def test_pairs_do_not_cross() -> None:
 )
 def test_wrappers_are_no_part_of_the_place(path: str, expected: str) -> None:
     assert module_of(path) == expected
+
+
+def test_a_long_row_without_names_is_aligned_piece_by_piece() -> None:
+    """Some 16000 operators of layers that are all alike, with some inserted and some deleted, in little memory."""
+    generator = random.Random(1)
+    rows = [(op_type, "", (4, 16 + part % 5)) for _ in range(900) for part, op_type in enumerate(TYPES * 2)]
+    changed: list[tuple[str, str, tuple[int, ...]]] = []
+    truth: dict[int, int] = {}
+    for index, row in enumerate(rows):
+        if generator.random() < 0.02:
+            changed.append(("clone", "", (4, 99)))
+        if generator.random() >= 0.02:
+            truth[len(changed)] = index
+            changed.append(row)
+    found = align(numbered(changed), numbered(rows))
+    right = sum(truth.get(match.actual.position) == match.reference.position for match in found)
+    assert right / len(truth) > 0.998

@@ -180,6 +180,7 @@ def test_calls_of_a_decorated_function_are_the_steps(tmp_path: Path) -> None:
 
     for _ in range(2):
         work(torch.ones(2))
+    work.capture.stop()
     assert {row["step"] for row in rows_of(tmp_path / "dump")} == {0, 1}
     assert_same(tmp_path / "dump")
     assert_same(tmp_path / "dump", step=1)
