@@ -150,7 +150,7 @@ def road(name: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for variable in ("RANK", "RANK_ID", "DUMP_GRAPH_PATH", "DUMP_GE_GRAPH", "NPU_COLLECT_PATH", "ASCEND_WORK_PATH"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_activation, "_roads", {})
+    monkeypatch.setattr(_activation, "_launched", {})
     monkeypatch.setattr(_activation, "_failed", False)
     load(name)
     install = PROGRAMS[name].install
