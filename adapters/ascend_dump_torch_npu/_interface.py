@@ -41,7 +41,7 @@ class DumpInterface:
 
     @property
     def capturing(self) -> bool:
-        """Whether a graph (NPUGraph) is being captured in the current stream: waiting for the device would spoil it."""
+        """Whether a graph (NPUGraph) is being captured in the current stream: waiting for the device would break it."""
         ask = getattr(self._npu, "is_current_stream_capturing", None)
         return ask is not None and self.initialised and bool(ask())
 

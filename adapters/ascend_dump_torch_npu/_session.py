@@ -1,4 +1,4 @@
-"""One capture of eager kernels: the clock that counts steps, and the dump that is on while a selected one runs."""
+"""One capture of eager kernels: counts steps, and switches the dump on for the selected ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger("ascend_dump")
 
 
 class TorchNpuSession(Session):
-    """Between selected steps only the target's hook is there.
+    """Outside selected steps nothing is changed in the process but a hook on the target, which counts its calls.
 
     root     one directory for each dumped step, which is CANN's dump_path
     failure  what kept the capture from being complete
@@ -69,7 +69,7 @@ class TorchNpuSession(Session):
                 other.stop()
                 other._superseded = True
 
-    # The clock.
+    # Counting steps.
 
     def _called(self, entered: bool) -> None:
         if threading.get_ident() != self._thread:
@@ -78,11 +78,14 @@ class TorchNpuSession(Session):
         self.guard(self.enter_step, self._calls)
 
     def step(self, number: Optional[int]) -> None:
-        """`enter_step` for steps that the program draws."""
+        """`enter_step` for steps that the program marks itself; a failure ends the dump only."""
         self.guard(self.enter_step, number)
 
     def enter_step(self, number: Optional[int]) -> None:
-        """End the open step and begin `number`, if it is selected; None only ends. Raises AscendDumpError."""
+        """End the current step, and begin step `number` unless it is None. Raises AscendDumpError.
+
+        The dump is on during selected steps.
+        """
         if not self.armed or self._request.scene == "exception":
             return
         if number is not None:
@@ -116,7 +119,7 @@ class TorchNpuSession(Session):
             self._interface.end()
 
     def guard(self, function: Callable[..., Any], *args: Any) -> None:
-        """Call one of our functions; a failure ends the dump, never the user's run."""
+        """Call a function of this capture; an exception in it ends the dump and is kept in `failure`, not raised."""
         try:
             function(*args)
         except Exception as error:
@@ -139,7 +142,7 @@ class TorchNpuSession(Session):
     # Exception scenes.
 
     def _set_scene(self) -> Callable[[], None]:
-        """Let torch_npu hand the scene to aclInit. Returns what takes the variable back."""
+        """Set the variable by which torch_npu hands the scene to aclInit. Returns the function that restores it."""
         if self._interface.initialised:
             return lambda: None  # it would change nothing, which the check has said
         before = own_initial_config()
@@ -178,7 +181,7 @@ class TorchNpuSession(Session):
         self._look_for_torchair()
 
     def _look_for_torchair(self) -> None:
-        """A graph with dump options that was built in the block found the interface taken, and says nothing."""
+        """Report a graph with dump options that torchair built in the block: torchair ignores that acl refuses them."""
         reason = torchair_dump()
         if reason is not None and self._request.scene != "exception" and self.failure is None:
             self.failure = CaptureError(

@@ -43,12 +43,12 @@ def build(request: DumpRequest, path: Path) -> dict[str, Any]:
 
 
 def selects_in_models(request: DumpRequest) -> bool:
-    """Whether the request chooses among operators of models, which single kernels are none of."""
+    """Whether the request selects operators of models; kernels launched by eager PyTorch belong to no model."""
     return bool(request.layers or request.models or any(name in request.options for name in _OF_MODELS))
 
 
 def build_initial(request: DumpRequest, path: Path) -> dict[str, Any]:
-    """The file for aclInit that holds a scene: with what torch_npu demands of it beside the dump."""
+    """The file for aclInit with a scene, and with the default device that torch_npu requires in such a file."""
     config = build(request, path)
     torch_npu: Any = sys.modules["torch_npu"]
     at_least = getattr(getattr(torch_npu.npu, "utils", None), "_is_gte_cann_version", None)

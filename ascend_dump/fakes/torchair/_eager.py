@@ -66,7 +66,7 @@ class NpyDumper(GraphRunner):
 
 
 class TensorSaver(GraphRunner):
-    """The modes reduce-overhead and npugraph_ex: graph inputs and the outputs of nodes, nothing else."""
+    """The modes reduce-overhead and npugraph_ex: saves the inputs of the graph and the outputs of nodes only."""
 
     def __init__(self, engine: TorchairEngine, folder: str, module: Any) -> None:
         super().__init__(module)

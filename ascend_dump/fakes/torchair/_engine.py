@@ -1,4 +1,4 @@
-"""torchair's process-wide state: GE is initialised once, by the first graph, and everything later has to fit it.
+"""torchair's process-wide state: the first graph initialises GE, and the options of later graphs have to agree with it.
 
 Sources: torchair 2.13, core/_backend.py (the recorded options, their subset rule) and _ge_concrete_graph/
 fx2ge_converter.py (the generated dump JSON). A torchair that generates none is had by deleting

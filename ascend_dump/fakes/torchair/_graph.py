@@ -1,4 +1,4 @@
-"""One compiled graph: the FX graph runs on the CPU, and the simulated device is told of every GE operator.
+"""One compiled graph: the FX graph runs on the CPU, and each of its GE operators is reported to the simulated device.
 
 Source: torchair 2.13, _ge_concrete_graph/fx2ge_converter.py (GeConcreteGraph: what happens when it is made, and at its
 first run) and npu_fx_compiler.py (modes, stages, the eager dumper).
@@ -63,11 +63,11 @@ class GraphRunner:
         return getattr(args[0], node.target)(*args[1:], **kwargs)
 
     def ended(self) -> None:
-        """The graph has run."""
+        """Called after the last node of a run."""
 
 
 class _Plan(NamedTuple):
-    """The GE operators of an FX node. changes: it writes to its arguments, which are kept before it runs."""
+    """The GE operators of an FX node. changes: it writes to its arguments, which are copied before it runs."""
 
     ops: list[LoweredOp]
     changes: bool
@@ -183,7 +183,7 @@ def _plan(nodes: Sequence[Any]) -> tuple[dict[Any, _Plan], dict[str, tuple[Any, 
 
 
 def _port(each: Any, siblings: Sequence[LoweredOp], plans: dict[Any, _Plan]) -> str:
-    """`name:output` of what an operator takes; "" where it is no operator."""
+    """An input of an operator as `name:output` of the operator that makes it; "" for other values."""
     if isinstance(each, Inner):
         return f"{siblings[each.place].name}:0"
     if isinstance(each, Constant) or each.op == "placeholder":

@@ -23,7 +23,7 @@ _WITH_TORCH_NPU = "ge_run_with_torch_npu"
 
 
 class NativeSession:
-    """What torchair's C++ side remembers in one process.
+    """The state that torchair's C++ side keeps in one process.
 
     options   those of the first initialisation, as GE got them; None before
     """
@@ -65,7 +65,7 @@ class NativeSession:
             raise RuntimeError(self._failure)
 
     def set_dump(self, config: str) -> None:
-        """Hand a dump JSON to acl. Nothing tells the caller that acl refuses it; the device's log does."""
+        """Hand a dump JSON to acl. A refusal of acl is not raised here; it is in the log of the device."""
         try:
             self._set_dump(config)
         except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""`torchair.scope.data_dump()`: marks in the graph, between which GE operators are told to be dumped.
+"""`torchair.scope.data_dump()`: two marks in the graph; GE operators between them get the attribute for the dump.
 
 Source: torchair 2.13, scope/_scope.py (two operators without a result, kept by the compiler because they have a side
 effect) and scope/__init__.py.

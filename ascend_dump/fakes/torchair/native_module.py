@@ -7,7 +7,7 @@
         torch.compile(model, backend=backend)(x)
 
 torchair lowers the model to a GE graph and hands it over as bytes; here the graph is computed with torch on the CPU,
-and the simulated device is told of every operator under its GE name. The dump is armed by what torchair itself
+and every operator is reported to the simulated device under its GE name. The dump is armed by what torchair itself
 sends: session options `ge.exec.*`, a dump JSON given as `dump_config_path`, and the JSON that newer versions generate.
 torch_npu need not be there; without it torchair takes the CPU for its device.
 
