@@ -1,4 +1,4 @@
-"""What the program gives to torchair inside a block: configs for its backends, and options of `torch.compile`."""
+"""What the program gives to torchair inside a block: configs, and options of `torch.compile`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import logging
 import sys
 from collections.abc import Mapping
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from ascend_dump import AscendDumpError
 from ascend_dump_torchair._config import torchair
@@ -15,12 +15,27 @@ __all__ = ["Hook", "OptionsOfCompile"]
 
 log = logging.getLogger("ascend_dump")
 
-_NAME = "get_npu_backend"
-_PLACES = ("torchair", "torchair.npu_fx_compiler", "torch_npu.dynamo.torchair")
-#: How torchair takes `torch.compile(options=…)` onto the config of a backend, when a graph is compiled.
+_CONFIG = "compiler_config"
+
+
+class _Maker(NamedTuple):
+    """A function of torchair that makes something of a config. positional: its arguments without a name."""
+
+    name: str
+    modules: tuple[str, ...]
+    positional: tuple[str, ...] = ()
+
+
+#: `get_compiler` only where programs find it: torchair calls it itself for the configs of `get_npu_backend`.
+_MAKERS = (
+    _Maker("get_npu_backend", ("torchair", "torchair.npu_fx_compiler", "torch_npu.dynamo.torchair")),
+    _Maker("get_compiler", ("torchair", "torch_npu.dynamo.torchair"), (_CONFIG,)),
+)
+_CACHE, _CACHING = "cache_compile", "torchair.inference"
+#: The function by which torchair sets `torch.compile(options=…)` on the config of a backend, when it compiles a graph.
 _APPLY = "_process_kwargs_options"
 _COMPILER = "torchair.npu_fx_compiler"
-#: What of them sets the dump, and the option of a CompilerConfig that it replaces.
+#: Those among these options that are about the dump, and the option of a CompilerConfig that each of them sets.
 _OF_DUMP: Mapping[str, str] = {
     "dump_tensor_data": "dump_config.enable_dump",
     "data_dump_dir": "dump_config.dump_path",
@@ -29,38 +44,62 @@ _OF_DUMP: Mapping[str, str] = {
 
 
 class Hook:
-    """Calls `fill(config)` for each backend that is made, until `remove`."""
+    """Calls `fill(config)` with each config that a backend or a compiler is made of, until `remove`.
+
+    Where the program gives none, torchair gets a new one. `cached` becomes true when the program compiles a model with
+    `cache_compile`, which is left alone: such a model keeps the options of its first compilation, in later processes
+    too, and cannot be compiled anew.
+    """
 
     def __init__(self, fill: Callable[[Any], object]) -> None:
+        self.cached = False
         self._undo: list[Callable[[], None]] = []
-        for place in _PLACES:
-            module = sys.modules.get(place)
-            found = getattr(module, _NAME, None)
-            if found is not None:
-                self._replace(module, found, fill)
+        for maker in _MAKERS:
+            for place in maker.modules:
+                self._replace(place, maker.name, functools.partial(self._fill, maker, fill))
+        self._replace(_CACHING, _CACHE, self._warn_of_cache)
 
-    def _replace(self, module: Any, original: Callable[..., Any], fill: Callable[[Any], object]) -> None:
+    def _fill(
+        self, maker: _Maker, fill: Callable[[Any], object], original: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        if len(args) > len(maker.positional):
+            return original(*args, **kwargs)  # which raises
+        given = {**dict(zip(maker.positional, args)), **kwargs}
+        if given.get(_CONFIG) is None:
+            given[_CONFIG] = torchair().CompilerConfig()
+        try:
+            fill(given[_CONFIG])
+        except AscendDumpError as error:
+            # The program goes on without a dump.
+            log.warning("a config given to torchair.%s is not captured: %s", maker.name, error)
+        return original(**given)
+
+    def _warn_of_cache(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self.cached:
+            self.cached = True
+            log.warning(
+                "a model of torchair.inference.cache_compile is not captured: it keeps the dump options it was first "
+                "compiled with; compile it with torch.compile and get_npu_backend for the capture [AD247]"
+            )
+        return original(*args, **kwargs)
+
+    def _replace(self, place: str, name: str, call: Callable[..., Any]) -> None:
+        module = sys.modules.get(place)
+        original = getattr(module, name, None)
+        if original is None:
+            return
+
         @functools.wraps(original)
-        def get_npu_backend(*args: Any, **kwargs: Any) -> Any:
-            if not args and "compiler_config" in kwargs:
-                if kwargs["compiler_config"] is None:
-                    kwargs["compiler_config"] = torchair().CompilerConfig()
-            elif not args:
-                kwargs["compiler_config"] = torchair().CompilerConfig()
-            try:
-                fill(kwargs["compiler_config"])
-            except (AscendDumpError, KeyError) as error:
-                # The program goes on without a dump.
-                log.warning("this backend is not captured: %s", error)
-            return original(*args, **kwargs)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return call(original, *args, **kwargs)
 
-        setattr(module, _NAME, get_npu_backend)
-        self._undo.append(lambda: self._put_back(module, get_npu_backend, original))
+        setattr(module, name, replacement)
+        self._undo.append(lambda: self._put_back(module, name, replacement, original))
 
-    def _put_back(self, module: Any, ours: object, original: object) -> None:
+    def _put_back(self, module: Any, name: str, ours: object, original: object) -> None:
         # Replaced again by somebody else: that one stays.
-        if getattr(module, _NAME, None) is ours:
-            setattr(module, _NAME, original)
+        if getattr(module, name, None) is ours:
+            setattr(module, name, original)
 
     def remove(self) -> None:
         """Put the functions back; a second call does nothing."""
@@ -71,10 +110,10 @@ class Hook:
 class OptionsOfCompile:
     """Keeps `torch.compile(options=…)` from replacing what the capture has set on a config, until `remove`.
 
-    `held(config)` gives the options that the capture has set there; `told(name, value)` is called for what is left out.
+    held(config): the options that the capture has set there. report(name, value): called for an option that is ignored.
     """
 
-    def __init__(self, held: Callable[[Any], Mapping[str, Any]], told: Callable[[str, Any], object]) -> None:
+    def __init__(self, held: Callable[[Any], Mapping[str, Any]], report: Callable[[str, Any], object]) -> None:
         self._undo: Callable[[], None] = lambda: None
         module = sys.modules.get(_COMPILER)
         original = getattr(module, _APPLY, None)
@@ -88,7 +127,7 @@ class OptionsOfCompile:
             for name in [name for name in options if _OF_DUMP.get(name) in kept]:
                 value = options.pop(name)
                 if value != kept[_OF_DUMP[name]]:
-                    told(name, value)
+                    report(name, value)
             return original(config, {**given, "options": options} if "options" in given else given)
 
         setattr(module, _APPLY, apply)

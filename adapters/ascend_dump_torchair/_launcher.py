@@ -1,4 +1,4 @@
-"""When the dump of a whole torchair program begins: at the first `get_npu_backend`, whose config is the target.
+"""When the dump of a whole torchair program begins: at the first config for a backend or compiler, the target then.
 
 Later configs are filled as well. The program's own settings of a config after that call win, as torchair reads a
 config when the first graph is built.
@@ -29,6 +29,8 @@ class _TorchairLaunch:
         self._hook = Hook(self._fill)
 
     def unused(self) -> str:
+        if self._hook.cached:
+            return "it compiled its models with torchair.inference.cache_compile, which is not captured"
         return "it made no backend with get_npu_backend"
 
     def _fill(self, config: Any) -> None:

@@ -1,4 +1,4 @@
-"""One active capture: a config is filled for the block, and GE is closed behind it when it dumped for us."""
+"""One active capture: options are set on a config, and GE is closed at the end if it was initialised with them."""
 
 from __future__ import annotations
 
@@ -57,19 +57,21 @@ class TorchairSession(Session):
             if refused is not None:
                 raise refused
         self._filled: list[Filled] = []
-        self._told_of_options: set[str] = set()
+        self._reported_options: set[str] = set()
         self._replaced: dict[str, Any] = {}
         self._detours: list[str] = []
         self._layers: list[str] = []
-        # The check has told of those in a module.
-        self._told_of_scopes = bool(target is not None and not is_config(target) and list(find_scopes(target)))
+        # For a module, the check has found the scopes in its code already.
+        self._scopes_reported = bool(target is not None and not is_config(target) and list(find_scopes(target)))
         self._roads: set[str] = set()
         self._undo: list[Callable[[], None]] = []
+        self._hook: Optional[Hook] = None
         try:
             self.add(config_of(target, request.options.get("compiler_config")))
             self._undo.append(OptionsOfCompile(self._held, self._left_out).remove)
             if target is None:
-                self._undo.append(Hook(self.add).remove)
+                self._hook = Hook(self.add)
+                self._undo.append(self._hook.remove)
             elif not is_config(target):
                 self._undo.append(self._compile(target).remove)
         except BaseException:
@@ -78,7 +80,7 @@ class TorchairSession(Session):
             raise
 
     def add(self, config: Any) -> None:
-        """Fill one more config, until the stop. Raises as the start does."""
+        """Set the options of the dump on one more config, until `stop`. Raises what the start raises."""
         settings, filled = fill(self._plan, config)
         try:
             self._claim(settings.road)
@@ -90,14 +92,15 @@ class TorchairSession(Session):
         self._roads.add(settings.road)
 
     def _held(self, config: Any) -> dict[str, Any]:
-        """What this capture has set on a config; a graph may be compiled long after the block, too."""
+        """The options that this capture has set on a config, and their values; none once it has stopped."""
         return {
             option: value for each in self._filled if each.config is config for option, value in each.options.items()
         }
 
     def _left_out(self, name: str, value: Any) -> None:
-        if name not in self._told_of_options:
-            self._told_of_options.add(name)
+        """Report an option of torch.compile that is ignored, once for each name."""
+        if name not in self._reported_options:
+            self._reported_options.add(name)
             log.warning(
                 "torch.compile(options={%r: %r}) would replace what the capture has set on this config, and is left "
                 "out while it lasts: the dump is in %s [AD370]",
@@ -107,7 +110,7 @@ class TorchairSession(Session):
             )
 
     def _claim(self, road: str) -> None:
-        """Hold acl's dump interface where torchair will take it. Raises CaptureError while another capture does."""
+        """Reserve acl's dump interface if torchair will use it. Raises CaptureError while another capture has it."""
         if self._claims and (road == "json" or (road == "options" and _engine.generates_json())):
             interface.claim(self, "torchair")
             self._claims = False
@@ -121,9 +124,9 @@ class TorchairSession(Session):
         return InPlace(target, torch.compile(calls_of(target), backend=self._guard(backend), **given))
 
     def _guard(self, backend: Callable[..., Any]) -> Callable[..., Any]:
-        """The backend, where a graph that torchair refuses runs eagerly.
+        """Wrap a backend so that a graph which torchair cannot compile runs eagerly instead of raising.
 
-        Each graph by itself: what ran before a graph break must not run again.
+        The decision is made for each graph, because the graphs before a graph break have run already.
         """
 
         steering = steering_exceptions()
@@ -149,7 +152,10 @@ class TorchairSession(Session):
             log.warning("what torchair cannot compile runs eagerly: %s", found)
 
     def stop(self) -> None:
-        """Put everything back. GE is closed when its dump is ours. A second call does nothing."""
+        """Restore the configs and the target, and close GE if this capture's dump is set in it.
+
+        A second call does nothing.
+        """
         if self._stopped:
             return
         self._stopped = True
@@ -182,7 +188,7 @@ class TorchairSession(Session):
             self.failure = CaptureError(f"the capture wrote graphs but no operator{listed}", hint=hint, code="AD303")
 
     def _why_elsewhere(self) -> Optional[CaptureError]:
-        """The error for options of the capture that the program has set to something else in the block."""
+        """The error for options set by the capture that the program has changed inside the block."""
         if not self._replaced:
             return None
         listed = ", ".join(f"config.{option} = {value!r}" for option, value in self._replaced.items())
@@ -206,7 +212,7 @@ class TorchairSession(Session):
         return any(str(value).startswith(places) for value in recorded.values())
 
     def _files(self) -> Iterator[Path]:
-        """The dump JSON that torchair wrote into the working directory for this capture, none of the program's own."""
+        """The dump JSON files that torchair wrote into the working directory for this capture."""
         # Of the first run of a graph: the program may have changed it since the start.
         for directory in {self._directory, *_working_directory()}:
             for file in directory.glob(f"ge_dump_data_json/dump_options_*_pid{os.getpid()}.json"):
@@ -216,7 +222,7 @@ class TorchairSession(Session):
                         yield file
 
     def _look_at_generated(self) -> None:
-        """torchair drops what the device answers to its JSON, so that is looked up here."""
+        """Check the JSON that torchair generated: torchair ignores the error that acl returns for it."""
         for file in self._files():
             found = (problem for problem in check_acl_config(file) if problem.severity == "error")
             self._errors += [f"the device refuses the settings that torchair generates: {each}" for each in found]
@@ -224,10 +230,13 @@ class TorchairSession(Session):
                 self._look_for_scopes(json.loads(file.read_bytes())["dump"]["dump_list"])
 
     def _look_for_scopes(self, listed: list[dict[str, list[str]]]) -> None:
-        """A program's own config does not tell beforehand that its model uses torchair's scope."""
+        """Find out from the generated JSON whether a graph used torchair's scope.
+
+        Where only a config is captured, the model is not known before.
+        """
         asked = {name for layers in self._layers for name in layers.split()}
         types = {name for entry in listed for name in entry.get("layer", ())} - asked
-        if types and self.failure is None and not self._told_of_scopes:
+        if types and self.failure is None and not self._scopes_reported:
             self.failure = CaptureError(
                 "a graph uses scope.data_dump(), and torchair lists the types of its operators "
                 f"({', '.join(sorted(types))}) where names are compared: the dump has the first operator of each type, "
@@ -257,6 +266,8 @@ class TorchairSession(Session):
         if self._detours and not self._roads & {"eager"}:
             listed = ", ".join(f"config.{option}" for option in dict.fromkeys(self._detours))
             found.append(f"{listed} let every graph run eagerly, so that none reached the device")
+        if self._hook is not None and self._hook.cached:
+            found.append("a model was compiled with torchair.inference.cache_compile, which is not captured [AD247]")
         if not self._built and not self._roads & {"eager", "aclgraph"}:
             found.append(
                 "no graph was built from the captured config in the block: the model was not called, or its graph was "
@@ -280,14 +291,14 @@ class TorchairSession(Session):
 
 
 def _working_directory() -> list[Path]:
-    """The one of this moment; none where it has been removed."""
+    """The current working directory; nothing where it has been removed."""
     with contextlib.suppress(OSError):
         return [Path.cwd()]
     return []
 
 
 def _close() -> Optional[CaptureError]:
-    """Close GE; what torchair says when that goes wrong."""
+    """Close GE. Returns the error where torchair cannot."""
     try:
         _engine.close()
     except RuntimeError as error:
@@ -301,9 +312,9 @@ def _close() -> Optional[CaptureError]:
 
 
 def _backward_at_once() -> contextlib.AbstractContextManager[Any]:
-    """Let PyTorch compile the graph of the backward pass together with the forward one.
+    """Let PyTorch compile the graph of the backward pass together with that of the forward pass.
 
-    Later, a refusal would end the program's backward pass.
+    Compiled later, a graph that torchair cannot compile would make the program's `backward()` raise.
     """
     import torch._functorch.config as settings
 
@@ -325,7 +336,7 @@ def fill(plan: SettingsPlan, config: Any) -> tuple[TorchairSettings, Filled]:
 
 
 def why_failed(error: Exception) -> AscendDumpError:
-    """The error for what torchair's backend raised; its text holds a traceback behind the reason."""
+    """The error for an exception of torchair's backend, whose text holds a traceback after the reason."""
     text = str(error)
     said = (text.splitlines() or [type(error).__name__])[0]
     if _TWICE in text:

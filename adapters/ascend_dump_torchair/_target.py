@@ -1,4 +1,4 @@
-"""A module that is compiled in place for a block, and what can be told about a module from outside."""
+"""A module that is compiled in place for a block, and what can be found out about a module without running it."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def calls_of(target: Any) -> Callable[..., Any]:
 
 
 def steering_exceptions() -> tuple[type[Exception], ...]:
-    """By what PyTorch's analysis is told from within a backend to begin anew, or to leave a frame alone.
+    """Exceptions by which PyTorch restarts its analysis of a frame, or skips the frame.
 
-    They are no failures: whoever wraps a backend lets them pass. All that begin anew have one base class, in every
-    PyTorch since 2.1 (TensorifyScalarRestartAnalysis, with dynamic shapes, is the one that comes through a backend).
+    They are no failures, so a wrapper of a backend has to let them pass. Those that restart have one base class in
+    every PyTorch since 2.1; TensorifyScalarRestartAnalysis (dynamic shapes) is raised from within a backend.
     """
     import torch._dynamo.exc as found
 

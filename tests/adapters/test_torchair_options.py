@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Optional
 
 import pytest
 from torchair_helpers import make_input, make_mlp
@@ -106,3 +108,69 @@ def test_graphs_that_an_option_of_compile_runs_eagerly_are_the_reason_of_an_empt
     run(config, force_eager=True)
     with pytest.raises(ascend_dump.CaptureError, match=r"config\.debug\.run_eagerly let every graph run eagerly"):
         cap.stop()
+
+
+@pytest.mark.parametrize("way", ["position", "name", "nothing"])
+def test_a_capture_without_a_target_fills_the_config_of_a_compiler_too(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torchair
+
+    made = []
+
+    def get_compiler(compiler_config: Optional[Any] = None) -> str:
+        assert compiler_config is not None
+        made.append(compiler_config)
+        assert compiler_config.dump_config.enable_dump.value == "1"
+        return "a compiler"
+
+    monkeypatch.setattr(torchair, "get_compiler", get_compiler, raising=False)
+    config = make_config()
+    arguments: Any = {"position": ((config,), {}), "name": ((), {"compiler_config": config}), "nothing": ((), {})}[way]
+    with ascend_dump.capture(framework="torchair", path="dumps", steps="0"):
+        assert torchair.get_compiler(*arguments[0], **arguments[1]) == "a compiler"
+    assert (made == [config]) is (way != "nothing")
+    assert torchair.get_compiler is get_compiler
+    assert made[0].dump_config.enable_dump.value == "0"
+
+
+def test_a_model_of_cache_compile_is_told_where_no_target_is_captured(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    inference: Any = ModuleType("torchair.inference")
+    inference.cache_compile = lambda function, *, config=None: (function, config)
+    monkeypatch.setitem(sys.modules, "torchair.inference", inference)
+    config = make_config()
+    cap = ascend_dump.capture(framework="torchair", path="dumps", steps="0", strict=True).start()
+    for _ in range(2):
+        assert inference.cache_compile(print, config=config) == (print, config)
+    assert config.dump_config.enable_dump.value == "0"
+    with pytest.raises(ascend_dump.CaptureError, match=r"compiled with torchair\.inference\.cache_compile"):
+        cap.stop()
+    assert caplog.text.count("[AD247]") == 1
+
+
+def test_the_config_of_a_backend_is_given_by_name_only() -> None:
+    import torchair
+
+    config = make_config()
+    with pytest.raises(TypeError, match=r"^get_npu_backend\(\) takes 0 positional arguments but 1 was given$") as alone:
+        torchair.get_npu_backend(config)
+    with pytest.raises(TypeError) as captured:  # noqa: SIM117  (Python 3.9)
+        with ascend_dump.capture(framework="torchair", path="dumps", steps="0"):
+            torchair.get_npu_backend(config)
+    assert str(captured.value) == str(alone.value)
+
+
+def test_whatever_restarts_or_skips_an_analysis_of_pytorch_is_no_failure() -> None:
+    # The adapter keeps to base classes; what a later PyTorch adds beside them has to be looked at.
+    from ascend_dump_torchair._target import steering_exceptions
+    from torch._dynamo import exc
+
+    found = [
+        kind
+        for name, kind in vars(exc).items()
+        if isinstance(kind, type) and issubclass(kind, Exception) and ("Restart" in name or "SkipFrame" in name)
+    ]
+    assert len(found) >= 3
+    assert [kind for kind in found if not issubclass(kind, steering_exceptions())] == []

@@ -7,7 +7,7 @@
         model = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config))
 
 CompilerConfig accepts, refuses, reads back and hands on its options as torchair 2.13 does. Graphs run on the CPU with
-PyTorch's own kernels, forward and backward, and the simulated device is told of every operator under the name that
+PyTorch's own kernels, forward and backward, and every operator is reported to the simulated device under the name that
 torchair gives it. Options are read when the first graph is built, and GE is initialised once in a process.
 
 Known differences from torchair:
@@ -48,7 +48,7 @@ def modules(npu: Npu) -> Mapping[str, ModuleType]:
     """torchair's modules, bound to one device."""
     engine = TorchairEngine(npu)
     top = ModuleType("torchair")
-    backend = functools.partial(get_npu_backend, engine)
+    backend = make_backend_function(engine)
     packages = [ModuleType(f"torchair.{name}") for name in ("configs", "core", "_ge_concrete_graph")]
     configs = ModuleType("torchair.configs.compiler_config")
     for package in (top, *packages):
@@ -70,17 +70,21 @@ def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
         modules["torchair.core._torchair"].FinalizeGraphEngine()
 
 
-def get_npu_backend(
-    engine: TorchairEngine,
-    *,
-    compiler_config: Optional[CompilerConfig] = None,
-    custom_decompositions: Mapping[Any, Any] = {},
-) -> Callable[..., Any]:
-    """A backend for torch.compile. The config is kept, not read: that happens when a graph is built."""
-    config = CompilerConfig() if compiler_config is None else compiler_config
-    check_support(config)
-    register()
-    return functools.partial(_compile, engine, compiler_config=config, decompositions=custom_decompositions)
+def make_backend_function(engine: TorchairEngine) -> Callable[..., Any]:
+    """`get_npu_backend` of one device."""
+
+    def get_npu_backend(
+        *, compiler_config: Optional[CompilerConfig] = None, custom_decompositions: Mapping[Any, Any] = {}
+    ) -> Callable[..., Any]:
+        """A backend for torch.compile. The config is kept, not read: that happens when a graph is built."""
+        config = CompilerConfig() if compiler_config is None else compiler_config
+        check_support(config)
+        register()
+        return functools.partial(_compile, engine, compiler_config=config, decompositions=custom_decompositions)
+
+    # Its name stands in the error for wrong arguments.
+    get_npu_backend.__qualname__ = "get_npu_backend"
+    return get_npu_backend
 
 
 def _compile(

@@ -25,8 +25,9 @@ def real(real_run: Path) -> Any:
 @pytest.mark.parametrize("version", IMITATED, scope="session")
 def test_options_defaults_and_hash_are_the_same(fake: Any, real: Any) -> None:
     assert len(real["options"]) > 60
-    for what in ("options", "defaults", "default", "hash"):
+    for what in ("options", "defaults", "default", "hash", "positional"):
         assert fake[what] == real[what], what
+    assert real["positional"][:2] == ["error", "TypeError"]
 
 
 @pytest.mark.parametrize("version", IMITATED, scope="session")

@@ -133,6 +133,22 @@ def test_dynamic_shapes_are_compiled_once_and_dumped_at_every_size(
     assert found == {(0, (3, 9)), (1, (6, 9)), (2, (7, 9))}
 
 
+def test_a_capture_without_a_target_knows_what_else_takes_a_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with frontend.installed(os.environ[VERSION]):
+        import torchair
+
+        configs = [torchair.CompilerConfig() for _ in range(2)]
+        with ascend_dump.capture(framework="torchair", path="dumps", steps="0"):
+            torchair.get_compiler(configs[0])
+            torchair.inference.cache_compile(make_network().forward, config=configs[1])
+            assert [config.dump_config.enable_dump.value for config in configs] == ["1", "0"]
+        assert [config.dump_config.enable_dump.value for config in configs] == ["0", "0"]
+    assert caplog.text.count("[AD247]") >= 1
+
+
 if __name__ == "__main__":
     os.environ[VERSION] = sys.argv[1]
     # Warnings are torchair's own.

@@ -124,6 +124,7 @@ def main(version: str) -> None:
             },
             "sequences": [sequence(config_class, names, seed) for seed in range(SEQUENCES)],
             "hash": attempt(lambda: hash(config_class())),
+            "positional": attempt(lambda: torchair.get_npu_backend(config_class())),
         }
     with open("outcomes.json", "w") as file:
         json.dump(found, file)
