@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -15,10 +14,12 @@ import pytest
 from interpreters import HOOK_FILES, STARTUP, THIRD_PARTY, Interpreter, lay_out, link_dependencies, make_interpreter
 from places import REPOSITORY
 
-if "CI" not in os.environ:  # where it is set, Hypothesis has a profile of its own, without deadlines too
-    # Processes side by side wait for each other: how long one example takes says nothing.
-    hypothesis.settings.register_profile("side by side", deadline=None)
-    hypothesis.settings.load_profile("side by side")
+# Processes side by side wait for each other: how long an example takes, or its making, says nothing. What Hypothesis
+# chooses by itself where the variable CI is set stays.
+hypothesis.settings.register_profile(
+    "side by side", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("side by side")
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -156,7 +156,9 @@ def index_files(draw: st.DrawFn) -> bytes:
     return text + draw(st.sampled_from([b"", b"\n", b'\n{"seq": 1, "op_'])) if lines else b""
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(text=index_files())
 def test_it_says_what_the_records_say(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:
     root = tmp_path_factory.mktemp("dump")

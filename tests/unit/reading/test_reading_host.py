@@ -123,7 +123,9 @@ def test_a_hostile_field_harms_its_record_only(original: Path, dump: Path, field
         assert records[7].numpy().tobytes() == noise(3, 30).tobytes(), value
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(changes=st.dictionaries(st.sampled_from(FIELDS), st.sampled_from(HOSTILE), min_size=2, max_size=6))
 def test_several_hostile_fields(dump: Path, original: Path, changes: dict[str, Any]) -> None:
     index = index_of(dump)
@@ -132,7 +134,9 @@ def test_several_hostile_fields(dump: Path, original: Path, changes: dict[str, A
     assert use_all(dump) == 12
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     which=st.sampled_from(["index.jsonl", "tensors-00000.safetensors"]),
     flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=8),
