@@ -1,8 +1,8 @@
 """The fake MindSpore against the real one: the same program leaves the same files with the same values.
 
-Each program runs in two processes, since MindSpore reads its configuration once. What differs by nature is left out
-of the comparison: timestamps, the numbers of files with long names, and for backward operators the number behind
-the name and the order (see the fake's known differences).
+On the real one each program runs in a process of its own, since MindSpore reads its configuration once. What differs by
+nature is left out of the comparison: timestamps, the numbers of files with long names, and for backward operators the
+number behind the name and the order (see the fake's known differences).
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import pytest
 pytest.importorskip("mindspore")
 
 import mindspore_programs
-from mindspore_programs import names, settings, write_settings
+from mindspore_programs import environment, names, settings, write_settings
+
+from ascend_dump import fakes
 
 PLAIN = ["infer()", "run_pynative()", "run_long_names()"]
 OTHERS = [
@@ -32,13 +34,6 @@ OTHERS = [
 ]
 #: What the kernel on a CPU does not compute: such a file holds what the memory held.
 UNSET = re.compile(r"BatchNorm\..*\.output\.[124]\.|BatchNormGrad\..*\.input\.5\.")
-_FAKE = """
-import atexit
-from ascend_dump import fakes
-installed = fakes.install("mindspore", force=True)
-installed.__enter__()
-atexit.register(installed.__exit__, None, None, None)
-"""
 
 
 class Trees(NamedTuple):
@@ -46,26 +41,35 @@ class Trees(NamedTuple):
     fake: Path
 
 
-def begin(call: str, where: Path, *, fake: bool) -> subprocess.Popen[str]:
+def begin(call: str, where: Path) -> subprocess.Popen[str]:
+    """The program on the real MindSpore, in a process of its own."""
     where.mkdir()
     config = write_settings(where / "dump.json", settings(where / "out", iteration="0|2"))
-    code = f"{_FAKE if fake else ''}\nfrom mindspore_programs import *\n{call}"
-    environment = {
+    variables = {
         **os.environ,
         "PYTHONPATH": str(Path(mindspore_programs.__file__).parent),
         "MINDSPORE_DUMP_CONFIG": config,
         "GLOG_v": "3",
     }
-    return subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, text=True)
+    code = f"from mindspore_programs import *\n{call}"
+    return subprocess.Popen([sys.executable, "-c", code], env=variables, stderr=subprocess.PIPE, text=True)
+
+
+def run_on_the_fake(call: str, where: Path) -> None:
+    """The same program here: the fake is a new process of MindSpore each time that it is installed."""
+    where.mkdir()
+    config = write_settings(where / "dump.json", settings(where / "out", iteration="0|2"))
+    with environment(MINDSPORE_DUMP_CONFIG=config), fakes.install("mindspore", force=True):
+        exec(f"from mindspore_programs import *\n{call}", {})
 
 
 @pytest.fixture(scope="module", params=[*PLAIN, *OTHERS])
 def trees(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Trees]:
     place = tmp_path_factory.mktemp("both")
-    processes = [begin(request.param, place / name, fake=name == "fake") for name in ("real", "fake")]
-    for process in processes:
-        _, errors = process.communicate(timeout=170)
-        assert process.returncode == 0, errors
+    process = begin(request.param, place / "real")
+    run_on_the_fake(request.param, place / "fake")
+    _, errors = process.communicate(timeout=170)
+    assert process.returncode == 0, errors
     return request.param, Trees(place / "real" / "out", place / "fake" / "out")
 
 
