@@ -1,86 +1,21 @@
-"""Which operators of the scene `overflow` only make or carry a mask: -Inf that the program asked for.
+"""Which operators of the scene `overflow` only make or carry a mask, by `ascend_dump.native.masks`.
 
-Attention masks its scores with -Inf on every step, which softmax makes zeros of. An operator that gives NaN or +Inf is
-never taken for one of these, nor one that gives more -Inf than it was given.
+An operator that gives NaN or +Inf is never taken for one of these, nor one that gives more -Inf than it was given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Optional
+from typing import Optional
 
 import torch
 
-__all__ = ["RULES", "MaskRule", "is_mask"]
+from ascend_dump.native.masks import MaskRule, rule_of
+
+__all__ = ["is_mask"]
 
 _NEGATIVE = -float("inf")
-
-
-class MaskRule(NamedTuple):
-    """Operators for which -Inf in an output means nothing, and when.
-
-    spread     whether one -Inf that they are given may stand in any number of places: they fill it in
-    unasked    whether they need not be given any
-    """
-
-    why: str
-    operators: frozenset[str]
-    spread: bool = False
-    unasked: bool = False
-
-
-RULES = (
-    MaskRule(
-        "fills in values of the program's choice",
-        frozenset(
-            (
-                *("masked_fill", "masked_fill_", "where", "full", "full_like", "new_full", "fill", "fill_"),
-                *("index_fill", "index_fill_", "index_put", "index_put_", "_index_put_impl_", "masked_scatter_"),
-                *("scalar_tensor", "lift_fresh", "lift_fresh_copy", "constant_pad_nd", "copy_", "copy"),
-            )
-        ),
-        spread=True,
-    ),
-    MaskRule(
-        "moves or repeats elements as they are",
-        frozenset(
-            (
-                *(
-                    "triu",
-                    "tril",
-                    "triu_",
-                    "tril_",
-                    "clone",
-                    "_to_copy",
-                    "cat",
-                    "stack",
-                    "repeat",
-                    "expand_copy",
-                    "roll",
-                ),
-                *("index", "index_select", "gather", "flip", "slice_scatter", "select_scatter", "_reshape_copy"),
-                *("sort", "topk", "amax", "max", "_unsafe_index", "contiguous", "lift", "_foreach_copy_"),
-            )
-        ),
-    ),
-    MaskRule(
-        "adds scores to a mask, or scales what was masked",
-        frozenset(
-            ("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "minimum", "maximum", "clamp", "clamp_max")
-        ),
-    ),
-    MaskRule(
-        "keeps the masked places of a row at -Inf",
-        frozenset(("_log_softmax", "logsumexp", "log_sigmoid_forward", "logaddexp")),
-    ),
-    MaskRule(
-        "begins a recursion over logarithms of probabilities with that of zero",
-        frozenset(("_ctc_loss", "_cudnn_ctc_loss")),
-        unasked=True,
-    ),
-)
 _VIEWS = MaskRule("is a view", frozenset())
-_BY_NAME = {name: rule for rule in RULES for name in rule.operators}
 
 
 def is_mask(
@@ -92,7 +27,7 @@ def is_mask(
     given    its input tensors as it read them, numbers: those that are not finite
     made     its outputs that are not finite
     """
-    rule = _BY_NAME.get(base) or (_VIEWS if views else None)
+    rule = rule_of(base) or (_VIEWS if views else None)
     if rule is None:
         return False
     found = [_negative_only(tensor) for tensor in made]

@@ -9,6 +9,8 @@ from typing import Any, Optional
 import msgspec
 import torch
 
+from ascend_dump.host import META, ZERO
+
 __all__ = [
     "ViewKey",
     "ViewLayout",
@@ -133,9 +135,9 @@ def unstorable(tensor: torch.Tensor) -> str:
     if tensor.is_nested:
         return "nested tensor"
     if tensor.is_meta:
-        return "meta tensor"
+        return META
     if tensor._is_zerotensor() and tensor.numel():
-        return "zero tensor without memory"
+        return ZERO
     return ""
 
 

@@ -17,6 +17,7 @@ from typing import Any, Optional
 import msgspec
 import torch
 
+from ascend_dump.host import FREED, UNINITIALISED, UNWAITED
 from ascend_dump.writing import HostWriter, Item, Line, Payload, copy_memory, sample_of
 from ascend_dump_torch._memory import (
     ViewKey,
@@ -302,10 +303,10 @@ class Tensors:
         if not nbytes:
             return Item(line, None)
         if known.in_flight and self.is_in_flight(tensor):
-            line.skipped = "a collective writes it still"
+            line.skipped = UNWAITED
             return Item(line, None)
         if unset:
-            line.skipped = "uninitialised memory"
+            line.skipped = UNINITIALISED
             return Item(line, None)
         if copy is not None:
             line.stored_stride = row_major(shape)
@@ -318,7 +319,7 @@ class Tensors:
         """The bytes of a tensor for its line: those of a range of this memory that is queued already, or new ones."""
         dtype, begin, span, dense = layout.dtype, layout.begin, layout.span, layout.dense
         if begin + span > line.storage_nbytes:
-            line.skipped = "memory that is freed, or packed"
+            line.skipped = FREED
             return Item(line, None)
         plain = not (tensor.is_neg() or (layout.is_complex and tensor.is_conj()))
         # Memory that others share cannot be resized: numpy, another process, a file.

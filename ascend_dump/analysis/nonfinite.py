@@ -8,6 +8,8 @@ from itertools import groupby
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump._errors import NotSupported, ReadError
+from ascend_dump.host import NO_VALUES
+from ascend_dump.native.masks import FILLING, plain_name
 from ascend_dump.reading import Record
 from ascend_dump.statistics import Statistics
 
@@ -23,23 +25,6 @@ __all__ = [
 ]
 
 Measure = Callable[[Record], Optional[Statistics]]
-
-#: Operators that write values of the program's choice: an Inf of theirs is a mask or a start value.
-_FILLING = frozenset(
-    (
-        *("maskedfill", "maskedfills", "maskedfillscalar", "where", "select", "selectv2", "indexfill"),
-        *("full", "fulllike", "newfull", "fill", "fills", "fillv2", "constantpadnd", "triu", "tril"),
-        *("scalartensor", "tensor", "liftfresh", "liftfreshcopy", "const", "constant"),
-    )
-)
-#: Reasons of the host recorder for which a tensor has no values that could be wrong, or has them in another record.
-_NO_VALUES = (
-    "uninitialised memory",
-    "a collective writes it still",
-    "memory that is freed, or packed",
-    "meta tensor",
-    "zero tensor without memory",
-)
 
 
 class Finding(NamedTuple):
@@ -134,15 +119,10 @@ def _kind(operator: Record, wrong: list[Statistics], inputs: list[Record], measu
         if not makes_nan or any(map(has_nan, known)):
             return "carried"
         return "nan-made" if len(known) == len(measured) else "unknown"
-    if not makes_nan and (_type_of(operator) in _FILLING or all(map(_is_additive_mask, wrong))):
+    fills = plain_name(operator.op_type or operator.op_name) in FILLING
+    if not makes_nan and (fills or all(map(_is_additive_mask, wrong))):
         return "mask"
     return "origin" if known and len(known) == len(measured) else "unknown"
-
-
-def _type_of(record: Record) -> str:
-    """The operator without namespace, overload and spelling: `aten::masked_fill_.Scalar` is `maskedfill`."""
-    name = (record.op_type or record.op_name).rpartition("::")[2].removeprefix("aten.")
-    return name.partition(".")[0].replace("_", "").lower()
 
 
 def _is_additive_mask(found: Statistics) -> bool:
@@ -154,7 +134,7 @@ def _is_additive_mask(found: Statistics) -> bool:
 
 def is_no_value(record: Record) -> bool:
     """Whether the record stands for no value of the program: no tensor, or memory that nobody has written yet."""
-    return bool(record.attrs.get("no_tensor")) or record.attrs.get("skipped") in _NO_VALUES
+    return bool(record.attrs.get("no_tensor")) or record.attrs.get("skipped") in NO_VALUES
 
 
 def is_nonfinite(statistics: Statistics) -> bool:

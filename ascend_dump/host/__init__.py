@@ -16,15 +16,22 @@ from ascend_dump.host._layout import (
     encodable,
     shard_name,
 )
+from ascend_dump.host._reasons import FREED, META, NO_VALUES, UNINITIALISED, UNWAITED, ZERO
 
 __all__ = [
     "CSV_HEADER",
+    "FREED",
     "INDEX",
     "MANIFEST",
+    "META",
+    "NO_VALUES",
     "PADDING",
     "SAFETENSORS",
     "SHARD",
     "STATISTIC",
+    "UNINITIALISED",
+    "UNWAITED",
+    "ZERO",
     "Line",
     "Native",
     "encodable",

@@ -10,10 +10,9 @@ from typing import Any, Callable
 import pytest
 
 import ascend_dump
+from ascend_dump.native.masks import RULES
 
 torch = pytest.importorskip("torch")
-
-from ascend_dump_torch._masks import RULES  # noqa: E402  (needs torch)
 
 INF = math.inf
 MASK = torch.triu(torch.full((4, 4), -INF), 1)
