@@ -7,7 +7,7 @@ import threading
 import time
 import types
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import msgspec
 import torch
@@ -20,11 +20,9 @@ from ascend_dump_torch._devices import HAS_CUDA, is_recording_graph, wait_for_co
 from ascend_dump_torch._masks import is_mask
 from ascend_dump_torch._memory import is_plain
 from ascend_dump_torch._overflow import copy_overwritten, nonfinite, nonfinite_numbers
+from ascend_dump_torch._recording import Recording
 from ascend_dump_torch._schema import Schema, read_schema
 from ascend_dump_torch._tensors import OperatorCall
-
-if TYPE_CHECKING:
-    from ascend_dump_torch._session import TorchSession
 
 __all__ = ["RecordMode"]
 
@@ -41,7 +39,7 @@ class RecordMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, session: TorchSession) -> None:
+    def __init__(self, session: Recording) -> None:
         super().__init__()
         self._session = session
         # The backward passes of several devices run in a thread each, with this mode in all of them.
@@ -168,7 +166,7 @@ class RecordMode(TorchDispatchMode):
                 for tensor in written:
                     tensors.set_in_flight(tensor, True)
         if overflow and pending.selected:
-            # What is told of a collective later stands in its inputs now.
+            # A collective is recorded once it is waited for, and its inputs may be overwritten until then.
             late = schema.asynchronous or schema.functional
             pending.copies = copy_overwritten(inputs, inputs if late else written)
             pending.constants = nonfinite_numbers(args) + nonfinite_numbers(kwargs.values())
@@ -283,12 +281,15 @@ class RecordMode(TorchDispatchMode):
 
 
 class _Pending(msgspec.Struct, eq=False):
-    """One operator between before and after; an exception of the operator's may keep it, in a frame of its traceback.
+    """One operator, from before it runs until its records are written.
 
-    copies       of the inputs that it writes to, as they were, by position
-    first_unset  what its first argument held was nobody's
-    unset        nobody has filled its outputs
-    unreturned   its outputs that it does not return, and which arguments they are
+    items        the records that are made already: those of its inputs
+    written      the tensors that it writes to
+    copies       of the inputs that it overwrites, as they were before, by position
+    constants    its arguments that are NaN or Inf as plain numbers
+    first_unset  its first argument was memory that nobody had filled
+    unset        its outputs are memory that nobody has filled
+    unreturned   its outputs that it does not return; names: the arguments that these are
     """
 
     schema: Schema

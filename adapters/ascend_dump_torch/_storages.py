@@ -1,21 +1,19 @@
-"""Writes to memory that do not pass through the dispatcher: storages resized, moved or shared.
+"""Changes of memory that no operator makes: storages resized, moved or shared, and threads that are not recorded.
 
-FSDP frees gathered parameters with `resize_(0)`, sending a tensor to another process moves its
-storage to shared memory, and numpy writes to the arrays that `Tensor.numpy` gives it. A payload
-that is still queued must be copied before that, and before another thread begins, whose operators nobody sees.
+FSDP frees gathered parameters with `resize_(0)`, sending a tensor to another process moves its storage to shared
+memory, and numpy writes to the arrays that `Tensor.numpy` gives it. Another thread has no dispatch mode, so its
+operators are not recorded. Bytes that still wait for the writer are copied before any of these happens.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
 import torch
 
 from ascend_dump_torch._collectives import WORK
-
-if TYPE_CHECKING:
-    from ascend_dump_torch._session import TorchSession
+from ascend_dump_torch._recording import Recording
 
 __all__ = ["MemoryGuard"]
 
@@ -27,15 +25,13 @@ _SHARES_TENSOR = ("numpy", "__dlpack__")
 
 
 class MemoryGuard:
-    """A context in which storages and tensors tell the session before memory is let go or shared.
+    """A context in which the session is called before memory is freed, moved or shared.
 
-    waits   is called with what a collective gave to wait for, before the program does
-    waited  is called after it has, with whether the collective is complete
+    waits   is called with the `Work` of a collective before the program waits for it
+    waited  is called after that, with the `Work` and with whether the collective is complete
     """
 
-    def __init__(
-        self, session: TorchSession, waits: Callable[[Any], None], waited: Callable[[Any, bool], None]
-    ) -> None:
+    def __init__(self, session: Recording, waits: Callable[[Any], None], waited: Callable[[Any, bool], None]) -> None:
         self._session = session
         self._waits = waits
         self._waited = waited

@@ -1,0 +1,43 @@
+"""What those parts ask of a session that see the program's operators and writes."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Protocol
+
+from ascend_dump.writing import Item
+from ascend_dump_torch._names import Tracker
+from ascend_dump_torch._overflow import Aftermath
+from ascend_dump_torch._tensors import Tensors
+
+__all__ = ["Recording"]
+
+
+class Recording(Protocol):
+    """One capture, while a step of it is open.
+
+    recording   whether a selected step is open and nothing has failed
+    selects     whether an operator is recorded, by its name and the path of its module
+    next_seq    gives the number of the next operator of this step
+    guard       calls a function; what it raises ends the recording, never the user's run
+    give_up     ends the recording because of an exception
+    """
+
+    recording: bool
+    records_inputs: bool
+    records_outputs: bool
+    overflow_only: bool
+    aftermath: Aftermath
+    tensors: Tensors
+    tracker: Tracker
+
+    def selects(self, name: str, module: str) -> bool: ...
+
+    def next_seq(self) -> int: ...
+
+    def write(self, items: list[Item]) -> None: ...
+
+    def note_skipped(self, reason: str) -> None: ...
+
+    def guard(self, function: Callable[..., Any], *args: Any) -> Any: ...
+
+    def give_up(self, error: Exception) -> None: ...
