@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Callable, Optional, TypeVar, Union
 
+import ml_dtypes
 import numpy as np
 
 from ascend_dump._errors import ConfigError
@@ -118,8 +119,6 @@ def is_ready(dtype: np.dtype[Any]) -> bool:
 
 
 def dtype_named(name: Union[str, np.dtype[Any], type]) -> np.dtype[Any]:
-    import ml_dtypes
-
     found = getattr(ml_dtypes, name, name) if isinstance(name, str) else name
     try:
         return np.dtype(found)

@@ -59,6 +59,12 @@ class Store:
         self._metadata = metadata
         self._tensors = tensors
         self._stats = stats
+        self._summary: Any = None
+        if stats:
+            # Not on the writer's thread: a process that is forked while another thread imports a module has half of it.
+            from ascend_dump.writing import summary
+
+            self._summary = summary
         self._wanted = tuple(name in stats for name in STATISTIC_NAMES)
         self._limits = limits
         self._budget = Budget(directory, max_bytes)
@@ -84,9 +90,7 @@ class Store:
     def prepare(self) -> None:
         """Do what takes long the first time."""
         if self._stats:
-            from ascend_dump.writing.summary import prepare
-
-            prepare()
+            self._summary.prepare()
 
     def begin(self, step: Optional[int]) -> None:
         """Close the open step and open another, or none. Raises OSError."""
@@ -172,10 +176,8 @@ class Store:
         key = (payload.digest, payload.dtype, payload.strided)
         found = self._known_stats.get(key)
         if found is None:
-            from ascend_dump.writing.summary import summarize
-
             try:
-                found = self._chosen(summarize(payload.view(), payload.dtype, payload.strided))
+                found = self._chosen(self._summary.summarize(payload.view(), payload.dtype, payload.strided))
             except Exception as error:  # the statistics of one tensor never end a capture
                 payload.unmeasured = f"no statistics for {payload.dtype}"
                 if not isinstance(error, AscendDumpError):
