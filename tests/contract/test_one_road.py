@@ -265,7 +265,7 @@ def test_a_forked_child_leaves_the_dump_to_its_parent(road: Road) -> None:
                 if road.cap is not None:
                     road.cap.end()
                 else:
-                    _activation._roads[road.name].end()
+                    _activation._launched[road.name].end()
                 code = 0
             os._exit(code)
         assert os.waitpid(child, 0)[1] == 0
