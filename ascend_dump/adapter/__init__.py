@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         open_private,
     )
     from ascend_dump._patterns import text_matcher
-    from ascend_dump._problem import Problem, worst_first
+    from ascend_dump._problem import SEVERITIES, Problem, worst_first
     from ascend_dump._rank import Rank, current_rank
     from ascend_dump._request import DumpRequest
     from ascend_dump._steps import Steps
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CHANGED",
     "PRIVATE_FILE",
+    "SEVERITIES",
     "STATISTIC_NAMES",
     "Adapter",
     "AdapterInfo",
@@ -78,7 +79,7 @@ _HOMES: dict[str, str] = {
             "open_private",
         ),
         "_patterns": ("text_matcher",),
-        "_problem": ("Problem", "worst_first"),
+        "_problem": ("SEVERITIES", "Problem", "worst_first"),
         "_rank": ("Rank", "current_rank"),
         "_request": ("DumpRequest",),
         "_steps": ("Steps",),

@@ -18,10 +18,7 @@ from findings import findings
 
 import ascend_dump
 from ascend_dump import fakes
-from ascend_dump._paths import RunDirectory
-from ascend_dump._rank import current_rank
-from ascend_dump.adapter._contract import load
-from ascend_dump.fakes.mindspore._state import VERSION_VARIABLE
+from ascend_dump.adapter import RunDirectory, current_rank, load
 from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE
 
 
@@ -29,7 +26,7 @@ from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE
 def ms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A process in graph mode whose device is not up yet; a parameter is MindSpore's version."""
     if hasattr(request, "param"):
-        monkeypatch.setenv(VERSION_VARIABLE, request.param)
+        monkeypatch.setenv("ASCEND_DUMP_FAKE_MINDSPORE_VERSION", request.param)
     for name in (CONFIG_VARIABLE, "RANK", "RANK_ID", "RANK_SIZE", "MS_WORKER_NUM", "DEVICE_ID", "HCCL_EXEC_TIMEOUT"):
         monkeypatch.delenv(name, raising=False)
     with fakes.install("mindspore"):

@@ -15,7 +15,7 @@ PROGRAM = """
 import sys
 import numpy as np
 from ascend_dump import DumpRequest, fakes
-from ascend_dump._activation import launch
+from ascend_dump.testing import launch
 from ascend_dump.adapter import load
 
 with fakes.install("mindspore"):

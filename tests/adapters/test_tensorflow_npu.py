@@ -15,10 +15,10 @@ from findings import findings
 
 import ascend_dump
 import ascend_dump.fakes
-from ascend_dump._activation import launch
 from ascend_dump.adapter import load
 from ascend_dump.cli import Exit, main
 from ascend_dump.fakes.npu_bridge.module import ProcessAborted
+from ascend_dump.testing import launch
 
 X = np.arange(8, dtype="f").reshape(2, 4)
 

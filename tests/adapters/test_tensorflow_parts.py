@@ -15,7 +15,7 @@ from findings import findings
 from places import DATA
 
 import ascend_dump
-from ascend_dump.adapter._contract import load
+from ascend_dump.adapter import load
 from ascend_dump.native.tensorflow.options import exact_names
 
 GRAPHS = DATA / "ge_proto"

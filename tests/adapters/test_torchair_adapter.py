@@ -16,10 +16,10 @@ from torchair_helpers import make_input, make_mlp, options_of
 
 import ascend_dump
 from ascend_dump import fakes
-from ascend_dump._activation import launch
 from ascend_dump.adapter import load
 from ascend_dump.cli import Exit, main
 from ascend_dump.fakes.device.npu import Npu
+from ascend_dump.testing import launch
 
 torch = pytest.importorskip("torch")
 

@@ -16,7 +16,7 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
-from ascend_dump.adapter._contract import registered
+from ascend_dump.adapter import registered
 from ascend_dump.testing.contract import AdapterContract
 
 
@@ -75,7 +75,7 @@ def test_what_it_raises_at_the_end_stays_out_of_the_program(
     toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     import ascend_dump
-    from ascend_dump.adapter._contract import load
+    from ascend_dump.adapter import load
 
     def fail(self: Any) -> None:
         raise ZeroDivisionError("its own mistake")

@@ -7,7 +7,7 @@ from typing import Any, Callable
 
 import pytest
 
-from ascend_dump.adapter._contract import registered
+from ascend_dump.adapter import registered
 from ascend_dump.testing.contract import AdapterContract
 
 torch = pytest.importorskip("torch")

@@ -32,7 +32,7 @@ from mutation import mutate
 from places import REPOSITORY
 from subjects import Subject, subjects
 
-from ascend_dump._errors import AscendDumpError
+from ascend_dump import AscendDumpError
 
 __all__ = ["Finding", "Report", "main", "make_mutant", "run_campaign"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from subjects import Subject
 
-from ascend_dump._errors import CorruptDump
+from ascend_dump import CorruptDump
 
 __all__ = ["PLANTED"]
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 from places import DATA
 
-from ascend_dump._errors import AscendDumpError
+from ascend_dump import AscendDumpError
 
 __all__ = ["Subject", "subjects"]
 
@@ -113,7 +113,7 @@ def _parsers() -> Iterator[Subject]:
 
 
 def _languages() -> Iterator[Subject]:
-    from ascend_dump._request import DumpRequest
+    from ascend_dump.adapter import DumpRequest
     from ascend_dump.native.languages import languages
 
     request = DumpRequest(path="dumps", steps="0|3-5", mode="all")
@@ -139,7 +139,7 @@ def use_language(name: str, path: Path) -> None:
 
 
 def _settings() -> Iterator[Subject]:
-    from ascend_dump._request import DumpRequest
+    from ascend_dump.adapter import DumpRequest
 
     request = DumpRequest(path="dumps", steps="0|3-5", layers=["a", "b"], options={"file_format": "npy", "on": "cpu"})
     toml = b'path = "dumps"\nsteps = "0|3-5"\nlayers = ["a", "b"]\n[options]\non = "cpu"\n'
@@ -151,14 +151,14 @@ def _settings() -> Iterator[Subject]:
 
 
 def use_settings_file(path: Path) -> None:
-    from ascend_dump._request import DumpRequest
+    from ascend_dump.adapter import DumpRequest
 
     repr(DumpRequest.from_file(path))
 
 
 def use_settings_text(path: Path) -> None:
     """As the variable ASCEND_DUMP, whose length the system bounds."""
-    from ascend_dump._request import DumpRequest
+    from ascend_dump.adapter import DumpRequest
 
     DumpRequest.from_text(path.read_bytes()[: 1 << 17].decode("utf-8", "surrogateescape")).to_text()
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascend_dump._paths import RunDirectory
-from ascend_dump._problem import Problem
-from ascend_dump._rank import current_rank
-from ascend_dump._request import DumpRequest
-from ascend_dump.adapter import load
+from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, current_rank, load
 
 __all__ = ["findings"]
 

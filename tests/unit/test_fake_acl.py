@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import ascend_dump
-from ascend_dump import fakes
-from ascend_dump._errors import ConfigError
+from ascend_dump import ConfigError, fakes
 from ascend_dump.fakes.device.offline_model import OfflineModel, OfflineNode, TensorSpec, save
 
 H2D, D2H = 1, 2

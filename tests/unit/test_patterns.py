@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ascend_dump._errors import ConfigError
-from ascend_dump._patterns import text_matcher
+from ascend_dump import ConfigError
+from ascend_dump.adapter import text_matcher
 
 
 @pytest.mark.parametrize(

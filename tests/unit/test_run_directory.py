@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import ascend_dump
-from ascend_dump._paths import RunDirectory
-from ascend_dump._rank import Rank
+from ascend_dump.adapter import Rank, RunDirectory
 
 RANK = Rank(1, 4)
 

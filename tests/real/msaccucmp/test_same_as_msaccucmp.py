@@ -15,7 +15,7 @@ import numpy as np
 import places
 import pytest
 
-from ascend_dump._errors import AscendDumpError
+from ascend_dump import AscendDumpError
 from ascend_dump.converting._msaccucmp import convert_file_compat
 from ascend_dump.converting._msaccucmp_values import _CONVERTERS
 from ascend_dump.converting.convert import Options

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import google.protobuf
 
-from ascend_dump._errors import ReadError
+from ascend_dump import ReadError
 from ascend_dump.native.cann.dump_file import payload, read_header, write, write_nano
 
 

@@ -12,7 +12,7 @@ from typing import Any, Optional, Union
 import pytest
 
 from ascend_dump import DumpRequest
-from ascend_dump._problem import Problem
+from ascend_dump.adapter import Problem
 from ascend_dump.cli import Exit, main
 from ascend_dump.native.languages import CERTAIN, ConfigLanguage, Surroundings, languages, recognise
 

@@ -19,12 +19,18 @@ import click
 import pytest
 
 import ascend_dump
-from ascend_dump import _errors
 from ascend_dump.cli import Exit, main
 from ascend_dump.cli._exit import exit_code
 from ascend_dump.cli._group import VERBS
 from ascend_dump.cli._root import root
 
+#: Every error class, by its public name.
+ERRORS: dict[str, Any] = {
+    name: found
+    for name in ascend_dump.__all__
+    for found in (getattr(ascend_dump, name),)
+    if isinstance(found, type) and issubclass(found, ascend_dump.AscendDumpError)
+}
 ROOT = Path(ascend_dump.__file__).parents[1]
 CLI = ROOT / "ascend_dump" / "cli"
 
@@ -78,7 +84,7 @@ EXPECTED = {
 
 
 def test_every_error_has_an_exit_code() -> None:
-    assert EXPECTED.keys() == set(_errors.__all__)
+    assert EXPECTED.keys() == set(ERRORS)
     assert {int(code) for code in Exit} == {0, 1, 2, 3, 4, 70, 130, 141}
 
 
@@ -87,7 +93,7 @@ def test_every_error_has_an_exit_code() -> None:
 def test_an_error_is_told_without_a_traceback(
     verb: Any, capsys: pytest.CaptureFixture[str], name: str, as_json: bool
 ) -> None:
-    error = getattr(_errors, name)("steps are wrong", hint="write 0|1")
+    error = ERRORS[name]("steps are wrong", hint="write 0|1")
     verb(raising(error))
     code = main(["explain", "--json"] if as_json else ["explain"])
     out, err = capsys.readouterr()
@@ -149,7 +155,7 @@ def test_a_missing_dependency_is_named(verb: Any, capsys: pytest.CaptureFixture[
 def test_debugging_shows_the_traceback(
     verb: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, road: str
 ) -> None:
-    verb(raising(_errors.ConfigError("steps are wrong")))
+    verb(raising(ascend_dump.ConfigError("steps are wrong")))
     if road == "environment":
         monkeypatch.setenv("ASCEND_DUMP_LOG", "debug")
     assert main(["--debug", "explain"] if road == "--debug" else ["explain"]) == Exit.USAGE

@@ -19,7 +19,7 @@ from places import REPOSITORY
 
 import ascend_dump
 from ascend_dump._request import ALIASES
-from ascend_dump.adapter._contract import registered
+from ascend_dump.adapter import registered
 from ascend_dump.cli import Exit, main
 
 SITE = str(STARTUP / "site")

@@ -15,8 +15,8 @@ import numpy as np
 import places
 import pytest
 
-from ascend_dump._errors import ConfigError, DumpNotFound, ReadError, WriteError
-from ascend_dump._steps import Steps
+from ascend_dump import ConfigError, DumpNotFound, ReadError, WriteError
+from ascend_dump.adapter import Steps
 from ascend_dump.cli import main
 from ascend_dump.converting import _outputs
 from ascend_dump.converting.convert import Options, Result, check_options, convert_all, find_tasks

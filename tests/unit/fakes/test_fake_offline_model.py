@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ascend_dump
-from ascend_dump import ConfigError
-from ascend_dump._errors import CorruptDump, DumpNotFound, NotSupported, ReadError
+from ascend_dump import ConfigError, CorruptDump, DumpNotFound, NotSupported, ReadError
 from ascend_dump.fakes.device._graph import output_specs
 from ascend_dump.fakes.device.npu import Npu
 from ascend_dump.fakes.device.offline_model import OfflineModel, OfflineNode, TensorSpec, check, load, save

@@ -442,7 +442,7 @@ def test_a_wrong_option_is_refused(options):
     st.from_regex(r"[A-Za-z0-9_/*?.\-]{1,12}", fullmatch=True), st.from_regex(r"[A-Za-z0-9_/.\-]{0,12}", fullmatch=True)
 )
 def test_a_glob_selects_the_names_that_it_matches(glob, name):
-    from ascend_dump._patterns import text_matcher
+    from ascend_dump.adapter import text_matcher
 
     if not set(glob) & set("*?"):
         return

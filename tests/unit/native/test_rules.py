@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ascend_dump.native
-from ascend_dump._problem import SEVERITIES, Problem, worst_first
+from ascend_dump.adapter import SEVERITIES, Problem, worst_first
 from ascend_dump.native.rules import Example, Hit, Rule, RuleTable
 
 

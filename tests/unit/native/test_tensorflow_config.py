@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascend_dump import DumpRequest, NotSupported
-from ascend_dump._problem import Problem
+from ascend_dump.adapter import Problem
 from ascend_dump.native.cann.config import Situation
 from ascend_dump.native.tensorflow.config import DUMP_KEYS, KEYS, check_parameters, parameters
 

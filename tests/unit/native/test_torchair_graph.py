@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from places import DATA
 
 import ascend_dump
-from ascend_dump._errors import CorruptDump, DumpNotFound, ReadError
+from ascend_dump import CorruptDump, DumpNotFound, ReadError
 from ascend_dump.cli import main
 from ascend_dump.fakes.device.npu import NodeInfo, Npu
 from ascend_dump.native.torchair.graph import parse_graph_file, read_torchair_graph

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ascend_dump
-from ascend_dump._errors import CorruptDump, NotSupported
-from ascend_dump.reading._dialect import Directory
+from ascend_dump import CorruptDump, NotSupported
+from ascend_dump.reading import Directory
 from ascend_dump.reading.dialects import aclgraph_pt, torchair_npy
 
 STAMP = "20261121015241486262"

@@ -9,8 +9,7 @@ from typing import Callable
 import pytest
 from host_dumps import item, model_directory, noise, write_step
 
-from ascend_dump._paths import RunDirectory
-from ascend_dump._rank import Rank
+from ascend_dump.adapter import Rank, RunDirectory
 from ascend_dump.writing import HostRun, HostWriter
 
 LINKS: list[Callable[[Path, Path], None]] = [os.symlink, os.link]

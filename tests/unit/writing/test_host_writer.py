@@ -31,8 +31,7 @@ from host_dumps import (
 
 import ascend_dump
 from ascend_dump import WriteError
-from ascend_dump._paths import RunDirectory
-from ascend_dump._rank import Rank
+from ascend_dump.adapter import Rank, RunDirectory
 from ascend_dump.reading import open_dump
 from ascend_dump.writing import HostRun, HostWriter, Item, Limits, Line, Payload, summary
 
@@ -307,8 +306,8 @@ def test_runs_that_begin_in_the_same_second_do_not_mix(tmp_path: Path, monkeypat
 _RACE = """
 import sys
 from pathlib import Path
-from ascend_dump._paths import RunDirectory
-from ascend_dump._rank import Rank
+from ascend_dump.adapter import RunDirectory
+from ascend_dump.adapter import Rank
 from ascend_dump.writing import HostWriter, Item, Line, Payload, HostRun
 
 print("ready", flush=True)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascend_dump._errors import AscendDumpError, ConfigError, NotSupported
-from ascend_dump._request import DumpRequest
+from ascend_dump import AscendDumpError, ConfigError, NotSupported
+from ascend_dump.adapter import DumpRequest
 from ascend_dump.native.cann.config import Situation, check_acl_config, check_ge_options
 from ascend_dump.native.cann.config.build import acl_config, ge_options
 

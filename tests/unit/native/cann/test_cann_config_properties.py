@@ -7,7 +7,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascend_dump._problem import SEVERITIES
+from ascend_dump.adapter import SEVERITIES
 from ascend_dump.native.cann.config import Situation, adump, check_acl_config, check_ge_options, ge, parse
 from ascend_dump.native.cann.config.keys import DUMP, GE_OPTIONS, ITEM, KERNEL_DATA
 from ascend_dump.native.cann.graph import Node

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascend_dump._errors import CorruptDump, NotSupported
+from ascend_dump import CorruptDump, NotSupported
 from ascend_dump.native.cann import dtypes
 from ascend_dump.native.cann.dump_file import Tensor, decode, read_header
 

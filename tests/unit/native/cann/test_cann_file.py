@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascend_dump._errors import AscendDumpError, CorruptDump, DumpNotFound, NotSupported, ReadError
+from ascend_dump import AscendDumpError, CorruptDump, DumpNotFound, NotSupported, ReadError
 from ascend_dump.native.cann import dump_file
 from ascend_dump.native.cann._blobs import place_blobs
 from ascend_dump.native.cann.dump_file import (

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascend_dump._errors import ConfigError, CorruptDump, NotSupported
+from ascend_dump import ConfigError, CorruptDump, NotSupported
 from ascend_dump.native.cann import formats
 from ascend_dump.native.cann.dump_file import decode, read_header
 from ascend_dump.native.cann.formats import ORIGINAL, convert

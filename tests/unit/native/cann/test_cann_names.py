@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from ascend_dump._errors import ConfigError, ReadError
-from ascend_dump._patterns import text_matcher
+from ascend_dump import ConfigError, ReadError
+from ascend_dump.adapter import text_matcher
 from ascend_dump.native.cann.mapping import (
     hashed_name,
     mapping_line,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascend_dump._errors import CorruptDump
+from ascend_dump import CorruptDump
 from ascend_dump.native.cann.names import DumpName, parse_name
 from ascend_dump.native.cann.overflow import decode_overflow, describe_status, encode_overflow, find_operator
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascend_dump._errors import ReadError
+from ascend_dump import ReadError
 from ascend_dump.native.cann.dump_file import Tensor
 from ascend_dump.native.cann.statistics_csv import (
     HEADER,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascend_dump._errors import CorruptDump, DumpNotFound, ReadError
+from ascend_dump import CorruptDump, DumpNotFound, ReadError
 from ascend_dump.native.cann.graph import (
     Node,
     build_graphs,
