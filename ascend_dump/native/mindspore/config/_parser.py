@@ -7,9 +7,18 @@ import re
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from ascend_dump.native.mindspore.config.keys import COMMON, DEFAULTS, E2E, REQUIRED
+from ascend_dump.native.mindspore.config.keys import (
+    COMMON,
+    DEBUG_MODES,
+    DEFAULTS,
+    E2E,
+    HOST_STATISTICS,
+    MODES,
+    REQUIRED,
+    WORDS,
+)
 from ascend_dump.native.mindspore.config.select import kernel_text, regex_refusal
-from ascend_dump.native.mindspore.config.settings import HOST_STATISTICS, DumpJsonReading, DumpJsonSettings, Refusal
+from ascend_dump.native.mindspore.config.settings import DumpJsonReading, DumpJsonSettings, Refusal
 from ascend_dump.native.mindspore.runtime import Runtime
 
 __all__ = ["Parser"]
@@ -61,8 +70,9 @@ class Parser:
                 else:
                     # It names `enable` whichever of the three it is.
                     self._refuse("Dump Json Parse Failed. 'enable' should be boolean type", f"{E2E}.{key}")
-        for key, words in (("stat_calc_mode", ("host", "device")), ("device_stat_precision_mode", ("high", "low"))):
-            given = block.get(key, words[0])
+        for key in ("stat_calc_mode", "device_stat_precision_mode"):
+            words = WORDS[key]
+            given = block.get(key, DEFAULTS[key])
             if not isinstance(given, str):
                 self._refuse(_no_text(key), f"{E2E}.{key}")
             elif given in words:
@@ -178,7 +188,7 @@ class Parser:
 
     def _input_output(self, common: dict[str, Any], where: str) -> None:
         value = self._unsigned(common, "input_output", where)
-        if value is not None and value > 2:
+        if value is not None and value not in MODES.values():
             self._refuse("Dump Json Parse Failed. input_output should be 0, 1, 2", where)
         elif value is not None:
             self._found["input_output"] = value
@@ -226,7 +236,7 @@ class Parser:
         mode = self._unsigned(common, "op_debug_mode", where)
         if mode is None:
             return
-        if mode > 4:
+        if mode > max(DEBUG_MODES.values()):
             self._refuse("Dump Json Parse Failed. op_debug_mode should be 0, 3, 4", where)
             return
         mode = 3 if mode in (1, 2) else mode
@@ -265,7 +275,7 @@ class Parser:
         if not isinstance(data, str):
             self._refuse(_no_text("saved_data"), where)
             return
-        if data not in ("statistic", "tensor", "full"):
+        if data not in WORDS["saved_data"]:
             self._refuse(
                 f"Dump Json parse failed, saved_data only supports statistic, tensor, or full, but got: {data}. "
                 "Please set saved_data to either statistic, tensor, or full",
@@ -321,7 +331,7 @@ class Parser:
         if not self._async_ascend():
             return
         given = common.get("file_format", DEFAULTS["file_format"])
-        if given in ("npy", "bin"):
+        if given in WORDS["file_format"]:
             self._found["file_format"] = given
         else:
             shown = given if isinstance(given, str) else json.dumps(given)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ascend_dump.native.mindspore.config.keys import COMMON, E2E
+from ascend_dump.native.mindspore.config.keys import COMMON, DEVICE_STATISTICS, E2E
 from ascend_dump.native.mindspore.config.known import DumpJson, example
 from ascend_dump.native.mindspore.config.select import kernel_kind
-from ascend_dump.native.mindspore.config.settings import DEVICE_STATISTICS
 from ascend_dump.native.rules import Example, Hit, RuleTable
 
 __all__ = ["RULES"]

@@ -15,8 +15,18 @@ from typing import TYPE_CHECKING, Any, Optional
 from ascend_dump._errors import ConfigError, NotSupported
 from ascend_dump._patterns import text_matcher
 from ascend_dump.native.cann.config.scenes import SCENES
-from ascend_dump.native.mindspore.config.keys import COMMON, DEFAULTS, E2E
-from ascend_dump.native.mindspore.config.settings import DEVICE_STATISTICS, HOST_STATISTICS
+from ascend_dump.native.mindspore.config.keys import (
+    COMMON,
+    DATA,
+    DEBUG_MODES,
+    DEFAULTS,
+    DEVICE_STATISTICS,
+    E2E,
+    HOST_STATISTICS,
+    MODES,
+    STATISTICS,
+    WORDS,
+)
 from ascend_dump.native.mindspore.runtime import RUNTIMES, Runtime
 
 if TYPE_CHECKING:
@@ -44,19 +54,6 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-STATISTICS = {
-    "max": "max",
-    "min": "min",
-    "mean": "avg",
-    "l2norm": "l2norm",
-    "nan": "nan count",
-    "posinf": "positive inf count",
-    "neginf": "negative inf count",
-    "zero": "zero count",
-}
-_MODES = {"all": 0, "input": 1, "output": 2}
-_DATA = {"tensor": "tensor", "stats": "statistic", "full": "full"}
-_DEBUG_MODES = {None: 0, "overflow": 3, "exception": 4}
 #: Characters with a meaning in regular expressions; a backslash before them would not survive.
 _SPECIAL = set("^$.*+?()[]{}|")
 _E2E_OPTIONS = ("stat_calc_mode", "device_stat_precision_mode", "sample_num", "save_kernel_args", "trans_flag", "sync")
@@ -80,13 +77,13 @@ def mindspore_config(
     request = _as_the_scene_has_it(request)
     layers = _kernels(request.layers, None if names is None else list(names))
     common: dict[str, Any] = {
-        "op_debug_mode": _DEBUG_MODES[request.scene],
+        "op_debug_mode": DEBUG_MODES[request.scene],
         "dump_mode": _dump_mode(layers, options, where),
         "path": os.fspath(request.path),
         "net_name": request.models[0] if request.models else "Net",
         "iteration": request.steps.to_mindspore(),
-        "saved_data": _DATA[request.data],
-        "input_output": _MODES[request.mode],
+        "saved_data": DATA[request.data],
+        "input_output": MODES[request.mode],
         "kernels": layers,
         "support_device": _devices(options),
         "statistic_category": _statistics(request, options),
@@ -102,7 +99,7 @@ def mindspore_config(
     if "initial_iteration" in options:
         common["initial_iteration"] = _number(options, "initial_iteration")
     if where.ge:
-        common["file_format"] = _choice(options, "file_format", ("npy", "bin"), "npy")
+        common["file_format"] = _choice(options, "file_format", "npy")
         return {COMMON: common}
     return {COMMON: common, E2E: _e2e(options, where)}
 
@@ -255,9 +252,9 @@ def _e2e(options: Mapping[str, Any], where: Runtime) -> dict[str, Any]:
         "trans_flag": _flag(options, "trans_flag", True),
     }
     if where.device == "Ascend" or "stat_calc_mode" in options:
-        block["stat_calc_mode"] = _choice(options, "stat_calc_mode", ("host", "device"), "host")
+        block["stat_calc_mode"] = _choice(options, "stat_calc_mode", "host")
     if "device_stat_precision_mode" in options:
-        block["device_stat_precision_mode"] = _choice(options, "device_stat_precision_mode", ("high", "low"), "high")
+        block["device_stat_precision_mode"] = _choice(options, "device_stat_precision_mode", "high")
     if "sample_num" in options:
         number = _number(options, "sample_num")
         if not number:
@@ -275,8 +272,8 @@ def _flag(options: Mapping[str, Any], name: str, default: bool) -> bool:
     raise ConfigError(f"options[{name!r}]={value!r}: expected True or False", hint=OPTIONS[name])
 
 
-def _choice(options: Mapping[str, Any], name: str, words: tuple[str, ...], default: str) -> str:
-    value = options.get(name, default)
+def _choice(options: Mapping[str, Any], name: str, default: str) -> str:
+    value, words = options.get(name, default), WORDS[name]
     if value in words:
         return str(value)
     raise ConfigError(f"options[{name!r}]={value!r}: expected {' or '.join(words)}", hint=OPTIONS[name])

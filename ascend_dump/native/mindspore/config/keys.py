@@ -1,4 +1,4 @@
-"""The keys of a dump JSON: in which block each stands, whether MindSpore asks for it, and what it is when left out.
+"""The one table of a dump JSON: its keys, their defaults, and the words for their values.
 
 Sources: the document "Using Dump in the Graph Mode" and `dump_json_parser.cc` of MindSpore 2.10.
 """
@@ -7,9 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
-__all__ = ["BLOCKS", "COMMON", "DEFAULTS", "E2E", "KEYS", "REQUIRED", "DumpJsonKey"]
+__all__ = [
+    "BLOCKS",
+    "COMMON",
+    "DATA",
+    "DEBUG_MODES",
+    "DEFAULTS",
+    "DEVICE_STATISTICS",
+    "E2E",
+    "HOST_STATISTICS",
+    "KEYS",
+    "MODES",
+    "REQUIRED",
+    "STATISTICS",
+    "WORDS",
+    "DumpJsonKey",
+]
 
 COMMON, E2E = "common_dump_settings", "e2e_dump_settings"
 
@@ -51,4 +66,52 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType({key.name: key.default for key in
 #: Block -> the keys that MindSpore reads there; it ignores others.
 BLOCKS: Mapping[str, frozenset[str]] = MappingProxyType(
     {block: frozenset(key.name for key in KEYS if key.block == block) for block in (COMMON, E2E)}
+)
+
+# What the values are, for what builds a file and for what reads it.
+
+#: Our word -> MindSpore's.
+MODES: Mapping[str, int] = MappingProxyType({"all": 0, "input": 1, "output": 2})
+DATA: Mapping[str, str] = MappingProxyType({"stats": "statistic", "tensor": "tensor", "full": "full"})
+#: A scene -> op_debug_mode; 1 and 2 are older spellings of 3.
+DEBUG_MODES: Mapping[Optional[str], int] = MappingProxyType({None: 0, "overflow": 3, "exception": 4})
+STATISTICS: Mapping[str, str] = MappingProxyType(
+    {
+        "max": "max",
+        "min": "min",
+        "mean": "avg",
+        "l2norm": "l2norm",
+        "nan": "nan count",
+        "posinf": "positive inf count",
+        "neginf": "negative inf count",
+        "zero": "zero count",
+    }
+)
+#: What statistic_category may hold: computed on the host, on the device.
+HOST_STATISTICS = (
+    "max",
+    "min",
+    "avg",
+    "count",
+    "negative zero count",
+    "positive zero count",
+    "nan count",
+    "negative inf count",
+    "positive inf count",
+    "zero count",
+    "md5",
+    "l2norm",
+    "hash",
+    "hash:sha1",
+    "hash:md5",
+)
+DEVICE_STATISTICS = ("max", "min", "avg", "l2norm")
+#: Keys that take one of a few words; each names them in the order of MindSpore's own messages.
+WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "saved_data": tuple(DATA.values()),
+        "stat_calc_mode": ("host", "device"),
+        "device_stat_precision_mode": ("high", "low"),
+        "file_format": ("npy", "bin"),
+    }
 )

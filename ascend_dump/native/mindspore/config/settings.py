@@ -6,26 +6,7 @@ from typing import Any, NamedTuple, Optional
 
 from ascend_dump.native.mindspore.config.keys import DEFAULTS
 
-__all__ = ["DEVICE_STATISTICS", "HOST_STATISTICS", "DumpJsonReading", "DumpJsonSettings", "Refusal"]
-
-HOST_STATISTICS = (
-    "max",
-    "min",
-    "avg",
-    "count",
-    "negative zero count",
-    "positive zero count",
-    "nan count",
-    "negative inf count",
-    "positive inf count",
-    "zero count",
-    "md5",
-    "l2norm",
-    "hash",
-    "hash:sha1",
-    "hash:md5",
-)
-DEVICE_STATISTICS = ("max", "min", "avg", "l2norm")
+__all__ = ["DumpJsonReading", "DumpJsonSettings", "Refusal"]
 
 
 class Refusal(NamedTuple):
