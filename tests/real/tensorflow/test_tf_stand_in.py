@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "unit"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "fakes"))
 pytest.register_assert_rewrite("test_fake_tensorflow")
 
 from test_fake_tensorflow import (  # noqa: E402  (after their asserts are rewritten)

@@ -1,4 +1,4 @@
-"""What several tests of the fake MindSpore have in common."""
+"""What several tests of the fakes of MindSpore and TensorFlow have in common."""
 
 from __future__ import annotations
 
@@ -30,3 +30,11 @@ def config(tmp_path: Path) -> Any:
 
     with environment(**{VARIABLE: ""}):
         yield make
+
+
+@pytest.fixture
+def tf() -> Iterator[Any]:
+    with fakes.install("tensorflow"):
+        import tensorflow
+
+        yield tensorflow
