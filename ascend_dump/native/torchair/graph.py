@@ -51,6 +51,8 @@ _NODE_NAME = re.compile(r'node_name="([^"]+)"\)$')
 _OUTPUT = re.compile(r"(.+)_(\d+)", re.ASCII)
 #: Constants stand in the line of their operator. Beyond the second limit its inputs are not looked for.
 _LONGEST_LINE, _LONGEST_PARSED = 64 << 20, 1 << 20
+#: So many nodes in the order of earlier ones come from the same lines.
+_LOOKED_AHEAD = 64
 
 
 class GraphFile(NamedTuple):
@@ -115,46 +117,48 @@ def read_torchair_graph(path: _Path) -> Iterator[GraphOp]:
     """
     name = parse_graph_file(Path(path).name)
     with _open(path) as file:
-        reader = _GraphReader(path, "" if name is None else f"graph_{name.id}")
-        offset = 0
-        for raw in iter(lambda: file.readline(_LONGEST_LINE), b""):
-            if len(raw) >= _LONGEST_LINE:
-                raise CorruptDump("a line is too long for a graph", path=path, offset=offset)
+        # The line of a node depends on the nodes behind it.
+        places = _Places()
+        for raw in _lines_of(file, path):
+            places.read(raw)
+        file.seek(0)
+        reader = _GraphReader(path, "" if name is None else f"graph_{name.id}", places.found())
+        for raw in _lines_of(file, path):
             yield from reader.line(raw)
-            offset += len(raw)
-        yield from reader.end(offset)
+        yield from reader.end(file.tell())
+
+
+def _lines_of(file: IO[bytes], path: _Path) -> Iterator[bytes]:
+    for raw in iter(lambda: file.readline(_LONGEST_LINE), b""):
+        if len(raw) >= _LONGEST_LINE:
+            raise CorruptDump("a line is too long for a graph", path=path, offset=file.tell() - len(raw))
+        yield raw
 
 
 class _GraphReader:
-    """Remembers which line and which node the text is at."""
+    """Remembers which node the text is at. sources: of all nodes of PyTorch's graph, in order."""
 
-    def __init__(self, path: _Path, graph: str) -> None:
+    def __init__(self, path: _Path, graph: str, sources: list[str]) -> None:
         self._path = path
         self._graph = graph
         self._is_graph = False
-        self._lines = _Lines()
+        self._sources = iter(sources)
         self._fx: Optional[GraphOp] = None
         self._used = True
         #: Variable -> `name:output`.
         self._variables: dict[str, str] = {}
         self._inputs_of_graph: set[str] = set()
-        #: FX node -> its line.
-        self._sources: dict[str, str] = {}
 
     def line(self, raw: bytes) -> Iterator[GraphOp]:
         if raw.startswith(_BEGINNING):
             self._is_graph = True
-        text = raw.decode("utf-8", "replace").rstrip("\r\n")
+        text = _decoded(raw)
         if text.startswith("#"):
-            place = _LINE.match(text)
-            if place is not None:
-                self._lines.begin(f"{place[1]}:{place[2]}")
-                return
             node = _FX.match(text)
             if node is not None:
                 yield from self._unused()
-                copied = _COPIED.search(text) if node[2].startswith(_ASSIGNING) else None
-                self._begin_node(node[1], node[2], None if copied is None else copied[1])
+                self._fx = GraphOp(Node(node[1], "", (), self._graph), node[1], node[2], next(self._sources))
+                self._used = False
             return
         match = _STATEMENT.match(text)
         if match is not None:
@@ -164,14 +168,6 @@ class _GraphReader:
         yield from self._unused()
         if not self._is_graph:
             raise CorruptDump("no graph of torchair in Python text", path=self._path, offset=offset)
-
-    def _begin_node(self, name: str, target: str, copied: Optional[str]) -> None:
-        """copied: the node whose value it writes into an input, if it does that."""
-        late = copied is not None and not self._lines.is_new
-        source = self._sources.get(copied or "", "") if late else self._lines.of(target)
-        self._fx = GraphOp(Node(name, "", (), self._graph), name, target, source)
-        self._sources[name] = source
-        self._used = False
 
     def _unused(self) -> Iterator[GraphOp]:
         """The node before, when no operator was made for it: a view, or a scope."""
@@ -213,49 +209,97 @@ class _GraphReader:
         return tuple(self._variables[one] for one in names if one in self._variables)
 
 
-class _Lines:
-    """Which line a node comes from, where only the first node of each new line tells it."""
+class _Marked(NamedTuple):
+    """A node of PyTorch's graph, and the line that the text gives it, "" for none."""
+
+    line: str
+    target: str
+
+
+class _Places:
+    """Finds the lines of all nodes, of which the text gives only that of the first node of each new line."""
 
     def __init__(self) -> None:
         self._line = ""
-        self._is_new = False
-        #: (line, target) of the nodes so far, None for one without a line.
-        self._past: list[Optional[tuple[str, str]]] = []
+        #: Name -> place among the nodes, without copies into inputs.
+        self._places: dict[str, int] = {}
+        self._nodes: list[_Marked] = []
+        #: Of each node of the text, copies into inputs among them: whose line it has; None for no line.
+        self._takes: list[Optional[int]] = []
+
+    def read(self, raw: bytes) -> None:
+        """Take the next line of the text."""
+        if not raw.startswith(b"#"):
+            return
+        text = _decoded(raw)
+        place = _LINE.match(text)
+        if place is not None:
+            self._line = f"{place[1]}:{place[2]}"
+            return
+        node = _FX.match(text)
+        if node is None:
+            return
+        copied = _COPIED.search(text) if node[2].startswith(_ASSIGNING) and not self._line else None
+        if copied is not None:
+            self._takes.append(self._places.get(copied[1]))
+            return
+        self._places[node[1]] = len(self._nodes)
+        self._takes.append(len(self._nodes))
+        self._nodes.append(_Marked(self._line, node[2]))
+        self._line = ""
+
+    def found(self) -> list[str]:
+        """The line of each node of the text, "" where it is not known."""
+        lines = self._find_lines()
+        return ["" if place is None else lines[place] for place in self._takes]
+
+    def _find_lines(self) -> list[str]:
+        found: list[str] = []
         #: What the first node of a line calls -> the places of such nodes.
-        self._beginners: dict[str, list[int]] = {}
-        #: Where in the past the nodes are that come again; None in lines that are new, -1 where that is not known.
-        self._at: Optional[int] = None
+        beginners: dict[str, list[int]] = {}
+        line = ""
+        #: Where the node stands that the last one repeats; None in a line that is new, -1 where that is not known.
+        at: Optional[int] = None
+        for number, (new, target) in enumerate(self._nodes):
+            if new:
+                beginners.setdefault(target, []).append(number)
+                line, at = new, None
+            elif at is not None and at >= 0 and self._nodes[at + 1].target == target:
+                at += 1
+            elif at is not None or target in beginners:
+                places = beginners.get(target, [])
+                if len(places) == 1 and self._repeats(places[0], number, found):
+                    at = places[0]
+                elif at is None and len(places) == 1:
+                    # A part of the line above, or the whole of an earlier one.
+                    found.append(line if found[places[0]] == line else "")
+                    continue
+                else:
+                    at = -1
+            found.append(line if at is None else found[at] if at >= 0 else "")
+        return found
 
-    @property
-    def is_new(self) -> bool:
-        """Whether the next node is the first one of a line."""
-        return self._is_new
+    def _repeats(self, then: int, now: int, found: list[str]) -> bool:
+        """Whether the nodes from `now` on equal those from `then` on, for a line of several nodes or into the next."""
+        first = self._nodes[then]
+        for length in range(_LOOKED_AHEAD):
+            ended = now + length == len(self._nodes) or bool(self._nodes[now + length].line)
+            over = then + length == now
+            # The line has ended then, or begun once more.
+            complete = length > 0 and (
+                over or found[then + length] != found[then] or self._nodes[then + length].target == first.target
+            )
+            if complete and length > 1:
+                return True
+            if ended or over or self._nodes[then + length].target != self._nodes[now + length].target:
+                return False
+            if complete:
+                return True
+        return True
 
-    def begin(self, line: str) -> None:
-        self._line, self._is_new = line, True
 
-    def of(self, target: str) -> str:
-        """The line of the next node, "" where it is not known."""
-        line = self._find(target)
-        self._past.append((line, target) if line else None)
-        return line
-
-    def _find(self, target: str) -> str:
-        if self._is_new:
-            self._beginners.setdefault(target, []).append(len(self._past))
-            self._is_new, self._at = False, None
-            return self._line
-        if self._at is None and target not in self._beginners:
-            return self._line
-        if self._at is not None and self._at >= 0:
-            then = self._past[self._at + 1]
-            if then is not None and then[1] == target:
-                self._at += 1
-                return then[0]
-        places = self._beginners.get(target, [])
-        self._at = places[0] if len(places) == 1 else -1
-        found = self._past[self._at] if self._at >= 0 else None
-        return "" if found is None else found[0]
+def _decoded(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace").rstrip("\r\n")
 
 
 def _name_of_outputs(outputs: list[str]) -> str:

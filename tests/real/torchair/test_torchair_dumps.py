@@ -36,11 +36,14 @@ def test_the_text_names_every_operator_but_constants(graph: list[GraphOp], repor
     assert [(one.node.type, one.fx) for one in graph if one.to_input] == [("Assign", "copy_")]
 
 
-def test_every_node_gets_its_own_line(graph: list[GraphOp], report: Any) -> None:
+def test_every_node_gets_its_own_line_or_none(graph: list[GraphOp], report: Any) -> None:
     # Of three equal layers torchair writes the lines of the first one only.
     found = {one.fx: one.source for one in graph if one.fx}
-    assert len(found) > 30
-    assert found == {name: report["nodes"][name]["source"] for name in found}
+    known = {name: source for name, source in found.items() if source}
+    assert known == {name: report["nodes"][name]["source"] for name in known}
+    assert len(known) > 30
+    # In the line of a linear layer it may come from the line that an addmm began before.
+    assert found.keys() - known.keys() <= {name for name in found if name.startswith("addmm")}
 
 
 def test_the_eager_dump_holds_every_call_with_its_values(place: Path, report: Any) -> None:

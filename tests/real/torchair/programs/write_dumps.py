@@ -41,9 +41,12 @@ class Network(torch.nn.Module):
         self.second = Layer()
         self.third = Layer()
         self.register_buffer("turned", torch.zeros(2))
+        self.register_buffer("square", torch.eye(8))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.turned.cos_()  # written to an input of the graph
+        # An operator that begins a line here, and is a later one in the lines of linear layers.
+        x = torch.addmm(x, x, self.square)
         y = self.first(x)
         y = self.second(y) - 1.0
         y = self.third(y)
