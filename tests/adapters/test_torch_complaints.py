@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from preloaded import run_preloaded
 
 import ascend_dump
 
@@ -58,6 +57,13 @@ def complaint(caplog: pytest.LogCaptureFixture) -> str:
     return found[0]
 
 
+def written(dumps: Path, program: str) -> Path:
+    """A file beside the dumps with this program."""
+    file = dumps.with_name("program.py")
+    file.write_text(program)
+    return file
+
+
 class TestNothingWritten:
     def test_target_never_called(self, dumps: Path, caplog: pytest.LogCaptureFixture) -> None:
         model = net()
@@ -82,7 +88,7 @@ def add(x):
 for _ in range(3):
     add(torch.ones(1))
 """
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ)
+        done = run_preloaded(written(dumps, program))
         expected = "ascend-dump: the capture wrote nothing\n  - steps=5 was not reached: 3 calls [AD303]\n"
         assert done.returncode == 0
         assert done.stderr.startswith(expected) if steps == "5" else done.stderr == ""
@@ -275,7 +281,7 @@ class TestFailures:
             f"ascend_dump.capture(path={str(dumps)!r}, strict=True).start()\n"
             "torch.ones(3).add_(1)\n"
         )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ)
+        done = run_preloaded(written(dumps, program))
         assert (done.returncode, done.stderr) == (0, "")
         manifest = json.loads(next(dumps.rglob("manifest.json")).read_text())
         assert manifest["state"] == "complete"
@@ -297,11 +303,8 @@ if sys.argv[1] == "failure":
 """
 
     def run(self, how: str, place: Path, **variables: str) -> str:
-        command = [sys.executable, "-c", self.SCRIPT, how]
-        environment = {**os.environ, **variables}
-        return subprocess.run(
-            command, cwd=place, env=environment, stderr=subprocess.PIPE, text=True, check=True, timeout=120
-        ).stderr
+        program = written(place / "dumps", self.SCRIPT)
+        return run_preloaded(program, how, cwd=place, env={**os.environ, **variables}, check=True).stderr
 
     def test_without_a_handler_they_say_who_speaks(self, tmp_path: Path) -> None:
         said = self.run("nothing", tmp_path)

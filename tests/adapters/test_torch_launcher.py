@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import subprocess
 import sys
 import textwrap
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
+from preloaded import run_preloaded
 
 import ascend_dump
+from ascend_dump.cli import Exit, main
 
 pytest.importorskip("torch")
 
@@ -23,9 +28,34 @@ class Launched:
         self.directory = directory
         self.dumps = directory / "dumps"
 
-    def run(self, program: str, *options: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        file = self.directory / "train.py"
-        file.write_text(textwrap.dedent(program))
+    def run(
+        self, program: str, *options: str, code: int = 0, imported: str = "torch"
+    ) -> subprocess.CompletedProcess[str]:
+        """As `run_whole`, in a process that has imported PyTorch before."""
+        file = self._write(program)
+        said, planned = io.StringIO(), io.StringIO()
+        with redirect_stderr(said), redirect_stdout(planned):
+            command = [
+                "run",
+                "--path",
+                str(self.dumps),
+                *options,
+                "--dry-run",
+                "--json",
+                "--",
+                sys.executable,
+                str(file),
+            ]
+            assert main(command) == Exit.OK
+        environment = {**os.environ, **json.loads(planned.getvalue())["environment"]}
+        done = run_preloaded(file, str(self.directory), env=environment, imported=imported)
+        assert done.returncode == code, done.stderr
+        done.stderr = said.getvalue() + done.stderr
+        return done
+
+    def run_whole(self, program: str, *options: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run it with `ascend-dump run` as a user does."""
+        file = self._write(program)
         launcher = [sys.executable, "-m", "ascend_dump", "run", "--path", str(self.dumps), *options]
         done = subprocess.run(
             [*launcher, "--", sys.executable, str(file), str(self.directory)],
@@ -35,6 +65,11 @@ class Launched:
         )
         assert done.returncode == code, done.stderr
         return done
+
+    def _write(self, program: str) -> Path:
+        file = self.directory / "train.py"
+        file.write_text(textwrap.dedent(program))
+        return file
 
     def dump(self) -> Any:
         dump = ascend_dump.open(self.dumps)
@@ -55,7 +90,7 @@ def names_of(dump: Any) -> set[str]:
 
 
 def test_loss_modules_belong_to_the_step_of_the_model(launched: Launched) -> None:
-    done = launched.run(
+    done = launched.run_whole(
         """
         import torch
         model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
@@ -154,7 +189,7 @@ def test_a_capture_of_the_script_comes_first(launched: Launched) -> None:
 
 def test_children(launched: Launched) -> None:
     """Each process that trains writes a run of its own, workers that only load are silent."""
-    done = launched.run(
+    done = launched.run_whole(
         """
         import multiprocessing, os, torch
 
@@ -221,9 +256,10 @@ def test_a_child_that_another_thread_forks_says_nothing_of_the_thread_it_has_not
     assert [int(record.numpy()[0, 0]) for record in records] == [1, 3]
 
 
+#: What takes seconds to import before PyTorch compiles anything.
+COMPILER = "torch._dynamo.backends.debugging"
 COMPILED = """
 import gc, os, sys, torch
-import torch._dynamo.backends.debugging  # once for all children, each of which would take seconds for it
 
 def train(how, start):
     backend = "aot_eager" if how == "wrapped" else "eager"
@@ -271,8 +307,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Launched, Path]:
     if not can_force_eager():
         pytest.skip("only PyTorch 2.6 and later runs compiled code eagerly for a while")
     launched, plain = Launched(tmp_path_factory.mktemp("launched")), tmp_path_factory.mktemp("plain")
-    launched.run(COMPILED, "--steps", "1|3")
-    subprocess.run([sys.executable, str(launched.directory / "train.py"), str(plain)], check=True, timeout=120)
+    launched.run(COMPILED, "--steps", "1|3", imported=COMPILER)
+    run_preloaded(launched.directory / "train.py", str(plain), check=True, imported=COMPILER)
     return launched, plain
 
 
@@ -380,6 +416,7 @@ def test_a_compiled_model(launched: Launched) -> None:
         """,
         "--steps",
         "1",
+        imported=COMPILER,
     )
     assert done.stdout == "3\n"
     assert done.stderr.count("AD212") == 1

@@ -12,6 +12,7 @@ from typing import Any, Callable
 import pytest
 from interpreters import STARTUP
 from places import REPOSITORY
+from preloaded import run_preloaded
 
 import ascend_dump
 
@@ -34,7 +35,8 @@ PROGRAM = """
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Callable[..., Any]:
-    def run(settings: str = "", *, more: str = "pass") -> subprocess.CompletedProcess[str]:
+    def run(settings: str = "", *, more: str = "pass", whole: bool = False) -> subprocess.CompletedProcess[str]:
+        """whole: the process imports PyTorch itself, as that of a user."""
         file = tmp_path / "train.py"
         file.write_text(textwrap.dedent(PROGRAM) + textwrap.indent(textwrap.dedent(more), "    "))
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("ACL_", "NPU_"))}
@@ -42,9 +44,11 @@ def launch(tmp_path: Path) -> Callable[..., Any]:
             (str(STARTUP / "site"), str(REPOSITORY), str(REPOSITORY / "adapters"))
         )
         environment["ASCEND_DUMP"] = ",".join(filter(None, (f"path={tmp_path / 'dumps'}", settings)))
-        done = subprocess.run(
-            [sys.executable, str(file)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-        )
+        if whole:
+            command = [sys.executable, str(file)]
+            done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        else:
+            done = run_preloaded(file, cwd=tmp_path, env=environment)
         assert done.returncode == 0, done.stderr
         return done
 
@@ -52,7 +56,7 @@ def launch(tmp_path: Path) -> Callable[..., Any]:
 
 
 def test_each_call_of_the_model_is_a_step(launch: Any, tmp_path: Path) -> None:
-    launch("steps=0|2,mode=output")
+    launch("steps=0|2,mode=output", whole=True)
     dump = ascend_dump.open(tmp_path / "dumps")
     assert dump.known_values("step") == {0, 2}
     types = {record.op_type for record in dump.select(step=2)}
@@ -67,7 +71,7 @@ def test_an_exception_dump_is_set_before_the_npu_is_initialised(launch: Any, tmp
         except RuntimeError:
             pass
     """
-    launch("scene=exception", more=fail)
+    launch("scene=exception", more=fail, whole=True)
     assert {record.op_type for record in ascend_dump.open(tmp_path / "dumps")} == {"Tanh"}
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any, Callable
 
 import pytest
+from preloaded import run_preloaded
 
 import ascend_dump
 from ascend_dump.analysis.nonfinite import first_nonfinite
@@ -156,9 +155,12 @@ def test_gradient_scaler(dumps: Path) -> None:
 RANKS = """
 import json, os, sys
 import torch, torch.distributed as dist, torch.distributed._functional_collectives as functional
+
+other = os.fork()
+rank, where, scene = 0 if other else 1, sys.argv[1], sys.argv[2] or None
+
 import ascend_dump
 
-rank, where = int(sys.argv[1]), sys.argv[2]
 os.environ.update(RANK=str(rank), WORLD_SIZE="2")
 dist.init_process_group("gloo", init_method=f"file://{where}/store", rank=rank, world_size=2)
 mine = torch.full((5000,), rank + 1.0)
@@ -180,7 +182,6 @@ def run():
     while not unread.is_completed():
         pass
 
-scene = sys.argv[3] or None
 with ascend_dump.capture(path=f"{where}/dumps", scene=scene, strict=True) as cap:
     run()
 found = [
@@ -196,6 +197,8 @@ if scene is None:
 with open(f"{where}/found{rank}.json", "w") as file:
     json.dump([found, origin], file)
 dist.destroy_process_group()
+if other:
+    assert os.waitpid(other, 0)[1] == 0
 """
 
 
@@ -203,8 +206,7 @@ dist.destroy_process_group()
 def test_collectives_of_two_processes(scene: str, tmp_path: Path) -> None:
     program = tmp_path / "ranks.py"
     program.write_text(textwrap.dedent(RANKS))
-    ranks = [subprocess.Popen([sys.executable, program, str(rank), tmp_path, scene]) for rank in (0, 1)]
-    assert [one.wait(300) for one in ranks] == [0, 0]
+    run_preloaded(program, str(tmp_path), scene, check=True, imported="torch.distributed._functional_collectives")
     for rank in (0, 1):
         found, origin = json.loads((tmp_path / f"found{rank}.json").read_text())
         overflow = ["c10d::allreduce_", "tensors[0]", [float("inf")], bool(scene)]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 import pytest
-from readmes import Walked, walk_through
+from readmes import Walked, walk_once
 
 import ascend_dump
 
 
 @pytest.fixture(scope="module")
 def walked(tmp_path_factory: pytest.TempPathFactory) -> Walked:
-    return walk_through("05_mindspore", tmp_path_factory.mktemp("mindspore"))
+    return walk_once("05_mindspore", tmp_path_factory)
 
 
 def test_losses_fall_and_are_the_same_with_and_without_a_dump(walked: Walked) -> None:

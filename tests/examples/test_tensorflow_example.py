@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from readmes import Walked, walk_through
+from readmes import Walked, walk_once
 
 import ascend_dump
 from ascend_dump.native.cann.graph import build_graphs, find_computational, graph_name
@@ -14,7 +14,7 @@ from ascend_dump.native.cann.graph import build_graphs, find_computational, grap
 
 @pytest.fixture(scope="module")
 def walked(tmp_path_factory: pytest.TempPathFactory) -> Walked:
-    return walk_through("06_tensorflow", tmp_path_factory.mktemp("tensorflow"))
+    return walk_once("06_tensorflow", tmp_path_factory)
 
 
 def test_losses_are_the_same_with_and_without_a_capture(walked: Walked) -> None:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from places import REPOSITORY
-from readmes import Walked, walk_through
+from readmes import Walked, walk_once
 
 import ascend_dump
 
@@ -15,12 +15,12 @@ pytest.importorskip("torch")
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Walked:
-    return walk_through("01_pytorch_training", tmp_path_factory.mktemp("training"))
+    return walk_once("01_pytorch_training", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def overflow(tmp_path_factory: pytest.TempPathFactory) -> Walked:
-    return walk_through("02_first_overflow", tmp_path_factory.mktemp("overflow"))
+    return walk_once("02_first_overflow", tmp_path_factory)
 
 
 class TestTraining:

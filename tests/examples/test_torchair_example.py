@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from readmes import Walked, walk_through
+from readmes import Walked, walk_once
 
 import ascend_dump
 
@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 @pytest.fixture(scope="module")
 def walked(tmp_path_factory: pytest.TempPathFactory) -> Walked:
-    return walk_through("04_torchair", tmp_path_factory.mktemp("torchair"))
+    return walk_once("04_torchair", tmp_path_factory)
 
 
 def test_losses_are_the_same_with_and_without_a_capture(walked: Walked) -> None:

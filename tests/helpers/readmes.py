@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Callable, NamedTuple
 
+import pytest
 from places import REPOSITORY
 
 
@@ -27,9 +30,11 @@ def walk_through(example: str, where: Path, change: Callable[[str], str] = str) 
     """
     source = REPOSITORY / "examples" / example
     place = where / example
-    shutil.copytree(source, place, ignore=shutil.ignore_patterns("__pycache__"))
     blocks = re.findall(r"^```bash\n(.*?)^```", change((source / "README.md").read_text()), re.DOTALL | re.MULTILINE)
     assert blocks, f"the README of {example} has no commands"
+    # What a command writes may be in the tree for readers, and a command overwrites nothing.
+    written = re.findall(r" -o (\S+\.json)", "\n".join(blocks))
+    shutil.copytree(source, place, ignore=shutil.ignore_patterns("__pycache__", *written))
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", "\n".join(blocks)],
         cwd=place,
@@ -41,6 +46,20 @@ def walk_through(example: str, where: Path, change: Callable[[str], str] = str) 
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return Walked(place, done.stdout)
+
+
+def walk_once(example: str, factory: pytest.TempPathFactory, change: Callable[[str], str] = str) -> Walked:
+    """`walk_through`, once for all test processes side by side: whoever comes first walks, the others wait for it."""
+    base = factory.getbasetemp()
+    place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"{example}-{change.__name__}"
+    place.mkdir(exist_ok=True)
+    with open(place / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        printed = place / "printed"
+        if not printed.exists():
+            printed.write_text(walk_through(example, Path(mkdtemp(dir=place)), change).printed)
+        (walked,) = place.glob(f"*/{example}")
+    return Walked(walked, printed.read_text())
 
 
 def _environment(commands: Path) -> dict[str, str]:
