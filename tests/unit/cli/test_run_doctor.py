@@ -264,6 +264,19 @@ class TestLaunched:
 
 def doctor(made: Interpreter, **environment: Any) -> tuple[int, dict[str, Any], str]:
     """Exit code, document and text, which agree about the exit code."""
+    # Each starts a dozen interpreters, and many tests ask the same. A variable may name what a test has made.
+    if environment:
+        return _ask_doctor(made, **environment)
+    if made not in _SAID:
+        _SAID[made] = _ask_doctor(made)
+    code, document, text = _SAID[made]
+    return code, json.loads(json.dumps(document)), text
+
+
+_SAID: dict[Interpreter, tuple[int, dict[str, Any], str]] = {}
+
+
+def _ask_doctor(made: Interpreter, **environment: Any) -> tuple[int, dict[str, Any], str]:
     told = made.run("-m", "ascend_dump", "doctor", **environment)
     document = made.run("-m", "ascend_dump", "doctor", "--json", **environment)
     assert told.returncode == document.returncode
