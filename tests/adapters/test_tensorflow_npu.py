@@ -10,6 +10,8 @@ from typing import Any, Callable
 
 import numpy as np
 import pytest
+
+# Private: the watchers of sessions are global, and are seen nowhere else.
 from ascend_dump_tensorflow import _hook, apply, check_config, dump_config
 from findings import findings
 

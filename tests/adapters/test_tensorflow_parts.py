@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+# Private: these parts need no TensorFlow, so they are tested where there is none.
 from ascend_dump_tensorflow._arrays import Seen, line_of, payload_of
 from ascend_dump_tensorflow._graphs import graph_directory, marks_of, models_of, settle_environment
 from findings import findings

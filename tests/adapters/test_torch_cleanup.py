@@ -92,6 +92,7 @@ def test_everything_is_as_before(name: str, how: str, dumps: Path, monkeypatch: 
     if how == "overflow":
         settings["scene"] = "overflow"
     if how == "failure":
+        # Private: makes naming fail, which no program can.
         from ascend_dump_torch import _names
 
         def fail(*args: Any) -> Any:
@@ -251,6 +252,7 @@ def test_storages_are_let_go_within_a_step(dumps: Path) -> None:
 
 
 def test_a_failure_of_ours_keeps_no_tensor(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Private: makes naming fail, which no program can.
     from ascend_dump_torch import _names
 
     def fail(*args: Any) -> Any:

@@ -17,6 +17,7 @@ import ascend_dump
 
 torch = pytest.importorskip("torch")
 
+# Private: makes parts of the recorder fail, which no program can.
 from ascend_dump_torch import _names, _session  # noqa: E402  (needs torch)
 from torch_helpers import modes  # noqa: E402
 

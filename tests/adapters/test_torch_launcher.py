@@ -302,6 +302,7 @@ for number, how in enumerate(("in place", "wrapped", "a part", "function", "deco
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Launched, Path]:
     """One launched process whose children compile in different ways, and where the same ran without the launcher."""
+    # Private: says whether this PyTorch can do what is tested.
     from ascend_dump_torch._eager import can_force_eager
 
     if not can_force_eager():

@@ -14,6 +14,7 @@ import ascend_dump
 
 torch = pytest.importorskip("torch")
 
+# Private: the mode of the recorder is put on the stacks of other threads.
 from ascend_dump_torch import _session, _stack  # noqa: E402  (needs torch)
 
 

@@ -472,6 +472,7 @@ class TestOrder:
         assert torch.equal(call(model), call(model))
         assert sorted(dumps.rglob("*")) == files
         assert steps_of(cap) == {0}
+        # Private: the mode of the recorder is taken off the stack, as a program may.
         from ascend_dump_torch import _stack
 
         for mode in modes():

@@ -164,6 +164,7 @@ def test_the_config_of_a_backend_is_given_by_name_only() -> None:
 
 def test_whatever_restarts_or_skips_an_analysis_of_pytorch_is_no_failure() -> None:
     # The adapter keeps to base classes; what a later PyTorch adds beside them has to be looked at.
+    # Private: the list of exceptions is held against PyTorch's own.
     from ascend_dump_torchair._target import steering_exceptions
     from torch._dynamo import exc
 

@@ -20,6 +20,8 @@ from torchair_helpers import make_input, make_mlp, options_of
 
 import ascend_dump
 from ascend_dump import fakes
+
+# Private: the fake is asked without an installation, and acl's process behind it.
 from ascend_dump.fakes.acl._process import process_of
 from ascend_dump.fakes.device.npu import Npu
 from ascend_dump.fakes.torchair._config import CompilerConfig

@@ -16,6 +16,8 @@ from acl_helpers import execute
 from findings import findings
 
 import ascend_dump
+
+# Private: a launched capture is global to its process.
 from ascend_dump import _activation, fakes
 from ascend_dump.adapter import load
 from ascend_dump.fakes.device.offline_model import OfflineModel, OfflineNode, TensorSpec, save

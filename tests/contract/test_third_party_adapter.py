@@ -168,6 +168,7 @@ import sys
 
 import numpy as np
 import pytest
+# Private: a broken adapter of the same name is loaded again.
 from ascend_dump.adapter import _contract as _adapter
 from ascend_dump.testing.contract import AdapterContract
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import ascend_dump
+
+# Private: the rule itself is tested, of which only a part is public.
 from ascend_dump._files import (
     FileTooLarge,
     NotRegularFile,

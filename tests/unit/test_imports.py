@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -222,6 +223,31 @@ def test_whoever_adds_a_framework_needs_public_names_only(package: Path) -> None
         if name.startswith("ascend_dump.") and "._" in name and not name.startswith(own)
     ]
     assert private == []
+
+
+def test_a_test_that_needs_private_modules_says_why() -> None:
+    """In a comment before the first such import of a block; most tests use what users use."""
+    files, silent = set(), []
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        said = False
+        for number, line in enumerate(lines):
+            if not PRIVATE_IMPORT.match(line):
+                continue
+            files.add(path)
+            said = said or any("# Private: " in above for above in lines[max(0, number - 6) : number])
+            if not said:
+                silent.append(f"{path.relative_to(ROOT)}:{number + 1}")
+    assert not silent
+    assert len(files) <= MOST_PRIVATE
+
+
+#: Test files that import private modules; it is to shrink.
+MOST_PRIVATE = 35
+PRIVATE_IMPORT = re.compile(
+    r"\s*(from ascend_dump(_\w+)?\.([a-z_.]+\.)?_\w+ import|import ascend_dump(_\w+)?\.([a-z_.]+\.)?_\w+"
+    r"|from ascend_dump(_\w+)?(\.[a-z_]+)* import (\w+, |\w+ as )*_)"
+)
 
 
 def names_imported(node: Union[ast.Import, ast.ImportFrom]) -> list[str]:

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 import ascend_dump
 from ascend_dump import ConfigError, DumpRequest, NotSupported, Steps
+
+# Private: the one table of settings and spellings.
 from ascend_dump._request import ALIASES, CHOICES, SPELLINGS, parse_size
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1).filter(str.strip)

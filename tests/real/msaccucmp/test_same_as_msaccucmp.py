@@ -16,6 +16,8 @@ import places
 import pytest
 
 from ascend_dump import AscendDumpError
+
+# Private: each converter of its table is held against the real one.
 from ascend_dump.converting._msaccucmp import convert_file_compat
 from ascend_dump.converting._msaccucmp_values import _CONVERTERS
 from ascend_dump.converting.convert import Options

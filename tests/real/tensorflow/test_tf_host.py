@@ -391,6 +391,7 @@ def test_after_the_block_tensorflow_is_as_before(capture: Any) -> None:
 def test_a_failure_of_ours_is_told_once_and_training_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # Private: makes a part fail, which no program can.
     from ascend_dump_tensorflow import _debugger
 
     def fail(*args: Any) -> None:

@@ -13,6 +13,8 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 import tensorflow as tf
+
+# Private: the watchers of sessions are global, and are seen nowhere else.
 from ascend_dump_tensorflow import _hook, apply, check_config, dump_config
 from tensorflow.python.keras import backend as legacy_backend
 

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+
+# Private: the watchers of sessions are global, and are seen nowhere else.
 from ascend_dump_tensorflow import _hook, apply
 from snippets import SNIPPETS, Snippet, run
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig

@@ -189,6 +189,7 @@ def test_other_threads_are_left_alone(capture: Any) -> None:
 def test_a_failure_of_ours_is_told_once_and_the_program_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # Private: makes a part fail, which no program can.
     from ascend_dump_tensorflow import _eager
     from tensorflow.python.eager import context
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+# Private: pretends that this PyTorch has CUDA.
 from ascend_dump_torch import _mode
 from torch import nn
 from truth import Truth, compare_step

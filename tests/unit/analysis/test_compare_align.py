@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+# Private: alignment of sequences by themselves, without dumps of them.
 from ascend_dump.analysis.compare._match import align
 from ascend_dump.analysis.compare._operators import Operator, module_of
 from ascend_dump.reading import Record

@@ -20,6 +20,8 @@ import pytest
 
 import ascend_dump
 from ascend_dump.cli import Exit, main
+
+# Private: every verb is in the table of verbs, every error in that of exit codes.
 from ascend_dump.cli._exit import exit_code
 from ascend_dump.cli._group import VERBS
 from ascend_dump.cli._root import root
@@ -244,6 +246,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes the import of one verb fail."""
 
     def put(name: str, error: Exception) -> None:
+        # Private: every verb is in the table of verbs, every error in that of exit codes.
         import ascend_dump.cli._group as group
 
         real = group.import_module

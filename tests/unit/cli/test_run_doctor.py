@@ -18,6 +18,8 @@ from interpreters import HOOK_FILES, STARTUP, Interpreter
 from places import REPOSITORY
 
 import ascend_dump
+
+# Private: the one table of other spellings.
 from ascend_dump._request import ALIASES
 from ascend_dump.adapter import registered
 from ascend_dump.cli import Exit, main

@@ -18,6 +18,8 @@ import pytest
 from ascend_dump import ConfigError, DumpNotFound, ReadError, WriteError
 from ascend_dump.adapter import Steps
 from ascend_dump.cli import main
+
+# Private: a limit is lowered.
 from ascend_dump.converting import _outputs
 from ascend_dump.converting.convert import Options, Result, check_options, convert_all, find_tasks
 from ascend_dump.native.cann import dtypes, formats

@@ -28,6 +28,8 @@ from mindspore_programs import (
 
 import ascend_dump
 from ascend_dump import fakes
+
+# Private: the bytes are held against numpy's.
 from ascend_dump.fakes.mindspore._disk import npy_bytes
 
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 import ascend_dump
 from ascend_dump import ConfigError
+
+# Private: the device's reading of steps by itself, with any text.
 from ascend_dump.fakes.device._select import parse_steps
 from ascend_dump.fakes.device.npu import NodeInfo, Npu, OperatorFailed
 from ascend_dump.native.cann.dump_file import read_header

@@ -37,6 +37,7 @@ def test_without_any_tensorflow_the_import_says_what_to_do(tmp_path: Path) -> No
 
 
 def test_another_installation_begins_anew(tmp_path: Path) -> None:
+    # Private: the class that is patched is looked at outside of an installation.
     from ascend_dump.fakes.tensorflow._session import BaseSession
 
     real = BaseSession.run

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 import ascend_dump
 from ascend_dump import ConfigError, CorruptDump, DumpNotFound, NotSupported, ReadError
+
+# Private: every operator of the table is run.
 from ascend_dump.fakes.device._graph import output_specs
 from ascend_dump.fakes.device.npu import Npu
 from ascend_dump.fakes.device.offline_model import OfflineModel, OfflineNode, TensorSpec, check, load, save

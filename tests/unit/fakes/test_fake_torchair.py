@@ -144,6 +144,7 @@ def test_the_generated_json_grows_and_lists_the_scope_by_type(npu: Npu, torchair
 
 
 def test_the_scope_does_nothing_outside_of_a_graph(npu: Npu, torchair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Private: a cache is emptied.
     from ascend_dump.fakes.torchair import _scope
 
     with torchair.scope.data_dump():

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+# Private: the config needs no torch, so it is tested where there is none.
 from ascend_dump.fakes.torchair._compile import process_kwargs_options
 from ascend_dump.fakes.torchair._config import CompilerConfig
 from ascend_dump.fakes.torchair._options import matches_steps

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 import ascend_dump
 from ascend_dump import AscendDumpError, CorruptDump, NotSupported, fakes
+
+# Private: every operator and every type of the tables is run.
 from ascend_dump.fakes.kernels import _ge_model, _ge_table, _npu_ops
 from ascend_dump.fakes.kernels._ge_compute import compute, known_types
 from ascend_dump.fakes.kernels._ge_model import GeOp, parse_model

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
+# Private: thresholds are lowered.
 from ascend_dump.statistics import _overlap, statistics
 
 DTYPES: list[Any] = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.complex64, np.int32, np.uint8, np.bool_]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ascend_dump.native.cann.config import SILENT, SILENT_OPTIONS, Situation, check_acl_config, check_ge_options
+
+# Private: examples of the table are put into their situation.
 from ascend_dump.native.cann.config._subjects import situation_of_example
 from ascend_dump.native.rules import Example
 

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from ascend_dump import AscendDumpError, CorruptDump, DumpNotFound, NotSupported, ReadError
 from ascend_dump.native.cann import dump_file
+
+# Private: layouts that no writer makes.
 from ascend_dump.native.cann._blobs import place_blobs
 from ascend_dump.native.cann.dump_file import (
     OriginalOp,
