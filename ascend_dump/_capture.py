@@ -115,7 +115,7 @@ def capture(
     strict: bool = False,
     options: Optional[Mapping[str, Any]] = None,
     **unknown: Any,
-) -> Union[Capture, Decorated[..., Any]]:
+) -> Any:
     """Dump the operators of `target` while the returned object is active.
 
     target: a model (each top-level call of it is a step), or None: the whole block is step 0
