@@ -145,16 +145,15 @@ def _last_place(seed: int, program: Program, path: Path) -> None:
     dump(program, path, change=change)
 
 
-def _with(way: Callable[[Any, list[Any], dict[str, Any]], Any], program: Program, path: Path) -> None:
-    dump(program, path, under=Otherwise(way))
+def _with(way: Callable[[Any, list[Any], dict[str, Any]], Any], program: Program, path: Path, **settings: Any) -> None:
+    dump(program, path, under=Otherwise(way), **settings)
 
 
-def _threads(program: Program, path: Path) -> None:
-    """With as many threads as there are processors."""
+def _threads(program: Program, path: Path, *, times: int = 64, **settings: Any) -> None:
     count = torch.get_num_threads()
     torch.set_num_threads(4)
     try:
-        dump(program, path, times=64)
+        dump(program, path, times=times, **settings)
     finally:
         torch.set_num_threads(count)
 
@@ -169,7 +168,7 @@ def _other_type(program: Program, path: Path) -> None:
     dump(program, path, dtype=torch.float32 if program.name == "bfloat16" else torch.float64)
 
 
-ROUNDINGS: dict[str, Callable[[Program, Path], None]] = {
+ROUNDINGS: dict[str, Callable[..., None]] = {
     **{f"last place of parameters, seed {seed}": partial(_last_place, seed) for seed in range(3)},
     "kernels of float64": partial(_with, partial(_in_type, torch.float64)),
     "strided inputs": partial(_with, _strided),

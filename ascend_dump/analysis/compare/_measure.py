@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
+from ascend_dump.analysis.compare._engine import Sums, compiled_sums, compiled_unequal
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -121,31 +123,66 @@ def measure(actual: np.ndarray, reference: np.ndarray) -> Measure:
     known = [kind for kind in kinds if kind is not None]
     kind = min(known, key=lambda one: one.mantissa)
     shape = actual.shape
+    turned = _in_memory_order(actual, reference)
+    if turned is not None:
+        actual, reference = (array.transpose(turned) for array in (actual, reference))
     a, b = _real_parts(actual), _real_parts(reference)
-    complex_parts = a.size == 2 * actual.size and actual.size > 0
-    count = a.size
+    found = compiled_sums(a, b, kind, a.dtype.name) if a.dtype == b.dtype and a.dtype.isnative else None
+    if found is None:
+        found = _sums(a, b, kind)
+    where = found.where if found.where >= 0 else found.first_nonfinite
+    at: Optional[tuple[int, ...]] = None
+    if where >= 0:
+        if a.size == 2 * actual.size:
+            where //= 2
+        place = [int(i) for i in np.unravel_index(where, actual.shape)] if shape else []
+        at = tuple(place if turned is None else [place[turned.index(axis)] for axis in range(len(place))])
+    norm, finite = math.sqrt(found.b2), max(found.finite, 1)
+    return Measure(
+        count=a.size,
+        unequal=found.unequal + found.nonfinite,
+        nonfinite=found.nonfinite,
+        nan=found.nan,
+        inf=found.inf,
+        max_abs=found.largest,
+        at=at,
+        max_rel=found.largest_rel,
+        rmse=math.sqrt(found.d2 / finite),
+        rel_l2=math.sqrt(found.d2) / norm if norm else (math.inf if found.d2 else 0.0),
+        cosine=found.ab / math.sqrt(found.a2 * found.b2) if found.a2 > 0 and found.b2 > 0 else None,
+        rms=math.sqrt(found.b2 / finite),
+        excess=found.excess if found.finite else 0.0,
+        drift=abs(found.signed) / math.sqrt(found.unequal) if found.unequal else 0.0,
+        bias=abs(found.leaning) / found.total if found.total else 0.0,
+        ulp=tuple(found.ulp.tolist()),
+    )
+
+
+def _sums(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Sums:
+    """What the compiled kernels give, by numpy: for other types, small tensors, and where numba is missing."""
+    import numpy as np
+
     sums = np.zeros(6)  # d^2, reference^2, actual^2, actual * reference, d sign(reference), |reference|
-    unequal = nonfinite = signed = 0
+    unequal = nonfinite = signed = finite_count = 0
     nans, infs = [0, 0], [0, 0]
-    largest, where, largest_rel, excess = 0.0, -1, 0.0, -math.inf
+    largest, where, first, largest_rel, excess = 0.0, -1, -1, 0.0, -math.inf
     ulp = np.zeros(ULP_BINS, dtype=np.int64)
-    finite_count = 0
     with np.errstate(all="ignore"):
         for start, x, y in _blocks(a, b):
             finite = np.isfinite(x) & np.isfinite(y)
-            every = bool(finite.all())
-            if not every:
+            places = None
+            if not finite.all():
                 nan_x, nan_y = np.isnan(x), np.isnan(y)
                 nans[0] += int(nan_x.sum())
                 nans[1] += int(nan_y.sum())
                 infs[0] += int(np.isinf(x).sum())
                 infs[1] += int(np.isinf(y).sum())
-                differ = ~finite & ~((nan_x & nan_y) | (x == y))
-                nonfinite += int(differ.sum())
+                differ = np.flatnonzero(~finite & ~((nan_x & nan_y) | (x == y)))
+                if differ.size and not nonfinite:
+                    first = start + int(differ[0])
+                nonfinite += differ.size
                 places = np.flatnonzero(finite)
                 x, y = x[places], y[places]
-            else:
-                places = None
             finite_count += x.size
             if not x.size:
                 continue
@@ -168,39 +205,44 @@ def measure(actual: np.ndarray, reference: np.ndarray) -> Measure:
             if nonzero.any():
                 largest_rel = max(largest_rel, float((size[changed][nonzero] / divisors[nonzero]).max()))
             ulp += _ulp_histogram(size[changed], divisors, kind)
-    if where < 0 and nonfinite:
-        where = _first_nonfinite(a, b)
-    d2, b2, a2, ab, leaning, total = (float(value) for value in sums)
-    at: Optional[tuple[int, ...]] = None
-    if where >= 0:
-        at = tuple(int(i) for i in np.unravel_index(where // 2 if complex_parts else where, shape)) if shape else ()
-    norm, finite_total = math.sqrt(b2), max(finite_count, 1)
-    return Measure(
-        count=count,
-        unequal=unequal + nonfinite,
+    d2, b2, a2, ab, leaning, total = sums.tolist()
+    return Sums(
+        d2=d2,
+        b2=b2,
+        a2=a2,
+        ab=ab,
+        leaning=leaning,
+        total=total,
+        largest=largest,
+        largest_rel=largest_rel,
+        excess=excess,
+        where=where,
+        unequal=unequal,
+        signed=signed,
+        finite=finite_count,
         nonfinite=nonfinite,
+        first_nonfinite=first,
         nan=(nans[0], nans[1]),
         inf=(infs[0], infs[1]),
-        max_abs=largest,
-        at=at,
-        max_rel=largest_rel,
-        rmse=math.sqrt(d2 / finite_total),
-        rel_l2=math.sqrt(d2) / norm if norm else (math.inf if d2 else 0.0),
-        cosine=ab / math.sqrt(a2 * b2) if a2 > 0 and b2 > 0 else None,
-        rms=math.sqrt(b2 / finite_total),
-        excess=excess if finite_count else 0.0,
-        drift=abs(signed) / math.sqrt(unequal) if unequal else 0.0,
-        bias=abs(leaning) / total if total else 0.0,
-        ulp=tuple(ulp.tolist()),
+        ulp=ulp,
     )
+
+
+def _in_memory_order(a: np.ndarray, b: np.ndarray) -> Optional[list[int]]:
+    """The axes as they lie in memory, if in another order and the same on both sides: so nothing has to be copied."""
+    if a.flags.c_contiguous and b.flags.c_contiguous:
+        return None
+    order = sorted(range(a.ndim), key=lambda axis: (-a.strides[axis], axis))
+    return order if all(one.transpose(order).flags.c_contiguous for one in (a, b)) else None
 
 
 def _exact(actual: np.ndarray, reference: np.ndarray) -> Measure:
     import numpy as np
 
     a, b = np.asarray(actual).reshape(-1), np.asarray(reference).reshape(-1)
-    unequal, largest, where = 0, 0.0, -1
-    for start in range(0, a.size, _BLOCK):
+    found = compiled_unequal(a, b)
+    unequal, largest, where = (0, 0.0, -1) if found is None else found
+    for start in range(0, a.size if found is None else 0, _BLOCK):
         x, y = a[start : start + _BLOCK], b[start : start + _BLOCK]
         changed = np.flatnonzero(x != y)
         if not changed.size:
@@ -248,14 +290,3 @@ def _ulp_histogram(sizes: np.ndarray, scales: np.ndarray, kind: FloatKind) -> np
     last_place[scales == 0] = kind.lowest - kind.mantissa
     bins = np.frexp(sizes)[1] - last_place
     return np.bincount(np.clip(bins, 0, ULP_BINS - 1), minlength=ULP_BINS)
-
-
-def _first_nonfinite(a: np.ndarray, b: np.ndarray) -> int:
-    import numpy as np
-
-    for start, x, y in _blocks(a, b):
-        differ = ~(np.isfinite(x) & np.isfinite(y)) & ~((np.isnan(x) & np.isnan(y)) | (x == y))
-        found = np.flatnonzero(differ)
-        if found.size:
-            return start + int(found[0])
-    return -1

@@ -1,0 +1,240 @@
+"""Verdicts on operators that compute the same in another way: none may be called different.
+
+Usage: bench_calibration.py [DTYPE [WAY]]
+
+Every operator runs forward and, through autograd, backward, and parameters are updated by five optimizers; in float32,
+bfloat16 and float16; over two shapes and two scales of the data. The reference is the kernel as it is, with one thread.
+The other side takes the sums in another order, has inputs in another memory order, four threads, kernels of float64
+whose results are rounded, or is compiled by inductor (where there is a C++ compiler). Both are dumped and compared.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any, Callable
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
+
+import torch
+from compare_programs import Program, dump
+from compare_roundings import ROUNDINGS
+from torch import nn
+from torch.nn import functional
+
+import ascend_dump
+from ascend_dump.analysis.compare import Comparison, Rules, measure
+from ascend_dump.analysis.compare._types import operator_class
+from ascend_dump.analysis.compare._verdict import judge
+
+WAYS = ("four threads", "other order of sums", "strided inputs", "kernels of float64")
+TYPES = (torch.float32, torch.bfloat16, torch.float16)
+SHAPES = ((64, 256), (128, 1024))
+SCALES = (1.0, 8.0)
+
+
+def positive(x: Any) -> Any:
+    return x.abs() + 0.01
+
+
+def heads(x: Any) -> Any:
+    return x.reshape(2, 4, -1, 32)
+
+
+def image(x: Any) -> Any:
+    return x.reshape(2, 4, -1, 32)
+
+
+OPERATORS: dict[str, Callable[[Any], Any]] = {
+    **{name: getattr(torch, name) for name in ("exp", "sigmoid", "tanh", "erf", "sin", "cos")},
+    "gelu": functional.gelu,
+    "gelu of tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "silu": functional.silu,
+    "softplus": functional.softplus,
+    "mish": functional.mish,
+    "elu": functional.elu,
+    "hardswish": functional.hardswish,
+    "leaky relu": functional.leaky_relu,
+    "glu": functional.glu,
+    "log sigmoid": functional.logsigmoid,
+    "log": lambda x: positive(x).log(),
+    "log1p": lambda x: positive(x).log1p(),
+    "sqrt": lambda x: positive(x).sqrt(),
+    "rsqrt": lambda x: positive(x).rsqrt(),
+    "reciprocal": lambda x: positive(x).reciprocal(),
+    "pow": lambda x: positive(x).pow(1.7),
+    "div": lambda x: x / positive(x.flip(0)),
+    "atan2": lambda x: torch.atan2(x, x.flip(0)),
+    "lerp": lambda x: torch.lerp(x, x.flip(0), 0.3),
+    "addcmul": lambda x: torch.addcmul(x, x.flip(0), x.flip(1), value=0.5),
+    "addcdiv": lambda x: torch.addcdiv(x, x.flip(0), positive(x.flip(1)), value=0.5),
+    "softmax": lambda x: torch.softmax(x, -1),
+    "softmax of columns": lambda x: torch.softmax(x, 0),
+    "log softmax": lambda x: torch.log_softmax(x, -1),
+    "layer norm": lambda x: functional.layer_norm(x, x.shape[-1:], positive(x[0]), x[1]),
+    "rms norm": lambda x: functional.rms_norm(x, x.shape[-1:], positive(x[0])),
+    "group norm": lambda x: functional.group_norm(image(x), 2, positive(x[0, :4]), x[1, :4]),
+    "batch norm": lambda x: functional.batch_norm(image(x), None, None, positive(x[0, :4]), x[1, :4], training=True),
+    "sum": lambda x: x.sum(-1),
+    "sum of all": lambda x: x.sum(),
+    "mean": lambda x: x.mean(0),
+    "var": lambda x: x.var(-1),
+    "std": lambda x: x.std(0),
+    "cumsum": lambda x: x.cumsum(-1),
+    "logsumexp": lambda x: x.logsumexp(-1),
+    "norm": lambda x: torch.linalg.vector_norm(x, 2, -1),
+    "amax": lambda x: x.amax(-1),
+    "mm": lambda x: x @ x.T,
+    "addmm": lambda x: torch.addmm(x[0, : x.shape[0]], x, x.T),
+    "bmm": lambda x: heads(x)[0] @ heads(x)[0].mT,
+    "linear": lambda x: functional.linear(x, x[:32], x[0, :32]),
+    "conv1d": lambda x: functional.conv1d(x[None], x[:8, : 3 * x.shape[0]].repeat(1, 3).reshape(-1)[: 24 * x.shape[0]]
+                                          .reshape(8, x.shape[0], 3), padding=1),
+    "conv2d": lambda x: functional.conv2d(image(x), x.reshape(-1)[:288].reshape(8, 4, 3, 3), x[0, :8], padding=1),
+    "transposed conv2d": lambda x: functional.conv_transpose2d(image(x), x.reshape(-1)[:128].reshape(4, 8, 2, 2),
+                                                               x[0, :8], stride=2),
+    "average pool": lambda x: functional.avg_pool2d(image(x), 4),
+    "max pool": lambda x: functional.max_pool2d(image(x), 2),
+    "bilinear": lambda x: functional.interpolate(image(x), scale_factor=2, mode="bilinear"),
+    "attention": lambda x: functional.scaled_dot_product_attention(heads(x), heads(x), heads(x)),
+    "causal attention": lambda x: functional.scaled_dot_product_attention(heads(x), heads(x), heads(x), is_causal=True),
+    "mse": lambda x: functional.mse_loss(x, x.flip(0)),
+    "smooth l1": lambda x: functional.smooth_l1_loss(x, x.flip(0)),
+    "cross entropy": lambda x: functional.cross_entropy(x, torch.arange(x.shape[0]) % x.shape[1]),
+    "binary cross entropy": lambda x: functional.binary_cross_entropy_with_logits(x, torch.sigmoid(x.flip(0)).detach()),
+    "kl divergence": lambda x: functional.kl_div(x.log_softmax(-1), x.flip(0).softmax(-1).detach(),
+                                                 reduction="batchmean"),
+    "embedding": lambda x: functional.embedding(torch.arange(64) % 7, x),
+    "index add": lambda x: torch.index_add(x[:7], 0, torch.arange(x.shape[0]) % 7, x),
+    "gather": lambda x: x.gather(1, torch.arange(x.numel()).reshape(x.shape) % x.shape[1]),
+    "prod": lambda x: (x[:, :16] * 0.1 + 1).prod(-1),
+}  # fmt: skip
+
+
+class Zoo(nn.Module):
+    """Every operator on data of its own, and parameters whose gradients the optimizers take."""
+
+    def __init__(self, dtype: torch.dtype, shape: tuple[int, int], scale: float) -> None:
+        super().__init__()
+        self.data = nn.ParameterList([(scale * torch.randn(shape)).to(dtype) for _ in OPERATORS])
+
+    def forward(self, x: Any) -> Any:
+        total = x
+        for data, operator in zip(self.data, OPERATORS.values()):
+            made = operator(data)
+            # Gradients that are no more alike than those of a network.
+            weights = torch.linspace(-1, 1, made.numel(), dtype=made.dtype).reshape(made.shape)
+            total = total + (made * weights).mean().float()
+        return total
+
+
+class Optimizers:
+    """All of them, each with some of the parameters."""
+
+    def __init__(self, parameters: Any) -> None:
+        every = list(parameters)
+        kinds: list[Callable[[Any], torch.optim.Optimizer]] = [
+            lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01, foreach=False),
+            lambda p: torch.optim.Adam(p, lr=0.01, foreach=False),
+            lambda p: torch.optim.AdamW(p, lr=0.01),
+            lambda p: torch.optim.Adagrad(p, lr=0.01, foreach=False),
+            lambda p: torch.optim.RMSprop(p, lr=0.01, foreach=False),
+        ]
+        self._all = [kind(every[place::9]) for place, kind in enumerate(kinds)]
+
+    def zero_grad(self) -> None:
+        for one in self._all:
+            one.zero_grad()
+
+    def step(self) -> None:
+        for one in self._all:
+            one.step()
+
+
+def program(dtype: torch.dtype, shape: tuple[int, int], scale: float) -> Program:
+    return Program(
+        f"{dtype} {shape} {scale}",
+        lambda: Zoo(dtype, shape, scale),
+        lambda times: [torch.zeros(()), torch.zeros(())],
+        lambda total, target: total - target,
+        Optimizers,  # type: ignore[arg-type]  # it has what is called of an optimizer
+    )
+
+
+def count(found: Comparison, total: Counter[str], wrong: Counter[str], said: list[str], where: str) -> None:
+    for pair in found.pairs:
+        if pair.record.io != "output" or pair.measure is None:
+            continue
+        name = operator_class(pair.record.op_type)
+        total[name] += 1
+        if pair.verdict not in ("equal", "noise") and not pair.explained:
+            wrong[name] += 1
+            said.append(f"{where}: {pair.record.label} {pair.record.dtype} {pair.record.shape}: {pair.reason}")
+
+
+def compiled(dtype: torch.dtype, shape: tuple[int, int], scale: float, total: Any, wrong: Any, said: list[str]) -> None:
+    """What inductor makes of the operators, forward."""
+    zoo = Zoo(dtype, shape, scale)
+    torch._dynamo.reset()
+
+    def every(data: list[Any]) -> list[Any]:
+        return [operator(one) for operator, one in zip(OPERATORS.values(), data)]
+
+    data = [one.detach() for one in zoo.data]
+    for name, a, b in zip(OPERATORS, torch.compile(every)(data), every(data)):
+        x, y = (as_array(one) for one in (a, b))
+        found = measure(x, y)
+        terms = max(data[0].numel() // max(y.size, 1), 64)
+        total[f"{name}, compiled"] += 1
+        verdict, reason = judge(found, y.dtype.name, Rules(), terms=terms)
+        if verdict == "different":
+            wrong[f"{name}, compiled"] += 1
+            said.append(f"compiled {dtype} {shape} {scale}: {name}: {reason}, rms {found.rms:.3g}")
+
+
+def as_array(tensor: Any) -> Any:
+    import ml_dtypes
+
+    tensor = tensor.detach().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
+
+
+def main(only_type: str = "", only_way: str = "") -> int:
+    total, wrong = Counter[str](), Counter[str]()
+    said: list[str] = []
+    torch.set_num_threads(1)
+    for dtype in TYPES:
+        for shape in SHAPES:
+            for scale in SCALES:
+                if only_type not in str(dtype):
+                    continue
+                one = program(dtype, shape, scale)
+                with tempfile.TemporaryDirectory() as name:
+                    reference = dump(one, Path(name) / "reference", steps=1)
+                    for way in WAYS:
+                        if only_way not in way:
+                            continue
+                        actual = Path(name) / way
+                        ROUNDINGS[way](one, actual, steps=1)
+                        where = f"{way} {dtype} {shape} {scale}"
+                        count(ascend_dump.compare(actual, reference), total, wrong, said, where)
+                        shutil.rmtree(actual)
+                if only_way in "compiled" and shutil.which("g++") and scale == 1.0 and shape == SHAPES[0]:
+                    compiled(dtype, shape, scale, total, wrong, said)
+    operators = {name.partition(",")[0] for name in total}
+    print(f"{'operator':45}{'differ':>8}{'different':>10}")
+    for name in sorted(total):
+        print(f"{name:45}{total[name]:8}{wrong[name]:10}")
+    print(f"{f'{len(operators)} operators':45}{sum(total.values()):8}{sum(wrong.values()):10}")
+    for line in said:
+        print("wrong:", line)
+    return sum(wrong.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:3]) > 0)
