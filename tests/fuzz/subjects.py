@@ -9,6 +9,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -52,6 +53,8 @@ def use_dump(place: Path) -> None:
     dump = open_dump(place)
     repr(dump)
     dump.runs()
+    if find_spec("polars") is not None:
+        dump.catalog().collect()
     for record in islice(dump, _MOST_RECORDS):
         repr(record)
         hash(record)

@@ -31,6 +31,8 @@ _TIME = re.compile(r"\d{14}", re.ASCII)
 _MAX_DIGITS = 18
 #: A line holds names and numbers of one tensor, some hundred bytes.
 _LONGEST_LINE = 1 << 20
+#: Of an index with more lines that are no records these are listed: a megabyte of noise would be half a million.
+_MOST_UNREADABLE = 1000
 #: Bytes that are decoded together, some ten thousand lines.
 _BLOCK = 8 << 20
 
@@ -66,6 +68,8 @@ class _Reading:
         self.paths: dict[str, Path] = {"": index.path}
         #: Most texts come many times; each is kept once.
         self.texts: dict[str, str] = {}
+        #: Lines that are no records.
+        self.unreadable = 0
 
 
 class _Index(Entry):
@@ -150,6 +154,9 @@ class _Index(Entry):
                     raw = file.readline(_LONGEST_LINE)
                 offset += len(raw)
                 continue
+            if reading.unreadable > _MOST_UNREADABLE and not raw.startswith(b"{"):
+                offset += len(raw)
+                continue
             try:
                 line = reading.decode(raw)
                 if not self._only or line.shard == self._only:
@@ -157,7 +164,14 @@ class _Index(Entry):
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                 # A writer that was killed leaves at most one incomplete line behind.
                 if raw.endswith(b"\n") and raw.strip():
-                    yield self._broken(f"not a record: {error}", offset)
+                    reading.unreadable += 1
+                    if reading.unreadable < _MOST_UNREADABLE:
+                        yield self._broken(f"not a record: {error}", offset)
+                    elif reading.unreadable == _MOST_UNREADABLE:
+                        many = (
+                            f"not a record, like {_MOST_UNREADABLE - 1} lines before it; no others after it are listed"
+                        )
+                        yield self._broken(many, offset)
             offset += len(raw)
 
     def _record(self, line: Line, reading: _Reading, offset: int) -> Record:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -15,9 +17,9 @@ from ascend_dump.host import Line
 PLACE = "worldsize1_global_rank0/20260102030405/0/Net/0/0"
 
 
-def line(seq: int, time: int = 1) -> bytes:
+def line(seq: int, at: int = 1) -> bytes:
     made = Line(
-        seq=seq, op_type="aten::add", op_name=f"add_{seq}", io="output", index=0, time=time, dtype="float32",
+        seq=seq, op_type="aten::add", op_name=f"add_{seq}", io="output", index=0, time=at, dtype="float32",
         shape=(0,), nbytes=0,
     )  # fmt: skip
     return msgspec.json.encode(made) + b"\n"
@@ -43,9 +45,24 @@ def test_a_hole_in_an_index_is_passed_over_in_little_memory(tmp_path: Path) -> N
     assert int(peak) < 300_000  # kilobytes
 
 
+def test_of_many_lines_that_are_no_records_a_thousand_are_listed(tmp_path: Path) -> None:
+    place = tmp_path / PLACE
+    place.mkdir(parents=True)
+    (place / "index.jsonl").write_bytes(line(0) + b"\x7f\n" * 500_000 + b"{}\n" * 3 + line(1))
+    before = time.process_time()
+    records = list(ascend_dump.open(tmp_path))
+    assert time.process_time() - before < 1  # it took twelve
+    assert [record.op_name for record in records if record.error is None] == ["add_0", "add_1"]
+    broken = [record for record in records if record.error is not None]
+    assert len(broken) == 1000
+    assert "no others after it are listed" in str(broken[-1].error)
+    frame = ascend_dump.open(tmp_path).catalog().collect() if find_spec("polars") else records
+    assert len(frame) == 1002
+
+
 def test_times_before_1970_are_read(tmp_path: Path) -> None:
     place = tmp_path / PLACE
     place.mkdir(parents=True)
-    (place / "index.jsonl").write_bytes(line(0, time=-5_000_000))
+    (place / "index.jsonl").write_bytes(line(0, at=-5_000_000))
     [read] = ascend_dump.open(tmp_path)
     assert (read.error, read.timestamp) == (None, -5_000_000)
