@@ -165,7 +165,7 @@ def _inside(data: bytes, others: Sequence[bytes], draw: random.Random) -> bytes:
         with zipfile.ZipFile(
             out, "w", draw.choice((zipfile.ZIP_STORED, zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
         ) as new:
-            for one, content in members.items():
+            for one, content in members.items() if all(members) else ():
                 new.writestr(one, content)
         return out.getvalue()
     if data[:6] == b"\x93NUMPY" and len(data) > 10:
