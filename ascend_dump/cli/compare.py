@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import click
@@ -61,7 +60,7 @@ def compare(
     for file in save:
         comparison.save(file)
     if write_mapping is not None:
-        _write_mapping(comparison, write_mapping)
+        comparison.save_mapping(write_mapping)
     if as_json:
         from ascend_dump.report.documents import write_document
 
@@ -91,6 +90,11 @@ def _show(comparison: Comparison, pairs: list[Pair]) -> None:
 
     counts = ", ".join(f"{count} {verdict}" for verdict, count in comparison.counts.items())
     click.echo(f"{comparison.verdict}: {counts}")
+    if any(comparison.inside):
+        click.echo(
+            f"two frameworks: {comparison.inside[0]} operators of ACTUAL and {comparison.inside[1]} of REFERENCE make "
+            "tensors that the other side does not have, inside of operators that are compared"
+        )
     for origin in comparison.origins:
         click.echo("")
         for name, text in _origin_lines(origin):
@@ -143,12 +147,3 @@ def _read_mapping(path: Optional[str]) -> Optional[dict[str, str]]:
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise ConfigError(f"--mapping {path!r} is not a mapping of names", hint=what)
     return found
-
-
-def _write_mapping(comparison: Comparison, path: str) -> None:
-    names = {
-        pair.actual.op_name: pair.reference.op_name
-        for pair in comparison.pairs
-        if pair.actual is not None and pair.reference is not None and pair.actual.op_name
-    }
-    Path(path).write_text(json.dumps(names, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -22,7 +22,8 @@ from ascend_dump.host import Line
 from ascend_dump.reading import Record
 
 ROUNDS = 3
-PARTS = ("addmm", "native_layer_norm", "gelu", "add", "mul", "_softmax", "bmm", "view", "t") * 2
+NAMES = ("addmm", "native_layer_norm", "gelu", "add", "mul", "_softmax", "bmm", "view", "t") * 2
+PARTS = tuple(f"aten::{name}" for name in NAMES)
 _PATH = Path("index.jsonl")
 
 

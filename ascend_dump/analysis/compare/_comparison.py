@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ascend_dump._errors import ConfigError, DumpNotFound, NotSupported
+from ascend_dump.analysis.compare._across import is_across, pair_across
 from ascend_dump.analysis.compare._divergence import Divergence
 from ascend_dump.analysis.compare._match import Match, align
 from ascend_dump.analysis.compare._measure import float_kind
@@ -38,6 +39,8 @@ class Comparison:
     origins     differences that nothing before them explains, likely causes first
     verdict     the worst of all pairs: equal < noise < unmatched < structure < different < unreadable
     rules       the thresholds that were used
+    inside      of programs in two frameworks: how many operators of actual and of the reference lie inside a pair, and
+                make tensors that the other side does not have; these are not compared
     """
 
     actual: Path
@@ -45,6 +48,7 @@ class Comparison:
     pairs: tuple[Pair, ...]
     origins: tuple[Origin, ...]
     rules: Rules = field(default_factory=Rules)
+    inside: tuple[int, int] = (0, 0)
 
     @property
     def verdict(self) -> str:
@@ -60,6 +64,26 @@ class Comparison:
     def unmatched(self) -> tuple[Pair, ...]:
         """Records that the other side does not have."""
         return tuple(pair for pair in self.pairs if pair.verdict == "unmatched")
+
+    @property
+    def mapping(self) -> dict[str, str]:
+        """The names of operators of actual, and of those of the reference that they were paired with.
+
+        Edited, it can be given to `compare(mapping=...)`.
+        """
+        return {
+            pair.actual.op_name: pair.reference.op_name
+            for pair in self.pairs
+            if pair.actual is not None and pair.reference is not None and pair.actual.io != "input"
+        }
+
+    def save_mapping(self, path: Union[str, os.PathLike[str]]) -> Path:
+        """Write `mapping` as JSON, to edit and to give back."""
+        import json
+
+        target = Path(path)
+        target.write_text(json.dumps(self.mapping, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        return target
 
     def worst_pairs(self, count: int = 10) -> list[Pair]:
         """The pairs that differ most, those without an earlier explanation first."""
@@ -77,6 +101,7 @@ class Comparison:
             "counts": self.counts,
             "origins": [origin.to_dict() for origin in self.origins],
             "rules": self.rules._asdict(),
+            "inside": dict(zip(("actual", "reference"), self.inside)),
             "pairs": [pair.to_dict() for pair in self.pairs],
         }
 
@@ -171,12 +196,15 @@ def _compare(actual: _Dumplike, reference: _Dumplike, mapping: Optional[Mapping[
             )
     pairs: list[Pair] = []
     origins: list[Origin] = []
+    inside: Counter[str] = Counter()
     for _, group in groupby(_joined(*sides), key=lambda one: one[0]):
         divergence = Divergence(rules)
         for _, a, b in group:
-            pairs += _compare_step(divergence, a, b, mapping)
+            pairs += _compare_step(divergence, a, b, mapping, inside)
         origins += divergence.origins()
-    return Comparison(dumps[0].root, dumps[1].root, tuple(pairs), tuple(origins), rules)
+    return Comparison(
+        dumps[0].root, dumps[1].root, tuple(pairs), tuple(origins), rules, (inside["actual"], inside["reference"])
+    )
 
 
 _Key = tuple[Optional[int], Optional[int]]  # rank, step
@@ -210,9 +238,23 @@ def _joined(
 
 
 def _compare_step(
-    divergence: Divergence, a: list[Record], b: list[Record], mapping: Optional[Mapping[str, str]]
+    divergence: Divergence,
+    a: list[Record],
+    b: list[Record],
+    mapping: Optional[Mapping[str, str]],
+    inside: Counter[str],
 ) -> Iterator[Pair]:
     left, right = operators(a), operators(b)
+    if is_across(left, right):
+        across = pair_across(left, right, mapping)
+        inside.update(actual=across.inside[0], reference=across.inside[1])
+        divergence.begin_step(right, _cast(across.matches), across.views)
+        for one in across.matches:
+            yield from divergence.walk(one)
+        for number, alone in enumerate(across.alone):
+            for operator in alone:
+                yield from divergence.only(operator, of_actual=number == 0)
+        return
     matches = align(left, right, mapping)
     divergence.begin_step(right, _cast(matches))
     partner = {match.reference.position: match for match in matches}
@@ -235,8 +277,12 @@ def _cast(matches: list[Match]) -> Optional[tuple[str, str]]:
     found = Counter(
         (a.dtype, b.dtype)
         for match in matches
-        for a, b in zip(match.actual.outputs, match.reference.outputs)
-        if a.dtype is not None and b.dtype is not None and float_kind(b.dtype) is not None
+        for a, b in match.outputs
+        if a is not None
+        and b is not None
+        and a.dtype is not None
+        and b.dtype is not None
+        and float_kind(b.dtype) is not None
     )
     [(types, count)] = found.most_common(1) or [(("", ""), 0)]
     return types if types[0] != types[1] and 2 * count > sum(found.values()) and float_kind(types[0]) else None

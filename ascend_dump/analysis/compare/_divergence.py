@@ -92,11 +92,20 @@ class Divergence:
         self._seen_operator = False
         self.begin_step(())
 
-    def begin_step(self, reference: Sequence[Operator], cast: Optional[tuple[str, str]] = None) -> None:
+    def begin_step(
+        self,
+        reference: Sequence[Operator],
+        cast: Optional[tuple[str, str]] = None,
+        views: Optional[tuple[dict[Any, Any], dict[Any, Any]]] = None,
+    ) -> None:
         """Numbers of storages begin anew with each step.
 
         cast: the types of actual and reference, where the one program as a whole computes in another type.
+        views: of programs in two frameworks, by contents: what they are a view of. Layouts may differ there.
         """
+        self._differences.layouts = views is not None
+        for copies, known in zip(self._copies, views or ()):
+            copies.update(known)
         self._written.clear()
         self._seen_operator = False
         self._reference = reference
@@ -106,12 +115,13 @@ class Divergence:
     def walk(self, match: Match) -> list[Pair]:
         """Judge the tensors of two paired operators."""
         actual, reference = match.actual, match.reference
-        changed = operator_class(actual.op_type) != operator_class(reference.op_type)
+        # Another name in another framework is no change of the program.
+        changed = match.tensors is None and operator_class(actual.op_type) != operator_class(reference.op_type)
         pairs: list[Pair] = []
         causes: set[_Cause] = set()
         input_noise: list[_Noise] = []
         unreadable = False
-        for a, b in _sides(actual.inputs, reference.inputs):
+        for a, b in match.inputs:
             pair, noise, why = self._input(match, a, b)
             pairs.append(pair)
             causes |= why
@@ -120,7 +130,7 @@ class Divergence:
                 input_noise.append(noise)
         clean = not causes
         made: Optional[_Cause] = None
-        for a, b in _sides(actual.outputs, reference.outputs):
+        for a, b in match.outputs:
             pair = self._output(match, a, b, causes, input_noise, changed)
             if pair.verdict in ("different", "structure") and not pair.explained:
                 if made is None:
@@ -237,7 +247,7 @@ class Divergence:
             return pair
         small = frozenset().union(*(one.causes for one in input_noise))
         if found.measure is not None and found.verdict != "structure":
-            verdict, reason = self._judge_output(match, a, b, found, input_noise)
+            verdict, reason = self._judge_output(match, a, b, found, input_noise, clean=not causes)
             if changed and verdict == "noise":
                 reason = f"{match.actual.op_type} in place of {match.reference.op_type}, {reason}"
             pair = replace(pair, verdict=verdict, reason=reason)
@@ -253,7 +263,7 @@ class Divergence:
         return pair
 
     def _judge_output(
-        self, match: Match, a: Record, b: Record, found: Difference, input_noise: list[_Noise]
+        self, match: Match, a: Record, b: Record, found: Difference, input_noise: list[_Noise], *, clean: bool
     ) -> tuple[str, str]:
         operator, dtype = match.reference, type_of(a, b)
         assert found.measure is not None
@@ -275,7 +285,8 @@ class Divergence:
             scale = natural_scale(operator, b)
             if scale > found.measure.rms:
                 verdict, reason = said(found.measure, scale)
-        if verdict == "different" and input_noise and not found.bounds:
+        # An input that differs by more than rounding is no noise, however wild its elements are.
+        if verdict == "different" and input_noise and clean and not found.bounds:
             unit = max(one.unit for one in input_noise)
             others = measure_others(a, b, _sides_of(match, b), unit)
             if others is not None:
@@ -382,7 +393,7 @@ def _pair(match: Match, a: Optional[Record], b: Optional[Record], found: Differe
         match.confidence,
         found.verdict,
         found.reason,
-        "cast" if found.cast else "identity",
+        "cast" if found.cast else found.layout,
         found.measure,
     )
 
@@ -395,16 +406,9 @@ def _extent(measure: Optional[Measure]) -> str:
     return f" (relative error {measure.rel_l2:.2g})"
 
 
-def _sides(a: list[Record], b: list[Record]) -> list[tuple[Optional[Record], Optional[Record]]]:
-    """Records of the same place of two operators."""
-    left = {(record.io, record.index): record for record in a}
-    right = {(record.io, record.index): record for record in b}
-    return [(left.get(place), right.get(place)) for place in sorted({*left, *right})]
-
-
 def _sides_of(match: Match, output: Record) -> list[tuple[Record, Record]]:
     """The inputs that an output is made of element by element: of an operator on lists, those of the same place."""
-    sides = [(a, b) for a, b in _sides(match.actual.inputs, match.reference.inputs) if a is not None and b is not None]
+    sides = [(a, b) for a, b in match.inputs if a is not None and b is not None]
     if operator_class(match.reference.op_type).startswith("_foreach_"):
         count = max(len(match.reference.outputs), 1)
         sides = [(a, b) for a, b in sides if b.index % count == output.index % count]

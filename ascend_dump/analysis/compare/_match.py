@@ -11,26 +11,46 @@ from typing import Any, Callable, NamedTuple, Optional
 from ascend_dump._errors import NotSupported
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._types import operator_class
+from ascend_dump.reading import Record
 
-__all__ = ["Match", "align"]
+__all__ = ["Match", "align", "common"]
 
 #: Operators that are aligned at once: the memory for it grows with the square.
 _WINDOW = 1 << 12
 
+_Sides = tuple[Optional[Record], Optional[Record]]
 _Key = Callable[[Operator], Optional[Hashable]]
 
 
 class Match(NamedTuple):
     """Two operators that do the same in both programs.
 
-    how         "mapping", "content", "place", "order": what tells so
+    how         "mapping", "content", "place", "order", "name": what tells so; "value", "parameter", "dataflow" between
+                frameworks
     confidence  1.0 certain … 0.5 by position only
+    tensors     pairs of inputs and pairs of outputs, where others than those of equal place are the same tensor
     """
 
     actual: Operator
     reference: Operator
     how: str
     confidence: float
+    tensors: Optional[tuple[Sequence[_Sides], Sequence[_Sides]]] = None
+
+    @property
+    def inputs(self) -> Sequence[_Sides]:
+        return _by_place(self.actual.inputs, self.reference.inputs) if self.tensors is None else self.tensors[0]
+
+    @property
+    def outputs(self) -> Sequence[_Sides]:
+        return _by_place(self.actual.outputs, self.reference.outputs) if self.tensors is None else self.tensors[1]
+
+
+def _by_place(a: list[Record], b: list[Record]) -> list[_Sides]:
+    """Records of the same place of two operators."""
+    left = {(record.io, record.index): record for record in a}
+    right = {(record.io, record.index): record for record in b}
+    return [(left.get(place), right.get(place)) for place in sorted({*left, *right})]
 
 
 def align(
@@ -39,8 +59,9 @@ def align(
     """Pair operators of one step, in the order of the reference; what is left over has no partner.
 
     Passes, strongest first, each in the gaps that the ones before left: the user's mapping (names of actual to names
-    of reference); unique contents; place and call (module path, type, phase and shapes); type and shapes without
-    names; type alone. Pairs never cross, except those of the mapping. Raises NotSupported without rapidfuzz.
+    of reference); of graphs, unique contents and names in any order; unique contents; place and call (module path,
+    type, phase and shapes); type and shapes without names; type alone. These pairs never cross; of what is left then,
+    unique contents are paired wherever they ran. Raises NotSupported without rapidfuzz.
     """
     pairs: dict[int, Match] = {}
     taken: set[int] = set()
@@ -51,10 +72,12 @@ def align(
             if other is not None and other.position not in taken:
                 pairs[one.position] = Match(one, other, "mapping", 1.0)
                 taken.add(other.position)
-    left = [one for one in actual if one.position not in pairs]
-    right = [one for one in reference if one.position not in taken]
     found: list[Match] = list(pairs.values())
+    if not any("::" in one.op_type for one in reference):
+        _unordered(actual, reference, _KEYS_IN_GRAPHS, found)
+    left, right = _left_over(actual, reference, found)
     _anchored(left, right, [(_contents, "content", 1.0), (_place, "place", 0.95)], found)
+    _unordered(left, right, _KEYS_ANYWHERE, found)
     return sorted(found, key=lambda match: match.reference.position)
 
 
@@ -74,6 +97,26 @@ def _anchored(
         if i < len(a) and j < len(b):
             found.append(Match(a[i], b[j], how, confidence))
         i0, j0 = i + 1, j + 1
+
+
+def _left_over(
+    a: Sequence[Operator], b: Sequence[Operator], found: Sequence[Match]
+) -> tuple[list[Operator], list[Operator]]:
+    taken_a, taken_b = {match.actual.position for match in found}, {match.reference.position for match in found}
+    return [one for one in a if one.position not in taken_a], [one for one in b if one.position not in taken_b]
+
+
+def _unordered(
+    a: Sequence[Operator], b: Sequence[Operator], keys: Sequence[tuple[_Key, str, float]], found: list[Match]
+) -> None:
+    """Pair what is unique on both sides wherever it ran."""
+    for key, how, confidence in keys:
+        sides = [[(key(one), one) for one in side] for side in _left_over(a, b, found)]
+        counts = [Counter(name for name, _ in side) for side in sides]
+        known = {name: one for name, one in sides[1] if name is not None and counts[1][name] == 1}
+        for name, one in sides[0]:
+            if name in known and counts[0][name] == 1:
+                found.append(Match(one, known[name], how, confidence))
 
 
 def _patience(a: Sequence[Optional[Hashable]], b: Sequence[Optional[Hashable]]) -> list[tuple[int, int]]:
@@ -110,7 +153,7 @@ def _sequence(
         return
     (key, how, confidence), *rest = keys
     i0 = j0 = 0
-    for i, j in [*_common([key(one) for one in a], [key(one) for one in b]), (len(a), len(b))]:
+    for i, j in [*common([key(one) for one in a], [key(one) for one in b]), (len(a), len(b))]:
         if i > i0 and j > j0:
             _sequence(a[i0:i], b[j0:j], rest, found)
         if i < len(a) and j < len(b):
@@ -118,7 +161,7 @@ def _sequence(
         i0, j0 = i + 1, j + 1
 
 
-def _common(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
+def common(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
     """The places of the longest common row; of long ones, window by window."""
     if len(a) == len(b) and all(x == y for x, y in zip(a, b)):
         return [(i, i) for i in range(len(a))]
@@ -218,6 +261,23 @@ def _effect(operator: Operator) -> Hashable:
     return (operator.phase, _shapes(operator))
 
 
+def _name(operator: Operator) -> Optional[Hashable]:
+    return (operator.op_name, _place(operator)) if operator.op_name else None
+
+
+def _name_and_contents(operator: Operator) -> Optional[Hashable]:
+    contents = _contents(operator)
+    return (operator.op_name, contents) if operator.op_name and contents is not None else None
+
+
+_KEYS_ANYWHERE: Sequence[tuple[_Key, str, float]] = ((_contents, "content", 0.9),)
+#: Operators of a graph have names of their own, and branches run in any order; those of eager programs are numbered as
+#: they run, and an operator more gives all later ones another name.
+_KEYS_IN_GRAPHS: Sequence[tuple[_Key, str, float]] = (
+    (_name_and_contents, "content", 1.0),
+    (_contents, "content", 0.95),
+    (_name, "name", 0.9),
+)
 _KEYS_IN_GAPS: Sequence[tuple[_Key, str, float]] = (
     (_place, "place", 0.9),
     (_kind, "order", 0.7),

@@ -52,12 +52,12 @@ class Operator:
 def operators(records: Iterable[Record]) -> list[Operator]:
     """Group records, in the order a Dump gives them, into operators.
 
-    Records of one operator follow each other and share name, type, time and task.
+    Records of one run of an operator follow each other.
     """
     found: list[Operator] = []
     last: Any = None
     for record in records:
-        key = (record.op_name, record.op_type, record.timestamp, record.task_id, record.stream_id, record.model_id)
+        key = record.execution
         if key != last or (found and _repeats(found[-1], record)):
             found.append(
                 Operator(

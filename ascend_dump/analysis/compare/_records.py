@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Optional
 
 from ascend_dump._errors import AscendDumpError, NotSupported
+from ascend_dump.analysis.compare._layouts import IDENTITY, find_layout
 from ascend_dump.analysis.compare._measure import Measure, float_kind, measure
 from ascend_dump.analysis.compare._statistics import bounds
 from ascend_dump.analysis.nonfinite import is_no_value
@@ -24,6 +26,7 @@ class Difference:
     measure     the numbers
     bounds      the numbers are lower bounds of them, taken from statistics
     cast        the types differ, as those of both programs do
+    layout      what was done to the axes of actual before it was measured
     """
 
     verdict: str
@@ -32,13 +35,16 @@ class Difference:
     measure: Optional[Measure] = None
     bounds: bool = False
     cast: bool = False
+    layout: str = IDENTITY
 
 
 class Differences:
     """Differences between the records of two dumps; each pair of contents is read once."""
 
     def __init__(self) -> None:
-        self._measured: dict[Any, tuple[Measure, bool]] = {}
+        self._measured: dict[Any, tuple[Measure, bool, str]] = {}
+        #: Whether one tensor may lie in memory in two ways: in two frameworks.
+        self.layouts = False
         #: The types of actual and reference, where the one program as a whole computes in another type.
         self.cast: Optional[tuple[Optional[str], Optional[str]]] = None
 
@@ -58,7 +64,7 @@ class Differences:
         hashed = left is not None and right is not None
         contents = (identity_of(a), identity_of(b))
         known = None if None in contents else contents
-        if a.shape != b.shape:
+        if a.shape != b.shape and not (self.layouts and math.prod(a.shape or ()) == math.prod(b.shape or ())):
             return Difference("structure", f"shape {shape_text(a.shape)} instead of {shape_text(b.shape)}", known)
         key = (left, right) if hashed else contents
         found = self._measured.get(key) if None not in key else None
@@ -69,20 +75,27 @@ class Differences:
                 return Difference("unreadable", str(error), known)
             if None not in key:
                 self._measured[key] = found
-        numbers, lower = found
+        numbers, lower, layout = found
         if a.dtype != b.dtype and not cast:
-            return Difference("structure", f"{a.dtype} instead of {b.dtype}", known, numbers, lower, cast=True)
+            return Difference("structure", f"{a.dtype} instead of {b.dtype}", known, numbers, lower, True, layout)
         if not hashed and not lower and not numbers.unequal and contents[0] == contents[1] and not cast:
             return Difference("equal", contents=known)
-        return Difference("different", "", known, numbers, lower, cast)
+        if layout != IDENTITY and not numbers.unequal and a.dtype == b.dtype:
+            return Difference("equal", f"equal values, {layout}", known, layout=layout)
+        return Difference("different", "", known, numbers, lower, cast, layout)
 
-    def _read(self, a: Record, b: Record) -> tuple[Measure, bool]:
+    def _read(self, a: Record, b: Record) -> tuple[Measure, bool, str]:
         try:
             left, right = a.numpy(), b.numpy()
         except NotSupported:
             # One side at least has statistics only; those of the other are computed.
-            return bounds(a.statistics(), b.statistics(), type_of(a, b)), True
-        return measure(left, right), False
+            return bounds(a.statistics(), b.statistics(), type_of(a, b)), True, IDENTITY
+        layout = find_layout(left, right, nearest=True) if self.layouts else None
+        if layout is not None:
+            return measure(layout.of(left), right), False, layout.name
+        # Other values: elements of one place are compared.
+        name = IDENTITY if left.shape == right.shape else "reshape"
+        return measure(left.reshape(right.shape), right), False, name
 
 
 def identity_of(record: Record) -> Optional[Hashable]:
