@@ -29,6 +29,7 @@ __all__ = [
     "Level",
     "Mode",
     "Scene",
+    "decode_settings",
     "parse_size",
     "plain_value",
     "unknown_name",
@@ -200,7 +201,7 @@ class DumpRequest:
                 f"{file}: larger than {_MAX_FILE} bytes, so it holds no settings",
                 hint="give a JSON or TOML file with keys such as steps and path",
             )
-        values = _decode(file, text)
+        values = decode_settings(file, text)
         inner = values.get("ascend_dump", values) if isinstance(values, Mapping) else values
         if not isinstance(inner, Mapping):
             raise ConfigError(
@@ -384,7 +385,8 @@ def plain_value(value: str) -> Any:
     return int(value) if re.fullmatch(r"-?\d{1,18}", value, re.ASCII) else value
 
 
-def _decode(file: Path, text: str) -> Any:
+def decode_settings(file: Path, text: str) -> Any:
+    """The value of a file of settings, TOML or JSON as its name says. Raises ConfigError."""
     try:
         if file.suffix == ".toml":
             return _toml(text)

@@ -12,7 +12,7 @@ import click
 from ascend_dump._errors import ConfigError
 from ascend_dump._files import read_small
 from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._reading import json_option, open_selected, shape_text
+from ascend_dump.cli._reading import json_option, open_selected, progress, shape_text
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.compare import Comparison, Origin, Pair
@@ -30,6 +30,8 @@ _WORST = 10
 @click.option("--rank", metavar="TEXT", help="Global ranks, as --step.")
 @click.option("--mapping", metavar="FILE", help="JSON: names of operators of ACTUAL and their names in REFERENCE.")
 @click.option("--write-mapping", metavar="FILE", help="Write the names as they were paired, to edit and give back.")
+@click.option("--rules", metavar="FILE", help="TOML or JSON: thresholds, for all operators or below globs of them.")
+@click.option("--noise", metavar="DUMP", help="Another run of REFERENCE: what differs no more than the two is noise.")
 @click.option("--allow-unmatched", metavar="GLOB", multiple=True, help="Operators that one side may lack.")
 @click.option("--save", metavar="FILE", multiple=True, help="Save as .json, .csv, .parquet or .xml (JUnit).")
 @json_option
@@ -38,6 +40,8 @@ def compare(
     reference: str,
     mapping: Optional[str],
     write_mapping: Optional[str],
+    rules: Optional[str],
+    noise: Optional[str],
     allow_unmatched: tuple[str, ...],
     save: tuple[str, ...],
     as_json: bool,
@@ -46,16 +50,24 @@ def compare(
     """Compare the dump ACTUAL with the dump REFERENCE, which is taken for right.
 
     Operators are paired by content, place in the model and order, so renamed modules and inserted operators do no
-    harm. Each tensor is judged: equal, noise (rounding), different, structure (type or shape), unmatched or
-    unreadable. An origin is a difference that nothing recorded before it explains; all others are propagated.
+    harm. Each tensor is judged: equal, noise (rounding), undecided (of statistics that agree), different, structure
+    (type or shape), unmatched or unreadable. An origin is a difference that nothing recorded before it explains; all
+    others are propagated.
 
-    Exit code 0 when all is equal or noise, 1 when something is different or unmatched, 3 when something cannot be
-    read.
+    Exit code 0 when all is equal or noise, 1 when something is different, undecided or unmatched, 3 when something
+    cannot be read.
     """
     from ascend_dump.analysis.compare import compare as compare_dumps
 
     names = _read_mapping(mapping)
-    comparison = compare_dumps(open_selected(actual, selectors), open_selected(reference, selectors), mapping=names)
+    comparison = compare_dumps(
+        open_selected(actual, selectors),
+        open_selected(reference, selectors),
+        mapping=names,
+        rules=rules,
+        noise=None if noise is None else open_selected(noise, selectors),
+        watch=lambda steps: progress(steps, "steps"),
+    )
     counted = [pair for pair in comparison.pairs if not _is_allowed(pair, allow_unmatched)]
     for file in save:
         comparison.save(file)
@@ -86,6 +98,7 @@ def _is_allowed(pair: Pair, globs: tuple[str, ...]) -> bool:
 
 
 def _show(comparison: Comparison, pairs: list[Pair]) -> None:
+    from ascend_dump.analysis.compare import Rules
     from ascend_dump.report.tables import Column, escape, write_table
 
     counts = ", ".join(f"{count} {verdict}" for verdict, count in comparison.counts.items())
@@ -95,6 +108,12 @@ def _show(comparison: Comparison, pairs: list[Pair]) -> None:
             f"two frameworks: {comparison.inside[0]} operators of ACTUAL and {comparison.inside[1]} of REFERENCE make "
             "tensors that the other side does not have, inside of operators that are compared"
         )
+    if all(pair.actual is None or pair.reference is None for pair in comparison.pairs):
+        click.echo("no tensor has a partner on the other side: are these dumps of two programs, steps or ranks?")
+    usual = Rules().to_dict()
+    changed = {name: value for name, value in comparison.rules.to_dict().items() if value != usual.get(name)}
+    if changed:
+        click.echo(f"rules: {escape(json.dumps(changed))}")
     for origin in comparison.origins:
         click.echo("")
         for name, text in _origin_lines(origin):

@@ -6,9 +6,11 @@ import csv
 import gc
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -20,6 +22,8 @@ from ascend_dump.analysis.compare._match import Match, align
 from ascend_dump.analysis.compare._measure import float_kind
 from ascend_dump.analysis.compare._operators import operators
 from ascend_dump.analysis.compare._result import Origin, Pair
+from ascend_dump.analysis.compare._rules import RuleSource, rules_of
+from ascend_dump.analysis.compare._spread import Spread
 from ascend_dump.analysis.compare._verdict import ORDER, Rules, worst
 from ascend_dump.reading import Dump, Record, open_dump
 
@@ -37,7 +41,7 @@ class Comparison:
 
     pairs       every record of both, in the order the reference ran; those of actual alone where they ran
     origins     differences that nothing before them explains, likely causes first
-    verdict     the worst of all pairs: equal < noise < unmatched < structure < different < unreadable
+    verdict     the worst of all pairs: equal < noise < undecided < unmatched < structure < different < unreadable
     rules       the thresholds that were used
     inside      of programs in two frameworks: how many operators of actual and of the reference lie inside a pair, and
                 make tensors that the other side does not have; these are not compared
@@ -87,7 +91,7 @@ class Comparison:
 
     def worst_pairs(self, count: int = 10) -> list[Pair]:
         """The pairs that differ most, those without an earlier explanation first."""
-        found = [pair for pair in self.pairs if pair.verdict not in ("equal", "noise", "unmatched")]
+        found = [pair for pair in self.pairs if pair.verdict not in ("equal", "noise", "undecided", "unmatched")]
         found.sort(key=lambda pair: (pair.explained, -ORDER.index(pair.verdict), -_size(pair)))
         return found[:count]
 
@@ -100,7 +104,7 @@ class Comparison:
             "verdict": self.verdict,
             "counts": self.counts,
             "origins": [origin.to_dict() for origin in self.origins],
-            "rules": self.rules._asdict(),
+            "rules": self.rules.to_dict(),
             "inside": dict(zip(("actual", "reference"), self.inside)),
             "pairs": [pair.to_dict() for pair in self.pairs],
         }
@@ -157,13 +161,19 @@ def compare(
     reference: _Dumplike,
     *,
     mapping: Optional[Mapping[str, str]] = None,
-    rules: Optional[Rules] = None,
+    rules: RuleSource = None,
+    noise: Optional[_Dumplike] = None,
+    executor: Optional[Executor] = None,
+    watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]] = None,
 ) -> Comparison:
     """Compare two dumps and find the operator whose output is wrong without its inputs being wrong.
 
     actual, reference   dumps, or paths of dumps; the reference is taken for right
     mapping             names of operators of actual -> names in the reference, where they are not found by themselves
-    rules               other thresholds
+    rules               other thresholds: `Rules`, a mapping, or a TOML or JSON file, with globs of operators
+    noise               a dump of another run of the reference: what differs no more than its two runs do is noise
+    executor            compares the ranks side by side, one task for each
+    watch               is given the steps and passes them on, to show how far the work is; not with an executor
 
     Steps and ranks are compared with the same step and rank; where each side has one only, with that. A step or a rank
     that one side lacks is unmatched. Raises DumpNotFound for a side without records, and what `open` raises.
@@ -172,7 +182,10 @@ def compare(
     >>> comparison.verdict, comparison.origins[0].op_name            # doctest: +SKIP
     """
     with _few_collections():
-        return _compare(actual, reference, mapping, rules if rules is not None else Rules())
+        used = rules_of(rules)
+        dumps = [side if isinstance(side, Dump) else open_dump(side) for side in (actual, reference)]
+        again = None if noise is None else noise if isinstance(noise, Dump) else open_dump(noise)
+        return _compare(dumps, again, mapping, used, executor, watch)
 
 
 @contextmanager
@@ -186,25 +199,56 @@ def _few_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _compare(actual: _Dumplike, reference: _Dumplike, mapping: Optional[Mapping[str, str]], rules: Rules) -> Comparison:
-    dumps = [side if isinstance(side, Dump) else open_dump(side) for side in (actual, reference)]
-    sides = [_steps(dump) for dump in dumps]
-    for dump, steps, name in zip(dumps, sides, ("actual", "reference")):
+def _compare(
+    dumps: list[Dump],
+    again: Optional[Dump],
+    mapping: Optional[Mapping[str, str]],
+    rules: Rules,
+    executor: Optional[Executor],
+    watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]],
+) -> Comparison:
+    named = [("actual", dumps[0]), ("the reference", dumps[1])]
+    if again is not None:
+        named.append(("the other run of the reference", again))
+    sides = [_steps(dump) for _, dump in named]
+    for steps, (name, dump) in zip(sides, named):
         if not steps:
             raise DumpNotFound(
                 f"{name} holds no records", path=dump.root, hint="widen the selection, see `ascend-dump ls`"
             )
-    pairs: list[Pair] = []
-    origins: list[Origin] = []
-    inside: Counter[str] = Counter()
-    for _, group in groupby(_joined(*sides), key=lambda one: one[0]):
-        divergence = Divergence(rules)
-        for _, a, b in group:
-            pairs += _compare_step(divergence, a, b, mapping, inside)
-        origins += divergence.origins()
+    spreads = sides[2] if again is not None else {}
+    ranks = [list(group) for _, group in groupby(_joined(*sides[:2]), key=lambda one: one[0][0])]
+    task = partial(_compare_rank, rules, mapping, spreads)
+    if executor is not None:
+        found = list(executor.map(task, ranks))
+    else:
+        found = [task(rank if watch is None else watch(rank)) for rank in ranks]
+    inside = sum((counts for _, _, counts in found), Counter[str]())
     return Comparison(
-        dumps[0].root, dumps[1].root, tuple(pairs), tuple(origins), rules, (inside["actual"], inside["reference"])
+        dumps[0].root,
+        dumps[1].root,
+        tuple(pair for pairs, _, _ in found for pair in pairs),
+        tuple(origin for _, origins, _ in found for origin in origins),
+        rules,
+        (inside["actual"], inside["reference"]),
     )
+
+
+def _compare_rank(
+    rules: Rules,
+    mapping: Optional[Mapping[str, str]],
+    spreads: dict[_Key, list[Record]],
+    steps: Iterable[tuple[_Key, list[Record], list[Record]]],
+) -> tuple[list[Pair], list[Origin], Counter[str]]:
+    divergence = Divergence(rules)
+    pairs: list[Pair] = []
+    inside: Counter[str] = Counter()
+    for key, a, b in steps:
+        again = spreads.get(key)
+        if again is None and len(spreads) == 1:
+            [again] = spreads.values()
+        pairs += _compare_step(divergence, a, b, again, mapping, inside)
+    return pairs, divergence.origins(), inside
 
 
 _Key = tuple[Optional[int], Optional[int]]  # rank, step
@@ -217,10 +261,8 @@ def _steps(dump: Dump) -> dict[_Key, list[Record]]:
     return found
 
 
-def _joined(
-    a: dict[_Key, list[Record]], b: dict[_Key, list[Record]]
-) -> list[tuple[Optional[int], list[Record], list[Record]]]:
-    """(rank, records of actual, records of the reference), rank by rank in the order of steps."""
+def _joined(a: dict[_Key, list[Record]], b: dict[_Key, list[Record]]) -> list[tuple[_Key, list[Record], list[Record]]]:
+    """(rank and step, records of actual, records of the reference), rank by rank in the order of steps."""
     rank_a, rank_b = {rank for rank, _ in a}, {rank for rank, _ in b}
     if len(rank_a) == len(rank_b) == 1 and rank_a != rank_b:
         [only_a], [only_b] = rank_a, rank_b
@@ -228,19 +270,20 @@ def _joined(
     if len(a) == len(b) == 1:
         [(key, right)] = b.items()
         [left] = a.values()
-        return [(key[0], left, right)]
+        return [(key, left, right)]
 
     def order(key: _Key) -> tuple[int, int]:
         rank, step = key
         return (-1 if rank is None else rank, -1 if step is None else step)
 
-    return [(key[0], a.get(key, []), b.get(key, [])) for key in sorted({*a, *b}, key=order)]
+    return [(key, a.get(key, []), b.get(key, [])) for key in sorted({*a, *b}, key=order)]
 
 
 def _compare_step(
     divergence: Divergence,
     a: list[Record],
     b: list[Record],
+    again: Optional[list[Record]],
     mapping: Optional[Mapping[str, str]],
     inside: Counter[str],
 ) -> Iterator[Pair]:
@@ -248,7 +291,8 @@ def _compare_step(
     if is_across(left, right):
         across = pair_across(left, right, mapping)
         inside.update(actual=across.inside[0], reference=across.inside[1])
-        divergence.begin_step(right, _cast(across.matches), across.views)
+        spread = Spread(operators(again), right) if again else None
+        divergence.begin_step(right, _cast(across.matches), across.views, spread)
         for one in across.matches:
             yield from divergence.walk(one)
         for number, alone in enumerate(across.alone):
@@ -256,7 +300,8 @@ def _compare_step(
                 yield from divergence.only(operator, of_actual=number == 0)
         return
     matches = align(left, right, mapping)
-    divergence.begin_step(right, _cast(matches))
+    spread = Spread(operators(again), right) if again else None
+    divergence.begin_step(right, _cast(matches), spread=spread)
     partner = {match.reference.position: match for match in matches}
     taken = {match.actual.position for match in matches}
     waiting = [one for one in left if one.position not in taken]

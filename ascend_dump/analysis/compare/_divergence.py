@@ -20,6 +20,7 @@ from ascend_dump.analysis.compare._records import Difference, Differences, ident
 from ascend_dump.analysis.compare._result import Origin, Pair
 from ascend_dump.analysis.compare._roles import Roles
 from ascend_dump.analysis.compare._scale import natural_scale
+from ascend_dump.analysis.compare._spread import Spread
 from ascend_dump.analysis.compare._types import (
     COPIES,
     RANDOM,
@@ -97,12 +98,15 @@ class Divergence:
         reference: Sequence[Operator],
         cast: Optional[tuple[str, str]] = None,
         views: Optional[tuple[dict[Any, Any], dict[Any, Any]]] = None,
+        spread: Optional[Spread] = None,
     ) -> None:
         """Numbers of storages begin anew with each step.
 
         cast: the types of actual and reference, where the one program as a whole computes in another type.
         views: of programs in two frameworks, by contents: what they are a view of. Layouts may differ there.
+        spread: another run of the reference.
         """
+        self._spread = spread
         self._differences.layouts = views is not None
         for copies, known in zip(self._copies, views or ()):
             copies.update(known)
@@ -214,7 +218,8 @@ class Divergence:
         made = [side.get(name, _NONE) for side, name in zip(self._of_side, found.contents or ())]
         causes = frozenset().union(*made)
         if found.measure is not None and found.verdict != "structure":
-            verdict, reason = self._judged(found, judge(found.measure, type_of(a, b), self._rules, cast=found.cast))
+            rules = self._rules.of(match.reference.op_name, match.reference.op_type)
+            verdict, reason = self._judged(found, judge(found.measure, type_of(a, b), rules, cast=found.cast), b)
             pair = replace(pair, verdict=verdict, reason=reason)
             if verdict != "different":
                 noise = self._keep_noise(found, type_of(a, b), causes)
@@ -271,13 +276,14 @@ class Divergence:
             dtype = type_of(b, *operator.inputs)
         terms = reduction_length(operator.op_type, operator.inputs, b)
         own_type = sums_in_own_type(operator.op_type)
+        rules = self._rules.of(operator.op_name, operator.op_type)
 
         def said(measured: Measure, scale: float = 0.0) -> tuple[str, str]:
             noise = _made_of(operator, input_noise, measured, scale)
             verdict = judge(
-                measured, dtype, self._rules, terms=terms, own_type=own_type, noise=noise, scale=scale, cast=found.cast
+                measured, dtype, rules, terms=terms, own_type=own_type, noise=noise, scale=scale, cast=found.cast
             )
-            return self._judged(found, verdict)
+            return self._judged(found, verdict, b)
 
         verdict, reason = said(found.measure)
         if verdict == "different" and not found.measure.nonfinite:
@@ -296,9 +302,13 @@ class Divergence:
                     reason = f"{count} elements are rounding alone in its inputs already, the others {reason}"
         return verdict, reason
 
-    def _judged(self, found: Difference, said: tuple[str, str]) -> tuple[str, str]:
-        """The verdict where the numbers are lower bounds."""
+    def _judged(self, found: Difference, said: tuple[str, str], reference: Record) -> tuple[str, str]:
+        """The verdict where the numbers are lower bounds, and where another run of the reference is known."""
         measured = found.measure
+        if said[0] == "different" and measured is not None and self._spread is not None:
+            reason = self._spread.covers(measured, reference)
+            if reason is not None:
+                said = ("noise", reason)
         if not found.bounds or measured is None:
             return said
         if said[0] == "different":

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Optional
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.compare._measure import Measure, float_kind
 
@@ -31,6 +32,7 @@ class Rules(NamedTuple):
                 and fewer, others
     gain        how much an operator may enlarge the relative error of its inputs
     flips       the share of indices and flags that noise in the inputs may flip
+    special     globs of names or types of operators, and the rules of these
     ceiling     the relative error (Euclidean) above which a difference is never called noise, in units of sqrt(u)
     """
 
@@ -41,6 +43,23 @@ class Rules(NamedTuple):
     gain: float = 16.0
     ceiling: float = 1.0
     flips: float = 0.01
+    special: tuple[tuple[str, Rules], ...] = ()
+
+    def of(self, *names: str) -> Rules:
+        """The rules of an operator by its name and type: those of the last glob that matches, else the general ones."""
+        for glob, rules in reversed(self.special):
+            if any(fnmatchcase(name, glob) for name in names):
+                return rules
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: the general rules, and below each glob those that are others."""
+        general = self._asdict()
+        del general["special"]
+        for glob, rules in self.special:
+            general[glob] = {name: value for name, value in rules._asdict().items() if value != getattr(self, name)}
+            general[glob].pop("special", None)
+        return general
 
 
 class Noise(NamedTuple):

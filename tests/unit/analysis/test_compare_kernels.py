@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+# Private: no argument of a user's says whether compiled kernels or numpy do the work, and on how large parts.
 from ascend_dump.analysis.compare import Measure, _engine, measure
 
 numba = pytest.importorskip("numba")
