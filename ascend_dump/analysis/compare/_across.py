@@ -29,6 +29,7 @@ from ascend_dump.analysis.compare._match import Match, common
 from ascend_dump.analysis.compare._names import continues, is_source, is_view, operation
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._records import identity_of
+from ascend_dump.analysis.compare._types import operator_class
 from ascend_dump.reading import Record
 
 if TYPE_CHECKING:
@@ -36,8 +37,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Across", "is_across", "pair_across"]
 
-#: Two programs that share fewer of their types of operators are written for different frameworks.
-_SHARED = 0.34
+#: Two programs that share fewer of all their types of operators, and fewer of those of the smaller one, are written for
+#: different frameworks.
+_SHARED, _CONTAINED = 0.34, 0.8
+_ADDITION, _PRODUCT, _LINEAR = "add", "matmul", "linear"
 #: How far statistics of the same values may be apart, relative to the norm.
 _NEAR = 1e-3
 _Sides = tuple[Optional[Record], Optional[Record]]
@@ -94,6 +97,7 @@ class _Side:
         #: By the identity of a tensor: the place of the operator that made it.
         self.made: dict[Hashable, int] = {}
         self.computing: list[int] = []
+        self._reads: dict[int, list[_Read]] = {}
         self.tensors: list[list[_Output]] = [[] for _ in operators]
         for place, operator in enumerate(operators):
             self._add(place, operator)
@@ -125,13 +129,37 @@ class _Side:
         if self.tensors[place]:
             self.computing.append(place)
 
+    def does(self, place: int) -> str:
+        """The operation: an addition behind a product is what others call a linear layer."""
+        done = operation(self.operators[place].op_type)
+        if done == _ADDITION and any(operation(self.operators[one].op_type) == _PRODUCT for one in self.before(place)):
+            return _LINEAR
+        return done
+
+    def before(self, place: int) -> list[int]:
+        """The operators that this one continues, so that they are one with it in other frameworks."""
+        found: list[int] = []
+        stack = [place]
+        while stack:
+            here = stack.pop()
+            names = continues(self.operators[here].op_type)
+            if names:
+                makers = [maker for _, _, maker in self.reads(here) if maker is not None]
+                makers = [maker for maker in makers if operator_class(self.operators[maker].op_type) in names]
+                found += makers
+                stack += makers
+        return found
+
     def root(self, identity: Optional[Hashable]) -> Optional[Hashable]:
         """The tensor that this is a view of."""
         return self.views.get(identity, identity)
 
     def reads(self, place: int) -> list[_Read]:
         """Each input with floating values of an operator, the tensor it is a view of, and who made that."""
-        found = []
+        found = self._reads.get(place)
+        if found is not None:
+            return found
+        found = self._reads[place] = []
         for record in self.operators[place].inputs:
             if _is_float(record):
                 root = self.root(identity_of(record))
@@ -156,10 +184,18 @@ class Across:
 
 
 def is_across(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Whether these are programs of two frameworks, by the types of their operators."""
+    """Whether these are programs of two frameworks, by the types of their operators.
+
+    Those of PyTorch have a namespace. A part of a program has types that the whole has too.
+    """
     types = [{one.op_type for one in side if one.op_type} for side in (actual, reference)]
-    both = types[0] | types[1]
-    return bool(types[0]) and bool(types[1]) and len(types[0] & types[1]) < _SHARED * len(both)
+    if not all(types):
+        return False
+    eager = [any("::" in name for name in names) for names in types]
+    if any(eager):
+        return not all(eager)
+    shared = len(types[0] & types[1])
+    return shared < _SHARED * len(types[0] | types[1]) and shared < _CONTAINED * min(map(len, types))
 
 
 def pair_across(
@@ -243,11 +279,9 @@ def _readers(side: _Side, places: Sequence[int]) -> list[tuple[list[int], _Outpu
     """What nobody computed, and the operators that read it; one that continues another reads what that reads."""
     found: dict[Hashable, tuple[list[int], _Output]] = {}
     for place in places:
-        before = continues(side.operators[place].op_type)
-        reads = side.reads(place)
-        for _, _, maker in list(reads):
-            if maker is not None and side.operators[maker].op_type in before:
-                reads += side.reads(maker)
+        reads = list(side.reads(place))
+        if side.does(place) == _LINEAR:
+            reads += [read for one in side.before(place) for read in side.reads(one)]
         for record, root, maker in reads:
             tensor = _output_of(place, record) if maker is None and root is not None else None
             if tensor is not None and tensor.size > 1 and tensor.norm > 0:
@@ -277,8 +311,7 @@ def _by_dataflow(a: _Side, b: _Side, pairs: _Pairs) -> None:
     while waiting:
         right = waiting.pop(0)
         left = pairs[right].place
-        makers_a = _free_makers(a, left, taken, operation(b.operators[right].op_type))
-        makers_b = _free_makers(b, right, set(pairs), operation(a.operators[left].op_type))
+        makers_a, makers_b = _free_makers(a, left, taken), _free_makers(b, right, set(pairs))
         sizes_a, sizes_b = (
             Counter(side.tensors[place][0].size for place in makers) for side, makers in ((a, makers_a), (b, makers_b))
         )
@@ -291,21 +324,13 @@ def _by_dataflow(a: _Side, b: _Side, pairs: _Pairs) -> None:
                 waiting.append(maker)
 
 
-def _free_makers(side: _Side, place: int, paired: set[int], partner: str) -> list[int]:
-    """The operators without a partner that made what an operator reads."""
-    found: list[int] = []
-    stack = [place]
-    while stack:
-        here = stack.pop()
-        before = continues(side.operators[here].op_type)
-        for _, _, maker in side.reads(here):
-            if maker is None or maker in paired or maker in found:
-                continue
-            if side.operators[maker].op_type in before and partner not in before:
-                stack.append(maker)  # the other side has one operator for both
-            else:
-                found.append(maker)
-    return found
+def _free_makers(side: _Side, place: int, paired: set[int]) -> list[int]:
+    """The operators without a partner that made what an operator reads, together with those that it continues."""
+    whole = [place]
+    if side.does(place) == _LINEAR:
+        whole += [one for one in side.before(place) if one not in paired]
+    makers = [maker for one in whole for _, _, maker in side.reads(one) if maker is not None]
+    return [maker for maker in dict.fromkeys(makers) if maker not in paired and maker not in whole]
 
 
 def _inner(side: _Side, paired: set[int]) -> set[int]:
@@ -392,11 +417,11 @@ def _outputs(a: Sequence[_Output], b: Sequence[_Output]) -> list[_Sides]:
 
 def _key(side: _Side, place: int) -> Hashable:
     shape = side.tensors[place][0].record.shape or ()
-    return (operation(side.operators[place].op_type), math.prod(shape))
+    return (side.does(place), math.prod(shape))
 
 
 def _alike(a: _Side, b: _Side, left: int, right: int) -> bool:
-    return operation(a.operators[left].op_type) == operation(b.operators[right].op_type)
+    return a.does(left) == b.does(right)
 
 
 def _share(side: _Side, tensor: _Output) -> float:
