@@ -150,9 +150,6 @@ def buffer_record(
 
 
 def statistics_record(row: CannStatisticsRow, shared: dict[str, Any], known: dict[str, Any]) -> Record:
-    if row.problem:
-        error = CorruptDump(f"line {row.line}: {row.problem}", path=known["path"], hint="the other lines can be read")
-        return Record(None, error=error, attrs=shared, **known)
     dtype, bits = _numpy_name(row.dtype) if row.dtype else (None, 0)
     nbytes = row.size if not bits or row.shape is None else (math.prod(row.shape) * bits + 7) // 8
     attrs = dict(shared)

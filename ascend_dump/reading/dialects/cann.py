@@ -24,6 +24,7 @@ from ascend_dump.native.cann.names import DumpName, Place, parse_name, parse_pla
 from ascend_dump.reading._dialect import Directory, Entry
 from ascend_dump.reading._record import Record
 from ascend_dump.reading.dialects._cann_records import buffer_record, statistics_record, tensor_record
+from ascend_dump.reading.dialects._unreadable import UnreadableLines
 
 if TYPE_CHECKING:
     from ascend_dump.native.cann.dump_file import DumpFile
@@ -268,9 +269,16 @@ class _CannFile(Entry):
         path = self.path
         known = {**self._known(path), "op_name": self.name.op_name}
         attrs = self._attrs()
+        unreadable = UnreadableLines()
         try:
             for row in read_statistics(path):
-                yield statistics_record(row, attrs, known)
+                if not row.problem:
+                    yield statistics_record(row, attrs, known)
+                    continue
+                reason = unreadable.reason(f"line {row.line}: {row.problem}")
+                if reason is not None:
+                    error = CorruptDump(reason, path=path, hint="the other lines can be read")
+                    yield Record(None, error=error, attrs=attrs, **known)
         except ReadError as error:
             yield Record(None, error=error, attrs=attrs, **known)
 

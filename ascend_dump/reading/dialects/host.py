@@ -19,6 +19,7 @@ from ascend_dump.reading._record import Record
 from ascend_dump.reading.dialects._host_columns import frame_of_lines
 from ascend_dump.reading.dialects._host_loader import LineLoader, Shards
 from ascend_dump.reading.dialects._host_lone_shard import LoneShard
+from ascend_dump.reading.dialects._unreadable import UnreadableLines
 
 if TYPE_CHECKING:
     import polars
@@ -31,8 +32,6 @@ _TIME = re.compile(r"\d{14}", re.ASCII)
 _MAX_DIGITS = 18
 #: A line holds names and numbers of one tensor, some hundred bytes.
 _LONGEST_LINE = 1 << 20
-#: Of an index with more lines that are no records these are listed: a megabyte of noise would be half a million.
-_MOST_UNREADABLE = 1000
 #: Bytes that are decoded together, some ten thousand lines.
 _BLOCK = 8 << 20
 
@@ -68,8 +67,7 @@ class _Reading:
         self.paths: dict[str, Path] = {"": index.path}
         #: Most texts come many times; each is kept once.
         self.texts: dict[str, str] = {}
-        #: Lines that are no records.
-        self.unreadable = 0
+        self.unreadable = UnreadableLines()
 
 
 class _Index(Entry):
@@ -154,7 +152,7 @@ class _Index(Entry):
                     raw = file.readline(_LONGEST_LINE)
                 offset += len(raw)
                 continue
-            if reading.unreadable > _MOST_UNREADABLE and not raw.startswith(b"{"):
+            if reading.unreadable.are_enough and not raw.startswith(b"{"):
                 offset += len(raw)
                 continue
             try:
@@ -164,14 +162,9 @@ class _Index(Entry):
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                 # A writer that was killed leaves at most one incomplete line behind.
                 if raw.endswith(b"\n") and raw.strip():
-                    reading.unreadable += 1
-                    if reading.unreadable < _MOST_UNREADABLE:
-                        yield self._broken(f"not a record: {error}", offset)
-                    elif reading.unreadable == _MOST_UNREADABLE:
-                        many = (
-                            f"not a record, like {_MOST_UNREADABLE - 1} lines before it; no others after it are listed"
-                        )
-                        yield self._broken(many, offset)
+                    reason = reading.unreadable.reason(f"not a record: {error}")
+                    if reason is not None:
+                        yield self._broken(reason, offset)
             offset += len(raw)
 
     def _record(self, line: Line, reading: _Reading, offset: int) -> Record:

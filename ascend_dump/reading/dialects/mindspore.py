@@ -43,6 +43,7 @@ from ascend_dump.reading._dialect import Directory, Entry, rank_of
 from ascend_dump.reading._record import Record
 from ascend_dump.reading.dialects._mindspore_overflow import has_only_overflows, overflow_record, read_json
 from ascend_dump.reading.dialects._mindspore_records import npy_record, statistics_record
+from ascend_dump.reading.dialects._unreadable import UnreadableLines
 
 __all__ = ["DIALECT"]
 
@@ -342,12 +343,13 @@ class _Statistics(_Plain):
             return
         names = siblings or numbers_of(written(row.op_name) for row in rows)
         before: Counter[tuple[Any, ...]] = Counter()
+        unreadable = UnreadableLines()
         for row in rows:
             if row.problem:
-                broken = CorruptDump(
-                    f"line {row.line}: {row.problem}", path=self.path, hint="the other lines can be read"
-                )
-                yield Record(None, error=broken, **self.known())
+                reason = unreadable.reason(f"line {row.line}: {row.problem}")
+                if reason is not None:
+                    broken = CorruptDump(reason, path=self.path, hint="the other lines can be read")
+                    yield Record(None, error=broken, **self.known())
             elif row_key(row) not in have:
                 told = describe(here, row.op_type, written(row.op_name), names)
                 tensor = (row.op_type, row.op_name, row.task_id, row.stream_id, row.io, row.slot)

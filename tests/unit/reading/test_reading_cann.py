@@ -264,6 +264,14 @@ def test_statistics_files_become_records_without_a_tensor(tmp_path):
         broken.statistics()
 
 
+def test_of_many_broken_lines_of_statistics_a_thousand_are_listed(tmp_path):
+    write_statistics(tmp_path / f"Add.a.1.2.{STAMP}.csv", *["Output,1\n"] * 5000)
+    errors = ascend_dump.open(tmp_path).errors()
+    assert len(errors) == 1000
+    assert "line 1001" in str(errors[-1].error)
+    assert "no others after it are listed" in str(errors[-1].error)
+
+
 def test_a_nan_in_front_hides_the_extremes_and_integers_stay_integers(tmp_path):
     lines = (
         format_row("output", 0, 12, "DT_FLOAT", "ND", (3,), format_statistics(np.array([math.nan, 1, 2], "f4"))),

@@ -275,6 +275,16 @@ def test_broken_lines_leave_the_others(tmp_path):
     assert "header" in str(record.error)
 
 
+def test_of_many_broken_lines_of_statistics_a_thousand_are_listed(tmp_path):
+    here = tmp_path / "rank_0/Net/0/0"
+    good = f'MatMul,Default/a-op0,0,0,{STAMP},output,0,8,float32,"(2,)",1,1,1,'
+    statistic(here, *["a"] * 5000, good)
+    dump = ascend_dump.open(tmp_path)
+    assert len(dump.errors()) == 1000
+    assert "no others after it are listed" in str(dump.errors()[-1].error)
+    assert [record.op_type for record in dump if record.error is None] == ["MatMul"]
+
+
 def test_the_tree_of_ge_has_the_same_names(tmp_path):
     place = tmp_path / "7/20260101120000/3/kernel_graph0/1/0"
     put(place, dtype="float16", task_id=4, stream_id=5)
