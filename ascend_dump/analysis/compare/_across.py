@@ -5,6 +5,7 @@ more: the same network on the same data makes the same values up to rounding, wh
 first, each taking what is left:
 
 mapping     the user says so
+provenance  the dump itself says of what a fused operator was made (GE), and what both sides call by one name
 value       the outputs are the same values in some layout
 parameter   the same operation reads the same parameter, which no other reads
 order       the longest common row of operations and shapes, where values differ: behind a fault
@@ -184,7 +185,8 @@ class Across:
 
 
 def is_across(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Whether these are programs of two frameworks, by the types of their operators.
+    """Whether these are programs of two frameworks, by the types of their operators, or two graphs of one program of
+    which one was fused.
 
     Those of PyTorch have a namespace. A part of a program has types that the whole has too.
     """
@@ -194,6 +196,8 @@ def is_across(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool
     eager = [any("::" in name for name in names) for names in types]
     if any(eager):
         return not all(eager)
+    if _is_fused(actual, reference):
+        return True
     shared = len(types[0] & types[1])
     return shared < _SHARED * len(types[0] | types[1]) and shared < _CONTAINED * min(map(len, types))
 
@@ -208,6 +212,7 @@ def pair_across(
     a, b = _Side(actual), _Side(reference)
     pairs: _Pairs = {}
     _by_mapping(a, b, mapping or {}, pairs)
+    _by_provenance(a, b, pairs)
     _by_value(a, b, pairs)
     _by_parameter(a, b, pairs)
     _by_order(a, b, pairs)
@@ -235,6 +240,45 @@ def _by_mapping(a: _Side, b: _Side, mapping: Mapping[str, str], pairs: _Pairs) -
         right = by_name.get(mapping.get(a.operators[left].op_name, ""))
         if right is not None:
             pairs.setdefault(right, _Found(left, "mapping", 1.0))
+
+
+def _by_provenance(a: _Side, b: _Side, pairs: _Pairs) -> None:
+    """Of a fused operator the names of what it was made of; else its own, where the operation is the same too."""
+    origins = [{place: _origins(side.operators[place]) for place in side.computing} for side in (a, b)]
+    makers = {name: place for place, names in origins[1].items() for name in names}
+    own = {b.operators[place].op_name: place for place in b.computing}
+    taken = {found.place for found in pairs.values()}
+
+    def pair(left: int, right: Optional[int], how: str, confidence: float) -> None:
+        if right is not None and right not in pairs and left not in taken:
+            pairs[right] = _Found(left, how, confidence)
+            taken.add(left)
+
+    for left, names in origins[0].items():
+        name = a.operators[left].op_name
+        for one in names:
+            pair(left, own.get(one), "provenance", 1.0)
+            pair(left, makers.get(one), "provenance", 1.0)
+        pair(left, makers.get(name), "provenance", 1.0)
+        same = own.get(name)
+        if same is not None and a.operators[left].op_type == b.operators[same].op_type:
+            pair(left, same, "name", 0.9)
+
+
+def _origins(operator: Operator) -> list[str]:
+    """The operators that the last one of a fused operator was before the graph was changed."""
+    told = (record.attrs.get("original_op") for record in operator.outputs)
+    names = [str(one["name"]) for one in told if isinstance(one, dict) and one.get("name")]
+    return [name for name in dict.fromkeys(names) if name != operator.op_name]
+
+
+def _is_fused(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
+    """Whether operators of one side are made of what are operators of the other."""
+    for side, other in ((actual, reference), (reference, actual)):
+        names = {one.op_name for one in other}
+        if any(name in names for one in side for name in _origins(one)):
+            return True
+    return False
 
 
 def _by_value(a: _Side, b: _Side, pairs: _Pairs) -> None:

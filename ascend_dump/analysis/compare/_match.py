@@ -25,8 +25,8 @@ _Key = Callable[[Operator], Optional[Hashable]]
 class Match(NamedTuple):
     """Two operators that do the same in both programs.
 
-    how         "mapping", "content", "place", "order", "name": what tells so; "value", "parameter", "dataflow" between
-                frameworks
+    how         "mapping", "content", "place", "order", "name": what tells so; "provenance", "value", "parameter" and
+                "dataflow" between frameworks and of fused graphs
     confidence  1.0 certain … 0.5 by position only
     tensors     pairs of inputs and pairs of outputs, where others than those of equal place are the same tensor
     """
