@@ -1,4 +1,4 @@
-"""`ascend-dump demo`: train a network with a planted fault, capture it, and find the fault."""
+"""`ascend-dump demo`: train a network with planted faults, capture it, and find them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,14 +18,15 @@ from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import json_option
 
 
-@click.command(short_help="Find a planted overflow in a small training run.")
+@click.command(short_help="Find two planted faults in a small training run.")
 @click.argument("directory", default="ascend_dump_demo", type=click.Path(file_okay=False, path_type=Path))
 @json_option
 def demo(directory: Path, as_json: bool) -> Exit:
-    """Write a training script into DIRECTORY, run it under capture, and find its first Inf.
+    """Write a training script into DIRECTORY, run it under capture, and find its first Inf and a wrong epsilon.
 
     The script trains a small PyTorch network on the CPU for three steps; one operator overflows
-    at step 1. A train.py of your own in DIRECTORY is never overwritten.
+    at step 1. Then it runs again with another epsilon in its layer norm, and the dump is compared
+    with the first one. A train.py of your own in DIRECTORY is never overwritten.
     """
     if find_spec("torch") is None:
         raise FrameworkMissing(
@@ -39,20 +41,39 @@ def demo(directory: Path, as_json: bool) -> Exit:
             f"{directory}: the demo cannot be written there: {error.strerror}",
             hint="give `ascend-dump demo` a directory that this user may write",
         ) from error
-    dumps = directory / "dumps"
+    run = _train(directory, "dumps", [], as_json)
+    first = _overflow(run, as_json)
+    if not as_json:
+        click.echo("\nsecond act: the same network, but its loss differs from that of the run above")
+    wrong = _train(directory, "dumps_eps", ["--eps", "0.01", "--path", "dumps_eps"], as_json)
+    second = _difference(wrong, run, as_json)
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        write_document(sys.stdout, "demo", {**first, "comparison": second})
+    return Exit.OK
+
+
+def _train(directory: Path, name: str, arguments: list[str], quiet: bool) -> Path:
+    """Run the script; the directory that its capture wrote below `name`."""
+    dumps = directory / name
     before = set(dumps.glob("*/*"))
-    click.echo(f"$ cd {directory} && python train.py", err=as_json)
+    click.echo(f"$ cd {directory} && {shlex.join(['python', 'train.py', *arguments])}", err=quiet)
     # The script makes its own capture; one from the environment would be in its way.
     environment = {name: value for name, value in os.environ.items() if name != "ASCEND_DUMP"}
     done = subprocess.run(
-        [sys.executable, "train.py"], cwd=directory, env=environment, stdout=subprocess.PIPE, text=True, check=False
+        [sys.executable, "train.py", *arguments],
+        cwd=directory,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
     )
-    click.echo(done.stdout, nl=False, err=as_json)
+    click.echo(done.stdout, nl=False, err=quiet)
     runs = sorted(set(dumps.glob("*/*")) - before)
     if done.returncode or not runs:
         raise CaptureError("the demo's training failed", hint=f"run `python train.py` in {directory} to see why")
-    _report(runs[-1], as_json)
-    return Exit.OK
+    return runs[-1]
 
 
 def _write_script(file: Path, text: bytes) -> None:
@@ -68,33 +89,58 @@ def _write_script(file: Path, text: bytes) -> None:
             ) from None
 
 
-def _report(run: Path, as_json: bool) -> None:
+def _program() -> str:
+    # After `make demo` its environment is not the active one.
+    return "ascend-dump" if shutil.which("ascend-dump") else f"{shlex.quote(sys.executable)} -m ascend_dump"
+
+
+def _difference(wrong: Path, run: Path, quiet: bool) -> dict[str, Any]:
+    """Compare the two runs, and print what that says."""
+    from ascend_dump.analysis.compare import compare
+
+    found = compare(wrong, run)
+    if not found.origins:
+        raise CaptureError("the planted epsilon was not found", hint="please report this")
+    origin = found.origins[0]
+    command = f"{_program()} compare {shlex.quote(str(wrong))} {shlex.quote(str(run))}"
+    if not quiet:
+        click.echo(f"\nthe first operator whose output is wrong though its inputs are right, at step {origin.step}:")
+        click.echo(f"  operator  {origin.op_name} ({origin.op_type})")
+        click.echo(f"  module    {origin.module or '(none)'}")
+        click.echo(f"  source    {origin.source}")
+        click.echo(f"  evidence  {origin.evidence[0]}")
+        click.echo(f"  explains  {origin.explains} later tensors that differ")
+        click.echo(f"look at it:\n  {command}")
+    return {
+        "actual": str(wrong),
+        "reference": str(run),
+        "verdict": found.verdict,
+        "origin": origin.to_dict(),
+        "command": command,
+    }
+
+
+def _overflow(run: Path, quiet: bool) -> dict[str, Any]:
+    """Find the first Inf, and print what is known of it."""
     from ascend_dump.analysis.nonfinite import first_nonfinite
     from ascend_dump.reading import open_dump
-    from ascend_dump.report.documents import write_document
 
     dump = open_dump(run)
     finding = first_nonfinite(dump)
     if finding is None:
         raise CaptureError("the planted overflow was not found", hint="please report this")
     record, statistics = finding.record, finding.statistics
-    # After `make demo` its environment is not the active one.
-    program = "ascend-dump" if shutil.which("ascend-dump") else f"{shlex.quote(sys.executable)} -m ascend_dump"
-    command = f"{program} show {shlex.quote(str(run))} --op {record.op_name!r} --step {record.step}"
-    if as_json:
-        write_document(
-            sys.stdout,
-            "demo",
-            {
-                "dump": str(run),
-                "records": len(dump),
-                "origin": finding.origin,
-                "record": record.to_dict(),
-                "statistics": statistics._asdict(),
-                "command": command,
-            },
-        )
-        return
+    command = f"{_program()} show {shlex.quote(str(run))} --op {record.op_name!r} --step {record.step}"
+    told = {
+        "dump": str(run),
+        "records": len(dump),
+        "origin": finding.origin,
+        "record": record.to_dict(),
+        "statistics": statistics._asdict(),
+        "command": command,
+    }
+    if quiet:
+        return told
     inputs = ", ".join(f"{one.dtype}{list(one.shape or ())}" for one in finding.inputs)
     click.echo(f"\n{len(dump)} records in {run}")
     click.echo(f"the first operator to produce Inf or NaN, at step {record.step}:")
@@ -106,3 +152,4 @@ def _report(run: Path, as_json: bool) -> None:
     )
     click.echo(f"  inputs    {inputs}, all finite")
     click.echo(f"look at it:\n  {command}")
+    return told

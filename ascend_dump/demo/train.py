@@ -1,4 +1,9 @@
-"""Train a small network for three steps. One operator overflows at step 1: which one?"""
+"""Train a small network for three steps. One operator overflows at step 1: which one?
+
+With --eps the layer norm has another epsilon, and nothing overflows that did not before: where do the losses part?
+"""
+
+import argparse
 
 import torch
 from torch import nn
@@ -19,11 +24,11 @@ class Gate(nn.Module):
 
 
 class Net(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, eps: float) -> None:
         super().__init__()
         self.embed = nn.Linear(16, 32)
         self.gate = Gate(32)
-        self.norm = nn.LayerNorm(32)
+        self.norm = nn.LayerNorm(32, eps)
         self.head = nn.Linear(32, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -31,10 +36,14 @@ class Net(nn.Module):
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--eps", type=float, default=1e-5)
+    parser.add_argument("--path", default="dumps")
+    args = parser.parse_args()
     torch.manual_seed(0)
-    model, loss_of = Net(), nn.CrossEntropyLoss()
+    model, loss_of = Net(args.eps), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with ascend_dump.capture(model, steps="0-2", path="dumps") as cap:
+    with ascend_dump.capture(model, steps="0-2", path=args.path) as cap:
         for step in range(3):
             batch, label = torch.randn(8, 16), torch.randint(4, (8,))
             if step == 1:

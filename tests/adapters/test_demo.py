@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from places import REPOSITORY
 
 import ascend_dump
 from ascend_dump.cli import Exit, main
@@ -16,7 +19,14 @@ from ascend_dump.cli import Exit, main
 pytest.importorskip("torch")
 
 
-def test_it_names_the_operator_module_and_source_line(tmp_path: Path) -> None:
+def without_numbers(text: str) -> str:
+    """They are a little different on each machine."""
+    return re.sub(r"\d[\d.e+-]*", "#", text)
+
+
+def test_it_names_the_operator_module_and_source_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     environment = {**os.environ, "PATH": "/usr/bin:/bin"}  # where no ascend-dump is
     done = subprocess.run(
         [sys.executable, "-m", "ascend_dump", "demo", "--json", str(tmp_path / "a b")],
@@ -34,6 +44,14 @@ def test_it_names_the_operator_module_and_source_line(tmp_path: Path) -> None:
     assert "torch.exp(self.weight * x)" in Path(file).read_text().splitlines()[int(line) - 1]
     assert int(found["statistics"]["posinf"]) > 0
 
+    second = found["comparison"]
+    assert second["verdict"] == "different"
+    origin = second["origin"]
+    assert (origin["kind"], origin["op_name"], origin["step"]) == ("compute", "norm/native_layer_norm_0", 0)
+    assert origin["explains"] > 10
+    file, _, line = origin["source"].rpartition(":")
+    assert "self.norm(" in Path(file).read_text().splitlines()[int(line) - 1]
+
     dump = ascend_dump.open(found["dump"])
     assert {one.step for one in dump} == {0, 1, 2}
     show = subprocess.run(
@@ -46,6 +64,18 @@ def test_it_names_the_operator_module_and_source_line(tmp_path: Path) -> None:
     )
     assert "gate/exp_0.output.0" in show.stdout
     assert "inf" in show.stdout
+
+    # What the README tells its reader to run next, and says that it prints.
+    readme = (REPOSITORY / "README.md").read_text()
+    section = readme.partition("## My loss differs from the reference\n")[2].partition("\n## ")[0]
+    commands, printed = re.findall(r"^```(?:bash|text)\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    enter, command = commands.splitlines()
+    assert enter == "cd ascend_dump_demo"
+    monkeypatch.chdir(tmp_path / "a b")
+    assert main(shlex.split(command)[1:]) == Exit.DIFFERENT
+    shown = without_numbers(capsys.readouterr().out)
+    for line in without_numbers(printed).splitlines():
+        assert re.search(re.escape(line).replace(r"\.\.\.", ".*"), shown), line
 
 
 def test_where_nothing_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
