@@ -27,7 +27,7 @@ from torch.nn import functional
 
 import ascend_dump
 from ascend_dump.analysis.compare import Comparison, Rules, measure
-from ascend_dump.analysis.compare._types import operator_class
+from ascend_dump.analysis.compare._types import operator_class, sums_in_own_type
 from ascend_dump.analysis.compare._verdict import judge
 
 WAYS = ("four threads", "other order of sums", "strided inputs", "kernels of float64")
@@ -189,7 +189,8 @@ def compiled(dtype: torch.dtype, shape: tuple[int, int], scale: float, total: An
         found = measure(x, y)
         terms = max(data[0].numel() // max(y.size, 1), 64)
         total[f"{name}, compiled"] += 1
-        verdict, reason = judge(found, y.dtype.name, Rules(), terms=terms)
+        own_type = sums_in_own_type(name.replace(" ", "_"))
+        verdict, reason = judge(found, y.dtype.name, Rules(), terms=terms, own_type=own_type)
         if verdict == "different":
             wrong[f"{name}, compiled"] += 1
             said.append(f"compiled {dtype} {shape} {scale}: {name}: {reason}, rms {found.rms:.3g}")

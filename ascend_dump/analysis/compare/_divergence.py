@@ -29,6 +29,7 @@ from ascend_dump.analysis.compare._types import (
     operator_class,
     reduction_length,
     rounds_as_inputs,
+    rounds_in_between,
     sums_in_own_type,
 )
 from ascend_dump.analysis.compare._verdict import Noise, Rules, judge
@@ -281,7 +282,15 @@ class Divergence:
         def said(measured: Measure, scale: float = 0.0) -> tuple[str, str]:
             noise = _made_of(operator, input_noise, measured, scale)
             verdict = judge(
-                measured, dtype, rules, terms=terms, own_type=own_type, noise=noise, scale=scale, cast=found.cast
+                measured,
+                dtype,
+                rules,
+                terms=terms,
+                own_type=own_type,
+                rough=rounds_in_between(operator.op_type),
+                noise=noise,
+                scale=scale,
+                cast=found.cast,
             )
             return self._judged(found, verdict, b)
 

@@ -19,6 +19,18 @@ __all__ = ["natural_scale"]
 
 _SUMS = frozenset(("sum", "cumsum", "embedding_dense_backward", "index_add", "scatter_add", "index_put", "nansum"))
 _TERM_BY_TERM = frozenset(("add", "sub", "rsub", "lerp", "addcmul", "addcdiv", "mse_loss", "smooth_l1_loss"))
+#: Operators that put their input among zeros, or multiply it with what is at most 1.
+_OF_THE_FIRST = frozenset(
+    {
+        "_softmax_backward_data",
+        "constant_pad_nd",
+        "glu_backward",
+        "select_backward",
+        "sigmoid_backward",
+        "slice_backward",
+        "tanh_backward",
+    }
+)
 _NORMS = frozenset(
     ("native_layer_norm", "native_batch_norm", "native_group_norm", "_native_batch_norm_legit", "_fused_rms_norm")
 )
@@ -76,8 +88,11 @@ def _scale(name: str, operator: Operator, output: Record) -> float:
             return math.sqrt(max(size(0) / written, 1)) * rms(0)
         weights = rms(2) if name == "native_batch_norm_backward" else rms(_DEVIATIONS[name] + 1)
         return rms(0) * rms(_DEVIATIONS[name]) * (weights or 1.0)
-    if name == "_softmax_backward_data":
+    if name in _OF_THE_FIRST:
         return rms(0)
+    if "attention" in name and name.endswith("backward"):
+        # Of the gradient, query, key and value; for the value it is that of the gradient.
+        return rms(0) * (1.0 if output.index == 2 else rms(3) * max(rms(1), rms(2)))
     if name == "_log_softmax_backward_data":
         shape = inputs[0].shape if 0 in inputs else None
         return rms(0) * math.sqrt(shape[-1] if shape else 1)

@@ -19,6 +19,7 @@ __all__ = [
     "operator_class",
     "reduction_length",
     "rounds_as_inputs",
+    "rounds_in_between",
     "sums_in_own_type",
 ]
 
@@ -91,6 +92,8 @@ _IN_OWN_TYPE = frozenset(
 )
 #: Operators that give the values of their input again, maybe in another type.
 COPIES = frozenset({"_to_copy", "to", "clone", "contiguous", "detach", "alias", "lift_fresh", "Cast", "TransData"})
+#: Kernels that round several intermediate results to the type of the tensor.
+_ROUGH = frozenset({"convolution_backward", "glu_backward", "_scaled_dot_product_flash_attention_for_cpu_backward"})
 #: Products: the length of their sums is the last axis of the first matrix, at this place among the inputs.
 PRODUCTS = {
     "mm": 0,
@@ -157,6 +160,11 @@ def input_scale_matters(op_type: str) -> bool:
 def sums_in_own_type(op_type: str) -> bool:
     """Whether the kernel may round each partial result to the type of the tensor."""
     return operator_class(op_type) in _IN_OWN_TYPE
+
+
+def rounds_in_between(op_type: str) -> bool:
+    """Whether kernels of narrow types are known to round several intermediate results."""
+    return operator_class(op_type) in _ROUGH
 
 
 def rounds_as_inputs(op_type: str) -> bool:
