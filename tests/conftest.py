@@ -64,10 +64,10 @@ def interpreter(tmp_path_factory: pytest.TempPathFactory, third_party: Path, dep
 @pytest.fixture
 def toy(third_party: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The third-party adapter installed into this process; gives its framework."""
-    from ascend_dump.adapter import _contract as _adapter
+    from ascend_dump.testing import fresh_adapters
 
     monkeypatch.syspath_prepend(str(third_party))
-    monkeypatch.setattr(_adapter, "_loaded", {})
-    yield importlib.import_module("toyframe")
+    with fresh_adapters():
+        yield importlib.import_module("toyframe")
     for name in ("toyframe", "ascend_dump_toy"):
         sys.modules.pop(name, None)

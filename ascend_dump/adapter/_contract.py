@@ -6,10 +6,12 @@ loaded in any process, so its package imports its framework only inside function
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Protocol
 
 from ascend_dump._entry_points import distribution_of, entry_points_of
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from ascend_dump._request import DumpRequest
     from ascend_dump.adapter._session import Session
 
-__all__ = ["Adapter", "AdapterInfo", "Begin", "adapters", "choose", "load", "registered"]
+__all__ = ["Adapter", "AdapterInfo", "Begin", "adapters", "choose", "fresh_adapters", "load", "registered"]
 
 GROUP = "ascend_dump.adapters"
 
@@ -190,6 +192,21 @@ def choose(target: Any, framework: Optional[str]) -> Adapter:
 
 
 _loaded: dict[str, Adapter] = {}
+
+
+@contextlib.contextmanager
+def fresh_adapters() -> Iterator[None]:
+    """Inside the block no adapter is loaded until it is used; behind it those from before are back.
+
+    For tests that install an adapter for a while, or several of one name.
+    """
+    before = dict(_loaded)
+    _loaded.clear()
+    try:
+        yield
+    finally:
+        _loaded.clear()
+        _loaded.update(before)
 
 
 def _entry_points() -> dict[str, Any]:

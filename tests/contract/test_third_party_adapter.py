@@ -168,8 +168,7 @@ import sys
 
 import numpy as np
 import pytest
-# Private: a broken adapter of the same name is loaded again.
-from ascend_dump.adapter import _contract as _adapter
+from ascend_dump.testing import fresh_adapters
 from ascend_dump.testing.contract import AdapterContract
 
 
@@ -180,8 +179,8 @@ class TestIt(AdapterContract):
     @pytest.fixture(autouse=True, params=%r)
     def _install(self, request, monkeypatch):
         monkeypatch.syspath_prepend(request.param)
-        monkeypatch.setattr(_adapter, "_loaded", {})
-        yield importlib.import_module("toyframe")
+        with fresh_adapters():
+            yield importlib.import_module("toyframe")
         for name in ("toyframe", "ascend_dump_toy"):
             sys.modules.pop(name, None)
 

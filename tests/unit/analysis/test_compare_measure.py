@@ -11,10 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from ascend_dump.analysis.compare import Rules, measure
-
-# Private: verdicts of arrays by themselves, without dumps of them.
-from ascend_dump.analysis.compare._verdict import judge
+from ascend_dump.analysis.compare import Rules, judge, measure
 
 FLOATS = ["float32", "float64", "float16", "bfloat16"]
 
