@@ -13,6 +13,7 @@ from typing import Any, Callable
 import pytest
 
 import ascend_dump
+from ascend_dump.writing import HostWriter
 
 torch = pytest.importorskip("torch")
 
@@ -92,13 +93,11 @@ def test_everything_is_as_before(name: str, how: str, dumps: Path, monkeypatch: 
     if how == "overflow":
         settings["scene"] = "overflow"
     if how == "failure":
-        # Private: makes naming fail, which no program can.
-        from ascend_dump_torch import _names
 
         def fail(*args: Any) -> Any:
             raise ValueError("planted")
 
-        monkeypatch.setattr(_names.Tracker, "place", fail)
+        monkeypatch.setattr(HostWriter, "put", fail)
     try:
         with ascend_dump.capture(None if how == "no target" else model, **settings):
             inside = touched(model)
@@ -252,13 +251,10 @@ def test_storages_are_let_go_within_a_step(dumps: Path) -> None:
 
 
 def test_a_failure_of_ours_keeps_no_tensor(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Private: makes naming fail, which no program can.
-    from ascend_dump_torch import _names
-
     def fail(*args: Any) -> Any:
         raise ValueError("planted")
 
-    monkeypatch.setattr(_names.Tracker, "place", fail)
+    monkeypatch.setattr(HostWriter, "put", fail)
     with ascend_dump.capture(path=dumps) as cap:
         x = torch.ones(10)
         kept = weakref.ref(x)

@@ -18,7 +18,7 @@ from preloaded import run_preloaded
 import ascend_dump
 from ascend_dump.cli import Exit, main
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 
 class Launched:
@@ -302,10 +302,7 @@ for number, how in enumerate(("in place", "wrapped", "a part", "function", "deco
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Launched, Path]:
     """One launched process whose children compile in different ways, and where the same ran without the launcher."""
-    # Private: says whether this PyTorch can do what is tested.
-    from ascend_dump_torch._eager import can_force_eager
-
-    if not can_force_eager():
+    if not hasattr(torch.compiler, "set_stance"):
         pytest.skip("only PyTorch 2.6 and later runs compiled code eagerly for a while")
     launched, plain = Launched(tmp_path_factory.mktemp("launched")), tmp_path_factory.mktemp("plain")
     launched.run(COMPILED, "--steps", "1|3", imported=COMPILER)

@@ -472,11 +472,8 @@ class TestOrder:
         assert torch.equal(call(model), call(model))
         assert sorted(dumps.rglob("*")) == files
         assert steps_of(cap) == {0}
-        # Private: the mode of the recorder is taken off the stack, as a program may.
-        from ascend_dump_torch import _stack
-
-        for mode in modes():
-            _stack.remove(mode)
+        for mode in reversed(modes()):
+            torch.utils._python_dispatch.TorchDispatchMode.__exit__(mode, None, None, None)
 
     def test_interrupted_call(self, dumps: Path) -> None:
         """PyTorch runs no hooks when a KeyboardInterrupt leaves a module."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import sys
 import typing
 from pathlib import Path
@@ -16,9 +17,6 @@ from hypothesis import strategies as st
 
 import ascend_dump
 from ascend_dump import ConfigError, DumpRequest, NotSupported, Steps
-
-# Private: the one table of settings and spellings.
-from ascend_dump._request import ALIASES, CHOICES, SPELLINGS, parse_size
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1).filter(str.strip)
 STEPS = st.lists(st.integers(0, 10_000), min_size=1)
@@ -179,7 +177,7 @@ def _has_tomli() -> bool:
     [("20GB", 20 * 10**9), ("512 MiB", 512 * 2**20), ("1.5k", 1500), ("7", 7), ("3b", 3), ("2TiB", 2 * 2**40)],
 )
 def test_sizes(text: str, expected: int) -> None:
-    assert parse_size(text) == expected
+    assert DumpRequest(max_bytes=text).max_bytes == expected
 
 
 DEEP = {"json": "[" * 100_000, "toml": "a = " + "[" * 100_000}
@@ -236,15 +234,46 @@ def test_a_layer_may_be_for_one_model_only() -> None:
 
 
 def test_type_checkers_know_the_values_that_are_taken() -> None:
-    hints = typing.get_type_hints(DumpRequest.__init__)
-    hints.update({name: hint for name, hint in typing.get_type_hints(ascend_dump.capture).items() if name in CHOICES})
-    for name, values in CHOICES.items():
-        assert hints[name] in (typing.Literal[values], typing.Optional[typing.Literal[values]])
-        assert values
+    for function in (DumpRequest.__init__, ascend_dump.capture):
+        hints = typing.get_type_hints(function)
+        for name, sample in {"mode": "input", "data": "full", "level": "kernel", "scene": "watch"}.items():
+            with pytest.raises(ConfigError) as refused:
+                DumpRequest(**{name: "no such value"})
+            told = re.findall(r"'(\w+)'", refused.value.hint)
+            assert sample in told
+            assert all(getattr(DumpRequest(**{name: value}), name) == value for value in told)
+            assert hints[name] in (typing.Literal[tuple(told)], typing.Optional[typing.Literal[tuple(told)]])
 
 
-def test_every_field_has_spellings_and_no_alias_hides_a_field() -> None:
+SPELLINGS = {
+    "path": ["dump_path"],
+    "steps": ["dump_step"],
+    "mode": ["dump_mode"],
+    "layers": ["dump_layer", "layer"],
+    "models": ["model_name"],
+    "data": ["dump_data"],
+    "stats": ["dump_stats"],
+    "level": ["dump_level"],
+    "scene": ["dump_scene"],
+    "watch": ["watcher_nodes"],
+    "quant": ["quant_dumpable"],
+    "ranks": [],
+    "max_bytes": [],
+    "options": [],
+}
+
+
+def test_every_field_is_taken_from_a_file_by_its_name_and_by_other_spellings() -> None:
     assert [field.name for field in dataclasses.fields(DumpRequest)] == list(SPELLINGS)
-    assert not set(ALIASES) & set(SPELLINGS)
-    assert ALIASES["dump_path"] == "path"
-    assert ALIASES["dump_step"] == "steps"
+    given = {"path": "d", "steps": "3", "mode": "input", "layers": ["a"], "models": ["m"], "data": "full"}
+    given.update(stats=["max"], level="kernel", scene="watch", watch=["a"], quant=True, ranks="1")
+    given.update(max_bytes=7, options={"a": 1})
+    for name, others in SPELLINGS.items():
+        more = {"scene": "watch"} if name == "watch" else {}
+        expected = DumpRequest(**{name: given[name], **more})
+        assert expected != DumpRequest()
+        for spelling in (name, *others):
+            assert DumpRequest.from_mapping({spelling: given[name], **more}) == expected
+        for spelling in others:
+            with pytest.raises(ConfigError, match=f"{spelling}= is CANN's spelling"):
+                ascend_dump.capture(**{spelling: given[name]})

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import types
 from collections.abc import Iterator
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,6 @@ import pytest
 
 import ascend_dump
 from ascend_dump.cli import Exit, main
-
-# Private: every verb is in the table of verbs, every error in that of exit codes.
-from ascend_dump.cli._exit import exit_code
-from ascend_dump.cli._group import VERBS
-from ascend_dump.cli._root import root
 
 #: Every error class, by its public name.
 ERRORS: dict[str, Any] = {
@@ -99,7 +96,7 @@ def test_an_error_is_told_without_a_traceback(
     verb(raising(error))
     code = main(["explain", "--json"] if as_json else ["explain"])
     out, err = capsys.readouterr()
-    assert code == exit_code(error) == EXPECTED[name]
+    assert code == EXPECTED[name]
     assert "Traceback" not in err
     assert "steps are wrong" in err
     assert "Hint: " in err
@@ -213,13 +210,10 @@ def test_help_lists_the_verbs_and_the_exit_codes(capsys: pytest.CaptureFixture[s
     assert main(["--help"]) == Exit.OK
     out = capsys.readouterr().out
     present = {path.stem for path in CLI.glob("*.py") if not path.stem.startswith("_")}
-    listed = [verb for verbs in VERBS.values() for verb in verbs]
-    assert present <= set(listed), "a new verb belongs into VERBS"
     assert {"ls", "show", "stats", "explain", "completion"} <= present
-    for name in present:
-        assert f"\n  {name} " in out
-    for name in set(listed) - present:
-        assert f"\n  {name} " not in out
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if re.match(r"  [a-z]", line)}
+    assert present <= rows.keys(), "a new verb belongs into one of the groups of --help"
+    assert all(rows[name] for name in present), "each with a line on what it does"
     for code in Exit:
         assert f"\n  {int(code)} " in out
     assert max(map(len, out.splitlines())) <= 100
@@ -231,11 +225,6 @@ def test_every_verb_has_help_and_speaks_json(capsys: pytest.CaptureFixture[str],
     out = capsys.readouterr().out
     assert out.startswith(f"Usage: ascend-dump {name} ")
     assert "--json" in out or name == "completion"
-    context = click.Context(root)
-    command = root.get_command(context, name)
-    assert command is not None
-    assert command.name == name
-    assert command.get_short_help_str()
 
 
 # A verb that cannot be loaded
@@ -246,17 +235,16 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes the import of one verb fail."""
 
     def put(name: str, error: Exception) -> None:
-        # Private: every verb is in the table of verbs, every error in that of exit codes.
-        import ascend_dump.cli._group as group
-
-        real = group.import_module
-
-        def fail(module: str) -> Any:
-            if module == f"ascend_dump.cli.{name}":
+        class Broken(Loader):
+            def exec_module(self, module: types.ModuleType) -> None:
                 raise error
-            return real(module)
 
-        monkeypatch.setattr(group, "import_module", fail)
+        class Finder(MetaPathFinder):
+            def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+                return ModuleSpec(fullname, Broken()) if fullname == f"ascend_dump.cli.{name}" else None
+
+        monkeypatch.delitem(sys.modules, f"ascend_dump.cli.{name}", raising=False)
+        monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
 
     return put
 

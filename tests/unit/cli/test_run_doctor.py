@@ -18,12 +18,14 @@ from interpreters import HOOK_FILES, STARTUP, Interpreter
 from places import REPOSITORY
 
 import ascend_dump
-
-# Private: the one table of other spellings.
-from ascend_dump._request import ALIASES
 from ascend_dump.adapter import registered
 from ascend_dump.cli import Exit, main
 
+#: Those of CANN, torchair and TensorFlow.
+OTHER_SPELLINGS = [
+    *("dump_path", "dump_step", "dump_mode", "dump_layer", "dump_data", "dump_stats", "dump_level", "dump_scene"),
+    *("layer", "model_name", "watcher_nodes", "quant_dumpable"),
+]
 SITE = str(STARTUP / "site")
 NETWORK = """
 import sys
@@ -56,7 +58,7 @@ class TestRun:
 
         options = {spelling for option in run.params for spelling in option.opts}
         names = [field.name for field in dataclasses.fields(ascend_dump.DumpRequest)]
-        expected = [*names, *ALIASES]
+        expected = [*names, *OTHER_SPELLINGS]
         assert {f"--{name}" for name in expected} | {f"--{name.replace('_', '-')}" for name in expected} <= options
         shown = click.testing.CliRunner().invoke(run, ["--help"]).output
         assert "--dump-path" not in shown

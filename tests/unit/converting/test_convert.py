@@ -18,9 +18,6 @@ import pytest
 from ascend_dump import ConfigError, DumpNotFound, ReadError, WriteError
 from ascend_dump.adapter import Steps
 from ascend_dump.cli import main
-
-# Private: a limit is lowered.
-from ascend_dump.converting import _outputs
 from ascend_dump.converting.convert import Options, Result, check_options, convert_all, find_tasks
 from ascend_dump.native.cann import dtypes, formats
 from ascend_dump.native.cann.dump_file import Tensor, decode, read_header, tensor_of, write
@@ -97,8 +94,8 @@ def test_without_the_kernel_s_copy(kernel: str, tmp_path: Path, monkeypatch: pyt
         monkeypatch.setattr(os, "copy_file_range", refuse)
     else:
         monkeypatch.delattr(os, "copy_file_range")
-    monkeypatch.setattr(_outputs, "_PART", 100_000)
-    array = np.random.default_rng(0).integers(0, 255, 300_001, dtype=np.uint8)
+    # More than is read at once, which is 16 MiB.
+    array = np.random.default_rng(0).integers(0, 255, (1 << 24) + 100_001, dtype=np.uint8)
     (result,) = convert(write_file(tmp_path / f"Add.a.1.7.{STAMP}", array), tmp_path / "out")
     np.testing.assert_array_equal(np.load(result.written[0]), array)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,16 +38,18 @@ def test_without_any_tensorflow_the_import_says_what_to_do(tmp_path: Path) -> No
 
 
 def test_another_installation_begins_anew(tmp_path: Path) -> None:
-    # Private: the class that is patched is looked at outside of an installation.
-    from ascend_dump.fakes.tensorflow._session import BaseSession
+    def run_of_sessions() -> Any:
+        return import_module("tensorflow.python.client.session").BaseSession.run
 
-    real = BaseSession.run
+    with fakes.install("tensorflow", cwd=tmp_path):
+        alone = run_of_sessions()
     for _ in range(2):
         with fakes.install("tensorflow", "npu_bridge", cwd=tmp_path):
             import tensorflow as tf
 
             import_module("npu_bridge.npu_init")
             assert tf.get_default_graph().get_operations() == []
-            assert BaseSession.run is not real
+            assert run_of_sessions() is not alone
             tf.constant(1.0)
-        assert BaseSession.run is real
+        with fakes.install("tensorflow", cwd=tmp_path):
+            assert run_of_sessions() is alone

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from preloaded import run_preloaded
 
 import ascend_dump
 from ascend_dump import fakes
@@ -143,16 +144,23 @@ def test_the_generated_json_grows_and_lists_the_scope_by_type(npu: Npu, torchair
     assert {record.op_name for record in ascend_dump.open("d1").select(op="MatMul*")} == {"MatMulV2"}
 
 
-def test_the_scope_does_nothing_outside_of_a_graph(npu: Npu, torchair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Private: a cache is emptied.
-    from ascend_dump.fakes.torchair import _scope
+def test_the_scope_does_nothing_outside_of_a_graph(tmp_path: Path) -> None:
+    """Before the first backend of a process, and after it."""
+    program = tmp_path / "program.py"
+    program.write_text("""
+import torch
+from ascend_dump import fakes
 
-    with torchair.scope.data_dump():
-        assert torch.relu(torch.tensor(-1.0)) == 0
-    monkeypatch.setattr(_scope, "_libraries", [])
-    with torchair.scope.data_dump():
-        assert torch.relu(torch.tensor(-1.0)) == 0
-    assert npu.executed == []
+with fakes.install("torchair", environ={}) as npu:
+    import torchair
+
+    for _ in range(2):
+        with torchair.scope.data_dump():
+            print(torch.relu(torch.tensor(-1.0)).item())
+        torchair.get_npu_backend()
+    print(npu.executed)
+""")
+    assert run_preloaded(program, check=True).stdout.split() == ["0.0", "0.0", "[]"]
 
 
 def test_the_device_is_armed_anew_after_the_engine_was_closed(npu: Npu, torchair: Any) -> None:

@@ -5,15 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ascend_dump.native.cann.config import SILENT, SILENT_OPTIONS, Situation, check_acl_config, check_ge_options
-
-# Private: examples of the table are put into their situation.
-from ascend_dump.native.cann.config._subjects import situation_of_example
 from ascend_dump.native.rules import Example
 
 
 def _situation(facts, root):
-    example = Example(None, facts).inside(root)
-    return situation_of_example(example)._replace(cwd=str(root))
+    return SILENT.read(Example("{}", facts).inside(root)).situation._replace(cwd=str(root))
 
 
 @pytest.fixture

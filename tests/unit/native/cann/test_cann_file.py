@@ -16,9 +16,6 @@ from hypothesis import strategies as st
 
 from ascend_dump import AscendDumpError, CorruptDump, DumpNotFound, NotSupported, ReadError
 from ascend_dump.native.cann import dump_file
-
-# Private: layouts that no writer makes.
-from ascend_dump.native.cann._blobs import place_blobs
 from ascend_dump.native.cann.dump_file import (
     OriginalOp,
     Tensor,
@@ -308,24 +305,36 @@ def test_more_than_two_gibibytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "null", "file_size", "lengths", "end"),
+    ("sizes", "null", "held", "lengths", "complete"),
     [
-        ([4, 6], [False, False], 20, [4, 6], 20),
-        ([4, 6], [True, True], 20, [4, 6], 20),  # no addresses recorded
-        ([4, 6], [True, True], 10, [0, 0], 10),  # nothing was written
-        ([4, 6], [True, True], 15, [4, 1], 20),
-        ([4, 6, 2], [False, True, False], 16, [4, 0, 2], 16),
-        ([4, 6, 2], [False, True, False], 22, [4, 6, 2], 22),
-        ([4, 6, 2], [False, True, False], 19, [4, 0, 0], None),
-        ([4, 0, 2], [False, True, False], 15, [4, 0, 1], 16),
-        ([], [], 10, [], 10),
+        ([4, 6], [False, False], 10, [4, 6], True),
+        ([4, 6], [True, True], 10, [4, 6], True),  # no addresses recorded
+        ([4, 6], [True, True], 0, [0, 0], True),  # nothing was written
+        ([4, 6], [True, True], 5, [4, 1], False),
+        ([4, 6, 2], [False, True, False], 6, [4, 0, 2], True),
+        ([4, 6, 2], [False, True, False], 12, [4, 6, 2], True),
+        ([4, 6, 2], [False, True, False], 9, [4, 0, 0], False),
+        ([4, 0, 2], [False, True, False], 5, [4, 0, 1], False),
+        ([], [], 0, [], True),
     ],
 )
-def test_placing(sizes, null, file_size, lengths, end) -> None:
-    placed = place_blobs(sizes, null, 10, file_size)
-    assert [blob.length for blob in placed.blobs] == lengths
-    assert placed.end == end
-    assert all(blob.error or blob.length in (size, 0) for blob, size in zip(placed.blobs, sizes))
+def test_placing(
+    tmp_path: Path, sizes: list[int], null: list[bool], held: int, lengths: list[int], complete: bool
+) -> None:
+    """What has no address in the header may have a payload or none; the length of the file tells."""
+    addresses = [0 if absent else 0x1000 for absent in null]
+    arrays = [np.full(size, number, dtype=np.uint8) for number, size in enumerate(sizes)]
+    tensors = [tensor_of("output", 0, array, address=address) for array, address in zip(arrays, addresses)]
+    path = tmp_path / "dump"
+    write(path, tensors, op_name="conv1", dump_time=TIME)
+    start = path.stat().st_size - sum(sizes)
+    os.truncate(path, start + held)
+    dump = read_header(path)
+    assert [tensor.length for tensor in dump.tensors] == lengths
+    assert all(tensor.error or tensor.length in (size, 0) for tensor, size in zip(dump.tensors, sizes))
+    assert all(start <= tensor.offset <= start + held - tensor.length for tensor in dump.tensors)
+    expected = [] if complete else [f"the header declares {sum(sizes)} bytes of payload, the file holds {held}"]
+    assert list(dump.problems) == expected
 
 
 # what is no dump file
