@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
 import weakref
-from pathlib import Path
 from typing import Any, Callable, Optional
 
 import torch
@@ -17,6 +15,7 @@ from ascend_dump.adapter import DumpRequest, RunDirectory, Session, add_private_
 from ascend_dump.adapter import acl_interface as interface
 from ascend_dump.adapter.pytorch.calls import Watch
 from ascend_dump.native.cann.config.of_request import save_config
+from ascend_dump.native.cann.config.parse import read_config
 from ascend_dump_torch_npu._interface import DumpInterface
 from ascend_dump_torch_npu._settings import INIT_CONFIG, build, build_initial, own_initial_config, torchair_dump
 
@@ -230,13 +229,13 @@ class TorchNpuSession(Session):
 
 def _read(file: str) -> dict[str, Any]:
     """The user's own file for aclInit, without which the rest of its settings would be lost."""
-    try:
-        found = json.loads(Path(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    found = read_config(file)
+    if found.refusal is not None:
         raise CaptureError(
-            f"{INIT_CONFIG}={file} cannot be read: {error}", hint="correct the file, or unset the variable"
-        ) from error
-    return found if isinstance(found, dict) else {}
+            f"{INIT_CONFIG}={file} cannot be used: {found.refusal.reason}",
+            hint="correct the file, or unset the variable",
+        )
+    return found.value if isinstance(found.value, dict) else {}
 
 
 _sessions: weakref.WeakSet[TorchNpuSession] = weakref.WeakSet()

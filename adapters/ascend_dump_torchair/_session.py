@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from ascend_dump import AdapterError, AscendDumpError, CaptureError
-from ascend_dump.adapter import DumpRequest, RunDirectory, Session
+from ascend_dump.adapter import DumpRequest, RunDirectory, Session, read_small
 from ascend_dump.adapter import acl_interface as interface
 from ascend_dump.native.cann.config import check_acl_config
 from ascend_dump.native.cann.config.of_request import save_config
@@ -27,6 +27,8 @@ __all__ = ["TorchairSession", "fill"]
 log = logging.getLogger("ascend_dump")
 
 _TWICE = "Unsupport twice"
+#: Bytes. CANN refuses one of more than 10 MiB, which is to be told.
+_LARGEST_GENERATED = 1 << 28
 
 
 class TorchairSession(Session):
@@ -211,23 +213,24 @@ class TorchairSession(Session):
         places = (os.fspath(self.root), os.fspath(self._plan.file))
         return any(str(value).startswith(places) for value in recorded.values())
 
-    def _files(self) -> Iterator[Path]:
-        """The dump JSON files that torchair wrote into the working directory for this capture."""
+    def _files(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """The dump JSON files that torchair wrote into the working directory for this capture, and their `dump`."""
         # Of the first run of a graph: the program may have changed it since the start.
         for directory in {self._directory, *_working_directory()}:
             for file in directory.glob(f"ge_dump_data_json/dump_options_*_pid{os.getpid()}.json"):
-                with contextlib.suppress(OSError, ValueError, AttributeError):
-                    path = json.loads(file.read_bytes()).get("dump", {}).get("dump_path", "")
-                    if Path(path) == self.root or self.root in Path(path).parents:
-                        yield file
+                with contextlib.suppress(OSError, ValueError, AttributeError, TypeError, RecursionError):
+                    dump = json.loads(read_small(file, _LARGEST_GENERATED)).get("dump", {})
+                    path = Path(dump.get("dump_path", ""))
+                    if path == self.root or self.root in path.parents:
+                        yield file, dump
 
     def _look_at_generated(self) -> None:
         """Check the JSON that torchair generated: torchair ignores the error that acl returns for it."""
-        for file in self._files():
+        for file, dump in self._files():
             found = (problem for problem in check_acl_config(file) if problem.severity == "error")
             self._errors += [f"the device refuses the settings that torchair generates: {each}" for each in found]
-            with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
-                self._look_for_scopes(json.loads(file.read_bytes())["dump"]["dump_list"])
+            with contextlib.suppress(KeyError, AttributeError, TypeError):
+                self._look_for_scopes(dump["dump_list"])
 
     def _look_for_scopes(self, listed: list[dict[str, list[str]]]) -> None:
         """Find out from the generated JSON whether a graph used torchair's scope.
@@ -246,7 +249,7 @@ class TorchairSession(Session):
             )
 
     def _remove_generated(self) -> None:
-        for file in list(self._files()):
+        for file, _ in list(self._files()):
             with contextlib.suppress(OSError):  # another process has its own in the directory
                 file.unlink()
                 file.parent.rmdir()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ascend_dump._files import read_small
     from ascend_dump._paths import (
         PRIVATE_FILE,
         RunDirectory,
@@ -60,6 +61,7 @@ __all__ = [
     "load",
     "make_private_directory",
     "open_private",
+    "read_small",
     "registered",
     "sample_of",
     "size_is_unlimited",
@@ -71,6 +73,7 @@ __all__ = [
 _HOMES: dict[str, str] = {
     name: module
     for module, names in {
+        "_files": ("read_small",),
         "_paths": (
             "PRIVATE_FILE",
             "RunDirectory",

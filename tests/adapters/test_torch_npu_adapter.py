@@ -371,6 +371,19 @@ def test_the_users_own_file_for_acl_keeps_its_other_settings(npu, torch_npu, tmp
     assert used["dump"]["dump_scene"] == "aic_err_brief_dump"
 
 
+@pytest.mark.parametrize("kind", ["pipe", "too large", "nested too deep", "no JSON", "missing"])
+def test_a_file_for_acl_that_acl_cannot_read_is_refused_at_once(kind, npu, torch_npu, tmp_path, monkeypatch):
+    mine = tmp_path / "mine.json"
+    if kind == "pipe":
+        os.mkfifo(mine)
+    elif kind != "missing":
+        content = {"too large": " " * (10 << 20) + "{}", "nested too deep": '{"a": ' + "[" * 100_000}.get(kind, "no")
+        mine.write_text(content)
+    monkeypatch.setenv("TORCH_ACL_INIT_CONFIG_PATH", str(mine))
+    with pytest.raises(ascend_dump.CaptureError, match=r"TORCH_ACL_INIT_CONFIG_PATH=.*mine\.json cannot be used: "):
+        capture(scene="exception", options={"exception": "brief"}).start()
+
+
 def test_after_the_initialisation_an_exception_dump_is_too_late(npu, torch_npu, tmp_path):
     torch_npu.npu.init()
     npu.fail("aclnnRelu_ReluAiCore_Relu")

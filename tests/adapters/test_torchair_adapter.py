@@ -490,6 +490,15 @@ class TestAModule:
             model(make_input())
         assert cap.dump().known_values("step") == {0, 1}
 
+    def test_what_stands_beside_the_generated_json_is_left_alone(self, npu: Npu) -> None:
+        """Whatever has the name of one and is none: a pipe without a writer, and lists nested too deep for Python."""
+        Path("ge_dump_data_json").mkdir()
+        os.mkfifo(f"ge_dump_data_json/dump_options_1_pid{os.getpid()}.json")
+        nested = Path(f"ge_dump_data_json/dump_options_2_pid{os.getpid()}.json")
+        nested.write_text("[" * 100_000)
+        assert operators(captured(1, steps="0", layers="Add_1", options={"json": True}).dump()) == {"Add_1"}
+        assert nested.exists()
+
     def test_ranks_that_are_not_asked_for_run_eagerly(self, npu: Npu) -> None:
         captured(1, steps="0", ranks="1")
         assert npu.executed == []
