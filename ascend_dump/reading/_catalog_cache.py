@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from ascend_dump._files import open_regular, read_regular
+from ascend_dump._files import open_regular, read_regular, regular_status
 from ascend_dump._log import log
 from ascend_dump._paths import CATALOG, PRIVATE_DIRECTORY, PRIVATE_FILE
 from ascend_dump._version import __version__
@@ -182,9 +182,9 @@ def _load(whole: Whole, made_of: str) -> Optional[polars.LazyFrame]:
     """The catalog that was kept, None where there is none that fits."""
     for place in _places(whole.root) if made_of else []:
         try:
-            if not _is_private(os.lstat(place), stat.S_IFDIR) or not _is_private(
-                os.lstat(place / _MANIFEST), stat.S_IFREG
-            ):
+            directory = os.lstat(place)
+            file = regular_status(place / _MANIFEST, follow_links=False)
+            if not stat.S_ISDIR(directory.st_mode) or not _is_private(directory) or not _is_private(file):
                 continue
             manifest = json.loads(read_regular(place / _MANIFEST, _MOST_OF_A_MANIFEST, follow_links=False))
             if manifest["schema"] != _SCHEMA or manifest["made_of"] != made_of:
@@ -204,14 +204,14 @@ def _is_as_written(place: Path, part: Mapping[str, Any]) -> bool:
     name = part["name"]
     if not isinstance(name, str) or not _PART_NAME.fullmatch(name):
         return False
-    found = os.lstat(place / name)
-    return _is_private(found, stat.S_IFREG) and found.st_size == part["bytes"] and _digest(place / name) == part["xxh3"]
+    found = regular_status(place / name, follow_links=False)
+    return _is_private(found) and found.st_size == part["bytes"] and _digest(place / name) == part["xxh3"]
 
 
-def _is_private(found: os.stat_result, kind: int) -> bool:
-    """Whether it is of this kind, no link, this user's, and nobody else may write it."""
+def _is_private(found: os.stat_result) -> bool:
+    """Whether it is this user's, and nobody else may write it."""
     own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
-    return stat.S_IFMT(found.st_mode) == kind and own and not found.st_mode & 0o022
+    return own and not found.st_mode & 0o022
 
 
 def _scan(place: Path, parts: Sequence[Mapping[str, Any]], prefix: str) -> polars.LazyFrame:
