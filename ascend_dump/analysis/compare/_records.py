@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from ascend_dump._errors import AscendDumpError, NotSupported
 from ascend_dump.analysis.compare._layouts import IDENTITY, find_layout
@@ -38,11 +38,20 @@ class Difference:
     layout: str = IDENTITY
 
 
+class _Read(NamedTuple):
+    """What reading both gave. lower: the numbers are lower bounds; same: every element has the same bits."""
+
+    numbers: Measure
+    lower: bool = False
+    layout: str = IDENTITY
+    same: bool = False
+
+
 class Differences:
     """Differences between the records of two dumps; each pair of contents is read once."""
 
     def __init__(self) -> None:
-        self._measured: dict[Any, tuple[Measure, bool, str]] = {}
+        self._measured: dict[Any, _Read] = {}
         #: Whether one tensor may lie in memory in two ways: in two frameworks.
         self.layouts = False
         #: The types of actual and reference, where the one program as a whole computes in another type.
@@ -66,36 +75,38 @@ class Differences:
         known = None if None in contents else contents
         if a.shape != b.shape and not (self.layouts and math.prod(a.shape or ()) == math.prod(b.shape or ())):
             return Difference("structure", f"shape {shape_text(a.shape)} instead of {shape_text(b.shape)}", known)
-        key = (left, right) if hashed else contents
-        found = self._measured.get(key) if None not in key else None
+        key = (left, right) if hashed else (*contents, a.shape, b.shape, a.dtype, b.dtype)
+        found = self._measured.get(key) if known is not None else None
         if found is None:
             try:
                 found = self._read(a, b)
             except AscendDumpError as error:
                 return Difference("unreadable", str(error), known)
-            if None not in key:
+            if known is not None:
                 self._measured[key] = found
-        numbers, lower, layout = found
+        numbers, lower, layout = found.numbers, found.lower, found.layout
         if a.dtype != b.dtype and not cast:
             return Difference("structure", f"{a.dtype} instead of {b.dtype}", known, numbers, lower, True, layout)
-        if not hashed and not lower and not numbers.unequal and contents[0] == contents[1] and not cast:
-            return Difference("equal", contents=known)
-        if layout != IDENTITY and not numbers.unequal and a.dtype == b.dtype:
-            return Difference("equal", f"equal values, {layout}", known, layout=layout)
+        if found.same:
+            return Difference("equal", contents=known, layout=layout)
         return Difference("different", "", known, numbers, lower, cast, layout)
 
-    def _read(self, a: Record, b: Record) -> tuple[Measure, bool, str]:
+    def _read(self, a: Record, b: Record) -> _Read:
         try:
             left, right = a.numpy(), b.numpy()
         except NotSupported:
             # One side at least has statistics only; those of the other are computed.
-            return bounds(a.statistics(), b.statistics(), type_of(a, b)), True, IDENTITY
+            return _Read(bounds(a.statistics(), b.statistics(), type_of(a, b)), lower=True)
         layout = find_layout(left, right, nearest=True) if self.layouts else None
         if layout is not None:
-            return measure(layout.of(left), right), False, layout.name
-        # Other values: elements of one place are compared.
-        name = IDENTITY if left.shape == right.shape else "reshape"
-        return measure(left.reshape(right.shape), right), False, name
+            name, left = layout.name, layout.of(left)
+        else:
+            # Other values: elements of one place are compared.
+            name, left = IDENTITY if left.shape == right.shape else "reshape", left.reshape(right.shape)
+        numbers = measure(left, right)
+        # Memory may hold equal elements in another order; zeros and NaN may be equal in other bits.
+        same = not numbers.unequal and left.dtype == right.dtype and left.tobytes() == right.tobytes()
+        return _Read(numbers, layout=name, same=same)
 
 
 def identity_of(record: Record) -> Optional[Hashable]:

@@ -23,7 +23,7 @@ __all__ = [
     "sums_in_own_type",
 ]
 
-_NAMESPACE = re.compile(r"^[A-Za-z_0-9]+::")
+_NAMESPACE = re.compile(r"^(?:[A-Za-z_0-9]+::|aten\.)")
 
 #: Operators whose outputs come from a generator of random numbers.
 RANDOM = frozenset(

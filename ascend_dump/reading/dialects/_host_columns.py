@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump.host import SHARD, Line
@@ -33,19 +34,19 @@ def frame_of_lines(lines: list[Line], known: dict[str, Any], index: Path, root: 
         if not SHARD.fullmatch(shard):
             return None
         paths[shard] = str(root / shard)
-    columns: dict[str, Any] = {name: [getattr(line, name) for line in lines] for name in (*_SAME, *_PLACE)}
+    columns: dict[str, Any] = {name: list(map(attrgetter(name), lines)) for name in (*_SAME, *_PLACE)}
     columns.update(known)
-    columns["timestamp"] = [line.time for line in lines]
-    columns["source"] = [line.source or None for line in lines]
-    columns["placed_on"] = [line.device for line in lines]
+    columns["timestamp"] = list(map(attrgetter("time"), lines))
+    columns["source"] = [source or None for source in map(attrgetter("source"), lines)]
+    columns["placed_on"] = list(map(attrgetter("device"), lines))
     columns["path"] = [paths[line.shard] for line in lines]
     columns["format"] = "ND"
     for name in ("skipped", "unmeasured", "argument"):
-        values = [getattr(line, name) or None for line in lines]
-        columns[name] = values if any(values) else None
-    origins = [line.origin or None for line in lines]
-    columns["origin"] = origins if any(origins) else None
-    packed = [line.quantization for line in lines]
+        values = list(map(attrgetter(name), lines))
+        columns[name] = [value or None for value in values] if any(values) else None
+    origins = list(map(attrgetter("origin"), lines))
+    columns["origin"] = [origin or None for origin in origins] if any(origins) else None
+    packed = list(map(attrgetter("quantization"), lines))
     if any(packed):
         columns["attrs"] = [json.dumps({"quantization": one}, default=str) if one else None for one in packed]
     if any(line.stats is not None for line in lines):

@@ -32,8 +32,8 @@ _TIME = re.compile(r"\d{14}", re.ASCII)
 _MAX_DIGITS = 18
 #: A line holds names and numbers of one tensor, some hundred bytes.
 _LONGEST_LINE = 1 << 20
-#: Bytes that are decoded together, some ten thousand lines.
-_BLOCK = 8 << 20
+#: Bytes that are decoded together, some thousand lines.
+_BLOCK = 1 << 21
 
 
 class _HostDialect:
