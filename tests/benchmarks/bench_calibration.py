@@ -6,6 +6,34 @@ Every operator runs forward and, through autograd, backward, and parameters are 
 bfloat16 and float16; over two shapes and two scales of the data. The reference is the kernel as it is, with one thread.
 The other side takes the sums in another order, has inputs in another memory order, four threads, kernels of float64
 whose results are rounded, or is compiled by inductor (where there is a C++ compiler). Both are dumped and compared.
+
+Measured with PyTorch 2.13 on two x86-64 processors: 9781 outputs differ in some bit, of which none is called different.
+Outputs by operator, as ATen runs them:
+
+_log_softmax 48, _log_softmax_backward_data 51, _scaled_dot_product_flash_attention_for_cpu 42,
+_scaled_dot_product_flash_attention_for_cpu_backward 67, _softmax 59, _softmax_backward_data 28, _to_copy 88,
+_unsafe_view 92, add 2014, addcdiv 309, addcmul 302, addmm 49, atan2 4, avg_pool2d 4, avg_pool2d_backward 2,
+binary_cross_entropy_with_logits 6, bmm 45, cat 8, clone 167, convolution 48, convolution_backward 73, cos 8,
+cumprod 8, cumsum 1, detach 1224, div 321, elu 4, elu_backward 5, embedding_dense_backward 10, eq 24, erf 10, exp
+28, expand 36, flip 53, gelu 27, gelu_backward 24, glu 6, glu_backward 16, hardswish 4, hardswish_backward 10,
+index_add 4, leaky_relu 4, leaky_relu_backward 4, lerp 165, linalg_vector_norm 8, log 12, log1p 12,
+log_sigmoid_backward 6, log_sigmoid_forward 8, logsumexp 20, masked_fill 8, mean 844, mish 6, mish_backward 6, mm
+147, mse_loss 7, mse_loss_backward 6, mul 1334, native_batch_norm 18, native_batch_norm_backward 20,
+native_group_norm 16, native_group_norm_backward 16, native_layer_norm 41, native_layer_norm_backward 63, neg 4,
+nll_loss_forward 7, permute 46, pow 72, prod 12, reciprocal 12, rsqrt 48, select_backward 138, sigmoid 21,
+sigmoid_backward 9, silu 7, silu_backward 5, sin 8, slice 8, slice_backward 136, smooth_l1_loss 2, softplus 4,
+softplus_backward 6, sqrt 316, squeeze 12, sub 85, sum 143, t 90, tanh 4, tanh_backward 4, transpose 8, unsqueeze
+40, upsample_bilinear2d 4, upsample_bilinear2d_backward 4, view 214, xlogy 20
+
+and compiled by inductor:
+
+addcdiv 3, addcmul 3, addmm 3, amax 3, atan2 3, attention 3, average pool 3, batch norm 3, bilinear 3, binary cross
+entropy 3, bmm 3, causal attention 3, conv1d 3, conv2d 3, cos 3, cross entropy 3, cumsum 3, div 3, elu 3, embedding
+3, erf 3, exp 3, gather 3, gelu of tanh 3, gelu 3, glu 3, group norm 3, hardswish 3, index add 3, kl divergence 3,
+layer norm 3, leaky relu 3, lerp 3, linear 3, log sigmoid 3, log softmax 3, log 3, log1p 3, logsumexp 3, max pool 3,
+mean 3, mish 3, mm 3, mse 3, norm 3, pow 3, prod 3, reciprocal 3, rms norm 3, rsqrt 3, sigmoid 3, silu 3, sin 3,
+smooth l1 3, softmax of columns 3, softmax 3, softplus 3, sqrt 3, std 3, sum of all 3, sum 3, tanh 3, transposed
+conv2d 3, var 3
 """
 
 from __future__ import annotations

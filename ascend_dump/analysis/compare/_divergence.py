@@ -9,7 +9,7 @@ operator do not differ, or in something that was not recorded, if it is an input
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Optional
 
@@ -23,8 +23,10 @@ from ascend_dump.analysis.compare._scale import natural_scale
 from ascend_dump.analysis.compare._spread import Spread
 from ascend_dump.analysis.compare._types import (
     COPIES,
+    EXPONENTIALS,
     RANDOM,
     UNINITIALISED,
+    VIEWS,
     input_scale_matters,
     operator_class,
     reduction_length,
@@ -46,6 +48,7 @@ _CARRIED = "carried on from an earlier difference"
 #: An output so many times further off than its inputs was computed wrongly, however much the operator enlarges errors.
 _COMPUTE = 1e3
 _CARRIED_NOISE = "carried on from rounding before"
+_MADE_ALONE = "made by an operator that the other side does not run"
 _NOT_WRITTEN = "no recorded operator wrote it before"
 _COLLECTIVE = ("c10d::", "_c10d_functional::", "c10d_functional::", "Hcom", "hccl")
 
@@ -225,9 +228,9 @@ class Divergence:
             if verdict != "different":
                 noise = self._keep_noise(found, type_of(a, b), causes)
                 return pair, noise, _NONE
+        if causes and self._regrouped(causes):
+            return replace(pair, verdict="unmatched", explained=True, reason=_MADE_ALONE), None, causes
         if causes:
-            for cause in causes:
-                self._drafts[cause].explains += 1
             return replace(pair, explained=True, reason=_CARRIED), None, causes
         cause = self._add(
             _Draft(self._kind_of_input(match, b), pair, [f"{pair.record.label}: {pair.reason}", _NOT_WRITTEN])
@@ -252,7 +255,13 @@ class Divergence:
                 self._causes.pop(found.contents, None)
             return pair
         small = frozenset().union(*(one.causes for one in input_noise))
+        if input_noise and found.contents in self._noise and operator_class(match.reference.op_type) in VIEWS:
+            return replace(pair, verdict="undecided" if found.bounds else "noise", reason=_CARRIED_NOISE)
         if found.measure is not None and found.verdict != "structure":
+            if self._regrouped(causes):
+                kind = float_kind(type_of(a, b))
+                unit = kind.unit if kind is not None else 0.0
+                input_noise = [*input_noise, _Noise(found.measure, 4 * unit, unit, frozenset(causes))]
             verdict, reason = self._judge_output(match, a, b, found, input_noise, clean=not causes)
             if changed and verdict == "noise":
                 reason = f"{match.actual.op_type} in place of {match.reference.op_type}, {reason}"
@@ -310,6 +319,13 @@ class Divergence:
                 if verdict == "noise":
                     reason = f"{count} elements are rounding alone in its inputs already, the others {reason}"
         return verdict, reason
+
+    def _regrouped(self, causes: Collection[_Cause]) -> bool:
+        """Whether all that is known of a difference is that operators run on one side only, in another type.
+
+        Autograd adds gradients in another order there, so that neither side has the partial sums of the other.
+        """
+        return self._differences.cast is not None and bool(causes) and all(self._drafts[one].hidden for one in causes)
 
     def _judged(self, found: Difference, said: tuple[str, str], reference: Record) -> tuple[str, str]:
         """The verdict where the numbers are lower bounds, and where another run of the reference is known."""
@@ -436,15 +452,19 @@ def _sides_of(match: Match, output: Record) -> list[tuple[Record, Record]]:
 
 def _made_of(operator: Operator, noise: list[_Noise], output: Measure, scale: float) -> Noise:
     """What the noise in the inputs may make of the output."""
-    size = 0.0
+    size = most = each = 0.0
     for one in noise:
         natural = max(output.rms, scale)
+        # Where a few elements are much larger than the others, so are their errors, here as there.
+        most += one.measure.max_abs * (max(1.0, natural / one.measure.rms) if one.measure.rms else 1.0)
+        if operator_class(operator.op_type) in EXPONENTIALS:
+            each += one.measure.max_abs
         if input_scale_matters(operator.op_type):
             # A sum of signed terms: the error stays, the result shrinks.
             share = max(1.0, one.measure.count / max(output.count, 1))
             natural = max(natural, one.measure.rms * math.sqrt(share))
         size += one.error * natural
-    return Noise(size, max((one.unit for one in noise), default=0.0))
+    return Noise(size, max((one.unit for one in noise), default=0.0), most, each)
 
 
 def _next_request(draft: _Draft) -> dict[str, Any]:

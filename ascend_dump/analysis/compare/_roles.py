@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Optional
 
 from ascend_dump.analysis.compare._operators import Operator, storage_of
-from ascend_dump.analysis.compare._types import operator_class
+from ascend_dump.analysis.compare._types import VIEWS, operator_class
 from ascend_dump.reading import Record
 
 __all__ = ["Roles"]
@@ -29,10 +29,6 @@ _DATA = {
     "_fused_rms_norm": (0,),
     "rms_norm": (0,),
 }
-#: Operators that give another view of the same memory.
-_VIEWS = frozenset(
-    ("t", "view", "detach", "alias", "expand", "permute", "transpose", "unsqueeze", "squeeze", "slice", "select")
-)
 
 
 class Roles:
@@ -51,14 +47,14 @@ class Roles:
                     continue
                 read.add(storage)
                 if storage not in made and self._found.get(storage) is None:
-                    self._found[storage] = None if name in _VIEWS else (name, record.index)
+                    self._found[storage] = None if name in VIEWS else (name, record.index)
             for record in operator.outputs:
                 storage = _storage(record)
                 if storage is None:
                     continue
                 if storage not in read and storage not in self._found:
                     made.add(storage)
-                elif name not in _VIEWS and storage in self._found and _writes(operator.op_type):
+                elif name not in VIEWS and storage in self._found and _writes(operator.op_type):
                     self._written.add(storage)
 
     def kind_of(self, record: Record, module: str, *, first: bool) -> str:

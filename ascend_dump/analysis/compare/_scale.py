@@ -24,7 +24,6 @@ _OF_THE_FIRST = frozenset(
     {
         "_softmax_backward_data",
         "constant_pad_nd",
-        "glu_backward",
         "select_backward",
         "sigmoid_backward",
         "slice_backward",
@@ -90,9 +89,13 @@ def _scale(name: str, operator: Operator, output: Record) -> float:
         return rms(0) * rms(_DEVIATIONS[name]) * (weights or 1.0)
     if name in _OF_THE_FIRST:
         return rms(0)
+    if name == "glu_backward":
+        return rms(0) * max(1.0, rms(1))
     if "attention" in name and name.endswith("backward"):
-        # Of the gradient, query, key and value; for the value it is that of the gradient.
-        return rms(0) * (1.0 if output.index == 2 else rms(3) * max(rms(1), rms(2)))
+        # Of the gradient, query, key and value. Errors of the scores become relative ones of the weights.
+        shape = inputs[1].shape if 1 in inputs else None
+        scores = max(1.0, rms(1) * rms(2) * math.sqrt(shape[-1] if shape else 1))
+        return scores * rms(0) * (1.0 if output.index == 2 else rms(3) * max(rms(1), rms(2)))
     if name == "_log_softmax_backward_data":
         shape = inputs[0].shape if 0 in inputs else None
         return rms(0) * math.sqrt(shape[-1] if shape else 1)

@@ -12,9 +12,11 @@ from ascend_dump.reading import Record
 
 __all__ = [
     "COPIES",
+    "EXPONENTIALS",
     "PRODUCTS",
     "RANDOM",
     "UNINITIALISED",
+    "VIEWS",
     "input_scale_matters",
     "operator_class",
     "reduction_length",
@@ -92,6 +94,15 @@ _IN_OWN_TYPE = frozenset(
 )
 #: Operators that give the values of their input again, maybe in another type.
 COPIES = frozenset({"_to_copy", "to", "clone", "contiguous", "detach", "alias", "lift_fresh", "Cast", "TransData"})
+#: Operators that give another view of the same memory, or the same elements in another shape.
+VIEWS = frozenset(
+    {
+        *("t", "view", "detach", "alias", "expand", "permute", "transpose", "unsqueeze", "squeeze", "slice", "select"),
+        *("_unsafe_view", "_reshape_alias", "reshape", "flatten", "split", "chunk", "unbind", "narrow", "clone"),
+    }
+)
+#: Operators that make of an absolute error a relative one.
+EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "Exp"})
 #: Kernels that round several intermediate results to the type of the tensor.
 _ROUGH = frozenset({"convolution_backward", "glu_backward", "_scaled_dot_product_flash_attention_for_cpu_backward"})
 #: Products: the length of their sums is the last axis of the first matrix, at this place among the inputs.

@@ -70,10 +70,14 @@ class Noise(NamedTuple):
 
     size    absolute, as a root mean square
     unit    the coarsest unit of rounding that it may come from
+    most    absolute, of one element
+    each    relative to the size of each element
     """
 
     size: float = 0.0
     unit: float = 0.0
+    most: float = 0.0
+    each: float = 0.0
 
 
 _NO_NOISE = Noise()
@@ -120,14 +124,16 @@ def judge(
     size = max(measure.rms, scale)
     # Numbers below the smallest normal one are all noise to each other.
     tiny = math.ldexp(1.0, kind.lowest - kind.mantissa)
-    over = measure.excess - tiny * ((math.sqrt(length) if own_type else 4) if narrow else 1)
-    error = measure.rmse / size if size else math.inf
+    lost = tiny * ((4 * math.sqrt(length) if own_type else 4) if narrow else 1)
+    over, apart = measure.excess - lost, max(measure.rmse - lost, 0.0)
+    error = apart / size if size else (math.inf if apart else 0.0)
     if noise.size:
         made = noise.size / size if size else 0.0
         allowed = floor + rules.gain * made
         ceiling = max(rules.ceiling * math.sqrt(max(kind.unit, noise.unit)), floor, 4 * made)
         # Where a few elements are much larger than the others, each is held against its own size.
-        each = over <= allowed * size * 8 or measure.max_rel <= _LAST_PLACES * kind.unit
+        most = max(allowed * size * 16, 4 * noise.most)
+        each = over <= most or measure.max_rel <= max(_LAST_PLACES * kind.unit, 4 * noise.each)
         if error <= min(allowed + 2 * kind.unit, ceiling) and each:
             return "noise", f"within what rounding in its inputs makes (relative error {measure.rel_l2:.2g})"
         return "different", f"relative error {measure.rel_l2:.2g}, {allowed:.2g} expected of the noise in its inputs"
