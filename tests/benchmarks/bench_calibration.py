@@ -7,8 +7,8 @@ bfloat16 and float16; over two shapes and two scales of the data. The reference 
 The other side takes the sums in another order, has inputs in another memory order, four threads, kernels of float64
 whose results are rounded, or is compiled by inductor (where there is a C++ compiler). Both are dumped and compared.
 
-Measured with PyTorch 2.13 on two x86-64 processors: 9781 outputs differ in some bit, of which none is called different.
-Outputs by operator, as ATen runs them:
+Measured with PyTorch 2.13 on two x86-64 processors: 9589 outputs of 95 operators that differ in some bit, and 192 that
+inductor compiled; none is called different. Outputs by operator, as ATen runs them:
 
 _log_softmax 48, _log_softmax_backward_data 51, _scaled_dot_product_flash_attention_for_cpu 42,
 _scaled_dot_product_flash_attention_for_cpu_backward 67, _softmax 59, _softmax_backward_data 28, _to_copy 88,
