@@ -199,7 +199,7 @@ class Capture:
         self._each_call: Optional[bool] = None
         #: Decorated functions only: arm at the first call, even if `steps=` does not select it.
         self._early = False
-        self._turns = CallGate()
+        self._call_gate = CallGate()
         self._process = 0
         self._cancel: Callable[[], None] = _do_nothing
         #: Called with a failure at the end of the process, where an exception would reach no code of the user.

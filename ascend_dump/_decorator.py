@@ -162,7 +162,7 @@ class _Call:
     def __enter__(self) -> None:
         cap = self._capture
         # A recursive call, or one from a second thread, runs inside the open step.
-        if not cap._turns.take(recorded=cap._running is not None):
+        if not cap._call_gate.take(recorded=cap._running is not None):
             return
         self._mine = _Mine.CALL
         try:
@@ -185,7 +185,7 @@ class _Call:
                     raise
             self._mine = _Mine.STEP
         except BaseException:
-            cap._turns.end()
+            cap._call_gate.end()
             raise
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -201,4 +201,4 @@ class _Call:
                 if last is not None and cap._step > last:
                     cap.__exit__(kind, error, trace)
         finally:
-            cap._turns.end()
+            cap._call_gate.end()

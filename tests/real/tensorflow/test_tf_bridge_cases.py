@@ -10,10 +10,11 @@ import pytest
 
 from ascend_dump import fakes
 
-pytest.register_assert_rewrite("tf_bridge_cases")
+pytest.register_assert_rewrite("tf_bridge_cases", "tf_bridge_graph_cases")
 
 from tf_bridge_cases import *  # noqa: E402, F403  (the cases, after their asserts are rewritten)
 from tf_bridge_cases import VARIABLES, On  # noqa: E402
+from tf_bridge_graph_cases import *  # noqa: E402, F403
 
 
 @pytest.fixture
