@@ -1,4 +1,4 @@
-"""Host reference dumps of PyTorch: every ATen operator that runs in the block, on CPU or CUDA."""
+"""Host reference dumps of PyTorch: every ATen operator that runs in the block, on CPU, CUDA or another accelerator."""
 
 from __future__ import annotations
 

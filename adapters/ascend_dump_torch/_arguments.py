@@ -8,7 +8,7 @@ import torch
 
 from ascend_dump_torch._memory import is_plain
 
-__all__ = ["any_nested", "collect", "collect_named"]
+__all__ = ["collect", "collect_named", "has_own_kernels"]
 
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
@@ -42,10 +42,17 @@ def collect_named(value: Any, name: str, found: list[torch.Tensor], names: list[
             collect_named(one, f"{name}[{i}]", found, names)
 
 
-def any_nested(args: Any) -> bool:
-    """Whether an argument is a nested tensor: these have kernels of their own for composite operators."""
+def has_own_kernels(args: Any, kwargs: Any, devices: frozenset[str]) -> bool:
+    """Whether an argument is of a kind that has kernels of its own for a composite operator.
+
+    Those are nested tensors, as a rule, and tensors on these `devices`.
+    """
     found: list[torch.Tensor] = []
     collect(args, found)
+    if kwargs:
+        collect(kwargs.values(), found)
+    if devices and (not found or any(tensor.device.type in devices for tensor in found)):
+        return True
     return any(tensor.is_nested for tensor in found)
 
 

@@ -59,7 +59,7 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str]) -> list
             Problem(
                 "AD203",
                 "error",
-                f"scene={request.scene!r} is a service of the NPU, the host has none",
+                f"scene={request.scene!r} is a service of the NPU's own dump, which this adapter does not use",
                 _SCENES_OF_THE_NPU[request.scene],
                 "scene",
             )
@@ -69,7 +69,7 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str]) -> list
             Problem(
                 "AD211",
                 "silent",
-                f"level={request.level!r} changes nothing: the host has one level",
+                f"level={request.level!r} changes nothing: ATen operators have one level",
                 "leave it out",
                 "level",
             )

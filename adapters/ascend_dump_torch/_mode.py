@@ -14,9 +14,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascend_dump.writing import Item
-from ascend_dump_torch._arguments import any_nested, collect, collect_named
+from ascend_dump_torch._arguments import collect, collect_named, has_own_kernels
 from ascend_dump_torch._collectives import Collectives, RunningCollective, work_of
-from ascend_dump_torch._devices import HAS_CUDA, is_recording_graph, wait_for_copies
+from ascend_dump_torch._devices import Devices, find_devices
 from ascend_dump_torch._masks import is_mask
 from ascend_dump_torch._memory import is_plain
 from ascend_dump_torch._overflow import copy_overwritten, nonfinite, nonfinite_numbers
@@ -47,6 +47,11 @@ class RecordMode(TorchDispatchMode):
         #: By the id of the operator, which has a hash of its own that takes longer.
         self._schemas: dict[int, Schema] = {}
         self._collectives = Collectives()
+        self._devices: Optional[Devices] = None
+
+    def find_devices(self) -> None:
+        """Call before steps are recorded: packages such as torch_npu add devices when they are imported."""
+        self._devices = find_devices()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -63,15 +68,17 @@ class RecordMode(TorchDispatchMode):
                 return func(*args, **kwargs)  # for a mode of PyTorch's own below, such as FakeTensorMode
             # A tensor subclass takes the operator apart; its parts come here again.
             return NotImplemented
-        if HAS_CUDA and is_recording_graph():
-            session.note_skipped("operators that go into a CUDA graph")
-            return func(*args, **kwargs)
+        if self._devices is not None:
+            kind = self._devices.graph()
+            if kind:
+                session.note_skipped(f"operators that go into a graph of the device ({kind})")
+                return func(*args, **kwargs)
         schema = self._schemas.get(id(func))
         if schema is None:
             if not isinstance(func, torch._ops.OpOverload):
                 return self._run_higher_order(func, args, kwargs)
             schema = self._schemas[id(func)] = read_schema(func)
-        if schema.composite and not any_nested(args):
+        if schema.composite and not has_own_kernels(args, kwargs, schema.own_kernels):
             # Happens in inference mode, where autograd has not taken it apart already. The
             # kernel is the one that would run without us.
             with self:
@@ -191,8 +198,8 @@ class RecordMode(TorchDispatchMode):
                 tensors.mark_unset(tensor)
         if not pending.selected:
             return
-        if HAS_CUDA:
-            wait_for_copies(pending.inputs, outputs)
+        if self._devices is not None:
+            self._devices.wait_for_copies(pending.inputs, outputs)
         pending.unset = schema.unset or (pending.first_unset and not schema.writes)
         names = [""] * len(outputs) + pending.names
         outputs += pending.unreturned

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, Optional
 import msgspec
 import torch
 
+from ascend_dump_torch._devices import BACKENDS, privateuse1
+
 __all__ = ["Argument", "Schema", "read_schema"]
 
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -35,6 +37,9 @@ _UNSET = {
     "new_empty",
     "new_empty_strided",
     "_efficientzerotensor",
+    # torch_npu's
+    "empty_with_format",
+    "unsafe_empty_with_format",
 }
 
 #: These overwrite their first argument without reading it.
@@ -89,6 +94,8 @@ class Schema(msgspec.Struct, frozen=True, eq=False):
     views: bool
     #: It is made of other operators, which are recorded instead of it.
     composite: bool
+    #: The kinds of devices on which it is not.
+    own_kernels: frozenset[str]
     #: It reads its arguments; otherwise it looks at them in another way, or lets others read them.
     reads: bool
     #: It works on after it returned (collectives), on the memory of its arguments.
@@ -118,10 +125,11 @@ def read_schema(func: Any) -> Schema:
     )
     training = next((Argument(i, one.name) for i, one in enumerate(schema.arguments) if one.name in _TRAINING), None)
     outs = frozenset(argument.name for argument in schema.arguments if argument.is_out)
-    unset = namespace == "aten" and base in _UNSET
+    unset = namespace in ("aten", "npu") and base in _UNSET
     # A device's own kernel goes before the composite one and may round differently.
-    own_kernel = any(_has_kernel(func.name(), device) for device in ("CPU", "CUDA", "PrivateUse1"))
-    composite = not own_kernel and _has_kernel(func.name(), "CompositeImplicitAutograd")
+    composite = _has_kernel(func.name(), "CompositeImplicitAutograd")
+    backends = {**BACKENDS, privateuse1(): "PrivateUse1"} if composite else {}
+    own_kernels = frozenset(device for device, key in backends.items() if _has_kernel(func.name(), key))
     asynchronous = namespace == "c10d" and any("Work" in str(value.type) for value in schema.returns)
     of_collectives = namespace in ("c10d_functional", "_c10d_functional")
     waits = of_collectives and base == "wait_tensor"
@@ -142,6 +150,7 @@ def read_schema(func: Any) -> Schema:
         ignores_first,
         views or base == "_unsafe_view",
         composite,
+        own_kernels,
         reads,
         asynchronous,
         functional,

@@ -166,6 +166,7 @@ class TorchSession(Session):
 
     def _arm_step(self) -> None:
         self._thread = threading.get_ident()
+        self._mode.find_devices()
         with contextlib.ExitStack() as undo:
             undo.callback(register_module_forward_pre_hook(self._module_called).remove)
             undo.callback(register_module_forward_hook(self._module_returned, always_call=True).remove)

@@ -18,9 +18,6 @@ from ascend_dump_torch._recording import Recording
 __all__ = ["MemoryGuard"]
 
 _WRITES = ("resize_", "__setitem__", "_byteswap", "_swap_data_ptr_", "_set_from_file")
-#: What gives the memory to others, who may write to it at any time from then on. Moving to shared
-#: memory runs operators on the old memory before it frees it.
-_SHARES = ("_share_fd_cpu_", "_share_filename_cpu_", "_share_cuda_")
 _SHARES_TENSOR = ("numpy", "__dlpack__")
 
 
@@ -39,9 +36,12 @@ class MemoryGuard:
 
     def __enter__(self) -> None:
         tensors = self._session.tensors
+        # What gives the memory to others, who may write to it at any time from then on, is named after the device.
+        # Moving to shared memory runs operators on the old memory before it frees it.
+        shares = [name for name in dir(torch.UntypedStorage) if name.startswith("_share_") and name.endswith("_")]
         for kind, names, tell, wrap in (
             (torch.UntypedStorage, _WRITES, tensors.protect_storage, self._wrap),
-            (torch.UntypedStorage, _SHARES, tensors.distrust_storage, self._wrap),
+            (torch.UntypedStorage, shares, tensors.distrust_storage, self._wrap),
             (torch.Tensor, _SHARES_TENSOR, tensors.distrust, self._wrap),
             (WORK, ("wait",), self._waits, self._wrap_wait),
             (threading.Thread, ("start",), tensors.thread_starts, self._wrap),

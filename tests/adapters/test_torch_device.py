@@ -90,3 +90,23 @@ def test_what_overflowed_in_place(tmp_path: Path) -> None:
     (after,) = cap.dump().select(op_type="aten::exp_", io="output")
     assert before.numpy().tolist() == [[1.0], [1000.0]]
     assert after.numpy()[1, 0] == math.inf
+
+
+@pytest.mark.parametrize("version", ["2.4", "2.6"])
+def test_what_older_versions_say_of_accelerators(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 2.6 there is no `torch.accelerator`; in 2.6 it raises an error where there is none."""
+
+    def none_available() -> None:
+        raise RuntimeError("Cannot access accelerator device when none is available.")
+
+    asked: list[str] = []
+    if version == "2.4":
+        monkeypatch.delattr(torch, "accelerator")
+        monkeypatch.setattr(torch.xpu, "_is_compiled", lambda: True)
+        monkeypatch.setattr(torch.xpu, "is_initialized", lambda: bool(asked.append("xpu")))
+    else:
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", none_available)
+    with ascend_dump.capture(path=tmp_path, strict=True) as cap:
+        torch.ones(3).add(1)
+    assert len(cap.dump().select(op_type="aten::add")) == 2
+    assert bool(asked) is (version == "2.4")

@@ -559,3 +559,15 @@ def test_neighbouring_kernels_of_one_name_are_told_apart_by_their_task(npu, data
         for kernel in kernels:
             sides = [one.io for one in found if (one.stream_id, one.task_id, one.timestamp) == kernel]
             assert sorted(sides) == ["input", "output"]
+
+
+@pytest.mark.usefixtures("torch_npu")
+def test_framework_torch_records_aten_operators_instead(model: Any, tmp_path: Path) -> None:
+    with ascend_dump.capture(model, path=tmp_path / "aten", framework="torch", strict=True) as aten:
+        expected = model(x())
+    with ascend_dump.capture(model, path=tmp_path / "kernels", strict=True) as kernels:
+        model(x())
+    (result,) = aten.dump().select("2/addmm_0", io="output")
+    assert result.numpy().tolist() == expected.tolist()
+    assert not kernels.dump().select(op_type="aten::addmm")
+    assert kernels.dump().select(op_type="MatMulV2")
