@@ -225,7 +225,6 @@ def _work(pipe: Connection, chosen: list[Subject], seed: int, at: Any) -> None:
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as root:
         places = [_lay_out(Path(root) / str(number), subject) for number, subject in enumerate(chosen)]
         warm: set[int] = set()
-        taken = 0
         while True:
             try:
                 batch: _Batch = pipe.recv()
@@ -236,13 +235,13 @@ def _work(pipe: Connection, chosen: list[Subject], seed: int, at: Any) -> None:
                 for name in subject.seeds:  # what they import takes time and memory once
                     _try(subject, place, name, subject.seeds[name])
                 warm.add(batch.subject)
-                taken = max(taken, _peak())
                 _limit()
             findings = []
-            count, began, slowest = 0, time.process_time(), 0.0
+            count, began, slowest, worn = 0, time.process_time(), 0.0, False
             for number in range(batch.first, batch.first + batch.count):
                 at.value = number
                 name, data = make_mutant(subject, seed, number)
+                had = _peak_from_now_on()
                 before = time.process_time()
                 what, details = _try(subject, place, name, data)
                 took = time.process_time() - before
@@ -251,10 +250,11 @@ def _work(pipe: Connection, chosen: list[Subject], seed: int, at: Any) -> None:
                     findings.append(Finding(subject.name, number, "took too long", f"{took:.1f} s"))
                 if what:
                     findings.append(Finding(subject.name, number, what, details))
-                if _peak() - taken > MOST_BYTES:
-                    findings.append(Finding(subject.name, number, "took too much memory", f"{_peak() - taken} bytes"))
+                more = _peak() - had
+                if more > MOST_BYTES:
+                    findings.append(Finding(subject.name, number, "took too much memory", f"{more} bytes"))
+                    worn = True
                     break
-            worn = _peak() - taken > MOST_BYTES
             pipe.send(_Done(batch.subject, count, time.process_time() - began, slowest, findings, worn))
 
 
@@ -299,8 +299,19 @@ def _is_ours(file: Path) -> bool:
     return REPOSITORY in file.parents and "site-packages" not in file.parts
 
 
+def _peak_from_now_on() -> int:
+    """The memory that this process has, in bytes, from which its peak is measured; where that cannot be, the peak."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # proc_pid_clear_refs(5): resets the peak
+    return _peak()
+
+
 def _peak() -> int:
-    """The most memory that this process had so far, in bytes."""
+    """The most memory that this process had since the peak was reset, in bytes."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
