@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import pickle
 import threading
-import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import csv
-import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -181,22 +179,10 @@ def compare(
     >>> comparison = ascend_dump.compare("npu_dumps", "gpu_dumps")   # doctest: +SKIP
     >>> comparison.verdict, comparison.origins[0].op_name            # doctest: +SKIP
     """
-    with _few_collections():
-        used = rules_of(rules)
-        dumps = [side if isinstance(side, Dump) else open_dump(side) for side in (actual, reference)]
-        again = None if noise is None else noise if isinstance(noise, Dump) else open_dump(noise)
-        return _compare(dumps, again, mapping, used, executor, watch)
-
-
-@contextmanager
-def _few_collections() -> Iterator[None]:
-    """A million records are no garbage, and looking for some among them takes as long as comparing them."""
-    before = gc.get_threshold()
-    gc.set_threshold(max(before[0], 200_000) if before[0] else 0, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
+    used = rules_of(rules)
+    dumps = [side if isinstance(side, Dump) else open_dump(side) for side in (actual, reference)]
+    again = None if noise is None else noise if isinstance(noise, Dump) else open_dump(noise)
+    return _compare(dumps, again, mapping, used, executor, watch)
 
 
 def _compare(
