@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 from ascend_dump._errors import ConfigError, DumpNotFound, NotSupported
 from ascend_dump.analysis.compare._across import is_across, pair_across
 from ascend_dump.analysis.compare._divergence import Divergence
+from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._match import Match, align
-from ascend_dump.analysis.compare._measure import float_kind
 from ascend_dump.analysis.compare._operators import operators
 from ascend_dump.analysis.compare._result import Origin, Pair
 from ascend_dump.analysis.compare._rules import RuleSource, rules_of

@@ -13,8 +13,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Optional
 
+from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._match import Match
-from ascend_dump.analysis.compare._measure import Measure, float_kind
+from ascend_dump.analysis.compare._measure import Measure
 from ascend_dump.analysis.compare._operators import Operator, storage_of
 from ascend_dump.analysis.compare._records import Difference, Differences, identity_of, type_of
 from ascend_dump.analysis.compare._result import Origin, Pair

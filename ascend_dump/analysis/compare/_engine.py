@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.analysis.compare._measure import FloatKind
+    from ascend_dump.analysis.compare._floats import FloatKind
 
 __all__ = ["Sums", "compiled_sums", "compiled_unequal"]
 

@@ -7,59 +7,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump.analysis.compare._engine import Sums, compiled_sums, compiled_unequal
+from ascend_dump.analysis.compare._floats import FloatKind, float_kind
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["ULP_BINS", "FloatKind", "Measure", "float_kind", "measure"]
+__all__ = ["ULP_BINS", "Measure", "measure"]
 
 #: Bins of the histogram of differences, in units in the last place: bin 0 those below 1, bin k those in [2^(k-1), 2^k).
 ULP_BINS = 64
 #: Elements that are looked at together: what numpy makes of them stays in the cache.
 _BLOCK = 1 << 15
-
-
-class FloatKind(NamedTuple):
-    """What rounding to a type costs.
-
-    mantissa    explicit bits of the significand
-    lowest      exponent of the smallest normal number
-    """
-
-    mantissa: int
-    lowest: int
-
-    @property
-    def unit(self) -> float:
-        """The unit of rounding: half the distance between 1 and the next number."""
-        return math.ldexp(0.5, -self.mantissa)
-
-
-_FLOATS = {
-    "float64": FloatKind(52, -1022),
-    "float32": FloatKind(23, -126),
-    "bfloat16": FloatKind(7, -126),
-    "float16": FloatKind(10, -14),
-    "float8_e4m3fn": FloatKind(3, -6),
-    "float8_e4m3": FloatKind(3, -6),
-    "float8_e4m3b11fnuz": FloatKind(3, -10),
-    "float8_e4m3fnuz": FloatKind(3, -7),
-    "float8_e3m4": FloatKind(4, -2),
-    "float8_e5m2": FloatKind(2, -14),
-    "float8_e5m2fnuz": FloatKind(2, -15),
-    "float6_e2m3fn": FloatKind(3, 0),
-    "float6_e3m2fn": FloatKind(2, -2),
-    "float4_e2m1fn": FloatKind(1, 0),
-    "complex64": FloatKind(23, -126),
-    "complex128": FloatKind(52, -1022),
-    "complex32": FloatKind(10, -14),
-    "bcomplex32": FloatKind(7, -126),
-}
-
-
-def float_kind(dtype: str) -> Optional[FloatKind]:
-    """What is known of the rounding of a type by its numpy or ml_dtypes name; None for exact types."""
-    return _FLOATS.get(dtype)
 
 
 class Measure(NamedTuple):

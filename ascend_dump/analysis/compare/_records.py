@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump._errors import AscendDumpError, NotSupported
+from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._layouts import IDENTITY, find_layout
-from ascend_dump.analysis.compare._measure import Measure, float_kind, measure
+from ascend_dump.analysis.compare._measure import Measure, measure
 from ascend_dump.analysis.compare._statistics import bounds
 from ascend_dump.analysis.nonfinite import is_no_value
 from ascend_dump.reading import Record

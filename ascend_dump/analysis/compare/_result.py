@@ -30,7 +30,8 @@ class Pair:
     how, confidence   how the operators were paired, and how sure that is (1.0 certain, 0.5 by position only)
     transformation    what was done to `actual` before it was measured: "identity", "cast" (of another type),
                       "reshape", "permute(0, 3, 1, 2)" (its axes in this order)
-    verdict           "equal", "noise", "unmatched", "structure", "different" or "unreadable"
+    verdict           "equal", "noise", "undecided" (of statistics that agree), "unmatched", "structure", "different"
+                      or "unreadable"
     reason            the verdict in words, with numbers
     measure           the numbers; None where nothing had to be read, or could be
     explained         whether an earlier record of the dump already had this difference

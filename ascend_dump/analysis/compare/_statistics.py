@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 
-from ascend_dump.analysis.compare._measure import Measure, float_kind
+from ascend_dump.analysis.compare._floats import float_kind
+from ascend_dump.analysis.compare._measure import Measure
 from ascend_dump.statistics import Statistics
 
 __all__ = ["bounds"]

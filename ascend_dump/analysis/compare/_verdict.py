@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, Optional
 
-from ascend_dump.analysis.compare._measure import Measure, float_kind
+from ascend_dump.analysis.compare._floats import float_kind
+from ascend_dump.analysis.compare._measure import Measure
 
 __all__ = ["ORDER", "Rules", "judge", "worst"]
 
