@@ -51,7 +51,8 @@ def has_values(name: str) -> bool:
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The numpy or ml_dtypes type for a name. Raises NotSupported for an unknown one.
 
-    Only these names: numpy would take others for pointers, dates or structures.
+    Only these names: numpy would take others for pointers, dates or structures. Without ml_dtypes' complex32 (from 0.6
+    on) an element of it is a pair of float16: arrays have one axis more, of length 2.
     """
     import numpy as np  # to list records needs no numpy
 

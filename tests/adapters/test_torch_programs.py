@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import threading
+import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,6 +124,8 @@ class TestProcesses:
                     with ascend_dump.capture(model, path=dumps / "child", strict=True) as own:
                         model(INPUT)
                     code = 0 if right and len(own.dump()) else 2
+                except BaseException:
+                    traceback.print_exc()
                 finally:
                     os._exit(code)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
