@@ -9,6 +9,8 @@ from readmes import Walked, walk_once
 
 import ascend_dump
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def walked(tmp_path_factory: pytest.TempPathFactory) -> Walked:

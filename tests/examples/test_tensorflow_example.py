@@ -11,6 +11,8 @@ from readmes import Walked, walk_once
 import ascend_dump
 from ascend_dump.native.cann.graph import build_graphs, find_computational, graph_name
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def walked(tmp_path_factory: pytest.TempPathFactory) -> Walked:

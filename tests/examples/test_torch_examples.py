@@ -12,6 +12,8 @@ import ascend_dump
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Walked:

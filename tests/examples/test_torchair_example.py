@@ -11,6 +11,8 @@ import ascend_dump
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def walked(tmp_path_factory: pytest.TempPathFactory) -> Walked:
