@@ -118,7 +118,7 @@ class TestProcesses:
                 try:
                     right = modes() == [] and not model._forward_pre_hooks and not cap._session.recording
                     torch.manual_seed(5)
-                    # No backward pass: PyTorch refuses it in a fork where a test before this one made autograd's threads.
+                    # No backward pass: PyTorch refuses it in a fork after a test made autograd's threads.
                     model(INPUT)
                     cap.stop()
                     # A child may have a capture of its own.
