@@ -346,7 +346,7 @@ class Capture:
         """
         from ascend_dump._decorator import decorate  # loads wrapt
 
-        decorated: Decorated[_P, _R] = decorate(self, function)
+        decorated: Decorated[_P, _R] = decorate(function, self, functools.partial(_Call, self))
         return decorated
 
     @property
@@ -474,6 +474,68 @@ class Capture:
             with contextlib.suppress(OSError):
                 self._session.root.rmdir()
         self._session = self._path = None
+
+
+class _Mine(Enum):
+    """What one call of a decorated function has to finish when it returns."""
+
+    NOTHING = "nothing"  # nested in a step that another call began
+    CALL = "call"  # counted as a call, but `steps=` does not select it
+    STEP = "step"
+
+
+class _Call:
+    """One call of a decorated function: one step."""
+
+    __slots__ = ("_capture", "_mine")
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._mine = _Mine.NOTHING
+
+    def __enter__(self) -> None:
+        cap = self._capture
+        # A recursive call, or one from a second thread, runs inside the open step.
+        if not cap._call_gate.take(recorded=cap._running is not None):
+            return
+        self._mine = _Mine.CALL
+        try:
+            calls = cap._captures_each_call()
+            number = cap._step
+            cap._step += 1
+            if not cap._is_wanted(number):
+                cap.end_at_exit()
+                return
+            begun = cap.active
+            if not begun:
+                cap._arm(calls=calls)
+                cap._step = number + 1
+            if cap._running is not None:
+                try:
+                    cap._running.step(number)
+                except BaseException:
+                    if not begun:
+                        cap._abandon()
+                    raise
+            self._mine = _Mine.STEP
+        except BaseException:
+            cap._call_gate.end()
+            raise
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        cap, mine = self._capture, self._mine
+        if mine is _Mine.NOTHING:
+            return
+        try:
+            if mine is _Mine.STEP:
+                cap._interrupted(error)
+                if cap._running is not None:
+                    cap._running.step(None)
+                last = cap.request.steps.last
+                if last is not None and cap._step > last:
+                    cap.__exit__(kind, error, trace)
+        finally:
+            cap._call_gate.end()
 
 
 def _do_nothing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import operator
-from enum import Enum
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, Union
 
@@ -14,8 +14,6 @@ import wrapt
 from ascend_dump._errors import ConfigError
 
 if TYPE_CHECKING:
-    from ascend_dump._capture import Capture
-
     _FunctionWrapper = wrapt.FunctionWrapper[..., Any]
     _BoundFunctionWrapper = wrapt.BoundFunctionWrapper[..., Any]
 else:  # which older versions do not have as generic types
@@ -27,8 +25,11 @@ __all__ = ["decorate", "refuse_class"]
 _DESCRIPTORS = (classmethod, staticmethod)
 
 
-def decorate(capture: Capture, function: Any) -> Any:
-    """The function, whose calls are steps of `capture`. Raises ConfigError for what cannot be decorated."""
+def decorate(function: Any, capture: object, step: Callable[[], AbstractContextManager[None]]) -> Any:
+    """The function, each call of which runs within a `step()`, and whose attribute `capture` is `capture`.
+
+    Raises ConfigError for what cannot be decorated.
+    """
     if inspect.isclass(function):
         raise refuse_class(function)
     plain = function.__func__ if isinstance(function, _DESCRIPTORS) else function
@@ -45,11 +46,11 @@ def decorate(capture: Capture, function: Any) -> Any:
         )
 
     def run(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        with _Call(capture):
+        with step():
             return wrapped(*args, **kwargs)
 
     async def run_coroutine(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        with _Call(capture):
+        with step():
             return await wrapped(*args, **kwargs)
 
     found = _DecoratedFunction(function, run_coroutine if inspect.iscoroutinefunction(plain) else run)
@@ -98,8 +99,8 @@ class _BoundDecorated(_NoBlock, _BoundFunctionWrapper):
     """A decorated function as a method of an object."""
 
     @property
-    def capture(self) -> Capture:
-        return self._self_parent.capture  # type: ignore[no-any-return]
+    def capture(self) -> Any:
+        return self._self_parent.capture
 
     # Proxies refuse to be copied and pickled; a method is what its object and its name are.
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -125,10 +126,10 @@ class _DecoratedFunction(_NoBlock, _FunctionWrapper):
     """Called as before; `capture` is what it is dumped by."""
 
     __bound_function_wrapper__ = _BoundDecorated
-    _self_capture: Capture
+    _self_capture: object
 
     @property
-    def capture(self) -> Capture:
+    def capture(self) -> Any:
         return self._self_capture
 
     # As functions are: by their name.
@@ -140,65 +141,3 @@ class _DecoratedFunction(_NoBlock, _FunctionWrapper):
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self
-
-
-class _Mine(Enum):
-    """What one call of a decorated function has to finish when it returns."""
-
-    NOTHING = "nothing"  # nested in a step that another call began
-    CALL = "call"  # counted as a call, but `steps=` does not select it
-    STEP = "step"
-
-
-class _Call:
-    """One call of a decorated function: one step."""
-
-    __slots__ = ("_capture", "_mine")
-
-    def __init__(self, capture: Capture) -> None:
-        self._capture = capture
-        self._mine = _Mine.NOTHING
-
-    def __enter__(self) -> None:
-        cap = self._capture
-        # A recursive call, or one from a second thread, runs inside the open step.
-        if not cap._call_gate.take(recorded=cap._running is not None):
-            return
-        self._mine = _Mine.CALL
-        try:
-            calls = cap._captures_each_call()
-            number = cap._step
-            cap._step += 1
-            if not cap._is_wanted(number):
-                cap.end_at_exit()
-                return
-            begun = cap.active
-            if not begun:
-                cap._arm(calls=calls)
-                cap._step = number + 1
-            if cap._running is not None:
-                try:
-                    cap._running.step(number)
-                except BaseException:
-                    if not begun:
-                        cap._abandon()
-                    raise
-            self._mine = _Mine.STEP
-        except BaseException:
-            cap._call_gate.end()
-            raise
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        cap, mine = self._capture, self._mine
-        if mine is _Mine.NOTHING:
-            return
-        try:
-            if mine is _Mine.STEP:
-                cap._interrupted(error)
-                if cap._running is not None:
-                    cap._running.step(None)
-                last = cap.request.steps.last
-                if last is not None and cap._step > last:
-                    cap.__exit__(kind, error, trace)
-        finally:
-            cap._call_gate.end()

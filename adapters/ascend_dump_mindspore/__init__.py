@@ -5,9 +5,9 @@ MindSpore reads its dump JSON once in a process: when the first operator runs, t
 no other change of the program. Steps are MindSpore's iterations. Every graph that the process compiles is dumped, not
 only those of the target; `layers` selects operators.
 
-When the block ends, the dump is paused by moving MindSpore's iteration number to one that nobody selects. A second
-capture in the same process resumes it into a directory of its own; since the configuration cannot be read again,
-its settings must be the same.
+When the block ends, the dump is paused: MindSpore's iteration counter is set to a number that `steps` does not
+select. A second capture in the same process resumes it into a directory of its own; since the configuration cannot
+be read again, its settings must be the same.
 
 Graphs must not run in several threads at once while MindSpore dumps: its Dump, with or without this adapter, then
 crashes (2.10.0 on a CPU).

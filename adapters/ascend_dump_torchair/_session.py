@@ -27,7 +27,7 @@ __all__ = ["TorchairSession", "fill"]
 log = logging.getLogger("ascend_dump")
 
 _TWICE = "Unsupport twice"
-#: Bytes. CANN refuses one of more than 10 MiB, which is to be told.
+#: In bytes. CANN refuses files above 10 MiB; larger ones are read here so that the problem can be reported.
 _LARGEST_GENERATED = 1 << 28
 
 

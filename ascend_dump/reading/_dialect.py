@@ -76,7 +76,7 @@ class Entry:
 
     @property
     def scene_is_beside(self) -> bool:
-        """Whether only the records' own `attrs` tell the scene: there is no file that an overflow is recorded in."""
+        """Whether the scene stands in `Record.attrs` only, because this layout has no overflow files."""
         return False
 
     @property

@@ -88,7 +88,7 @@ def layout_of(dtype: np.dtype[Any]) -> Layout:
 def _describe(dtype: np.dtype[Any]) -> Layout:
     name = dtype.type.__name__
     if issubclass(dtype.type, np.bool_):
-        # A byte other than 0 and 1 is no bool that numpy makes, but one that it reads as True.
+        # numpy writes bools as 0 and 1, and reads every other byte as True.
         return Layout("bool", "table", np.dtype("u1"), table=_tabulate(np.minimum(np.arange(256), 1)))
     # Time differences are signed integers by class, not by kind.
     if issubclass(dtype.type, np.integer) and dtype.kind in "iu":

@@ -1,7 +1,7 @@
 """One simulated device with CANN's dump service.
 
-It is armed by the settings the real service takes, is told of executed operators, and writes what CANN writes,
-including nothing where CANN silently writes nothing. Sources beside the modules it is made of: GE davinci_model,
+It takes the settings of the real service and the operators that ran, and writes what CANN writes, which is nothing
+where CANN silently writes nothing. Sources beside the modules it is made of: GE davinci_model,
 data_dumper and dump_op (models), adump operator_dumper (single kernels), aicpu_schedule dump_task (writer).
 
     npu = Npu()

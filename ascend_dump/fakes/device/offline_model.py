@@ -76,7 +76,7 @@ class OfflineModel(NamedTuple):
     status_check: bool = False
 
     def node_infos(self) -> tuple[NodeInfo, ...]:
-        """The operators as the device is told of them when the model is loaded, inputs as Data."""
+        """The operators in the form that `Npu.load_model` takes; inputs are operators of type Data."""
         data = [NodeInfo(spec.name, "Data") for spec in self.inputs]
         nodes = [NodeInfo(node.name, node.type, node.inputs, node.original_names, node.no_task) for node in self.nodes]
         return (*data, *nodes)

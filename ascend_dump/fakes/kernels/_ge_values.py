@@ -1,4 +1,4 @@
-"""Between GE's numbers of types, torch's tensors and the arrays that the simulated device is told of."""
+"""Conversions between GE's type numbers, PyTorch's tensors and the arrays of the simulated device."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class KernelMode(TorchDispatchMode):
         if memory.copying or not (memory.creating or any(map(memory.holds, given))):
             return func(*args, **kwargs)
         if self._npu.in_model:
-            # A graph computes with PyTorch's operators here; the device is told of the graph's own.
+            # A graph is computed with PyTorch's operators here, but the device records the operators of the graph.
             found = func(*args, **kwargs)
             for each in tree_iter(found):
                 memory.mark(each)

@@ -29,7 +29,7 @@ class _DataDump:
     """The context manager; outside a compiled graph it does nothing."""
 
     def __enter__(self) -> None:
-        # Without a backend there is no graph that could hold the marks.
+        # Where torchair's backend was not loaded, nothing compiles a graph, so there is nothing to mark.
         if _libraries:
             enter, _ = _operators()
             enter([DATA_DUMP], ["True"])

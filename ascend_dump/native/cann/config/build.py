@@ -78,7 +78,7 @@ def acl_config(
         return {"dump": dump}
     known = None if names is None else list(names)
     dump["dump_list"] = _watch_list(request, known) if request.scene == "watch" else _dump_list(request, options, known)
-    # The watcher writes outputs only and refuses to be told otherwise.
+    # The watcher writes outputs only and refuses any other mode.
     dump["dump_mode"] = "output" if request.scene == "watch" else request.mode
     dump["dump_level"] = request.level
     dump["dump_data"] = _data(request)

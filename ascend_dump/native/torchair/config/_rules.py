@@ -149,7 +149,9 @@ def _file(subject: OptionsSubject) -> Iterator[Hit]:
     if value is None:
         return
     if not isinstance(value, str) or not value.endswith(".json"):
-        yield _refused(name, f"{value!r} is no name that ends in .json", "give the file such a name, in small letters")
+        yield _refused(
+            name, f"{value!r} does not end in .json", "rename the file so that it ends in .json (lower case)"
+        )
     elif not os.path.isfile(os.path.join(subject.cwd, value)):
         yield _refused(name, f"{value!r} is no existing file", "write it first: `ascend-dump config --for acl -o FILE`")
 
