@@ -7,8 +7,9 @@
 
 It needs the real PyTorch. Tensors that are moved to the NPU stay in the host's memory and are marked; the
 simulated device records each operator that touches one as a kernel launched by aclnn. Sources: torch_npu 2.13,
-`npu/__init__.py`, `npu/utils.py`, `npu/npu_config.py` (whose `init_dump`, `set_dump` and `finalize_dump` are the ones that
-`torch_npu.npu` shows: it imports them last), `_init/registry`, and those named in `_torch_npu_process`.
+`npu/__init__.py`, `npu/utils.py`, `npu/npu_config.py` (whose `init_dump`, `set_dump` and `finalize_dump`
+are the ones that `torch_npu.npu` shows: it imports them last), `_init/registry`, and those named in
+`_torch_npu_process`.
 
 Known differences from the real one:
 
