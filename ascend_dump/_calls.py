@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError
 from ascend_dump._paths import RunDirectory, holds_files, mark_call
+from ascend_dump.adapter._contract import Repeats
 from ascend_dump.adapter._session import Session
 
 if TYPE_CHECKING:
@@ -62,13 +63,13 @@ class CallsSession(Session):
             return
         selected = number in self._request.steps
         self._number, self._calls = number, self._calls + 1
-        if self._adapter.repeats == "never":
+        if self._adapter.repeats is Repeats.NEVER:
             if self._session is None:
                 self._common.mkdir(mode=0o700)
                 self._begin(self._run.within("calls"))
             else:
                 self._sort(None)
-        elif selected or (self._adapter.repeats == "resumed" and not self._armed):
+        elif selected or (self._adapter.repeats is Repeats.RESUMED and not self._armed):
             place = self._run.of_call(number)
             mark_call(place.path, number)
             self._begin(place)
@@ -87,7 +88,7 @@ class CallsSession(Session):
         if session is None or number is None:
             return
         selected = number in self._request.steps
-        if self._adapter.repeats == "never":
+        if self._adapter.repeats is Repeats.NEVER:
             session.settle()
             session.flush()
             self._sort(number if selected else None)
@@ -137,7 +138,7 @@ class CallsSession(Session):
         if self._session is None:
             return
         self._session.flush()
-        if self._adapter.repeats == "never" and os.getpid() == self._pid:
+        if self._adapter.repeats is Repeats.NEVER and os.getpid() == self._pid:
             number = self._number
             self._sort(number if number is not None and number in self._request.steps else None)
 
@@ -153,7 +154,7 @@ class CallsSession(Session):
             self._stop(session)
         if os.getpid() != self._pid:
             return
-        if self._adapter.repeats == "never":
+        if self._adapter.repeats is Repeats.NEVER:
             self._sort(self._number)
             _remove_empty(self._common)
         selected = [number for number in range(self._calls) if number in self._request.steps]

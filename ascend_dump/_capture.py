@@ -26,7 +26,7 @@ from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank, is_selected
 from ascend_dump._request import Data, DumpRequest, FrameworkName, Level, Mode, Scene, unknown_name
 from ascend_dump._steps import StepsLike
-from ascend_dump.adapter._contract import Adapter, choose
+from ascend_dump.adapter._contract import Adapter, Repeats, choose
 from ascend_dump.adapter._exit import at_exit
 from ascend_dump.adapter._session import Session
 
@@ -446,7 +446,7 @@ class Capture:
         if self._each_call is None:
             adapter = choose(self._target, self._framework)
             self._each_call = adapter.counts_steps(self._target)
-            self._early = self._each_call and adapter.repeats != "always"
+            self._early = self._each_call and adapter.repeats is not Repeats.ALWAYS
         return self._each_call
 
     def _is_wanted(self, number: int) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from ascend_dump import AscendDumpError
 from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, size_is_unlimited, worst_first
 from ascend_dump.native.cann.config.of_request import problems_of_config
-from ascend_dump.native.cann.config.scenes import SCENES
+from ascend_dump.native.scenes import SCENES
 from ascend_dump_acl._settings import build, look_around
 
 __all__ = ["check"]

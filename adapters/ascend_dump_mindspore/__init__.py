@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ascend_dump.adapter import Adapter, Begin, DumpRequest, Problem, RunDirectory
+from ascend_dump.adapter import Adapter, Begin, DumpRequest, Problem, Repeats, RunDirectory
 
 if TYPE_CHECKING:
     from ascend_dump_mindspore._session import MindSporeSession
@@ -31,7 +31,7 @@ class MindSporeAdapter(Adapter):
     # Its own framework's dump says more than what another framework in the process would see.
     priority = 3
     process_hooks = ("mindspore",)
-    repeats = "resumed"
+    repeats = Repeats.RESUMED
 
     def accepts(self, target: Any) -> bool:
         from ascend_dump_mindspore._runtime import is_target

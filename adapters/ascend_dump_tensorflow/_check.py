@@ -9,7 +9,7 @@ from typing import Any
 from ascend_dump import AscendDumpError
 from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, size_is_unlimited, worst_first
 from ascend_dump.native.cann.config import Situation
-from ascend_dump.native.cann.config.scenes import SCENES
+from ascend_dump.native.scenes import SCENES
 from ascend_dump.native.tensorflow.config import check_parameters, parameters
 from ascend_dump.native.tensorflow.options import OPTIONS, operators_of
 from ascend_dump_tensorflow._bridge import (

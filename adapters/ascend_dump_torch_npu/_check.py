@@ -12,7 +12,7 @@ from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, size_is_unli
 from ascend_dump.adapter.pytorch.calls import is_compiled
 from ascend_dump.native.cann.config import Situation
 from ascend_dump.native.cann.config.of_request import problems_of_config
-from ascend_dump.native.cann.config.scenes import SCENES
+from ascend_dump.native.scenes import SCENES
 from ascend_dump_torch_npu._interface import DumpInterface
 from ascend_dump_torch_npu._settings import INIT_CONFIG, build, look_around, selects_in_models, torchair_dump
 

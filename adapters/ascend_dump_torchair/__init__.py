@@ -20,7 +20,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from ascend_dump.adapter import Adapter, Begin, DumpRequest, Problem, RunDirectory
+from ascend_dump.adapter import Adapter, Begin, DumpRequest, Problem, Repeats, RunDirectory
 
 if TYPE_CHECKING:
     from ascend_dump_torchair._session import TorchairSession
@@ -36,7 +36,7 @@ class TorchairAdapter(Adapter):
     priority = -1
     # Not torchair itself: torch_npu puts a proxy into sys.modules, which no import hook sees.
     process_hooks = ("torchair.npu_fx_compiler",)
-    repeats = "never"
+    repeats = Repeats.NEVER
     #: Of the last check, whose settings the start behind it needs too.
     _plan: Optional[SettingsPlan] = None
 

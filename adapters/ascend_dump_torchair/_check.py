@@ -11,7 +11,7 @@ from ascend_dump import AscendDumpError
 from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, current_rank, size_is_unlimited, worst_first
 from ascend_dump.native.cann.config import Situation, check_ge_options
 from ascend_dump.native.cann.config.of_request import problems_of_config
-from ascend_dump.native.cann.config.scenes import SCENES
+from ascend_dump.native.scenes import SCENES
 from ascend_dump.native.torchair.config.check import check_working_directory
 from ascend_dump.native.torchair.config.roads import ROADS, RoadSubject
 from ascend_dump_torchair import _engine

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ascend_dump._rank import Rank, current_rank
     from ascend_dump._request import DumpRequest
     from ascend_dump._steps import Steps
-    from ascend_dump.adapter._contract import Adapter, AdapterInfo, Begin, adapters, choose, load, registered
+    from ascend_dump.adapter._contract import Adapter, AdapterInfo, Begin, Repeats, adapters, choose, load, registered
     from ascend_dump.adapter._exit import at_exit
     from ascend_dump.adapter._limits import size_is_unlimited
     from ascend_dump.adapter._session import Session
@@ -49,6 +49,7 @@ __all__ = [
     "Payload",
     "Problem",
     "Rank",
+    "Repeats",
     "RunDirectory",
     "Session",
     "Steps",
@@ -86,7 +87,7 @@ _HOMES: dict[str, str] = {
         "_rank": ("Rank", "current_rank"),
         "_request": ("DumpRequest",),
         "_steps": ("Steps",),
-        "adapter._contract": ("Adapter", "AdapterInfo", "Begin", "adapters", "choose", "load", "registered"),
+        "adapter._contract": ("Adapter", "AdapterInfo", "Begin", "Repeats", "adapters", "choose", "load", "registered"),
         "adapter._exit": ("at_exit",),
         "adapter._limits": ("size_is_unlimited",),
         "adapter._session": ("Session",),

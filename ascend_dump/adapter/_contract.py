@@ -12,6 +12,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Protocol
 
 from ascend_dump._entry_points import distribution_of, entry_points_of
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from ascend_dump._request import DumpRequest
     from ascend_dump.adapter._session import Session
 
-__all__ = ["Adapter", "AdapterInfo", "Begin", "adapters", "choose", "fresh_adapters", "load", "registered"]
+__all__ = ["Adapter", "AdapterInfo", "Begin", "Repeats", "adapters", "choose", "fresh_adapters", "load", "registered"]
 
 GROUP = "ascend_dump.adapters"
 
@@ -43,6 +44,16 @@ class Begin(Protocol):
     def __call__(self, target: Any = None, *, model: str = "") -> Optional[Session]: ...
 
 
+class Repeats(Enum):
+    """Whether a framework can be dumped again after a capture has ended, as each call of a decorated function asks."""
+
+    ALWAYS = "always"
+    #: Yes, if the first capture began before the framework did.
+    RESUMED = "resumed"
+    #: The framework reads its settings once: one capture runs from the first call to the last.
+    NEVER = "never"
+
+
 class Adapter(ABC):
     """What is known of a framework before a capture starts: what it can do, and how to start one."""
 
@@ -54,9 +65,8 @@ class Adapter(ABC):
     priority: int = 0
     #: Modules whose import makes this adapter `launch` where ASCEND_DUMP asks for a dump; none: it cannot.
     process_hooks: tuple[str, ...] = ()
-    #: Whether captures can follow each other in one process, each call of a decorated function being one: "always",
-    #: "resumed" (the first one has to begin before the framework does), "never" (the framework reads settings once).
-    repeats: str = "always"
+    #: Whether captures can follow each other in one process.
+    repeats: Repeats = Repeats.ALWAYS
     #: Adapters that dump the same programs more precisely: where one is active on the launcher road, this one rests.
     yields_to: tuple[str, ...] = ()
 

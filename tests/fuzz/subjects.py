@@ -168,9 +168,9 @@ def use_settings_text(path: Path) -> None:
 
 def _examples(language: str) -> list[Any]:
     """The configurations on which the rules of a language are tried."""
-    import ascend_dump.native.cann.config.scenes as scenes
     import ascend_dump.native.cann.config.silent as silent
     import ascend_dump.native.mindspore.config.check as mindspore
+    import ascend_dump.native.scenes as scenes
     import ascend_dump.native.tensorflow.config._rules as tensorflow
 
     tables: dict[str, Any] = {"acl": silent.SILENT, "mindspore": mindspore.RULES, "tensorflow": tensorflow.RULES}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ascend_dump.native.cann.config.build import acl_config, ge_options
 from ascend_dump.native.cann.config.check import check_acl_config, check_ge_file
-from ascend_dump.native.cann.config.scenes import SCENES
 from ascend_dump.native.languages import CERTAIN, ConfigLanguage, Surroundings
+from ascend_dump.native.scenes import SCENES
 
 if TYPE_CHECKING:
     from ascend_dump._problem import Problem

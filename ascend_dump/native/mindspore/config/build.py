@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump._errors import ConfigError, NotSupported
 from ascend_dump._patterns import text_matcher
-from ascend_dump.native.cann.config.scenes import SCENES
 from ascend_dump.native.mindspore.config.keys import (
     COMMON,
     DATA,
@@ -28,6 +27,7 @@ from ascend_dump.native.mindspore.config.keys import (
     WORDS,
 )
 from ascend_dump.native.mindspore.runtime import RUNTIMES, Runtime
+from ascend_dump.native.scenes import SCENES
 
 if TYPE_CHECKING:
     from ascend_dump._problem import Problem

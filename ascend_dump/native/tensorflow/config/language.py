@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from ascend_dump.native.cann.config.scenes import SCENES
 from ascend_dump.native.languages import CERTAIN, POSSIBLE, ConfigLanguage, Surroundings
+from ascend_dump.native.scenes import SCENES
 from ascend_dump.native.tensorflow.config.build import parameters
 from ascend_dump.native.tensorflow.config.check import check_parameters
 

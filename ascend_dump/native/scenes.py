@@ -1,4 +1,4 @@
-"""What a request says beside a scene that CANN decides alone: the settings built from it leave that out."""
+"""What a request says beside a scene that the framework decides alone: the settings built from it leave that out."""
 
 from __future__ import annotations
 
