@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
+from collections.abc import Iterator
 from typing import BinaryIO, Union, cast
 
 __all__ = [
@@ -15,6 +17,7 @@ __all__ = [
     "read_regular",
     "read_small",
     "regular_status",
+    "text_lines",
 ]
 
 _Path = Union[str, "os.PathLike[str]"]
@@ -72,6 +75,15 @@ def read_small(path: _Path, most: int, *, follow_links: bool = True) -> bytes:
     if len(found) > most:
         raise FileTooLarge(path, most)
     return found
+
+
+def text_lines(path: _Path, *, most: int, errors: str = "replace") -> Iterator[str]:
+    """The lines of a text in UTF-8, opened at the first one; what is longer than `most` characters comes in pieces.
+
+    A hole in a file is a line of as many bytes as it has, which would fill the memory. Raises OSError.
+    """
+    with io.TextIOWrapper(open_regular(path), encoding="utf-8", errors=errors, newline="\n") as file:
+        yield from iter(lambda: file.readline(most), "")
 
 
 def regular_status(path: _Path, *, follow_links: bool = True) -> os.stat_result:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
@@ -43,6 +44,10 @@ _OF_ATTRS = {
 }
 #: `attrs` has what only one dialect knows, as JSON; `placed_on` is the framework's name of the device of a host tensor.
 COLUMNS = (*FIELDS, "error", *_OF_ATTRS, "placed_on", *Statistics._fields, "attrs")
+#: The path, which comes last of the fields, is a text in a catalog.
+_fields = attrgetter(*FIELDS[:-1])
+_NO_HOST = (None,) * (len(_OF_ATTRS) + 1)
+_NO_STATISTICS = (None,) * len(Statistics._fields)
 #: The number of the file among those of the dump: a selection by names of files is one by these numbers.
 ENTRY = "entry"
 #: Records that are turned into columns together.
@@ -144,56 +149,57 @@ def frames(
 
     complete: what is to be done to each record before; then all entries are read by records.
     """
-    waiting: dict[str, list[Any]] = _empty()
+    waiting: list[tuple[Any, ...]] = []
     for number, entry in entries:
         made = entry.frames() if complete is None else None
         if made is None:
             for record in entry.records():
                 if complete is not None:
                     complete(record)
-                _add(waiting, record, number)
-                if len(waiting[ENTRY]) >= ROWS:
-                    yield of_columns(waiting, len(waiting[ENTRY]))
-                    waiting = _empty()
+                waiting.append(_row(record, number))
+                if len(waiting) >= ROWS:
+                    yield _frame(waiting)
+                    waiting = []
             continue
-        if waiting[ENTRY]:
-            yield of_columns(waiting, len(waiting[ENTRY]))
-            waiting = _empty()
+        if waiting:
+            yield _frame(waiting)
+            waiting = []
         import polars as pl
 
         for frame in made:
             yield frame.with_columns(pl.lit(number, dtype=pl.UInt32).alias(ENTRY))
-    if waiting[ENTRY]:
-        yield of_columns(waiting, len(waiting[ENTRY]))
+    if waiting:
+        yield _frame(waiting)
 
 
 def of_records(records: Sequence[Record]) -> polars.DataFrame:
     """Some records as columns, without the number of their file."""
-    columns = _empty()
-    for record in records:
-        _add(columns, record, 0)
-    return of_columns(columns, len(records))
+    return _frame([_row(record, 0) for record in records])
 
 
-def _empty() -> dict[str, list[Any]]:
-    return {name: [] for name in (*COLUMNS, ENTRY)}
+def _frame(rows: Sequence[tuple[Any, ...]]) -> polars.DataFrame:
+    """Rows of `_row` as columns; a column without a value costs nothing more."""
+    columns = zip((*COLUMNS, ENTRY), zip(*rows))
+    nothing = (None,) * len(rows)
+    return of_columns({name: None if values == nothing else list(values) for name, values in columns}, len(rows))
 
 
-def _add(columns: dict[str, list[Any]], record: Record, number: int) -> None:
-    for name in FIELDS:
-        columns[name].append(getattr(record, name))
-    columns["path"][-1] = str(record.path)
-    columns["error"].append(None if record.error is None else str(record.error))
-    others = dict(record.attrs)
-    host = "storage" in others and "hash" in others
-    for name in _OF_ATTRS:
-        columns[name].append(others.pop(name, None) if host else None)
-    columns["placed_on"].append(others.pop("device", None) if host else None)
-    columns["attrs"].append(json.dumps(others, default=str) if others else None)
-    found = _statistics(record)
-    for place, name in enumerate(Statistics._fields):
-        columns[name].append(None if found is None else found[place])
-    columns[ENTRY].append(number)
+def _row(record: Record, number: int) -> tuple[Any, ...]:
+    """The values of COLUMNS, and the number of the file."""
+    others = record.attrs
+    host: tuple[Any, ...] = _NO_HOST
+    if "storage" in others and "hash" in others:
+        others = dict(others)
+        host = tuple([others.pop(name, None) for name in (*_OF_ATTRS, "device")])
+    return (
+        *_fields(record),
+        str(record.path),
+        None if record.error is None else str(record.error),
+        *host,
+        *(_statistics(record) or _NO_STATISTICS),
+        json.dumps(others, default=str) if others else None,
+        number,
+    )
 
 
 def _statistics(record: Record) -> Optional[Statistics]:

@@ -100,7 +100,8 @@ def _repeat(data: bytes, others: Sequence[bytes], draw: random.Random) -> bytes:
 def _lines(data: bytes, others: Sequence[bytes], draw: random.Random) -> bytes:
     lines = data.splitlines(keepends=True) or [b""]
     at = draw.randrange(len(lines))
-    lines[at : at + 1] = draw.choice(([], [lines[at]] * 2, [lines[at]] * 300, [draw.choice(lines)], [b"\n", lines[at]]))
+    many = [lines[at]] * min(300, LARGEST // len(lines[at] or b"\n") + 1)
+    lines[at : at + 1] = draw.choice(([], [lines[at]] * 2, many, [draw.choice(lines)], [b"\n", lines[at]]))
     return b"".join(lines)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import socket
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from ascend_dump._files import (
     read_regular,
     read_small,
     regular_status,
+    text_lines,
 )
 
 
@@ -64,6 +66,35 @@ def test_a_file_that_is_too_large_is_refused_and_not_cut_off(tmp_path: Path) -> 
     assert read_small(tmp_path / "file", 10) == b"0123456789"
     with pytest.raises(FileTooLarge, match="larger than 9 bytes"):
         read_small(tmp_path / "file", 9)
+
+
+def test_a_line_as_long_as_a_hole_comes_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"one\ntwo\xff\r\n")
+    with open(path, "ab") as file:
+        file.truncate(10_000)
+    lines = list(text_lines(path, most=4000))
+    assert lines[:2] == ["one\n", "two\ufffd\r\n"]
+    assert [len(line) for line in lines[2:]] == [4000, 4000, 10_000 - 10 - 8000]
+
+
+@pytest.mark.parametrize("name", ["statistic.csv", "Add.a.1.2.1589195081588018.csv", "mapping.csv"])
+def test_texts_beside_tensors_may_have_holes(tmp_path: Path, name: str) -> None:
+    place = tmp_path / "rank_0/Net/0/0"
+    place.mkdir(parents=True)
+    (place / name).touch()
+    os.truncate(place / name, 100 << 20)
+    for other in (
+        "0123456789.npy",
+        "Cast.a-op0.0.0.1.output.0.DefaultFormat.npy",
+    ):  # the first one asks for the mapping
+        (place / other).touch()
+    tracemalloc.start()
+    try:
+        list(ascend_dump.open(tmp_path))
+        assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_cannot_be_opened_is_an_error_of_the_system(tmp_path: Path) -> None:

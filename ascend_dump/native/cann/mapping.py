@@ -7,13 +7,12 @@ appends `hash,name` to `mapping.csv` beside it, once per chunk: no header, no qu
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterable
 from typing import NamedTuple, Union
 
 from ascend_dump._errors import ReadError
-from ascend_dump._files import NotRegularFile, open_regular
+from ascend_dump._files import NotRegularFile, text_lines
 
 __all__ = [
     "MAPPING",
@@ -29,6 +28,9 @@ __all__ = [
 MAPPING = "mapping.csv"
 #: NAME_MAX of the usual file systems, in bytes.
 LONGEST_NAME = 255
+#: CANN's longest names have some thousand characters.
+_LONGEST_LINE = 64 * 1024
+_MOST_REFUSED = 20
 
 _MULTIPLIER = 0xC6A4A7935BD1E995
 _SEED = 0xC70F6907
@@ -36,7 +38,7 @@ _MASK = (1 << 64) - 1
 
 
 class Mapping(NamedTuple):
-    """names: name on disk -> name it stands for. refused: why a line was left out, one text each."""
+    """names: name on disk -> name it stands for. refused: why lines were left out, a few and the number of the rest."""
 
     names: dict[str, str]
     refused: tuple[str, ...] = ()
@@ -80,7 +82,8 @@ def parse_mapping(lines: Iterable[str]) -> Mapping:
     the first one counts.
     """
     names: dict[str, str] = {}
-    refused = []
+    refused: list[str] = []
+    others = 0
     for number, line in enumerate(lines, 1):
         line = line.rstrip("\r\n")
         if not line.strip():
@@ -89,19 +92,26 @@ def parse_mapping(lines: Iterable[str]) -> Mapping:
         on_disk, comma, name = line.partition(",")
         on_disk, name = on_disk.strip(), name.strip()
         if not comma or not on_disk or not name:
-            refused.append(f"line {number} is not `name on disk,name`")
+            reason = f"line {number} is not `name on disk,name`"
         elif not _is_file_name(on_disk) or not _is_file_name(name):
-            refused.append(f"line {number} leads out of the directory")
+            reason = f"line {number} leads out of the directory"
         elif names.setdefault(on_disk, name) != name:
-            refused.append(f"line {number} gives {on_disk} a second name")
+            reason = f"line {number} gives {on_disk[:LONGEST_NAME]} a second name"
+        else:
+            continue
+        if len(refused) < _MOST_REFUSED:
+            refused.append(reason)
+        else:
+            others += 1
+    if others:
+        refused.append(f"{others} further lines cannot be used either")
     return Mapping(names, tuple(refused))
 
 
 def read_mapping(path: Union[str, os.PathLike[str]]) -> Mapping:
     """Read a `mapping.csv`. Raises ReadError when it cannot be opened; no content is an error."""
     try:
-        with io.TextIOWrapper(open_regular(path), encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-            return parse_mapping(file)
+        return parse_mapping(text_lines(path, most=_LONGEST_LINE, errors="surrogateescape"))
     except NotRegularFile as error:
         raise ReadError(error.what, path=path) from None
     except OSError as error:

@@ -9,14 +9,13 @@ may be repeated within the file.
 
 from __future__ import annotations
 
-import io
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional, Union
 
 from ascend_dump._errors import ReadError
-from ascend_dump._files import NotRegularFile, open_regular
+from ascend_dump._files import NotRegularFile, text_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,6 +64,7 @@ _LAST_TYPE, _LAST_FORMAT = 25, 40
 #: More than either writer prints for one number or shape.
 _LONGEST_NUMBER = 40
 _LONGEST_SHAPE = 1024
+_LONGEST_LINE = 64 * 1024
 
 Number = Union[int, float]
 
@@ -100,8 +100,7 @@ class CannStatisticsRow(NamedTuple):
 def read_statistics(path: Union[str, os.PathLike[str]]) -> Iterator[CannStatisticsRow]:
     """Read a statistics file row by row. Raises ReadError when it cannot be opened."""
     try:
-        with io.TextIOWrapper(open_regular(path), encoding="utf-8", errors="replace", newline="\n") as file:
-            yield from parse_statistics(file)
+        yield from parse_statistics(text_lines(path, most=_LONGEST_LINE))
     except NotRegularFile as error:
         raise ReadError(error.what, path=path) from None
     except OSError as error:

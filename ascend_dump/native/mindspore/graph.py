@@ -12,7 +12,6 @@ so an operator is found by its place among those that differ in the number only.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -20,16 +19,16 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from ascend_dump._errors import ReadError
-from ascend_dump._files import open_regular, regular_status
+from ascend_dump._files import open_regular, regular_status, text_lines
 from ascend_dump.native.mindspore.names import written
 
 __all__ = [
     "Graph",
     "GraphOperator",
+    "OperatorsByName",
     "has_complex",
     "is_heterogeneous",
     "module_of",
-    "numbers_of",
     "parse_ir",
     "parse_order",
     "phase_of",
@@ -65,7 +64,7 @@ class GraphOperator(NamedTuple):
 
 
 class Graph:
-    """The operators of one graph. Names in files are found by `find`."""
+    """The operators of one graph. Those that names of files mean are found by `among`."""
 
     def __init__(self, operators: Iterable[GraphOperator], parameters: Iterable[str] = ()) -> None:
         self.operators = {operator.name: operator for operator in operators}
@@ -81,37 +80,57 @@ class Graph:
         """The name of a parameter as the program has it, the given one where it is not known."""
         return self._parameters.get(name) or name
 
-    def find(self, name: str, siblings: Mapping[str, Sequence[int]]) -> Optional[tuple[str, GraphOperator]]:
+    def among(self, names: Iterable[str]) -> OperatorsByName:
+        """To find operators by the names that the files of one directory have: `names` are all of these."""
+        return OperatorsByName(self._by_stem, self.operators, names)
+
+
+class OperatorsByName:
+    """The operators of a graph by the names in one directory, where the numbers behind `-op` may be others.
+
+    Each group of names that differ in the number only is compared with the graph once, however many ask for it.
+    """
+
+    def __init__(
+        self,
+        by_stem: Mapping[str, Mapping[str, Sequence[int]]],
+        operators: Mapping[str, GraphOperator],
+        names: Iterable[str],
+    ) -> None:
+        self._by_stem = by_stem
+        self._operators = operators
+        self._numbers: dict[str, set[int]] = {}
+        if by_stem:
+            for name in names:
+                stem, number = _split(name)
+                self._numbers.setdefault(stem, set()).add(number)
+        self._chosen: dict[str, Mapping[int, int]] = {}
+
+    def find(self, name: str) -> Optional[tuple[str, GraphOperator]]:
         """The full name, with the number it has in the file name, and the operator of the graph.
 
-        siblings: all op names of the directory, as `numbers_of` gives them. None where it cannot be told which
-        operator it is.
+        None where it cannot be told which operator it is.
         """
         stem, number = _split(name)
         candidates = self._by_stem.get(stem)
         if candidates is None or len(candidates) != 1:
             return None
         [(full, numbers)] = candidates.items()
-        numbers = sorted(numbers)
-        there = siblings.get(stem, (number,))
-        if set(there) <= set(numbers):
-            chosen = number
-        elif len(there) == len(numbers):
-            chosen = numbers[there.index(number)]
-        elif len(numbers) == 1:
-            chosen = numbers[0]
-        else:
-            return None
-        return _join(full, number), self.operators[_join(full, chosen)]
+        if stem not in self._chosen:
+            self._chosen[stem] = _matched(sorted(self._numbers.get(stem, {number})), sorted(numbers))
+        chosen = self._chosen[stem].get(number)
+        return None if chosen is None else (_join(full, number), self._operators[_join(full, chosen)])
 
 
-def numbers_of(names: Iterable[str]) -> dict[str, list[int]]:
-    """What stands before the numbers -> the numbers, rising."""
-    found: dict[str, set[int]] = {}
-    for name in names:
-        stem, number = _split(name)
-        found.setdefault(stem, set()).add(number)
-    return {stem: sorted(numbers) for stem, numbers in found.items()}
+def _matched(there: Sequence[int], numbers: Sequence[int]) -> Mapping[int, int]:
+    """The number in the graph for each number in the names of files; empty where it cannot be told."""
+    if set(there) <= set(numbers):
+        return {number: number for number in there}
+    if len(there) == len(numbers):
+        return dict(zip(there, numbers))
+    if len(numbers) == 1:
+        return dict.fromkeys(there, numbers[0])
+    return {}
 
 
 def read_graph(rank_directory: Path, graph: int) -> Graph:
@@ -163,8 +182,7 @@ def _stamp(path: Path) -> Optional[tuple[int, int]]:
 
 def _lines(path: Path) -> Iterator[str]:
     try:
-        with io.TextIOWrapper(open_regular(path), encoding="utf-8", errors="replace", newline="\n") as file:
-            yield from iter(lambda: file.readline(_LONGEST_LINE), "")
+        yield from text_lines(path, most=_LONGEST_LINE)
     except OSError:
         return
 

@@ -7,16 +7,16 @@ The columns after `Shape` come in the order of `statistic_category`. By MindSpor
 from __future__ import annotations
 
 import csv
-import io
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
 from ascend_dump._errors import ReadError
-from ascend_dump._files import NotRegularFile, open_regular
+from ascend_dump._files import NotRegularFile, text_lines
+from ascend_dump.native.mindspore.names import written
 
-__all__ = ["FILE", "MindsporeStatisticsRow", "parse_statistics", "read_statistics"]
+__all__ = ["FILE", "MindsporeStatisticsRow", "parse_statistics", "read_names", "read_statistics"]
 
 FILE = "statistic.csv"
 _FIXED = (
@@ -31,6 +31,12 @@ _FIXED = (
     "data type",
     "shape",
 )
+_OP_NAME = _FIXED.index("op name")
+#: A line that may be a header; each process that appends to the file writes one.
+_BEGIN = re.compile(r"\s*\"?\s*op type", re.IGNORECASE)
+_LENGTH = re.compile(r"[^\s,()\[\]x]+")
+#: As many as an array of numpy has; frameworks have fewer.
+_MOST_DIMENSIONS = 64
 _LONGEST_NUMBER = 40
 _LONGEST_LINE = 64 * 1024
 _MOST = 2**63 - 1
@@ -58,68 +64,88 @@ class MindsporeStatisticsRow(NamedTuple):
 
 def read_statistics(path: Path) -> Iterator[MindsporeStatisticsRow]:
     """Read a statistics file row by row. Raises ReadError when it cannot be opened."""
+    return parse_statistics(_lines(path))
+
+
+def read_names(path: Path) -> Iterator[str]:
+    """The name of the operator in each row, without the rest of it. Raises ReadError when it cannot be opened."""
+    for _, fields, columns in _split(_lines(path)):
+        if len(fields) == len(columns) > 0:
+            yield written(fields[_OP_NAME].strip())
+
+
+def parse_statistics(lines: Iterable[str]) -> Iterator[MindsporeStatisticsRow]:
+    """Read the lines of a statistics file. A text that does not begin like one gives one row with a problem."""
+    for number, fields, columns in _split(lines):
+        if columns:
+            yield _row(number, fields, columns)
+        else:
+            yield MindsporeStatisticsRow(number, problem="it does not begin with the header of a statistic.csv")
+
+
+def _lines(path: Path) -> Iterator[str]:
     try:
-        with io.TextIOWrapper(open_regular(path), encoding="utf-8", errors="replace", newline="\n") as file:
-            yield from parse_statistics(iter(lambda: file.readline(_LONGEST_LINE), ""))
+        yield from text_lines(path, most=_LONGEST_LINE)
     except NotRegularFile as error:
         raise ReadError(error.what, path=path) from None
     except OSError as error:
         raise ReadError(f"cannot be read: {error.strerror}", path=path) from None
 
 
-def parse_statistics(lines: Iterable[str]) -> Iterator[MindsporeStatisticsRow]:
-    """Read the lines of a statistics file. A text that does not begin like one gives one row with a problem."""
+def _split(lines: Iterable[str]) -> Iterator[tuple[int, list[str], list[str]]]:
+    """The number and the fields of each row, with the names of the columns. Without a header: one, without columns."""
     columns: list[str] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            fields = next(csv.reader([line.rstrip("\r\n")]))
+            fields = next(csv.reader((line.rstrip("\r\n"),)))
         except (csv.Error, StopIteration):
             fields = []
-        names = [field.strip().lower() for field in fields]
-        if tuple(names[: len(_FIXED)]) == _FIXED:
-            columns = names
-        elif not columns:
-            yield MindsporeStatisticsRow(number, problem="it does not begin with the header of a statistic.csv")
+        if not columns or _BEGIN.match(line):
+            names = [field.strip().lower() for field in fields]
+            if tuple(names[: len(_FIXED)]) == _FIXED:
+                columns = names
+                continue
+        yield number, fields, columns
+        if not columns:
             return
-        else:
-            yield _row(number, fields, columns)
 
 
 def _row(number: int, fields: list[str], columns: list[str]) -> MindsporeStatisticsRow:
     if len(fields) != len(columns):
         return MindsporeStatisticsRow(number, problem=f"{len(fields)} fields, but the header has {len(columns)}")
-    said = dict(zip(columns, (field.strip() for field in fields)))
-    io = said["io"].lower()
+    op_type, op_name, task, stream, stamp, io, slot, size, dtype, shape, *others = [field.strip() for field in fields]
+    io = io.lower()
     try:
         if io not in ("input", "output"):
             raise ValueError(f"{io[:_LONGEST_NUMBER]!r} is neither input nor output")
-        task, stream, stamp = (_whole(said[name]) for name in ("task id", "stream id", "timestamp"))
-        slot, size = _whole(said["slot"]), _whole(said["data size"])
-        values = tuple((name, _value(said[name])) for name in columns[len(_FIXED) :] if said[name])
-        shape = tuple(_whole(length) for length in re.findall(r"[^\s,()\[\]x]+", said["shape"]))
+        lengths = _LENGTH.findall(shape)
+        if len(lengths) > _MOST_DIMENSIONS:
+            raise ValueError(f"a shape of {len(lengths)} dimensions, more than {_MOST_DIMENSIONS}")
+        return MindsporeStatisticsRow(
+            number,
+            op_type,
+            op_name,
+            _whole(task),
+            _whole(stream),
+            _whole(stamp),
+            io,
+            _whole(slot),
+            _whole(size),
+            dtype or None,
+            tuple([_whole(length) for length in lengths]),
+            tuple([(name, _value(text)) for name, text in zip(columns[len(_FIXED) :], others) if text]),
+        )
     except ValueError as error:
         return MindsporeStatisticsRow(number, problem=str(error))
-    return MindsporeStatisticsRow(
-        number,
-        said["op type"],
-        said["op name"],
-        task,
-        stream,
-        stamp,
-        io,
-        slot,
-        size,
-        said["data type"] or None,
-        shape,
-        values,
-    )
 
 
 def _whole(text: str) -> int:
-    if text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER and int(text) <= _MOST:
-        return int(text)
+    if text.isdigit() and text.isascii() and len(text) <= _LONGEST_NUMBER:
+        number = int(text)
+        if number <= _MOST:
+            return number
     raise ValueError(f"{text[:_LONGEST_NUMBER]!r} is not a count")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from ascend_dump._errors import CorruptDump, NotSupported
@@ -150,7 +152,7 @@ def buffer_record(
 
 
 def statistics_record(row: CannStatisticsRow, shared: dict[str, Any], known: dict[str, Any]) -> Record:
-    dtype, bits = _numpy_name(row.dtype) if row.dtype else (None, 0)
+    dtype, bits = _numpy_names().get(row.dtype or "", (None, 0))
     nbytes = row.size if not bits or row.shape is None else (math.prod(row.shape) * bits + 7) // 8
     attrs = dict(shared)
     if row.dtype:
@@ -171,12 +173,10 @@ def statistics_record(row: CannStatisticsRow, shared: dict[str, Any], known: dic
     )
 
 
-def _numpy_name(name: str) -> tuple[Optional[str], int]:
-    """(numpy name, bits) of CANN's name of a type; (None, 0) for one that is not known."""
+@cache
+def _numpy_names() -> Mapping[str, tuple[Optional[str], int]]:
+    """(numpy name, bits) by CANN's name of a type."""
     from ascend_dump.native.cann.dtypes import data_type
 
-    for number in range(64):
-        found = data_type(number)
-        if found.name == name:
-            return found.numpy or None, found.bits
-    return None, 0
+    # Of equal names the first one counts.
+    return {found.name: (found.numpy or None, found.bits) for found in map(data_type, reversed(range(64)))}

@@ -20,6 +20,7 @@ __all__ = ["npy_record", "statistics_record"]
 
 #: Column of statistic.csv -> field of Statistics. MindSpore's negative and positive zeros are other counts.
 _COLUMNS = {
+    "count": "count",
     "max value": "max",
     "min value": "min",
     "avg value": "mean",
@@ -80,11 +81,10 @@ def npy_record(
 
 
 def statistics_record(row: MindsporeStatisticsRow, attrs: dict[str, Any], common: dict[str, Any]) -> Record:
-    from ascend_dump.native.mindspore.statistics_csv import MindsporeStatisticsRow
-
-    assert isinstance(row, MindsporeStatisticsRow)
-    told = {name: value for name, value in row.values if name not in _COLUMNS and name != "count"}
-    extra = {**attrs, "data_type": row.dtype} if row.dtype else dict(attrs)
+    told = {name: value for name, value in row.values if name not in _COLUMNS}
+    extra = dict(attrs)
+    if row.dtype:
+        extra["data_type"] = row.dtype
     if told:
         extra["statistics"] = told
     return Record(
@@ -107,17 +107,15 @@ def statistics_record(row: MindsporeStatisticsRow, attrs: dict[str, Any], common
 def _statistics(row: MindsporeStatisticsRow, record: Record) -> Statistics:
     from ascend_dump.statistics import Statistics
 
-    values = dict(row.values)
-    count = values.get("count")
-    if not isinstance(count, int):
-        count = math.prod(record.shape or ())
     # A NaN in front hides the true extremes.
-    fields = {
-        field: values[column]
-        for column, field in _COLUMNS.items()
-        if isinstance(values.get(column), (int, float)) and values[column] == values[column]
+    fields: dict[str, Any] = {
+        _COLUMNS[column]: value
+        for column, value in row.values
+        if column in _COLUMNS and isinstance(value, (int, float)) and value == value
     }
-    return Statistics(count=count, **fields)  # type: ignore[arg-type]  # the columns are numbers
+    if not isinstance(fields.get("count"), int):
+        fields["count"] = math.prod(record.shape or ())
+    return Statistics(**fields)
 
 
 def _named(label: Optional[str]) -> Optional[str]:

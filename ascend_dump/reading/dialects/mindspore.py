@@ -20,14 +20,14 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump._errors import CorruptDump, ReadError
 from ascend_dump.native.cann.mapping import MAPPING, read_mapping
 from ascend_dump.native.cann.names import parse_place as parse_cann_place
-from ascend_dump.native.mindspore.graph import Graph, module_of, numbers_of, phase_of, read_graph
+from ascend_dump.native.mindspore.graph import Graph, OperatorsByName, module_of, phase_of, read_graph
 from ascend_dump.native.mindspore.names import (
     AUXILIARY,
     METADATA_DIRECTORY,
@@ -37,7 +37,7 @@ from ascend_dump.native.mindspore.names import (
     parse_place,
     written,
 )
-from ascend_dump.native.mindspore.statistics_csv import FILE, MindsporeStatisticsRow, read_statistics
+from ascend_dump.native.mindspore.statistics_csv import FILE, MindsporeStatisticsRow, read_names, read_statistics
 from ascend_dump.native.npy import read_npy_header
 from ascend_dump.reading._dialect import Directory, Entry, rank_of
 from ascend_dump.reading._record import Record
@@ -108,7 +108,7 @@ class _MindsporeDirectory:
         place = parse_place(directory.parts)
         self._graph: Optional[Graph] = None
         self._scene: Optional[dict[str, Any]] = None
-        self._siblings: Optional[tuple[dict[str, list[int]], dict[NpyName, int]]] = None
+        self._siblings: Optional[tuple[OperatorsByName, dict[NpyName, int]]] = None
         self._rows: Optional[dict[tuple[Any, ...], MindsporeStatisticsRow]] = None
         self._args: Optional[dict[str, Any]] = None
         self._described: dict[tuple[str, str], Described] = {}
@@ -157,8 +157,8 @@ class _MindsporeDirectory:
             self._scene = {"scene": "overflow"} if told and has_only_overflows(above[self.depth - 2]) else {}
         return self._scene
 
-    def siblings(self) -> tuple[dict[str, list[int]], dict[NpyName, int]]:
-        """The numbers of the op names here, and of each file how often its tensor had been written before."""
+    def siblings(self) -> tuple[OperatorsByName, dict[NpyName, int]]:
+        """The operators by the names of files here, and of each file how often its tensor had been written before."""
         if self._siblings is None:
             names = sorted((file.name for file in self.files), key=lambda name: name.timestamp)
             before: dict[NpyName, int] = {}
@@ -167,14 +167,14 @@ class _MindsporeDirectory:
                 same = name._replace(timestamp=0)
                 before[name] = count.get(same, 0)
                 count[same] = before[name] + 1
-            self._siblings = (numbers_of(name.op_name for name in names), before)
+            self._siblings = (self.graph.among(name.op_name for name in names), before)
         return self._siblings
 
     def described(self, op_type: str, op_name: str) -> Described:
         """What the graph says about an operator, once for all its tensors."""
         known = self._described.get((op_type, op_name))
         if known is None:
-            known = self._described[op_type, op_name] = describe(self, op_type, op_name, self.siblings()[0])
+            known = self._described[op_type, op_name] = describe(self.graph, op_type, op_name, self.siblings()[0])
         return known
 
     def rows(self) -> dict[tuple[Any, ...], MindsporeStatisticsRow]:
@@ -212,10 +212,10 @@ class Described(NamedTuple):
     attrs: dict[str, Any]
 
 
-def describe(here: _MindsporeDirectory, op_type: str, op_name: str, siblings: Mapping[str, Sequence[int]]) -> Described:
+def describe(graph: Graph, op_type: str, op_name: str, operators: OperatorsByName) -> Described:
     if op_type == PARAMETER:
-        return Described(here.graph.parameter(op_name), {"phase": "other"}, {})
-    found = here.graph.find(op_name, siblings)
+        return Described(graph.parameter(op_name), {"phase": "other"}, {})
+    found = operators.find(op_name)
     if found is None:
         return Described(op_name, {}, {})
     full, operator = found
@@ -333,33 +333,30 @@ class _Statistics(_Plain):
     __slots__ = ()
 
     def records(self) -> Iterator[Record]:
-        here = self._here
-        siblings, _ = here.siblings()
+        """Line by line: of a file with a million lines no two need to be in memory."""
+        here, known = self._here, self.known()
         have = {name_key(file.name) for file in here.files}
-        try:
-            rows = list(read_statistics(self.path))
-        except ReadError as error:
-            yield Record(None, error=error, **self.known())
-            return
-        names = siblings or numbers_of(written(row.op_name) for row in rows)
+        scene = here.scene()
         before: Counter[tuple[Any, ...]] = Counter()
         unreadable = UnreadableLines()
-        for row in rows:
-            if row.problem:
-                reason = unreadable.reason(f"line {row.line}: {row.problem}")
-                if reason is not None:
-                    broken = CorruptDump(reason, path=self.path, hint="the other lines can be read")
-                    yield Record(None, error=broken, **self.known())
-            elif row_key(row) not in have:
-                told = describe(here, row.op_type, written(row.op_name), names)
-                tensor = (row.op_type, row.op_name, row.task_id, row.stream_id, row.io, row.slot)
-                before[tensor] += 1
-                name = row.op_name if "/" in row.op_name else told.op_name
-                yield statistics_record(
-                    row,
-                    {**told.attrs, **here.scene()},
-                    {**self.known(), "op_name": name, "nth": before[tensor] - 1, **told.fields},
-                )
+        try:
+            operators = here.siblings()[0] if here.files else here.graph.among(read_names(self.path))
+            for row in read_statistics(self.path):
+                if row.problem:
+                    reason = unreadable.reason(f"line {row.line}: {row.problem}")
+                    if reason is not None:
+                        broken = CorruptDump(reason, path=self.path, hint="the other lines can be read")
+                        yield Record(None, error=broken, **known)
+                elif not have or row_key(row) not in have:
+                    told = describe(here.graph, row.op_type, written(row.op_name), operators)
+                    tensor = (row.op_type, row.op_name, row.task_id, row.stream_id, row.io, row.slot)
+                    nth = before[tensor]
+                    before[tensor] = nth + 1
+                    name = row.op_name if "/" in row.op_name else told.op_name
+                    attrs = {**told.attrs, **scene}
+                    yield statistics_record(row, attrs, {**known, "op_name": name, "nth": nth, **told.fields})
+        except ReadError as error:
+            yield Record(None, error=error, **known)
 
 
 class _Overflow(_Plain):

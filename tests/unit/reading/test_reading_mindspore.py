@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ import ascend_dump
 from ascend_dump.native.mindspore.graph import (
     Graph,
     GraphOperator,
+    OperatorsByName,
     module_of,
-    numbers_of,
     parse_ir,
     parse_order,
     phase_of,
@@ -285,6 +286,36 @@ def test_of_many_broken_lines_of_statistics_a_thousand_are_listed(tmp_path):
     assert [record.op_type for record in dump if record.error is None] == ["MatMul"]
 
 
+def test_the_first_lines_of_long_statistics_are_read_without_the_others(tmp_path):
+    here = tmp_path / "rank_0/Net/0/0"
+    good = f'MatMul,Default/a-op0,0,0,{STAMP},output,0,8,float32,"(2,)",1,1,1,'
+    statistic(here, *[good] * 50_000)
+    dump = ascend_dump.open(tmp_path)
+    tracemalloc.start()
+    try:
+        assert next(iter(dump)).statistics().max == 1
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+    assert len(dump) == 50_000
+
+
+def test_lines_without_tensors_find_their_operators_in_the_graph(tmp_path):
+    statistic(tmp_path / "rank_0/Net/0/0", *[f"ReLU,Default_x_ReLU-op{n},0,0,{STAMP},output,0,8,,,,,," for n in (7, 8)])
+    order = tmp_path / "rank_0/execution_order"
+    order.mkdir()
+    (order / "ms_execution_order_graph_0.csv").write_text("Default/x/ReLU-op0\nDefault/x/ReLU-op1\n")
+    found = [(record.op_name, record.attrs["execution_index"]) for record in ascend_dump.open(tmp_path)]
+    assert found == [("Default/x/ReLU-op7", 0), ("Default/x/ReLU-op8", 1)]
+
+
+def test_a_shape_that_no_tensor_has_is_refused_before_it_is_multiplied(tmp_path):
+    shape = "9223372036854775807 " * 3000
+    statistic(tmp_path / "rank_0/Net/0/0", f"MatMul,a,0,0,{STAMP},output,0,8,float32,{shape},1,1,1,")
+    [record] = ascend_dump.open(tmp_path)
+    assert "a shape of 3000 dimensions" in str(record.error)
+
+
 def test_the_tree_of_ge_has_the_same_names(tmp_path):
     place = tmp_path / "7/20260101120000/3/kernel_graph0/1/0"
     put(place, dtype="float16", task_id=4, stream_id=5)
@@ -432,20 +463,35 @@ def test_both_spellings_of_the_graph_are_read():
 def test_the_number_of_a_later_graph_begins_anew_in_its_text():
     graph = Graph([GraphOperator("Default/relu-ReLU/ReLU-op0", 4), GraphOperator("Default/relu-ReLU/ReLU-op1", 5)])
     there = ["Default_relu-ReLU_ReLU-op2", "Default_relu-ReLU_ReLU-op3"]
-    full, operator = graph.find(there[1], numbers_of(there))
+    full, operator = graph.among(there).find(there[1])
     assert (full, operator.name, operator.position) == ("Default/relu-ReLU/ReLU-op3", "Default/relu-ReLU/ReLU-op1", 5)
     # With some of them left out it cannot be told which one this is.
-    assert graph.find(there[1], numbers_of(there[1:])) is None
+    assert graph.among(there[1:]).find(there[1]) is None
     single = Graph([GraphOperator("Default/relu-ReLU/ReLU-op0", 4)])
-    assert (
-        single.find("Default_relu-ReLU_ReLU-op7", numbers_of(["Default_relu-ReLU_ReLU-op7"]))[0]
-        == "Default/relu-ReLU/ReLU-op7"
-    )
+    name = "Default_relu-ReLU_ReLU-op7"
+    assert single.among([name]).find(name)[0] == "Default/relu-ReLU/ReLU-op7"
+
+
+def test_numbers_of_names_are_compared_with_the_graph_once_however_many_names_there_are():
+    class Counted(list):
+        reads = 0
+
+        def __iter__(self):
+            self.reads += 1
+            return super().__iter__()
+
+    numbers = Counted(range(100))
+    names = [f"a-op{number}" for number in numbers]
+    operators = {name: GraphOperator(name) for name in names}
+    found = OperatorsByName({"a-op": {"a-op": numbers}}, operators, names)
+    numbers.reads = 0
+    assert [found.find(name) for name in names] == [(name, operators[name]) for name in names]
+    assert numbers.reads < 5
 
 
 def test_two_names_that_look_alike_in_files_are_not_guessed():
     graph = Graph([GraphOperator("Default/a_b/ReLU-op0"), GraphOperator("Default/a/b/ReLU-op0")])
-    assert graph.find("Default_a_b_ReLU-op0", {}) is None
+    assert graph.among([]).find("Default_a_b_ReLU-op0") is None
     assert Graph([], ["a.b", "a_b"]).parameter("a_b") == "a_b"
 
 

@@ -252,6 +252,14 @@ def test_mapping_skips_duplicates_and_refuses_what_leads_outside(tmp_path):
     assert [text.split()[1] for text in found.refused] == ["4", "5", "6", "7", "8", "10"]
 
 
+def test_of_many_lines_of_a_mapping_that_are_none_a_few_are_told(tmp_path):
+    (tmp_path / "mapping.csv").write_text("\x7f\n" * 100_000 + "11,a\n")
+    found = read_mapping(tmp_path / "mapping.csv")
+    assert found.names == {"11": "a"}
+    assert len(found.refused) == 21
+    assert found.refused[-1] == "99980 further lines cannot be used either"
+
+
 def test_mapping_that_is_no_regular_file_is_a_read_error(tmp_path):
     with pytest.raises(ReadError):
         read_mapping(tmp_path / "mapping.csv")
