@@ -85,6 +85,9 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "
 _MAX_BYTES, _MAX_DIGITS, _MAX_SHOWN = 2**63 - 1, 30, 200
 #: Longest file of settings that is read, in bytes.
 _MAX_FILE = 2**20
+#: Python's reader of TOML takes microseconds for each byte, and for a dotted key the square of its parts.
+_MAX_TOML = 2**18
+_LONG_KEY = re.compile(r"""(?<![\w."'-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){100}""")
 _TRUE, _FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
 
 
@@ -223,7 +226,7 @@ class DumpRequest:
                 decoded = json.loads(text)
             except ValueError as error:
                 raise ConfigError(
-                    f"{text!r} is not JSON: {error}", hint='write {"steps": "0|1"} or steps=0|1'
+                    f"{text[:_MAX_SHOWN]!r} is not JSON: {error}", hint='write {"steps": "0|1"} or steps=0|1'
                 ) from None
             except RecursionError:
                 raise _too_deep(f"{text[:40]!r}...") from None
@@ -389,7 +392,7 @@ def decode_settings(file: Path, text: str) -> Any:
     """The value of a file of settings, TOML or JSON as its name says. Raises ConfigError."""
     try:
         if file.suffix == ".toml":
-            return _toml(text)
+            return _toml(file, text)
         return json.loads(text)
     except ValueError as error:
         raise ConfigError(f"{file}: {error}", hint="check it with a JSON or TOML linter") from None
@@ -397,7 +400,11 @@ def decode_settings(file: Path, text: str) -> Any:
         raise _too_deep(str(file)) from None
 
 
-def _toml(text: str) -> Any:
+def _toml(file: Path, text: str) -> Any:
+    if len(text) > _MAX_TOML:
+        raise ConfigError(f"{file}: larger than {_MAX_TOML} characters", hint="write the same settings as JSON")
+    if _LONG_KEY.search(text):
+        raise _too_deep(str(file))
     try:
         import tomllib  # type: ignore[import-not-found, unused-ignore]  # from Python 3.11 on
     except ImportError:

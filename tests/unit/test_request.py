@@ -180,17 +180,29 @@ def test_sizes(text: str, expected: int) -> None:
     assert DumpRequest(max_bytes=text).max_bytes == expected
 
 
-DEEP = {"json": "[" * 100_000, "toml": "a = " + "[" * 100_000}
+DEEP = [
+    ("json", "[" * 100_000),
+    *(("toml", text) for text in ("a = " + "[" * 100_000, "a." * 101 + "a = 0", "[" + "'a' . " * 101 + "a]")),
+]
 
 
-@pytest.mark.parametrize("kind", DEEP)
-def test_settings_that_are_nested_too_deep_are_refused(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "text"), DEEP)
+def test_settings_that_are_nested_too_deep_are_refused(kind: str, text: str, tmp_path: Path) -> None:
     if kind == "toml" and sys.version_info < (3, 11) and not _has_tomli():
         pytest.skip("no reader of TOML")
     file = tmp_path / f"dump.{kind}"
-    file.write_text(DEEP[kind])
+    file.write_text(text)
     with pytest.raises(ConfigError, match="nested too deep"):
         DumpRequest.from_file(file)
+
+
+def test_settings_in_toml_are_smaller_than_those_in_json(tmp_path: Path) -> None:
+    for kind, text in {"json": '{"path": "%s"}', "toml": 'path = "%s"'}.items():
+        (tmp_path / f"dump.{kind}").write_text(text % ("a" * 300_000))
+    assert len(str(DumpRequest.from_file(tmp_path / "dump.json").path)) == 300_000
+    with pytest.raises(ConfigError, match="larger than 262144 characters") as raised:
+        DumpRequest.from_file(tmp_path / "dump.toml")
+    assert "JSON" in str(raised.value.hint)
 
 
 def test_text_that_is_nested_too_deep_is_refused() -> None:
