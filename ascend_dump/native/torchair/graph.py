@@ -24,7 +24,6 @@ What it does not say:
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 from collections.abc import Iterator
@@ -48,6 +47,11 @@ _FX = re.compile(r"## FX Code: (\w+)(?:: .*?)? = (?:torch\.ops\.)?([\w.]+)\(")
 _STATEMENT = re.compile(r"\[?([\w, ]+)\]? = ge\.(\w+)\(")
 _COPIED = re.compile(r"aten\.copy_\.\w+\(\w+(?:: [^\[(,]*(?:\[[^\]]*\])?[^\[(,]*)?, (\w+)")
 _NODE_NAME = re.compile(r'node_name="([^"]+)"\)$')
+#: A text, a name with the sign that makes it a keyword, or what opens or closes something.
+_TOKEN = re.compile(
+    r"""\"[^"\\]*(?:\\.[^"\\]*)*\"|'[^'\\]*(?:\\.[^'\\]*)*'|(?<![\w.])[^\W\d]\w*(?:\s*=(?!=))?|[()\[\]{}"']"""
+)
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
 _OUTPUT = re.compile(r"(.+)_(\d+)", re.ASCII)
 #: Constants stand in the line of their operator. Beyond the second limit its inputs are not looked for.
 _LONGEST_LINE, _LONGEST_PARSED = 64 << 20, 1 << 20
@@ -179,7 +183,7 @@ class _GraphReader:
         outputs = [one.strip() for one in match[1].split(",")]
         named = _NODE_NAME.search(text)
         name = _name_of_outputs(outputs) if named is None else named[1]
-        inputs = self._inputs(text)
+        inputs = self._inputs(text, match.end())
         for index, variable in enumerate(outputs):
             self._variables[variable] = f"{name}:{index}"
         kind = match[2]
@@ -194,19 +198,37 @@ class _GraphReader:
         node = Node(name, kind, inputs, self._graph)
         return GraphOp(node, fx.fx, fx.target, fx.source, to_input)
 
-    def _inputs(self, text: str) -> tuple[str, ...]:
+    def _inputs(self, text: str, begin: int) -> tuple[str, ...]:
         """Outputs of other operators among the arguments, in order; what torchair cannot quote is left out."""
         if len(text) > _LONGEST_PARSED:
             return ()
-        try:
-            statement = ast.parse(text).body[0]
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return ()
-        call = statement.value if isinstance(statement, ast.Assign) else None
-        if not isinstance(call, ast.Call):
-            return ()
-        names = [node.id for argument in call.args for node in ast.walk(argument) if isinstance(node, ast.Name)]
-        return tuple(self._variables[one] for one in names if one in self._variables)
+        return tuple(self._variables[one] for one in _names_in_call(text, begin) if one in self._variables)
+
+
+def _names_in_call(text: str, begin: int) -> list[str]:
+    """The names in the positional arguments of a call whose bracket opens before `begin`, empty where it does not end.
+
+    As Python reads them, but without its syntax tree: that takes 500 bytes for each character of a long constant.
+    """
+    found = []
+    expected = [")"]
+    for match in _TOKEN.finditer(text, begin):
+        token = match[0]
+        if token in _CLOSING:
+            expected.append(_CLOSING[token])
+        elif token in (")", "]", "}"):
+            if expected.pop() != token:
+                return []
+            if not expected:
+                return found
+        elif token in ('"', "'"):  # one that no other ends
+            return []
+        elif token.endswith("="):
+            if len(expected) == 1:
+                return found
+        elif token[0] not in "\"'":
+            found.append(token)
+    return []
 
 
 class _Marked(NamedTuple):

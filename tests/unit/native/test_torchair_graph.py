@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,42 @@ def test_what_is_assigned_to_an_input_never_reaches_the_engine(tmp_path, capsys)
 def test_text_that_is_no_python_is_read_without_inputs(tmp_path):
     [one] = read(tmp_path, 'Einsum_0 = ge.Einsum([x], equation="a"b", node_name="Einsum")\n')
     assert (one.node.name, one.node.type, one.node.inputs) == ("Einsum", "Einsum", ())
+
+
+_ARGUMENTS = st.recursive(
+    st.sampled_from(["A_0", "B_0", "C_0", "None", "-1.5e3", "x.A_0", '"B_0, "', "'\\'A_0('", "[]", "A_0 == 3", "1e5"]),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda some: f"[{', '.join(some)}]"),
+        st.lists(inner, max_size=3).map(lambda some: f"ge.Const({', '.join([*some, 'A_0=B_0'])})"),
+        inner.map("[*{}]".format),
+        inner.map('{{"A_0": {}}}'.format),
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.lists(_ARGUMENTS, max_size=4))
+def test_inputs_are_the_names_in_the_positional_arguments_as_python_reads_them(tmp_path_factory, arguments):
+    call = f'ge.X({", ".join([*arguments, "k=[C_0]"])}, node_name="X")'
+    try:
+        tree = ast.parse(call, mode="eval").body
+    except SyntaxError:  # a star where none may stand
+        return
+    names = [node.id for argument in tree.args for node in ast.walk(argument) if isinstance(node, ast.Name)]
+    path = tmp_path_factory.mktemp("g") / NAME.format(1, 0)
+    path.write_text("".join([HEAD, *(f'{one}_0 = ge.Y(node_name="{one}")\n' for one in "ABC"), f"X_0 = {call}\n"]))
+    assert sorted(list(read_torchair_graph(path))[-1].node.inputs) == sorted(f"{n[0]}:0" for n in names if n != "ge")
+
+
+def test_a_long_constant_takes_the_memory_of_its_text(tmp_path):
+    """Python's syntax tree would take 500 bytes for each character."""
+    tracemalloc.start()
+    try:
+        *_, one = read(tmp_path, f'A_0 = ge.Y(node_name="A")\nX_0 = ge.X(A_0, [{"0," * 500_000}], node_name="X")\n')
+        assert one.node.inputs == ("A:0",)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
 
 
 LAYER = """
