@@ -210,7 +210,7 @@ def _names_in_call(text: str, begin: int) -> list[str]:
 
     As Python reads them, but without its syntax tree: that takes 500 bytes for each character of a long constant.
     """
-    found = []
+    found: list[str] = []
     expected = [")"]
     for match in _TOKEN.finditer(text, begin):
         token = match[0]
