@@ -68,7 +68,9 @@ def compare(
         noise=None if noise is None else open_selected(noise, selectors),
         watch=lambda steps: progress(steps, "steps"),
     )
-    counted = [pair for pair in comparison.pairs if not _is_allowed(pair, allow_unmatched)]
+    counts = dict(comparison.counts)
+    alone = [pair for pair in comparison.unmatched if not _is_allowed(pair, allow_unmatched)]
+    counts["unmatched"] = len(alone)
     for file in save:
         comparison.save(file)
     if write_mapping is not None:
@@ -80,24 +82,24 @@ def compare(
         del found["schema"]  # that of the document takes its place
         write_document(sys.stdout, "compare", found)
     else:
-        _show(comparison, counted)
-    return _exit(counted)
+        _show(comparison, alone)
+    return _exit([verdict for verdict, count in counts.items() if count])
 
 
-def _exit(pairs: list[Pair]) -> Exit:
+def _exit(verdicts: list[str]) -> Exit:
     from ascend_dump.analysis.compare import worst
 
-    verdict = worst([pair.verdict for pair in pairs])
+    verdict = worst(verdicts)
     if verdict in ("equal", "noise"):
         return Exit.OK
     return Exit.UNREADABLE if verdict == "unreadable" else Exit.DIFFERENT
 
 
 def _is_allowed(pair: Pair, globs: tuple[str, ...]) -> bool:
-    return pair.verdict == "unmatched" and any(fnmatchcase(pair.record.op_name, glob) for glob in globs)
+    return any(fnmatchcase(pair.record.op_name, glob) for glob in globs)
 
 
-def _show(comparison: Comparison, pairs: list[Pair]) -> None:
+def _show(comparison: Comparison, alone: list[Pair]) -> None:
     from ascend_dump.analysis.compare import Rules
     from ascend_dump.report.tables import Column, escape, write_table
 
@@ -108,7 +110,7 @@ def _show(comparison: Comparison, pairs: list[Pair]) -> None:
             f"two frameworks: {comparison.inside[0]} operators of ACTUAL and {comparison.inside[1]} of REFERENCE make "
             "tensors that the other side does not have, inside of operators that are compared"
         )
-    if all(pair.actual is None or pair.reference is None for pair in comparison.pairs):
+    if not comparison.has_partners:
         click.echo("no tensor has a partner on the other side: are these dumps of two programs, steps or ranks?")
     usual = Rules().to_dict()
     changed = {name: value for name, value in comparison.rules.to_dict().items() if value != usual.get(name)}
@@ -124,7 +126,6 @@ def _show(comparison: Comparison, pairs: list[Pair]) -> None:
         columns = [Column("step", right=True), Column("tensor", elastic=True), Column("shape")]
         columns += [Column("verdict"), Column("explained"), Column("reason")]
         write_table(columns, [_row(pair) for pair in worst], sys.stdout)
-    alone = [pair for pair in pairs if pair.verdict == "unmatched"]
     if alone:
         names = list(dict.fromkeys(pair.record.op_name or pair.record.op_type for pair in alone))
         shown = ", ".join(escape(name) for name in names[:_WORST])

@@ -10,7 +10,7 @@ may be hostile. Errors to raise are those of `ascend_dump`. A dialect is registe
 from __future__ import annotations
 
 from ascend_dump._files import open_regular, read_regular
-from ascend_dump.reading._dialect import Dialect, Directory, Entry, rank_of
+from ascend_dump.reading._dialect import Batch, Dialect, Directory, Entry, rank_of
 from ascend_dump.reading._dump import Dump, open_dump
 from ascend_dump.reading._record import FIELDS, Loader, Record
 from ascend_dump.reading._registry import DialectInfo, registered_dialects
@@ -18,6 +18,7 @@ from ascend_dump.reading._runs import Run, RunState
 
 __all__ = [
     "FIELDS",
+    "Batch",
     "Dialect",
     "DialectInfo",
     "Directory",

@@ -8,7 +8,7 @@ names only. An entry opens its file when its records are asked for, not before.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional, Protocol
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ascend_dump.reading._record import Record
 
-__all__ = ["Dialect", "Directory", "Entry", "WrappedEntry", "rank_of"]
+__all__ = ["Batch", "Dialect", "Directory", "Entry", "WrappedEntry", "rank_of"]
 
 _RANK_LEVEL = re.compile(r"worldsize(\d+)_global_rank(\d+)")
 
@@ -30,6 +30,32 @@ class Directory(NamedTuple):
     names: Sequence[str]
     #: The opened root: no path read from inside a file may lead out of it.
     root: Path
+
+
+class Batch:
+    """Some records of one step on one rank, as they follow each other in one file.
+
+    A dialect whose records cost much more than what they are made of gives a subclass, which makes them when they are
+    asked for.
+    """
+
+    __slots__ = ("_records", "rank", "step")
+
+    def __init__(self, records: Sequence[Record], rank: Optional[int], step: Optional[int]) -> None:
+        self._records = records
+        self.rank = rank
+        self.step = step
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records)
+
+    def identities(self) -> Iterable[Optional[Hashable]]:
+        """Of each record what one of another dump shares only if it is the same tensor of the same operator, with the
+        same bytes or without a value for the same reason; None where nothing tells without more work."""
+        return [None] * len(self)
 
 
 class Entry:
@@ -89,6 +115,10 @@ class Entry:
 
     def frames(self) -> Optional[Iterable[polars.DataFrame]]:
         """The same as columns of a catalog, where that is faster than through records; None where it is not."""
+        return None
+
+    def batches(self) -> Optional[Iterable[Batch]]:
+        """The same in batches that make a Record when it is asked for; None where that saves nothing."""
         return None
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from itertools import groupby, islice
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
@@ -16,7 +16,7 @@ from ascend_dump._paths import CALL, CALL_SCHEMA, CATALOG
 from ascend_dump._patterns import text_matcher
 from ascend_dump._steps import Steps, StepsLike
 from ascend_dump.native.cann.names import loosen_glob
-from ascend_dump.reading._dialect import Directory, Entry, WrappedEntry, rank_of
+from ascend_dump.reading._dialect import Batch, Directory, Entry, WrappedEntry, rank_of
 from ascend_dump.reading._record import FIELDS, Record
 from ascend_dump.reading._registry import dialects
 from ascend_dump.reading._runs import Run, read_run, runs_above
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     import polars
 
 __all__ = ["Dump", "open_dump"]
+
+
+#: What all records of one file have in common, where its name tells it.
+_OF_FILES = ("step", "rank", "device")
 
 
 class _Query(NamedTuple):
@@ -45,6 +49,11 @@ class _Query(NamedTuple):
             if number is not None and number not in steps:
                 return False
         return self.written is None or entry.written_name is None or self.written(entry.written_name)
+
+    def takes_all_of(self, entry: Entry) -> bool:
+        """Whether all that was asked for is what the name of a file tells already."""
+        told = (name in _OF_FILES and getattr(entry, name) is not None for name, _ in self.numbers)
+        return not self.texts and all(told)
 
     def matches(self, record: Record) -> bool:
         if record.error is not None:
@@ -119,13 +128,30 @@ class Dump:
 
     def _read(self) -> Iterator[Record]:
         for entry in self._entries:
-            for record in entry.records():
-                if all(query.matches(record) for query in self._queries):
-                    if self._marks:
-                        record.attrs.update(self._marks.get(record.model or "", {}))
-                    if self._sources is not None and record.source is None:
-                        record.source = self._sources.find(record)
-                    yield record
+            yield from self._of(entry)
+
+    def _of(self, entry: Entry) -> Iterator[Record]:
+        for record in entry.records():
+            if all(query.matches(record) for query in self._queries):
+                if self._marks:
+                    record.attrs.update(self._marks.get(record.model or "", {}))
+                if self._sources is not None and record.source is None:
+                    record.source = self._sources.find(record)
+                yield record
+
+    def batches(self) -> Iterator[Batch]:
+        """The same records in the same order, in batches of one step and rank that make a Record when it is asked for.
+
+        For those who go through large dumps and look at few records: see `Batch`.
+        """
+        as_they_are = not self._marks and self._sources is None
+        for entry in self._entries:
+            made = entry.batches() if as_they_are and all(one.takes_all_of(entry) for one in self._queries) else None
+            if made is not None:
+                yield from made
+                continue
+            for (rank, step), records in groupby(self._of(entry), key=lambda record: (record.rank, record.step)):
+                yield Batch(list(records), rank, step)
 
     def marked(self, marks: Mapping[str, Mapping[str, Any]]) -> Dump:
         """The same records, with more `attrs` for those of the models named."""
@@ -242,6 +268,25 @@ class Dump:
         return html_table(f"{self!r}{more}", names, rows)
 
 
+class _BatchOfCall(Batch):
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: Batch, call: Optional[int]) -> None:
+        super().__init__((), inner.rank, call)
+        self._inner = inner
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __iter__(self) -> Iterator[Record]:
+        for record in self._inner:
+            record.step = self.step
+            yield record
+
+    def identities(self) -> Iterable[Optional[Hashable]]:
+        return self._inner.identities()
+
+
 class _OfCall(WrappedEntry):
     """An entry in the directory of a call of a decorated function: the call is the step of its records."""
 
@@ -259,6 +304,10 @@ class _OfCall(WrappedEntry):
         for record in self._inner.records():
             record.step = self.step
             yield record
+
+    def batches(self) -> Optional[Iterator[Batch]]:
+        made = self._inner.batches()
+        return None if made is None else (_BatchOfCall(batch, self.step) for batch in made)
 
     def frames(self) -> Optional[Iterator[polars.DataFrame]]:
         made = self._inner.frames()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,12 +18,13 @@ from ascend_dump.analysis.compare._across import is_across, pair_across
 from ascend_dump.analysis.compare._divergence import Divergence
 from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._match import Match, align
-from ascend_dump.analysis.compare._operators import operators
+from ascend_dump.analysis.compare._operators import Operator, operators
+from ascend_dump.analysis.compare._pairs import EqualStep, Pairs, are_equal
 from ascend_dump.analysis.compare._result import Origin, Pair
 from ascend_dump.analysis.compare._rules import RuleSource, rules_of
 from ascend_dump.analysis.compare._spread import Spread
 from ascend_dump.analysis.compare._verdict import ORDER, Rules, worst
-from ascend_dump.reading import Dump, Record, open_dump
+from ascend_dump.reading import Batch, Dump, open_dump
 
 if TYPE_CHECKING:
     import polars
@@ -37,7 +38,8 @@ _Dumplike = Union[Dump, str, "os.PathLike[str]"]
 class Comparison:
     """Two dumps, tensor by tensor.
 
-    pairs       every record of both, in the order the reference ran; those of actual alone where they ran
+    pairs       a sequence: every record of both, in the order the reference ran; those of actual alone where they ran.
+                Pairs of steps that are the same on both sides are made when they are looked at
     origins     differences that nothing before them explains, likely causes first
     verdict     the worst of all pairs: equal < noise < undecided < unmatched < structure < different < unreadable
     rules       the thresholds that were used
@@ -47,25 +49,31 @@ class Comparison:
 
     actual: Path
     reference: Path
-    pairs: tuple[Pair, ...]
+    pairs: Pairs
     origins: tuple[Origin, ...]
     rules: Rules = field(default_factory=Rules)
     inside: tuple[int, int] = (0, 0)
 
     @property
     def verdict(self) -> str:
-        return worst([pair.verdict for pair in self.pairs])
+        return worst(list(self.pairs.verdicts()))
 
     @property
     def counts(self) -> dict[str, int]:
         """How many pairs have each verdict, the best verdict first."""
-        found = Counter(pair.verdict for pair in self.pairs)
+        found = self.pairs.verdicts()
         return {verdict: found[verdict] for verdict in ORDER if found[verdict]}
 
     @property
     def unmatched(self) -> tuple[Pair, ...]:
         """Records that the other side does not have."""
-        return tuple(pair for pair in self.pairs if pair.verdict == "unmatched")
+        return tuple(pair for pair in self.pairs.looked_at() if pair.verdict == "unmatched")
+
+    @property
+    def has_partners(self) -> bool:
+        """Whether any record of one side was paired with one of the other."""
+        alone = [pair for pair in self.pairs.looked_at() if pair.actual is None or pair.reference is None]
+        return len(alone) < len(self.pairs)
 
     @property
     def mapping(self) -> dict[str, str]:
@@ -89,7 +97,8 @@ class Comparison:
 
     def worst_pairs(self, count: int = 10) -> list[Pair]:
         """The pairs that differ most, those without an earlier explanation first."""
-        found = [pair for pair in self.pairs if pair.verdict not in ("equal", "noise", "undecided", "unmatched")]
+        passed = ("equal", "noise", "undecided", "unmatched")
+        found = [pair for pair in self.pairs.looked_at() if pair.verdict not in passed]
         found.sort(key=lambda pair: (pair.explained, -ORDER.index(pair.verdict), -_size(pair)))
         return found[:count]
 
@@ -213,7 +222,7 @@ def _compare(
     return Comparison(
         dumps[0].root,
         dumps[1].root,
-        tuple(pair for pairs, _, _ in found for pair in pairs),
+        Pairs([part for parts, _, _ in found for part in parts]),
         tuple(origin for _, origins, _ in found for origin in origins),
         rules,
         (inside["actual"], inside["reference"]),
@@ -223,31 +232,39 @@ def _compare(
 def _compare_rank(
     rules: Rules,
     mapping: Optional[Mapping[str, str]],
-    spreads: dict[_Key, list[Record]],
-    steps: Iterable[tuple[_Key, list[Record], list[Record]]],
-) -> tuple[list[Pair], list[Origin], Counter[str]]:
+    spreads: dict[_Key, list[Batch]],
+    steps: Iterable[tuple[_Key, list[Batch], list[Batch]]],
+) -> tuple[list[Sequence[Pair]], list[Origin], Counter[str]]:
     divergence = Divergence(rules)
-    pairs: list[Pair] = []
+    parts: list[Sequence[Pair]] = []
     inside: Counter[str] = Counter()
     for key, a, b in steps:
+        if not mapping and divergence.is_clean and are_equal(a, b):
+            parts.append(EqualStep(a, b))
+            continue
         again = spreads.get(key)
         if again is None and len(spreads) == 1:
             [again] = spreads.values()
-        pairs += _compare_step(divergence, a, b, again, mapping, inside)
-    return pairs, divergence.origins(), inside
+        left, right, third = map(_operators, (a, b, again or ()))
+        parts.append(list(_compare_step(divergence, left, right, third, mapping, inside)))
+    return parts, divergence.origins(), inside
+
+
+def _operators(batches: Iterable[Batch]) -> list[Operator]:
+    return operators(record for batch in batches for record in batch)
 
 
 _Key = tuple[Optional[int], Optional[int]]  # rank, step
 
 
-def _steps(dump: Dump) -> dict[_Key, list[Record]]:
-    found: dict[_Key, list[Record]] = {}
-    for record in dump:
-        found.setdefault((record.rank, record.step), []).append(record)
+def _steps(dump: Dump) -> dict[_Key, list[Batch]]:
+    found: dict[_Key, list[Batch]] = {}
+    for batch in dump.batches():
+        found.setdefault((batch.rank, batch.step), []).append(batch)
     return found
 
 
-def _joined(a: dict[_Key, list[Record]], b: dict[_Key, list[Record]]) -> list[tuple[_Key, list[Record], list[Record]]]:
+def _joined(a: dict[_Key, list[Batch]], b: dict[_Key, list[Batch]]) -> list[tuple[_Key, list[Batch], list[Batch]]]:
     """(rank and step, records of actual, records of the reference), rank by rank in the order of steps."""
     rank_a, rank_b = {rank for rank, _ in a}, {rank for rank, _ in b}
     if len(rank_a) == len(rank_b) == 1 and rank_a != rank_b:
@@ -267,17 +284,16 @@ def _joined(a: dict[_Key, list[Record]], b: dict[_Key, list[Record]]) -> list[tu
 
 def _compare_step(
     divergence: Divergence,
-    a: list[Record],
-    b: list[Record],
-    again: Optional[list[Record]],
+    left: list[Operator],
+    right: list[Operator],
+    again: list[Operator],
     mapping: Optional[Mapping[str, str]],
     inside: Counter[str],
 ) -> Iterator[Pair]:
-    left, right = operators(a), operators(b)
     if is_across(left, right):
         across = pair_across(left, right, mapping)
         inside.update(actual=across.inside[0], reference=across.inside[1])
-        spread = Spread(operators(again), right) if again else None
+        spread = Spread(again, right) if again else None
         divergence.begin_step(right, _cast(across.matches), across.views, spread)
         for one in across.matches:
             yield from divergence.walk(one)
@@ -286,7 +302,7 @@ def _compare_step(
                 yield from divergence.only(operator, of_actual=number == 0)
         return
     matches = align(left, right, mapping)
-    spread = Spread(operators(again), right) if again else None
+    spread = Spread(again, right) if again else None
     divergence.begin_step(right, _cast(matches), spread=spread)
     partner = {match.reference.position: match for match in matches}
     taken = {match.actual.position for match in matches}

@@ -121,6 +121,11 @@ class Divergence:
         self._roles: Optional[Roles] = None
         self._differences.cast = cast
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether no difference is known yet, so that tensors with equal bytes change nothing of what is."""
+        return not self._causes
+
     def walk(self, match: Match) -> list[Pair]:
         """Judge the tensors of two paired operators."""
         actual, reference = match.actual, match.reference

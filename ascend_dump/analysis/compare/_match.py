@@ -11,6 +11,7 @@ from typing import Any, Callable, NamedTuple, Optional
 from ascend_dump._errors import NotSupported
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._types import operator_class
+from ascend_dump.analysis.nonfinite import is_no_value
 from ascend_dump.reading import Record
 
 __all__ = ["Match", "align", "common"]
@@ -58,11 +59,14 @@ def align(
 ) -> list[Match]:
     """Pair operators of one step, in the order of the reference; what is left over has no partner.
 
-    Passes, strongest first, each in the gaps that the ones before left: the user's mapping (names of actual to names
-    of reference); of graphs, unique contents and names in any order; unique contents; place and call (module path,
-    type, phase and shapes); type and shapes without names; type alone. These pairs never cross; of what is left then,
-    unique contents are paired wherever they ran. Raises NotSupported without rapidfuzz.
+    Where every operator has its equal at its place, that is its partner. Else passes, strongest first, each in the
+    gaps that the ones before left: the user's mapping (names of actual to names of reference); of graphs, unique
+    contents and names in any order; unique contents; place and call (module path, type, phase and shapes); type and
+    shapes without names; type alone. These pairs never cross; of what is left then, unique contents are paired
+    wherever they ran. Raises NotSupported without rapidfuzz.
     """
+    if not mapping and len(actual) == len(reference) and all(map(_is_same, actual, reference)):
+        return [Match(one, other, "content", 1.0) for one, other in zip(actual, reference)]
     pairs: dict[int, Match] = {}
     taken: set[int] = set()
     if mapping:
@@ -236,6 +240,26 @@ def _contents(operator: Operator) -> Optional[Hashable]:
             return None
         contents.append(content)
     return (operator_class(operator.op_type), operator.place, tuple(contents))
+
+
+def _is_same(one: Operator, other: Operator) -> bool:
+    """Whether it has the same name and place, and the same bytes in every tensor or the same reason for none."""
+    names = [(x.op_type, x.op_name, x.phase, x.module, len(x.inputs), len(x.broken)) for x in (one, other)]
+    left, right = ((*x.inputs, *x.outputs) for x in (one, other))
+    return (
+        names[0] == names[1]
+        and not one.broken
+        and len(left) == len(right)
+        and all(a.io == b.io and a.index == b.index and _holds_same(a, b) for a, b in zip(left, right))
+    )
+
+
+def _holds_same(a: Record, b: Record) -> bool:
+    content = a.content
+    if content is not None:
+        return content == b.content
+    same = (a.dtype, a.shape, a.attrs.get("skipped")) == (b.dtype, b.shape, b.attrs.get("skipped"))
+    return same and b.content is None and is_no_value(a) and is_no_value(b)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
-from ascend_dump.host import SHARD, Line
+from ascend_dump.host import Line
 from ascend_dump.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -22,18 +22,15 @@ _TEXTS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 _UNKNOWN = (None,) * len(Statistics._fields)
 
 
-def frame_of_lines(lines: list[Line], known: dict[str, Any], index: Path, root: Path) -> Optional[polars.DataFrame]:
-    """The columns of some lines; None where one of them names a shard that is none of this dump.
+def frame_of_lines(lines: list[Line], known: dict[str, Any], index: Path, root: Path) -> polars.DataFrame:
+    """The columns of some lines, whose shards are known to be shards of this dump.
 
     known: what the directories say of all of them. root: the directory of the steps, which shards are named from.
     """
     from ascend_dump.reading.catalog import of_columns
 
-    paths = {"": str(index)}
-    for shard in {line.shard for line in lines} - {""}:
-        if not SHARD.fullmatch(shard):
-            return None
-        paths[shard] = str(root / shard)
+    paths = {shard: str(root / shard) for shard in {line.shard for line in lines}}
+    paths[""] = str(index)
     columns: dict[str, Any] = {name: list(map(attrgetter(name), lines)) for name in (*_SAME, *_PLACE)}
     columns.update(known)
     columns["timestamp"] = list(map(attrgetter("time"), lines))

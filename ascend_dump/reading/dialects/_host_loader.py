@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from ascend_dump.host import Line
     from ascend_dump.statistics import Statistics
 
-__all__ = ["MOST_COPIED", "LineLoader", "ShardRegion", "Shards", "read_array", "refuse_format", "row_major"]
+__all__ = [
+    "MOST_COPIED",
+    "LineLoader",
+    "ShardRegion",
+    "Shards",
+    "content_of",
+    "read_array",
+    "refuse_format",
+    "row_major",
+]
 
 #: Shards that stay mapped although no array needs them; each takes a file descriptor.
 _KEPT = 32
@@ -209,12 +218,7 @@ class LineLoader:
         )
 
     def content(self, record: Record) -> Optional[tuple[Hashable, ...]]:
-        line: Line = record.key
-        if not line.hash or line.skipped:
-            return None
-        begin = line.blob[0] if line.blob is not None else line.offset
-        strides = line.stride if line.stored_stride is None else line.stored_stride
-        return (line.hash, line.dtype, line.shape, line.offset - begin, strides)
+        return content_of(record.key)
 
     def statistics(self, record: Record) -> Optional[Statistics]:
         from ascend_dump.statistics import Statistics
@@ -232,6 +236,15 @@ class LineLoader:
         if not isinstance(values[0], int) or values[0] < 0:
             raise CorruptDump(f"{record.label} has statistics of {values[0]} elements", path=record.path)
         return Statistics(*values)
+
+
+def content_of(line: Line) -> Optional[tuple[Hashable, ...]]:
+    """`Record.content` of a line."""
+    if not line.hash or line.skipped:
+        return None
+    begin = line.blob[0] if line.blob is not None else line.offset
+    strides = line.stride if line.stored_stride is None else line.stored_stride
+    return (line.hash, line.dtype, line.shape, line.offset - begin, strides)
 
 
 def _refuse_packed(record: Record) -> None:

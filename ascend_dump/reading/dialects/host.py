@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Optional
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Optional
 
 import msgspec
 
 from ascend_dump._errors import CorruptDump
 from ascend_dump._files import open_regular
-from ascend_dump.host import INDEX, MANIFEST, SHARD, STATISTIC, Line
-from ascend_dump.reading._dialect import Directory, Entry, rank_of
+from ascend_dump.host import INDEX, MANIFEST, NO_VALUES, SHARD, STATISTIC, Line
+from ascend_dump.reading._dialect import Batch, Directory, Entry, rank_of
 from ascend_dump.reading._record import Record
 from ascend_dump.reading.dialects._host_columns import frame_of_lines
-from ascend_dump.reading.dialects._host_loader import LineLoader, Shards
+from ascend_dump.reading.dialects._host_loader import LineLoader, Shards, content_of
 from ascend_dump.reading.dialects._host_lone_shard import LoneShard
 from ascend_dump.reading.dialects._unreadable import UnreadableLines
 
@@ -32,8 +32,10 @@ _TIME = re.compile(r"\d{14}", re.ASCII)
 _MAX_DIGITS = 18
 #: A line holds names and numbers of one tensor, some hundred bytes.
 _LONGEST_LINE = 1 << 20
-#: Bytes that are decoded together, some thousand lines.
-_BLOCK = 1 << 21
+#: Bytes that are decoded together, some thousand lines; fewer at first, since who looks at ten records wants no more.
+_FIRST_BLOCK, _BLOCK = 1 << 15, 1 << 21
+#: Records that are made together where lines are read one by one.
+_ROWS = 16_384
 
 
 class _HostDialect:
@@ -70,6 +72,44 @@ class _Reading:
         self.unreadable = UnreadableLines()
 
 
+class _Block(NamedTuple):
+    """What follows in an index: lines, or records of lines among which are some that are none."""
+
+    lines: list[Line]
+    records: list[Record]
+
+
+class _Lines(Batch):
+    """Lines of an index; a line takes a small part of what its record takes.
+
+    first: they are the first ones of the index.
+    """
+
+    __slots__ = ("_first", "_index", "_lines", "_reading")
+
+    def __init__(self, index: _Index, reading: _Reading, lines: list[Line], first: bool) -> None:
+        super().__init__((), index.rank, index.step)
+        self._index = index
+        self._reading = reading
+        self._lines = lines
+        self._first = first
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __iter__(self) -> Iterator[Record]:
+        for line in self._lines:
+            yield self._index._record(line, self._reading, 0)
+
+    def identities(self) -> Iterator[Optional[Hashable]]:
+        found = map(_identity, self._lines)
+        if self._first:
+            # Where an index begins, so does an operator.
+            head = next(found)
+            yield None if head is None else ("first", head)
+        yield from found
+
+
 class _Index(Entry):
     """The index of one step. It is decoded anew each time: that is cheaper than keeping the records of a large dump."""
 
@@ -85,54 +125,74 @@ class _Index(Entry):
         self._shards = Shards.of(directory.root)
 
     def records(self) -> Iterator[Record]:
-        try:
-            with open_regular(self.path) as file:
-                # What is appended from now on is left to the next reader.
-                yield from self._lines(file, 0, os.fstat(file.fileno()).st_size, _Reading(self))
-        except OSError as error:
-            yield self._broken(f"cannot be read: {error.strerror}", 0)
+        reading = _Reading(self)
+        for lines, records in self._blocks(reading):
+            yield from records
+            for line in lines:
+                yield self._record(line, reading, 0)
+
+    def batches(self) -> Iterator[Batch]:
+        reading = _Reading(self)
+        first = True
+        for lines, records in self._blocks(reading):
+            if records:
+                yield Batch(records, self.rank, self.step)
+            if lines:
+                yield _Lines(self, reading, lines, first)
+            first = first and not records and not lines
 
     def frames(self) -> Optional[Iterator[polars.DataFrame]]:
         # One shard of a step is a matter of single records.
         return None if self._only else self._frames()
 
     def _frames(self) -> Iterator[polars.DataFrame]:
-        """Many lines are decoded at once; where they cannot be, they are read one by one as `records` does."""
-        from ascend_dump.reading.catalog import ROWS, of_records
+        from ascend_dump.reading.catalog import of_records
 
+        for lines, records in self._blocks(_Reading(self)):
+            yield of_records(records) if records else frame_of_lines(lines, self._known, self.path, self._root)
+
+    def _blocks(self, reading: _Reading) -> Iterator[_Block]:
+        """Many lines are decoded at once; where they cannot be, they are read one by one."""
         decode = msgspec.json.Decoder(Line).decode_lines
-        reading = _Reading(self)
-        offset = 0
+        offset, most = 0, _FIRST_BLOCK
         try:
             with open_regular(self.path) as file:
+                # What is appended from now on is left to the next reader.
                 size = os.fstat(file.fileno()).st_size
                 while offset < size:
                     file.seek(offset)
-                    block = file.read(min(_BLOCK, size - offset))
+                    block = file.read(min(most, size - offset))
+                    most = _BLOCK
                     end = block.rfind(b"\n") + 1
-                    block = block[:end]
-                    made = None
-                    if end and _longest_line(block) < _LONGEST_LINE:
-                        try:
-                            lines = decode(block)
-                            if _one_to_a_line(block, len(lines)):
-                                made = frame_of_lines(lines, self._known, self.path, self._root)
-                        except (msgspec.MsgspecError, ValueError, RecursionError):
-                            made = None
-                    if made is not None:
-                        yield made
+                    lines = self._regular(decode, block[:end]) if end else None
+                    if lines is not None:
+                        yield _Block(lines, [])
                         offset += end
                         continue
                     file.seek(offset)
                     # At least one line: the last one of a writer that was killed has no end.
                     records = self._lines(file, offset, offset + max(end, 1), reading)
-                    some = list(islice(records, ROWS))
+                    some = list(islice(records, _ROWS))
                     while some:
-                        yield of_records(some)
-                        some = list(islice(records, ROWS))
+                        yield _Block([], some)
+                        some = list(islice(records, _ROWS))
                     offset = max(file.tell(), offset + 1)
         except OSError as error:
-            yield of_records([self._broken(f"cannot be read: {error.strerror}", offset)])
+            yield _Block([], [self._broken(f"cannot be read: {error.strerror}", offset)])
+
+    def _regular(self, decode: Callable[[bytes], list[Line]], block: bytes) -> Optional[list[Line]]:
+        """The lines of a block; None where one of them is no record, or names a shard that is none of this dump."""
+        if _longest_line(block) >= _LONGEST_LINE:
+            return None
+        try:
+            lines = decode(block)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return None
+        if not _one_to_a_line(block, len(lines)):
+            return None
+        if not all(SHARD.fullmatch(shard) for shard in {line.shard for line in lines} - {""}):
+            return None
+        return [line for line in lines if line.shard == self._only] if self._only else lines
 
     def _lines(self, file: BinaryIO, offset: int, until: int, reading: _Reading) -> Iterator[Record]:
         """The records of the lines that begin from `offset`, where the file stands, and before `until`."""
@@ -181,9 +241,8 @@ class _Index(Entry):
             else:
                 path = self.path
                 error = CorruptDump(f"{shard[:200]!r} is not a shard of this dump", path=path, offset=offset)
-        readable = shard or line.stats is not None or line.unmeasured or (line.nbytes == 0 and not line.skipped)
         return Record(
-            reading.loader if readable else None,
+            reading.loader if _is_readable(line) else None,
             path=path,
             op_type=line.op_type,
             op_name=line.op_name,
@@ -216,10 +275,22 @@ def _one_to_a_line(block: bytes, values: int) -> bool:
 
 
 def _longest_line(block: bytes) -> int:
-    import numpy as np
+    return len(block) if len(block) < _LONGEST_LINE else max(map(len, block.split(b"\n"))) + 1
 
-    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10)
-    return int(np.diff(ends, prepend=-1).max(initial=0))
+
+def _is_readable(line: Line) -> bool:
+    """Whether the dump has values or statistics of it, or the reason why it has none."""
+    told = line.shard or line.stats is not None or line.unmeasured
+    return bool(told) or (line.nbytes == 0 and not line.skipped)
+
+
+def _identity(line: Line) -> Optional[Hashable]:
+    content = content_of(line) if _is_readable(line) else None
+    if content is None:
+        if line.skipped not in NO_VALUES:
+            return None
+        content = (line.skipped, line.dtype, line.shape)
+    return (line.seq, line.op_type, line.op_name, line.io, line.index, line.phase, line.module, content)
 
 
 def _attrs(line: Line) -> dict[str, Any]:

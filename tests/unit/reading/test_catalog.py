@@ -87,7 +87,12 @@ def plain(value: Any, name: str) -> Any:
 
 
 def assert_same(root: Path, **selection: Any) -> None:
-    records = list(ascend_dump.open(root).select(**selection))
+    dump = ascend_dump.open(root).select(**selection)
+    records = list(dump)
+    batches = list(dump.batches())
+    assert [record for batch in batches for record in batch] == records
+    assert sum(map(len, batches)) == len(records)
+    assert all((one.rank, one.step) == (batch.rank, batch.step) for batch in batches for one in batch)
     rows = rows_of(root, **selection)
     assert len(rows) == len(records)
     for row, record in zip(rows, records):
@@ -165,6 +170,7 @@ def test_it_says_what_the_records_say(tmp_path_factory: pytest.TempPathFactory, 
     (step_of(root) / "index.jsonl").write_bytes(text)
     assert_same(root)
     assert_same(root, op="*a*", index="0-9", io="output")
+    assert_same(root, step=0)
 
 
 @pytest.mark.parametrize("name", ["cann", "mindspore"])

@@ -1,0 +1,101 @@
+"""The pairs of a comparison. Those of a step that is the same on both sides are made when somebody looks at them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, zip_longest
+from typing import TYPE_CHECKING, Optional, Union, overload
+
+from ascend_dump.analysis.compare._divergence import Divergence
+from ascend_dump.analysis.compare._match import Match
+from ascend_dump.analysis.compare._operators import operators
+from ascend_dump.analysis.compare._result import Pair
+from ascend_dump.analysis.compare._verdict import Rules
+
+if TYPE_CHECKING:
+    from ascend_dump.reading import Batch, Record
+
+__all__ = ["EqualStep", "Pairs", "are_equal"]
+
+
+def are_equal(actual: Sequence[Batch], reference: Sequence[Batch]) -> bool:
+    """Whether both are the same records in the same order, with equal bytes in every tensor."""
+    if sum(map(len, actual)) != sum(map(len, reference)):
+        return False
+    sides = ((one for batch in side for one in batch.identities()) for side in (actual, reference))
+    return all(one is not None and one == other for one, other in zip_longest(*sides))
+
+
+class EqualStep(Sequence[Pair]):
+    """The pairs of a step for which `are_equal` holds."""
+
+    def __init__(self, actual: Sequence[Batch], reference: Sequence[Batch]) -> None:
+        self._sides = (actual, reference)
+        self._count = sum(map(len, actual))
+        self._pairs: Optional[list[Pair]] = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> Pair: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Pair]: ...
+    def __getitem__(self, place: Union[int, slice]) -> Union[Pair, Sequence[Pair]]:
+        return self._made()[place]
+
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(self._made())
+
+    def _made(self) -> list[Pair]:
+        if self._pairs is None:
+            left, right = (operators(_records(side)) for side in self._sides)
+            walk = Divergence(Rules()).walk
+            self._pairs = [pair for a, b in zip(left, right) for pair in walk(Match(a, b, "content", 1.0))]
+            self._sides = ((), ())
+        return self._pairs
+
+
+def _records(batches: Sequence[Batch]) -> Iterator[Record]:
+    return (record for batch in batches for record in batch)
+
+
+class Pairs(Sequence[Pair]):
+    """All pairs, in the order of their parts: lists of pairs, and steps that are equal throughout."""
+
+    def __init__(self, parts: Sequence[Sequence[Pair]]) -> None:
+        self._parts = [part for part in parts if part]
+        self._ends = list(accumulate(map(len, self._parts)))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, place: int) -> Pair: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Pair, ...]: ...
+    def __getitem__(self, place: Union[int, slice]) -> Union[Pair, tuple[Pair, ...]]:
+        from bisect import bisect_right
+
+        if isinstance(place, slice):
+            return tuple(self[at] for at in range(*place.indices(len(self))))
+        at = range(len(self))[place]
+        part = bisect_right(self._ends, at)
+        return self._parts[part][at - self._ends[part]]
+
+    def __iter__(self) -> Iterator[Pair]:
+        for part in self._parts:
+            yield from part
+
+    def looked_at(self) -> Iterator[Pair]:
+        """Those whose records were compared one by one: all others are equal."""
+        for part in self._parts:
+            if not isinstance(part, EqualStep):
+                yield from part
+
+    def verdicts(self) -> Counter[str]:
+        """How many have each verdict."""
+        found = Counter(pair.verdict for pair in self.looked_at())
+        equal = len(self) - sum(found.values())
+        return found + Counter({"equal": equal}) if equal else found

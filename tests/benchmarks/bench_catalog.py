@@ -1,0 +1,114 @@
+"""The catalog of a large host dump: what making it and reading the kept one take, and the verbs that use it.
+
+Usage: bench_catalog.py [RECORDS [DIRECTORY]]     (default 100000 in the directory of temporary files, 0.5 kB of disk
+each; the aim for 10,000,000 is less than 2000 MB of memory)
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from ascend_dump.host import Line
+
+#: As many records as a step of a large model has.
+IN_A_STEP = 500_000
+SMALL = 200
+_CATALOG = """
+import sys, polars
+import ascend_dump
+rows = ascend_dump.open(sys.argv[1]).catalog()
+rows.filter(polars.col("nan") > 0).collect()
+print(rows.select(polars.len()).collect().item())
+"""
+
+
+class Run(NamedTuple):
+    """What a process took: seconds of processor, and its most memory in MB."""
+
+    seconds: float
+    memory: int
+    printed: bytes
+
+
+def make_dump(root: Path, records: int) -> Path:
+    """The indexes of a training run with statistics, without its tensors."""
+    steps = root / "worldsize1_global_rank0" / "20260101010101" / "0" / "Model" / "0"
+    encode = msgspec.json.Encoder().encode
+    for first in range(0, records, IN_A_STEP):
+        step = steps / str(first // IN_A_STEP)
+        step.mkdir(parents=True)
+        with open(step / "index.jsonl", "wb") as file:
+            for number in range(min(IN_A_STEP, records - first)):
+                file.write(encode(_line(first + number, number)) + b"\n")
+    return root
+
+
+def _line(unique: int, number: int) -> Line:
+    seq, index = divmod(number, 4)
+    layer = f"model.layers.{seq % 48}.self_attn.q_proj"
+    line = Line(
+        seq=seq,
+        op_type="aten::addmm",
+        op_name=f"{layer}/addmm_{seq // 48}",
+        io="output" if index == 3 else "input",
+        index=index % 3,
+        time=1_700_000_000_000_000 + unique,
+        dtype="bfloat16",
+        shape=(4, 16 + seq % 48),
+        nbytes=128,
+        phase="forward",
+        module=layer,
+        source="/home/user/train.py:123",
+    )
+    line.stride, line.storage, line.version = (64, 1), number % 500, number % 7
+    line.address, line.storage_nbytes = 0x7F0000000000 + number, 4096
+    line.hash, line.shard, line.blob = f"{unique * 0x9E3779B97F4A7C15:032x}", "0/tensors-00000.safetensors", (0, 16)
+    line.stats = (64, number % 1000 / 7, -(number % 900) / 7, number % 31 / 9, number % 1000 / 3, 0, 0, 0, 1, 1, 0)
+    return line
+
+
+def run(*command: str) -> Run:
+    """Run Python in a process of its own. Only the last of the children that ended is measured."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        found = subprocess.run([sys.executable, *command], check=True, stdout=subprocess.PIPE)
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        with os.fdopen(writing, "wb") as pipe:
+            took = f"{used.ru_utime + used.ru_stime} {used.ru_maxrss // 1024} ".encode()
+            pipe.write(took + found.stdout[-100:])
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        seconds, memory, printed = pipe.read().split(b" ", 2)
+    os.waitpid(child, 0)
+    return Run(float(seconds), int(memory), printed)
+
+
+def main(records: int, directory: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=directory) as folder:
+        root = make_dump(Path(folder, "large"), records)
+        size = sum(path.stat().st_size for path in root.rglob("index.jsonl"))
+        print(f"{records} records, {size / 1e6:.0f} MB of indexes")
+        for what in ("made", "kept"):
+            took = run("-c", _CATALOG, str(root))
+            assert took.printed.split()[0] == str(records).encode()
+            print(f"catalog {what}: {took.seconds:.2f} s of processor, {took.memory} MB at most", flush=True)
+        kept = sum(path.stat().st_size for path in (root / ".ascend-dump-catalog").glob("*"))
+        print(f"it takes {kept / 1e6:.0f} MB of disk")
+
+
+if __name__ == "__main__":
+    main(
+        int(sys.argv[1]) if len(sys.argv) > 1 else 100_000,
+        Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.gettempdir()),
+    )
