@@ -116,6 +116,8 @@ def _show(comparison: Comparison, alone: list[Pair]) -> None:
     changed = {name: value for name, value in comparison.rules.to_dict().items() if value != usual.get(name)}
     if changed:
         click.echo(f"rules: {escape(json.dumps(changed))}")
+    for text, count in comparison.undefined.items():
+        click.echo(f"not judged: {escape(text)} ({count} {'record' if count == 1 else 'records'})")
     for origin in comparison.origins:
         click.echo("")
         for name, text in _origin_lines(origin):

@@ -76,6 +76,18 @@ class Comparison:
         return len(alone) < len(self.pairs)
 
     @property
+    def undefined(self) -> dict[str, int]:
+        """Outputs that differ and are not judged, because they carry no value of the program: operator, output and why,
+        and how many records that are."""
+        return dict(
+            Counter(
+                f"output {one.record.index} of {one.record.op_type}: {one.undefined}"
+                for one in self.pairs
+                if one.undefined
+            )
+        )
+
+    @property
     def mapping(self) -> dict[str, str]:
         """The names of operators of actual, and of those of the reference that they were paired with.
 
@@ -112,6 +124,7 @@ class Comparison:
             "counts": self.counts,
             "origins": [origin.to_dict() for origin in self.origins],
             "rules": self.rules.to_dict(),
+            "undefined": self.undefined,
             "inside": dict(zip(("actual", "reference"), self.inside)),
             "pairs": [pair.to_dict() for pair in self.pairs],
         }
@@ -344,7 +357,7 @@ def _size(pair: Pair) -> float:
 _MEASURES = ("count", "unequal", "nonfinite", "max_abs", "max_rel", "rmse", "rel_l2", "cosine", "drift", "bias")
 _COLUMNS = (
     *("step", "rank", "op_name", "op_type", "io", "index", "actual", "reference", "module", "source", "phase"),
-    *("verdict", "reason", "how", "confidence", "transformation", "explained"),
+    *("verdict", "reason", "how", "confidence", "transformation", "explained", "undefined"),
     *_MEASURES,
 )
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Optional
 from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._match import Match
 from ascend_dump.analysis.compare._measure import Measure
+from ascend_dump.analysis.compare._names import is_view
 from ascend_dump.analysis.compare._operators import Operator, storage_of
 from ascend_dump.analysis.compare._records import Difference, Differences, identity_of, type_of
 from ascend_dump.analysis.compare._result import Origin, Pair
@@ -26,7 +27,6 @@ from ascend_dump.analysis.compare._types import (
     COPIES,
     EXPONENTIALS,
     RANDOM,
-    UNINITIALISED,
     VIEWS,
     input_scale_matters,
     operator_class,
@@ -35,6 +35,7 @@ from ascend_dump.analysis.compare._types import (
     rounds_in_between,
     sums_in_own_type,
 )
+from ascend_dump.analysis.compare._undefined import why_undefined
 from ascend_dump.analysis.compare._verdict import Noise, Rules, judge
 from ascend_dump.analysis.compare._wild import measure_others
 from ascend_dump.reading import Record
@@ -49,6 +50,7 @@ _CARRIED = "carried on from an earlier difference"
 #: An output so many times further off than its inputs was computed wrongly, however much the operator enlarges errors.
 _COMPUTE = 1e3
 _CARRIED_NOISE = "carried on from rounding before"
+_CARRIED_UNDEFINED = "carried on from what carries no defined value"
 _MADE_ALONE = "made by an operator that the other side does not run"
 _NOT_WRITTEN = "no recorded operator wrote it before"
 _COLLECTIVE = ("c10d::", "_c10d_functional::", "c10d_functional::", "Hcom", "hccl")
@@ -217,6 +219,8 @@ class Divergence:
             noise = noise if noise is not None else self._noise.get(contents)
         if known is None and noise is None and storage_of(a) is not None:
             known = self._written.get((storage_of(a), storage_of(b)))
+        if known is not None and found.verdict != "structure" and self._undefined(known):
+            return replace(pair, verdict="noise", explained=True, reason=_CARRIED_UNDEFINED), None, known
         if known is not None:
             return replace(pair, explained=True, reason=_CARRIED), None, known
         if noise is not None:
@@ -260,6 +264,10 @@ class Divergence:
             if found.verdict == "equal" and found.contents is not None:
                 self._causes.pop(found.contents, None)
             return pair
+        if found.verdict != "structure":
+            undefined = self._undefined_output(match, pair, found, causes)
+            if undefined is not None:
+                return undefined
         small = frozenset().union(*(one.causes for one in input_noise))
         if input_noise and found.contents in self._noise and operator_class(match.reference.op_type) in VIEWS:
             return replace(pair, verdict="undecided" if found.bounds else "noise", reason=_CARRIED_NOISE)
@@ -282,6 +290,29 @@ class Divergence:
             pair = replace(pair, explained=True, reason=f"{_CARRIED}{_extent(pair.measure)}")
             self._remember(pair, found.contents, frozenset(causes))
         return pair
+
+    def _undefined_output(
+        self, match: Match, pair: Pair, found: Difference, causes: Collection[_Cause]
+    ) -> Optional[Pair]:
+        """The pair of an output that differs and carries no value of the program; None of one that carries one."""
+        operator, record = match.reference, pair.reference
+        assert record is not None
+        listed = record.index in self._rules.of(operator.op_name, operator.op_type).undefined
+        why = "the rules given say so" if listed else why_undefined(operator, record)
+        if why is not None:
+            pair = replace(pair, verdict="noise", reason=f"no defined value: {why}", undefined=why, measure=None)
+            cause = self._add(_Draft("uninitialised", pair, [f"{pair.record.label}: {pair.reason}"], hidden=True))
+            self._remember(pair, found.contents, frozenset({cause}))
+            return pair
+        if self._undefined(causes) and _moves(operator.op_type):
+            pair = replace(pair, verdict="noise", explained=True, reason=_CARRIED_UNDEFINED)
+            self._remember(pair, found.contents, frozenset(causes))
+            return pair
+        return None
+
+    def _undefined(self, causes: Collection[_Cause]) -> bool:
+        """Whether all that is known of a difference is that it came from what carries no defined value."""
+        return bool(causes) and all(self._drafts[one].kind == "uninitialised" for one in causes)
 
     def _judge_output(
         self, match: Match, a: Record, b: Record, found: Difference, input_noise: list[_Noise], *, clean: bool
@@ -382,14 +413,11 @@ class Divergence:
     def _origin_of(self, match: Match, pair: Pair, clean: bool, input_noise: list[_Noise], changed: bool) -> _Cause:
         name = operator_class(match.reference.op_type)
         evidence = [f"{pair.record.label}: {pair.reason}"]
-        hidden = False
         if changed:
             kind = "structure"
             evidence.append(f"{match.actual.op_type} in actual, {match.reference.op_type} in the reference")
         elif pair.verdict == "structure":
             kind = "structure"
-        elif name in UNINITIALISED:
-            kind, hidden = "uninitialised", True
         elif name in RANDOM:
             kind = "random"
         elif match.reference.op_type.startswith(_COLLECTIVE):
@@ -403,7 +431,7 @@ class Divergence:
         if clean and not input_noise:
             count = len(match.reference.inputs)
             evidence.append(f"all {count} recorded inputs are equal" if count else "no inputs are recorded")
-        return self._add(_Draft(kind, pair, evidence, hidden=hidden))
+        return self._add(_Draft(kind, pair, evidence))
 
     def _remember(self, pair: Pair, contents: Optional[tuple[Any, Any]], causes: frozenset[_Cause]) -> None:
         a, b = pair.actual, pair.reference
@@ -437,6 +465,11 @@ def _pair(match: Match, a: Optional[Record], b: Optional[Record], found: Differe
         "cast" if found.cast else found.layout,
         found.measure,
     )
+
+
+def _moves(op_type: str) -> bool:
+    """Whether an operator computes nothing: what it gives is what it was given."""
+    return is_view(op_type) or operator_class(op_type) == "copy"
 
 
 def _extent(measure: Optional[Measure]) -> str:

@@ -35,6 +35,7 @@ class Pair:
     reason            the verdict in words, with numbers
     measure           the numbers; None where nothing had to be read, or could be
     explained         whether an earlier record of the dump already had this difference
+    undefined         why the tensor carries no value of the program, so that it is not judged; "" where it does
     """
 
     actual: Optional[Record]
@@ -46,6 +47,7 @@ class Pair:
     transformation: str = "identity"
     measure: Optional[Measure] = None
     explained: bool = False
+    undefined: str = ""
 
     @property
     def record(self) -> Record:
@@ -75,6 +77,7 @@ class Pair:
             "confidence": self.confidence,
             "transformation": self.transformation,
             "explained": self.explained,
+            "undefined": self.undefined,
             "measure": None if self.measure is None else self.measure._asdict(),
         }
 

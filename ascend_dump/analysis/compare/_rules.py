@@ -20,7 +20,7 @@ _LARGEST = 1 << 20
 _NAMES = tuple(name for name in Rules._fields if name != "special")
 _HINT = (
     f"expected {', '.join(_NAMES)} with numbers (bias with two), for all operators, or below a glob of operator names "
-    'or types: {"envelope": 8, "*softmax*": {"envelope": 16}}'
+    'or types: {"envelope": 8, "*softmax*": {"envelope": 16}}; undefined, below a glob only, with indices of outputs'
 )
 
 
@@ -48,14 +48,23 @@ def rules_of(given: RuleSource) -> Rules:
 
 
 def _changed(rules: Rules, values: Mapping[str, Any], glob: str) -> Rules:
+    known: dict[str, Any] = {}
     for name, value in values.items():
         where = f"{name} of {glob!r}" if glob else name
-        if name not in _NAMES:
+        if name not in _NAMES or (name == "undefined" and not glob):
             raise ConfigError(f"there is no rule {where}", hint=_HINT)
-        wanted = 2 if name == "bias" else 1
         numbers = list(value) if isinstance(value, (list, tuple)) else [value]
-        plain = [one for one in numbers if isinstance(one, (int, float)) and not isinstance(one, bool) and one >= 0]
-        if len(plain) != wanted or len(numbers) != wanted:
+        if not all(_is_number(one) for one in numbers) or not _is_as_many(name, numbers):
             raise ConfigError(f"rule {where} is {value!r}", hint=_HINT)
-    known: dict[str, Any] = {name: tuple(value) if name == "bias" else value for name, value in values.items()}
+        known[name] = tuple(numbers) if name in ("bias", "undefined") else numbers[0]
     return rules._replace(**known)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+
+
+def _is_as_many(name: str, numbers: list[Any]) -> bool:
+    if name == "undefined":
+        return all(isinstance(one, int) for one in numbers)
+    return len(numbers) == (2 if name == "bias" else 1)

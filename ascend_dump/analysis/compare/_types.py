@@ -15,7 +15,6 @@ __all__ = [
     "EXPONENTIALS",
     "PRODUCTS",
     "RANDOM",
-    "UNINITIALISED",
     "VIEWS",
     "input_scale_matters",
     "operator_class",
@@ -59,20 +58,6 @@ RANDOM = frozenset(
         "RandomUniform",
     }
 )
-#: Operators whose outputs are whatever was in memory.
-UNINITIALISED = frozenset(
-    {
-        "empty",
-        "empty_like",
-        "empty_strided",
-        "empty_permuted",
-        "new_empty",
-        "new_empty_strided",
-        "resize",
-        "_empty_affine_quantized",
-    }
-)
-
 #: Sums and products whose kernels may keep the running result in the type of the tensor (measured on PyTorch's CPU
 #: kernels in bfloat16 and float16).
 _IN_OWN_TYPE = frozenset(

@@ -35,6 +35,7 @@ class Rules(NamedTuple):
                 and fewer, others
     gain        how much an operator may enlarge the relative error of its inputs
     flips       the share of indices and flags that noise in the inputs may flip
+    undefined   outputs, by their index, that carry no defined value, beside those that are known; below a glob only
     special     globs of names or types of operators, and the rules of these
     ceiling     the relative error (Euclidean) above which a difference is never called noise, in units of sqrt(u)
     """
@@ -47,6 +48,7 @@ class Rules(NamedTuple):
     gain: float = 16.0
     ceiling: float = 1.0
     flips: float = 0.01
+    undefined: tuple[int, ...] = ()
     special: tuple[tuple[str, Rules], ...] = ()
 
     def of(self, *names: str) -> Rules:

@@ -1,0 +1,88 @@
+"""Outputs that carry no value of the program: the file `undefined.json`.
+
+Kernels leave an output unwritten where its mode needs none: a batch norm the space for its backward pass in inference.
+Two runs differ there, and nothing is wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Optional
+
+import msgspec
+
+from ascend_dump._errors import AscendDumpError
+from ascend_dump.analysis.compare._operators import Operator
+from ascend_dump.analysis.compare._records import identity_of
+from ascend_dump.analysis.compare._types import operator_class
+from ascend_dump.reading import Record
+
+__all__ = ["why_undefined"]
+
+
+class _When(msgspec.Struct, forbid_unknown_fields=True):
+    """A mode of an operator, told by its records; all that is given has to hold.
+
+    shape   that of the output
+    copies  an output, and the input whose bytes it has
+    flag    an input, and the scalar that it is
+    """
+
+    shape: Optional[tuple[int, ...]] = None
+    copies: Optional[tuple[int, int]] = None
+    flag: Optional[tuple[int, bool]] = None
+
+    def holds(self, operator: Operator, output: Record) -> bool:
+        if self.shape is not None and output.shape != self.shape:
+            return False
+        if self.copies is not None:
+            written, read = (
+                next((one for one in records if one.index == index), None)
+                for records, index in zip((operator.outputs, operator.inputs), self.copies)
+            )
+            if written is None or read is None or identity_of(written) != identity_of(read):
+                return False
+        return self.flag is None or _scalar(operator, self.flag[0]) == self.flag[1]
+
+
+class _Rule(msgspec.Struct, forbid_unknown_fields=True):
+    operators: frozenset[str]
+    outputs: tuple[int, ...]
+    why: str
+    when: _When = msgspec.field(default_factory=_When)
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    about: str
+    outputs: list[_Rule]
+
+
+@functools.lru_cache(maxsize=1)
+def _rules() -> dict[str, list[_Rule]]:
+    """By the name of an operator, the rules for it."""
+    file = msgspec.json.decode((Path(__file__).parent / "undefined.json").read_bytes(), type=_File)
+    found: dict[str, list[_Rule]] = {}
+    for rule in file.outputs:
+        for name in rule.operators:
+            found.setdefault(name, []).append(rule)
+    return found
+
+
+def why_undefined(operator: Operator, output: Record) -> Optional[str]:
+    """What an output of an operator is in place of a value of the program; None where it carries one."""
+    for rule in _rules().get(operator_class(operator.op_type), ()):
+        if output.index in rule.outputs and rule.when.holds(operator, output):
+            return rule.why
+    return None
+
+
+def _scalar(operator: Operator, index: int) -> Optional[bool]:
+    """The value of an input that is a single bool; None where it is not recorded, or something else."""
+    for record in operator.inputs:
+        if record.index == index and record.shape == () and record.dtype == "bool":
+            try:
+                return bool(record.numpy())
+            except AscendDumpError:
+                return None
+    return None
