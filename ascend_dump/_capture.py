@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         ranks: StepsLike
         framework: Optional[FrameworkName]
         max_bytes: Union[int, str, None]
+        keep: Union[int, str, None]
         strict: bool
         options: Optional[Mapping[str, Any]]
 
@@ -112,6 +113,7 @@ def capture(
     ranks: StepsLike = None,
     framework: Optional[FrameworkName] = None,
     max_bytes: Union[int, str, None] = None,
+    keep: Union[int, str, None] = None,
     strict: bool = False,
     options: Optional[Mapping[str, Any]] = None,
     **unknown: Any,
@@ -145,6 +147,7 @@ def capture(
         quant=quant,
         ranks=ranks,
         max_bytes=max_bytes,
+        keep=keep,
         options=options,
     )
     if inspect.isclass(target):

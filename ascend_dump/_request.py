@@ -54,6 +54,7 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "quant": ("", "ge.quant_dumpable", "quant_dumpable", "", "quant_dumpable"),
             "ranks": ("", "", "", "support_device", ""),
             "max_bytes": ("", "", "", "", ""),
+            "keep": ("", "", "", "", ""),
             "options": ("", "", "", "", ""),
         }.items()
     }
@@ -110,6 +111,7 @@ class DumpRequest:
     quant      dump the tensors before quantisation too
     ranks      global ranks that dump, written as steps
     max_bytes  stop writing at about this size; an int or text such as "20GB"
+    keep       how many recorded steps stay on disk, the last ones: an older one goes once a newer one is complete
     options    what only one adapter knows
 
     Raises ConfigError naming the field, the value and what it accepts.
@@ -128,6 +130,7 @@ class DumpRequest:
     quant: bool
     ranks: Steps
     max_bytes: Optional[int]
+    keep: Optional[int]
     options: Mapping[str, Any] = dataclasses.field(hash=False)
 
     def __init__(
@@ -146,6 +149,7 @@ class DumpRequest:
         quant: bool = False,
         ranks: StepsLike = None,
         max_bytes: Union[int, str, None] = None,
+        keep: Union[int, str, None] = None,
         options: Optional[Mapping[str, Any]] = None,
     ) -> None:
         for name, value in (("mode", mode), ("data", data), ("level", level), ("scene", scene)):
@@ -172,7 +176,25 @@ class DumpRequest:
         _put(self, "ranks", Steps(ranks, name="ranks"))
         _put(self, "quant", quant)
         _put(self, "max_bytes", None if max_bytes is None else parse_size(max_bytes))
+        _put(self, "keep", None if keep is None else _number_of_steps(keep))
         _put(self, "options", MappingProxyType(dict(options or {})))
+        self._refuse_idle_keep()
+
+    def _refuse_idle_keep(self) -> None:
+        """Raise ConfigError where `keep` has nothing to remove."""
+        if self.keep is None:
+            return
+        if self.scene == "exception":
+            raise ConfigError(
+                f"keep={self.keep} was given with scene='exception', which writes nothing before something fails",
+                hint="leave keep= out, or leave scene= out to have the steps before an exception",
+            )
+        selected = self.steps.count
+        if selected is not None and selected <= self.keep:
+            raise ConfigError(
+                f"keep={self.keep} removes nothing: steps={self.steps} selects {selected}",
+                hint="leave keep= out, or select more steps than are to stay",
+            )
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, origin: str = "") -> DumpRequest:
@@ -317,6 +339,14 @@ def parse_size(value: Union[int, str]) -> int:
             value = int(Fraction(found[1]) * _UNITS[found[2]])
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MAX_BYTES:
         raise _wrong("max_bytes", value, "a positive number of bytes below 2**63, or text such as '20GB'", ())
+    return value
+
+
+def _number_of_steps(value: Union[int, str]) -> int:
+    if isinstance(value, str) and re.fullmatch(r"\s*\d{1,18}\s*", value, re.ASCII):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 10**18:
+        raise _wrong("keep", value, "how many steps stay on disk, 1 or more", ())
     return value
 
 

@@ -225,13 +225,14 @@ class HostSession(Session):
         buffer = request.options.get("buffer_bytes")
         left = None
         if request.max_bytes is not None:
-            left = max(1, request.max_bytes - sum(one.bytes_written for one in self._writers.values()))
+            left = max(1, request.max_bytes - sum(one.tensor_bytes for one in self._writers.values()))
         self._writers[key] = HostWriter(
             self._run.directory(0, model),
             metadata={"producer": "ascend_dump", "framework": "tensorflow"},
             tensors=request.data in ("tensor", "full"),
             stats=(request.stats or STATISTIC_NAMES) if with_stats else (),
             max_bytes=left,
+            keep=request.keep,
             **({"buffer_bytes": buffer} if buffer else {}),
         )
         return self._writers[key]
@@ -240,7 +241,7 @@ class HostSession(Session):
         """Whether nothing more can be written."""
         writers = list(self._writers.values())
         limit = self._request.max_bytes
-        full = limit is not None and sum(one.bytes_written for one in writers) >= limit
+        full = limit is not None and sum(one.tensor_bytes for one in writers) >= limit
         return self.failure is not None or full or any(one.failure is not None for one in writers)
 
     def _give_up(self, error: Exception, directory: Optional[Path]) -> None:
@@ -268,6 +269,9 @@ class HostSession(Session):
             records=sum(one.records for one in writers),
             logical_bytes=sum(one.logical_bytes for one in writers),
             bytes_written=sum(one.bytes_written for one in writers),
+            removed={name: sum(one.kept()[name] for one in writers) for name in ("steps", "records")}
+            if self._request.keep is not None
+            else {},
         )
 
 

@@ -82,9 +82,16 @@ class TorchSession(Session):
             tensors=request.data in ("tensor", "full"),
             stats=(request.stats or STATISTIC_NAMES) if with_stats else (),
             max_bytes=request.max_bytes,
+            keep=request.keep,
             **({} if buffer is None else {"buffer_bytes": buffer}),
         )
-        self.tensors = Tensors(self._writer, whole=with_stats, rehash=bool(request.options.get("rehash", False)))
+        self.tensors = Tensors(
+            self._writer,
+            whole=with_stats,
+            rehash=bool(request.options.get("rehash", False)),
+            # Without tensors there are no shards that could go.
+            keep=None if request.data == "stats" else request.keep,
+        )
         self._mode = RecordMode(self)
         if target is not None:
             self._watch = Watch(target, self._target_called)
@@ -304,6 +311,7 @@ class TorchSession(Session):
             records=self._writer.records,
             logical_bytes=self._writer.logical_bytes,
             bytes_written=self._writer.bytes_written,
+            removed=self._writer.kept(),
             skipped=[
                 {"reason": reason, "count": count, "first": self._writer.first_skipped.get(reason, "")}
                 for reason, count in sorted(self._writer.skipped.items())

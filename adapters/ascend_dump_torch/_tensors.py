@@ -88,8 +88,11 @@ class _Known(msgspec.Struct, eq=False, gc=False):
 class Tensors:
     """Slots of tensors for one capture; identities last from step to step while all writes are seen."""
 
-    def __init__(self, writer: HostWriter, *, whole: bool, rehash: bool) -> None:
+    def __init__(self, writer: HostWriter, *, whole: bool, rehash: bool, keep: Optional[int] = None) -> None:
+        """keep: how many recorded steps stay on disk, None where nothing that was written goes."""
         self._writer = writer
+        self._keep = keep
+        self._steps = 0
         #: Statistics belong to a view, so a part of a known tensor is not known by itself.
         self._whole = whole
         self._rehash = rehash
@@ -109,9 +112,14 @@ class Tensors:
 
     def begin_step(self) -> None:
         """Number storages anew and drop the dead ones. Call between two recorded steps."""
+        self._steps += 1
+        # Bytes are read from where they were first written as long as that step is sure to be there; then anew.
+        forgets = self._keep is not None and self._steps % (self._keep + 1) == 0
         for known in list(self._known.values()):
             self._drop_if_gone(known)
             known.number = -1
+            if forgets:
+                known.ranges.clear()
             known.views.clear()  # the number is among what is recorded
         self._numbered = 0
 

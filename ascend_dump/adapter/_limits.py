@@ -13,8 +13,12 @@ __all__ = ["size_is_unlimited"]
 
 
 def size_is_unlimited(request: DumpRequest, writer: str = "CANN") -> list[Problem]:
-    """The problem to report for `max_bytes=` when `writer`, which writes the dump, knows no such limit."""
-    if request.max_bytes is None:
-        return []
-    message = f"max_bytes= changes nothing: {writer} has no limit on the size of a dump"
-    return [Problem("AD211", "silent", message, "select fewer steps or layers", "max_bytes")]
+    """The problems to report for `max_bytes=` and `keep=` when `writer`, which writes the dump, knows no such limit."""
+    found = []
+    if request.max_bytes is not None:
+        message = f"max_bytes= changes nothing: {writer} has no limit on the size of a dump"
+        found.append(Problem("AD211", "silent", message, "select fewer steps or layers", "max_bytes"))
+    if request.keep is not None:
+        message = f"keep= changes nothing: {writer} removes no step that it has written"
+        found.append(Problem("AD211", "silent", message, "select the steps with steps=", "keep"))
+    return found

@@ -5,6 +5,8 @@
         tensors-00000.safetensors   each distinct tensor of the run once
         index.jsonl                 one Line per record, in the order the operators ran
         statistic.csv               when statistics were asked for
+        removed.jsonl               instead of index.jsonl: the step was removed (`keep=`), and only the shards that a
+                                    newer step reads from are still there
 
 A line is complete once its newline is written, and is written after the bytes it points at.
 """
@@ -24,6 +26,7 @@ __all__ = [
     "INDEX",
     "MANIFEST",
     "PADDING",
+    "REMOVED",
     "SAFETENSORS",
     "SHARD",
     "STATISTIC",
@@ -35,6 +38,8 @@ __all__ = [
 
 INDEX = "index.jsonl"
 STATISTIC = "statistic.csv"
+#: What the index of a step is renamed to, at once, when the step is removed.
+REMOVED = "removed.jsonl"
 #: A shard as lines name it, relative to the directory of the steps.
 SHARD = re.compile(r"(\d{1,18})/(tensors-\d{5,18}\.safetensors)", re.ASCII)
 #: Entries of a shard that fill the gaps between tensors begin with this.

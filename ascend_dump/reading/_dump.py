@@ -415,6 +415,8 @@ def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]
                         stack.append((item.path, (*parts, item.name), call))
                     elif item.is_file(follow_symlinks=False) and not (call is not None and item.name == CALL):
                         names.append(item.name)
+        except FileNotFoundError:
+            continue  # a step that was removed since its directory was listed
         except OSError as error:
             yield _Lost(Path(path), parts, error)
         if names:

@@ -12,7 +12,7 @@ from typing import Any, Optional
 import msgspec
 
 from ascend_dump._paths import open_directory
-from ascend_dump.host import CSV_HEADER, INDEX, SHARD, STATISTIC, Line, encodable, shard_name
+from ascend_dump.host import CSV_HEADER, INDEX, REMOVED, SHARD, STATISTIC, Line, encodable, shard_name
 from ascend_dump.writing.append_file import AppendFile
 from ascend_dump.writing.shard import LIMITS, Buffer, Limits, Shard
 
@@ -58,6 +58,9 @@ class StepFiles:
             self.next_shard = self._first_shard = max(next_shard, *(int(one[2][8:-12]) + 1 for one in taken if one), 0)
             self._index = AppendFile(INDEX, self._directory)
             opened.callback(self._index.close)
+            # A step that was removed is begun anew; with an index it is part of the dump again.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(REMOVED, dir_fd=self._directory)
             if table:
                 self._csv = AppendFile(STATISTIC, self._directory)
                 opened.callback(self._csv.close)

@@ -18,6 +18,7 @@ from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing.budget import Budget
 from ascend_dump.writing.lru_cache import LRUCache
 from ascend_dump.writing.payload import CHANGED, Item, Payload
+from ascend_dump.writing.retention import GONE, Retention
 from ascend_dump.writing.shard import Limits
 from ascend_dump.writing.step_files import StepFiles
 
@@ -38,6 +39,7 @@ class Store:
     """Store tensors and records of one step after the other. Used by one thread.
 
     bytes_written  of distinct tensors
+    retention      which steps are on disk
     skipped        number of tensors by the reason for which something of them is not stored
     first_skipped  the first of each
     """
@@ -50,6 +52,7 @@ class Store:
         tensors: bool,
         stats: tuple[str, ...],
         max_bytes: Optional[int],
+        keep: Optional[int],
         limits: Limits,
     ) -> None:
         self.bytes_written = 0
@@ -68,11 +71,10 @@ class Store:
         self._wanted = tuple(name in stats for name in STATISTIC_NAMES)
         self._limits = limits
         self._budget = Budget(directory, max_bytes)
+        self.retention = Retention(directory, keep)
         self._step: Optional[int] = None
         self._files: Optional[StepFiles] = None
         self._closed_records = 0
-        self._closed_text_bytes = self._closed_header_bytes = 0
-        self._next_shards: dict[int, int] = {}
         self._places: LRUCache[bytes, tuple[str, int]] = LRUCache(_KNOWN_PLACES)
         self._known_stats: LRUCache[_Content, msgspec.Raw] = LRUCache(_KNOWN_STATS)
 
@@ -106,11 +108,13 @@ class Store:
             payload.digest = xxhash.xxh3_128_digest(payload.view())
         read = False
         if self._tensors:
+            files = self._open()  # first, since it may let older shards go
             place = self._places.get(payload.digest)
-            if place is None:
+            if place is None or not self.retention.is_live(place[0]):
                 self._budget.check(self._spent(), payload.nbytes)
                 name = f"{line.op_name}.{line.io}.{line.index}"
-                place = self._open().append(name, payload.dtype, payload.shape, payload.view(), payload.nbytes)
+                place = files.append(name, payload.dtype, payload.shape, payload.view(), payload.nbytes)
+                self.retention.wrote(files.step, place[0], payload.nbytes)
                 self._places.put(payload.digest, place)
                 self.bytes_written += payload.nbytes
                 read = True
@@ -125,6 +129,8 @@ class Store:
         """Add records, whose bytes are stored, to the open step; returns how many bytes they are of. Raises OSError."""
         lines = []
         nbytes = 0
+        files = self._open()
+        keeps = self.retention.keep is not None
         for item in items:
             line, payload = item.line, item.payload
             if payload is not None and payload.changed:
@@ -134,7 +140,10 @@ class Store:
                 line.hash = payload.digest.hex()
                 line.stats = payload.stats
                 line.unmeasured = payload.unmeasured
-                if payload.shard:
+                if payload.shard and keeps and not self.retention.reads(files.step, payload.shard):
+                    line.skipped = GONE
+                    self._note_skipped(GONE, line)
+                elif payload.shard:
                     line.shard = payload.shard
                     line.offset += payload.offset
                     line.blob = (payload.offset, payload.nbytes)
@@ -142,7 +151,6 @@ class Store:
                 self._note_skipped(line.skipped, line)
             nbytes += line.nbytes
             lines.append(line)
-        files = self._open()
         self._budget.check(self._spent(), 0)
         files.add(lines)
         return nbytes
@@ -159,6 +167,11 @@ class Store:
         if self._files is not None:
             self._files.flush()
 
+    def finish(self) -> None:
+        """Complete the open step, the last one, and remove those that are not to stay. Raises OSError."""
+        self.close()
+        self.retention.thin()
+
     def close(self) -> None:
         """Complete the files of the open step. Raises OSError after closing them."""
         files = self._files
@@ -166,9 +179,13 @@ class Store:
             try:
                 files.close()
             finally:
-                self._next_shards[files.step] = files.next_shard
-                self._closed_text_bytes += files.text_bytes
-                self._closed_header_bytes += files.header_bytes
+                self.retention.completed(
+                    files.step,
+                    text=files.text_bytes,
+                    headers=files.header_bytes,
+                    records=files.records,
+                    next_shard=files.next_shard,
+                )
                 self._closed_records += files.records
                 self._files = None
 
@@ -201,20 +218,25 @@ class Store:
     def _spent(self) -> int:
         """What counts for `max_bytes`."""
         files = self._files
-        besides = self._closed_text_bytes + self._closed_header_bytes
+        besides = self.retention.other_bytes
         if files is not None:
             besides += files.text_bytes + files.header_bytes
-        return self.bytes_written + max(0, besides - _FREE) if self._tensors else besides
+        return self.retention.tensor_bytes + max(0, besides - _FREE) if self._tensors else besides
 
     def _open(self) -> StepFiles:
         if self._files is None:
             step = self._step
             assert step is not None, "records are dropped outside a step"
+            self.retention.begin(step)
             directory = self._directory / str(step)
             with contextlib.suppress(FileExistsError):
                 add_private_directory(directory)
-            next_shard = self._next_shards.get(step, 0)
             self._files = StepFiles(
-                directory, step, self._metadata, table=bool(self._stats), next_shard=next_shard, limits=self._limits
+                directory,
+                step,
+                self._metadata,
+                table=bool(self._stats),
+                next_shard=self.retention.next_shard(step),
+                limits=self._limits,
             )
         return self._files

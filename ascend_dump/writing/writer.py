@@ -56,6 +56,7 @@ class HostWriter:
     stats      names of `Statistics` fields to record, empty for none
     max_bytes  stop before more bytes of tensors than this are written, with what the files hold besides from
                1 MiB on; without `tensors` when the index and statistics have about this size
+    keep       how many steps stay, the last ones; `max_bytes` then counts what is on disk
     limits     when a shard is full
     buffer_bytes  of tensors that are kept alive for the thread before the program waits for it
 
@@ -74,6 +75,7 @@ class HostWriter:
         tensors: bool = True,
         stats: tuple[str, ...] = (),
         max_bytes: Optional[int] = None,
+        keep: Optional[int] = None,
         limits: Limits = LIMITS,
         buffer_bytes: int = _BUFFER_BYTES,
     ) -> None:
@@ -81,7 +83,7 @@ class HostWriter:
         self.failure: Optional[WriteError] = None
         self.logical_bytes = 0
         self._store = Store(
-            directory, metadata=metadata, tensors=tensors, stats=stats, max_bytes=max_bytes, limits=limits
+            directory, metadata=metadata, tensors=tensors, stats=stats, max_bytes=max_bytes, keep=keep, limits=limits
         )
         self.skipped = self._store.skipped
         self.first_skipped = self._store.first_skipped
@@ -120,6 +122,15 @@ class HostWriter:
     @property
     def bytes_written(self) -> int:
         return self._store.bytes_written
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Of distinct tensors that are on disk: those written, but for what was removed."""
+        return self._store.retention.tensor_bytes
+
+    def kept(self) -> dict[str, Any]:
+        """What a manifest says of the steps that were removed; exact once `close` has returned. Empty without keep."""
+        return self._store.retention.summary()
 
     def begin_step(self, number: int) -> None:
         """Open a step; ends the one before."""
@@ -307,6 +318,8 @@ class HostWriter:
             self._store.flush()
         elif isinstance(task, threading.Event):
             self._store.flush()
+        elif task is None and self.failure is None:
+            self._store.finish()
         else:
             self._store.begin(None if task is None else task.number)
         self._count_saved()

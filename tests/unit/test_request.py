@@ -39,6 +39,8 @@ def requests(draw: st.DrawFn) -> DumpRequest:
         "max_bytes": draw(st.none() | st.integers(1, 10**15)),
         "options": draw(st.dictionaries(NAMES, st.booleans() | st.integers() | NAMES)),
     }
+    if settings["scene"] != "exception" and settings["steps"] is None:
+        settings["keep"] = draw(st.none() | st.integers(1, 1000))
     if settings["scene"] == "watch":
         settings["watch"] = draw(st.lists(NAMES))
     return DumpRequest(**settings)
@@ -93,6 +95,12 @@ def test_text_takes_cann_spellings_and_lists() -> None:
         ({"watch": ["a"]}, "scene='watch'"),
         ({"quant": "yes"}, "True or False"),
         ({"max_bytes": "20 parsecs"}, "20GB"),
+        ({"keep": 0}, "1 or more"),
+        ({"keep": True}, "1 or more"),
+        ({"keep": "3.5"}, "1 or more"),
+        ({"keep": 10**18}, "1 or more"),
+        ({"keep": 3, "steps": "0|4|5"}, "selects 3"),
+        ({"keep": 3, "scene": "exception"}, "before something fails"),
         ({"max_bytes": 0}, "positive"),
         ({"max_bytes": float("inf")}, "positive"),
         ({"max_bytes": 2**63}, "below 2**63"),
@@ -271,6 +279,7 @@ SPELLINGS = {
     "quant": ["quant_dumpable"],
     "ranks": [],
     "max_bytes": [],
+    "keep": [],
     "options": [],
 }
 
@@ -279,7 +288,7 @@ def test_every_field_is_taken_from_a_file_by_its_name_and_by_other_spellings() -
     assert [field.name for field in dataclasses.fields(DumpRequest)] == list(SPELLINGS)
     given = {"path": "d", "steps": "3", "mode": "input", "layers": ["a"], "models": ["m"], "data": "full"}
     given.update(stats=["max"], level="kernel", scene="watch", watch=["a"], quant=True, ranks="1")
-    given.update(max_bytes=7, options={"a": 1})
+    given.update(max_bytes=7, keep=3, options={"a": 1})
     for name, others in SPELLINGS.items():
         more = {"scene": "watch"} if name == "watch" else {}
         expected = DumpRequest(**{name: given[name], **more})

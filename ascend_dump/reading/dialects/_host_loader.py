@@ -31,6 +31,7 @@ __all__ = [
     "read_array",
     "refuse_format",
     "row_major",
+    "why_removed",
 ]
 
 #: Shards that stay mapped although no array needs them; each takes a file descriptor.
@@ -39,6 +40,23 @@ _KEPT = 32
 #: file: using a view of a file that was cut off ends the process (SIGBUS).
 MOST_COPIED = 4096
 _TEXTS = ("nan", "inf", "-inf")
+
+
+def why_removed(step: Path) -> Optional[ReadError]:
+    """The error for a file of a step that a capture with `keep=` has removed, None where that is not why it is missing.
+
+    step: the directory of the step
+    """
+    from ascend_dump.host import REMOVED
+
+    if not os.path.isdir(step.parent) or (os.path.lexists(step) and not os.path.lexists(step / REMOVED)):
+        return None
+    return ReadError(
+        "the step was removed since the dump was opened; with keep= only the last steps stay",
+        path=step,
+        hint="open the dump again, or give a larger keep=",
+        code="AD404",
+    )
 
 
 class ShardRegion(NamedTuple):
@@ -202,7 +220,7 @@ class LineLoader:
         mapped = None
         if line.shard:
             if 0 not in line.shape:
-                mapped = self._shards.map(record.path)
+                mapped = self._map(record)
         elif line.skipped:
             raise NotSupported(f"{record} was not stored: {line.skipped}", hint="its statistics() may be there")
         elif line.nbytes:
@@ -216,6 +234,13 @@ class LineLoader:
         return read_array(
             mapped, ShardRegion(begin, begin + size, line.offset, line.dtype, line.shape, strides), record
         )
+
+    def _map(self, record: Record) -> mmap.mmap:
+        try:
+            return self._shards.map(record.path)
+        except CorruptDump as error:
+            removed = None if os.path.lexists(record.path) else why_removed(self._root / str(record.step))
+            raise removed or error from None
 
     def content(self, record: Record) -> Optional[tuple[Hashable, ...]]:
         return content_of(record.key)

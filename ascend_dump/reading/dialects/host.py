@@ -13,11 +13,11 @@ import msgspec
 
 from ascend_dump._errors import CorruptDump
 from ascend_dump._files import open_regular
-from ascend_dump.host import INDEX, MANIFEST, NO_VALUES, SHARD, STATISTIC, Line
+from ascend_dump.host import INDEX, MANIFEST, NO_VALUES, REMOVED, SHARD, STATISTIC, Line
 from ascend_dump.reading._dialect import Batch, Directory, Entry, rank_of
 from ascend_dump.reading._record import Record
 from ascend_dump.reading.dialects._host_columns import frame_of_lines
-from ascend_dump.reading.dialects._host_loader import LineLoader, Shards, content_of
+from ascend_dump.reading.dialects._host_loader import LineLoader, Shards, content_of, why_removed
 from ascend_dump.reading.dialects._host_lone_shard import LoneShard
 from ascend_dump.reading.dialects._unreadable import UnreadableLines
 
@@ -44,8 +44,8 @@ class _HostDialect:
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
         names = directory.names
         shards = [name for name in names if _SHARD_FILE.fullmatch(name)]
-        claimed = {*shards, *({MANIFEST} & set(names))}
-        if shards or INDEX in names:
+        claimed = {*shards, *({MANIFEST, REMOVED} & set(names))}
+        if shards or INDEX in names or REMOVED in names:
             # Others have a file of this name too.
             claimed |= {STATISTIC} & set(names)
         if INDEX in names:
@@ -54,7 +54,7 @@ class _HostDialect:
         for name in shards:
             if (directory.path / INDEX).is_file():  # one shard was opened by itself
                 entries.append(_Index(directory, only=name))
-            else:
+            elif not (directory.path / REMOVED).is_file():  # else it is there for other steps only
                 known = _levels(directory.parts)
                 entries.append(LoneShard(directory.path / name, known, Shards.of(directory.root)))
         return entries, claimed
@@ -178,7 +178,7 @@ class _Index(Entry):
                         some = list(islice(records, _ROWS))
                     offset = max(file.tell(), offset + 1)
         except OSError as error:
-            yield _Block([], [self._broken(f"cannot be read: {error.strerror}", offset)])
+            yield _Block([], [self._unread(error, offset)])
 
     def _regular(self, decode: Callable[[bytes], list[Line]], block: bytes) -> Optional[list[Line]]:
         """The lines of a block; None where one of them is no record, or names a shard that is none of this dump."""
@@ -262,6 +262,13 @@ class _Index(Entry):
             nth=line.seq,
             **self._known,
         )
+
+    def _unread(self, error: OSError, offset: int) -> Record:
+        """The record that stands for an index that cannot be read."""
+        removed = why_removed(self.path.parent) if isinstance(error, FileNotFoundError) else None
+        if removed is not None:
+            return Record(None, path=self.path, error=removed, **self._known)
+        return self._broken(f"cannot be read: {error.strerror}", offset)
 
     def _broken(self, reason: str, offset: int) -> Record:
         error = CorruptDump(reason, path=self.path, offset=offset, hint="the other records of the dump stay readable")

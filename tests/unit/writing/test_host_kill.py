@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from array import array
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,11 +27,11 @@ from ascend_dump.writing import HostWriter, Item, Limits, Line, Payload
 def content(seed, nbytes):
     return hashlib.shake_128(repr(seed).encode()).digest(nbytes)
 
-def write(directory):
-    writer = HostWriter(directory, metadata={}, limits=Limits(room=16376, nbytes=1 << 20))
+def write(directory, keep, count):
+    writer = HostWriter(directory, metadata={}, limits=Limits(room=16376, nbytes=1 << 20), keep=keep)
     for step in range(10**6):
         writer.begin_step(step)
-        for number in range(150):
+        for number in range(count):
             size = (7, 40, 3000, 1, 300_000)[4 if number % 29 == 0 else number % 4]
             # Every third is that of step 0, which later steps link to.
             seed = (0 if number % 3 == 0 else step, number)
@@ -42,7 +43,8 @@ def write(directory):
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
-        write(Path(line.rstrip()))
+        directory, keep, count = line.split()
+        write(Path(directory), int(keep) or None, int(count))
     print(child, flush=True)
     _, status = os.waitpid(child, 0)
     print(os.WTERMSIG(status), flush=True)
@@ -59,30 +61,53 @@ def nursery() -> Iterator[subprocess.Popen[str]]:
         process.stdin.close()
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_killed_at_a_random_moment(tmp_path: Path, nursery: subprocess.Popen[str], seed: int) -> None:
+def kill_after(nursery: subprocess.Popen[str], task: str, index: Path, seed: int) -> None:
+    """Kill a child of the nursery at a random moment once the index is there."""
     assert nursery.stdin is not None
     assert nursery.stdout is not None
-    directory = model_directory(tmp_path)
-    nursery.stdin.write(f"{directory}\n")
+    nursery.stdin.write(f"{task}\n")
     nursery.stdin.flush()
     child = int(nursery.stdout.readline())
     try:
         end = time.monotonic() + 30
-        index = directory / "0" / "index.jsonl"
         while not (index.exists() and index.stat().st_size) and time.monotonic() < end:
             time.sleep(0.001)
         time.sleep(random.Random(seed).uniform(0, 0.12))
     finally:
         os.kill(child, signal.SIGKILL)
         assert int(nursery.stdout.readline()) == signal.SIGKILL
-    records = 0
-    for record in open_dump(tmp_path):
+
+
+def count_good(root: Path) -> Counter[int]:
+    """How many records each step has; fails where one is not what was written."""
+    found: Counter[int] = Counter()
+    for record in open_dump(root):
         assert record.error is None
         number = int(record.op_name[2:])
         origin = 0 if number % 3 == 0 else record.step
         assert record.numpy().tobytes() == content((origin, number), record.nbytes or 0)
-        records += 1
+        assert record.step is not None
+        found[record.step] += 1
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_killed_while_older_steps_go(tmp_path: Path, nursery: subprocess.Popen[str], seed: int) -> None:
+    directory = model_directory(tmp_path)
+    kill_after(nursery, f"{directory} 2 31", directory / "4" / "index.jsonl", seed)
+    found = count_good(tmp_path)
+    steps = sorted(found)
+    assert steps == list(range(steps[0], steps[0] + len(steps)))
+    complete = [step for step in steps if found[step] == 31]
+    assert complete in (steps, steps[:-1]), "the newest may be there in part"
+    assert 2 <= len(complete) <= 3, "three while the oldest goes"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_killed_at_a_random_moment(tmp_path: Path, nursery: subprocess.Popen[str], seed: int) -> None:
+    directory = model_directory(tmp_path)
+    kill_after(nursery, f"{directory} 0 150", directory / "0" / "index.jsonl", seed)
+    records = sum(count_good(tmp_path).values())
     complete = sum(path.read_bytes().count(b"\n") for path in tmp_path.rglob("index.jsonl"))
     # A line may lack its newline only.
     assert 0 < complete <= records <= complete + 1
