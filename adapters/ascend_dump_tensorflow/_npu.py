@@ -110,6 +110,8 @@ class NpuSession(Session):
         found = []
         if not self._sessions and device() is None:
             found.append("no session was made with these settings: the bridge reads them when a session is made")
+        elif len(self._sessions) == self._initialising > 0:
+            found.append("only init_resource made a session with these settings: it initialises the device and no more")
         if self._foreign and self._target is not None:
             found.append(
                 f"{self._foreign} session(s) in the block were made with another configuration; settings given to "

@@ -326,6 +326,19 @@ def test_keys_given_to_init_resource_only_are_told_when_the_next_session_is_made
         close_session(session)
 
 
+def test_a_dump_is_empty_where_init_resource_alone_made_a_session(tf: Any, capture: Any) -> None:
+    from npu_bridge.npu_init import close_session, init_resource, shutdown_resource
+
+    config = tf.ConfigProto()
+    with (
+        pytest.raises(ascend_dump.AscendDumpError, match="only init_resource made a session"),
+        capture(config, strict=True),
+    ):
+        session, shutdown = init_resource(config=config)
+        shutdown_resource(session, shutdown)
+        close_session(session)
+
+
 def test_a_run_without_overflow_is_told_as_such(
     tf: Any, npu: Any, capture: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
