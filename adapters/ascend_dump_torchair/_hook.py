@@ -31,7 +31,33 @@ _MAKERS = (
     _Maker("get_npu_backend", ("torchair", "torchair.npu_fx_compiler", "torch_npu.dynamo.torchair")),
     _Maker("get_compiler", ("torchair", "torch_npu.dynamo.torchair"), (_CONFIG,)),
 )
-_CACHE, _CACHING = "cache_compile", "torchair.inference"
+
+
+class _LeftAlone(NamedTuple):
+    """A function of torchair that compiles a model which no capture without a target can dump."""
+
+    name: str
+    modules: tuple[str, ...]
+    code: str
+    why: str
+
+
+_LEFT_ALONE = (
+    _LeftAlone(
+        "cache_compile",
+        ("torchair.inference",),
+        "AD247",
+        "a model of torchair.inference.cache_compile is not captured: it keeps the dump options it was first compiled "
+        "with; compile it with torch.compile and get_npu_backend for the capture",
+    ),
+    _LeftAlone(
+        "dynamo_export",
+        ("torchair", "torchair.npu_export", "torch_npu.dynamo.torchair"),
+        "AD256",
+        "torchair.dynamo_export writes a model into a file and runs nothing, so it dumps nothing: capture the program "
+        "that runs the file, with framework='acl'",
+    ),
+)
 #: The function by which torchair sets `torch.compile(options=…)` on the config of a backend, when it compiles a graph.
 _APPLY = "_process_kwargs_options"
 _COMPILER = "torchair.npu_fx_compiler"
@@ -46,18 +72,20 @@ _OF_DUMP: Mapping[str, str] = {
 class Hook:
     """Calls `fill(config)` with each config that a backend or a compiler is made of, until `remove`.
 
-    Where the program gives none, torchair gets a new one. `cached` becomes true when the program compiles a model with
-    `cache_compile`, which is left alone: such a model keeps the options of its first compilation, in later processes
-    too, and cannot be compiled anew.
+    Where the program gives none, torchair gets a new one. What the program compiles otherwise is left alone and told
+    in the log: a model of `cache_compile` keeps the options of its first compilation, in later processes too, and
+    cannot be compiled anew; one of `dynamo_export` is not run. `left` has why, once for each such function.
     """
 
     def __init__(self, fill: Callable[[Any], object]) -> None:
-        self.cached = False
+        self.left: list[str] = []
         self._undo: list[Callable[[], None]] = []
         for maker in _MAKERS:
             for place in maker.modules:
                 self._replace(place, maker.name, functools.partial(self._fill, maker, fill))
-        self._replace(_CACHING, _CACHE, self._warn_of_cache)
+        for other in _LEFT_ALONE:
+            for place in other.modules:
+                self._replace(place, other.name, functools.partial(self._leave, f"{other.why} [{other.code}]"))
 
     def _fill(
         self, maker: _Maker, fill: Callable[[Any], object], original: Callable[..., Any], *args: Any, **kwargs: Any
@@ -74,13 +102,10 @@ class Hook:
             log.warning("a config given to torchair.%s is not captured: %s", maker.name, error)
         return original(**given)
 
-    def _warn_of_cache(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if not self.cached:
-            self.cached = True
-            log.warning(
-                "a model of torchair.inference.cache_compile is not captured: it keeps the dump options it was first "
-                "compiled with; compile it with torch.compile and get_npu_backend for the capture [AD247]"
-            )
+    def _leave(self, why: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if why not in self.left:
+            self.left.append(why)
+            log.warning("%s", why)
         return original(*args, **kwargs)
 
     def _replace(self, place: str, name: str, call: Callable[..., Any]) -> None:

@@ -29,9 +29,7 @@ class _TorchairLaunch:
         self._hook = Hook(self._fill)
 
     def unused(self) -> str:
-        if self._hook.cached:
-            return "it compiled its models with torchair.inference.cache_compile, which is not captured"
-        return "it made no backend with get_npu_backend"
+        return "; ".join(self._hook.left) or "it made no backend with get_npu_backend"
 
     def _fill(self, config: Any) -> None:
         # GE and its dump belong to the process that was forked.

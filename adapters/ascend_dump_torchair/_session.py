@@ -269,8 +269,8 @@ class TorchairSession(Session):
         if self._detours and not self._roads & {"eager"}:
             listed = ", ".join(f"config.{option}" for option in dict.fromkeys(self._detours))
             found.append(f"{listed} let every graph run eagerly, so that none reached the device")
-        if self._hook is not None and self._hook.cached:
-            found.append("a model was compiled with torchair.inference.cache_compile, which is not captured [AD247]")
+        if self._hook is not None:
+            found += self._hook.left
         if not self._built and not self._roads & {"eager", "aclgraph"}:
             found.append(
                 "no graph was built from the captured config in the block: the model was not called, or its graph was "

@@ -330,13 +330,12 @@ def test_a_dump_is_empty_where_init_resource_alone_made_a_session(tf: Any, captu
     from npu_bridge.npu_init import close_session, init_resource, shutdown_resource
 
     config = tf.ConfigProto()
-    with (
-        pytest.raises(ascend_dump.AscendDumpError, match="only init_resource made a session"),
-        capture(config, strict=True),
-    ):
-        session, shutdown = init_resource(config=config)
-        shutdown_resource(session, shutdown)
-        close_session(session)
+    cap = capture(config, strict=True).start()
+    session, shutdown = init_resource(config=config)
+    shutdown_resource(session, shutdown)
+    close_session(session)
+    with pytest.raises(ascend_dump.AscendDumpError, match="only init_resource made a session"):
+        cap.stop()
 
 
 def test_a_run_without_overflow_is_told_as_such(

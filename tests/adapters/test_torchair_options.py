@@ -134,20 +134,28 @@ def test_a_capture_without_a_target_fills_the_config_of_a_compiler_too(
     assert made[0].dump_config.enable_dump.value == "0"
 
 
-def test_a_model_of_cache_compile_is_told_where_no_target_is_captured(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("place", "name", "code"),
+    [
+        ("torchair.inference", "cache_compile", "AD247"),
+        ("torchair", "dynamo_export", "AD256"),
+        ("torchair.npu_export", "dynamo_export", "AD256"),
+    ],
+)
+def test_a_model_that_cannot_be_captured_is_told_where_no_target_is_captured(
+    place: str, name: str, code: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    inference: Any = ModuleType("torchair.inference")
-    inference.cache_compile = lambda function, *, config=None: (function, config)
-    monkeypatch.setitem(sys.modules, "torchair.inference", inference)
+    module: Any = sys.modules.get(place) or ModuleType(place)
+    monkeypatch.setitem(sys.modules, place, module)
+    monkeypatch.setattr(module, name, lambda function, *, config=None: (function, config), raising=False)
     config = make_config()
     cap = ascend_dump.capture(framework="torchair", path="dumps", steps="0", strict=True).start()
     for _ in range(2):
-        assert inference.cache_compile(print, config=config) == (print, config)
+        assert getattr(module, name)(print, config=config) == (print, config)
     assert config.dump_config.enable_dump.value == "0"
-    with pytest.raises(ascend_dump.CaptureError, match=r"compiled with torchair\.inference\.cache_compile"):
+    with pytest.raises(ascend_dump.CaptureError, match=rf"torchair.*{name}.*\[{code}\]"):
         cap.stop()
-    assert caplog.text.count("[AD247]") == 1
+    assert caplog.text.count(f"[{code}]") == 1
 
 
 def test_the_config_of_a_backend_is_given_by_name_only() -> None:

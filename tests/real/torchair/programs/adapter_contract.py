@@ -149,6 +149,43 @@ def test_a_capture_without_a_target_knows_what_else_takes_a_config(
     assert caplog.text.count("[AD247]") >= 1
 
 
+@pytest.mark.parametrize("target", ["block", "config"])
+def test_a_graph_of_get_compiler_is_dumped(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from torch._dynamo.backends.common import aot_autograd
+
+    monkeypatch.chdir(tmp_path)
+    network, x = make_network(), make_input()
+    with frontend.installed(os.environ[VERSION]):
+        import torchair
+
+        config = torchair.CompilerConfig()
+        settings: Any = {"target": config, "options": {"reset": True}} if target == "config" else {}
+        with ascend_dump.capture(framework="torchair", path="dumps", steps="1", **settings) as cap, torch.no_grad():
+            compiler = torchair.get_compiler(config)
+            run = torch.compile(network, backend=aot_autograd(fw_compiler=compiler))
+            for _ in range(2):
+                result = run(x)
+        [last] = cap.dump().select(op_type="Add", op="Add_1", io="output")
+        assert last.step == 1
+        assert np.array_equal(last.numpy(), result.numpy())
+        assert cap.dump().known_values("step") == {1}
+
+
+def test_a_model_that_is_exported_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with frontend.installed(os.environ[VERSION]):
+        import torchair
+
+        # The simulated device exports nothing.
+        with ascend_dump.capture(framework="torchair", path="dumps"), pytest.raises(ascend_dump.NotSupported):
+            torchair.dynamo_export(make_input(), model=make_network())
+    assert "dynamo_export writes a model into a file and runs nothing" in caplog.text
+
+
 if __name__ == "__main__":
     os.environ[VERSION] = sys.argv[1]
     # Warnings are torchair's own.
