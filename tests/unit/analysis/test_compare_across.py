@@ -11,19 +11,20 @@ import tarfile
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import pytest
 from places import DATA
-from same_networks import HEADS, NETWORKS, inputs, weights
+from same_networks import NETWORKS, inputs
 
 import ascend_dump
 from ascend_dump import Comparison, fakes
 
-torch = pytest.importorskip("torch")
-functional = torch.nn.functional
+pytest.importorskip("torch")
 
-Fault = Callable[[dict[str, Any], dict[str, Any]], None]
+import torch
+from same_networks_torch import FAULTS, Network, Planted, computing, dump
+
 OTHERS = ("mindspore", "tensorflow", "torchair")
 
 
@@ -39,57 +40,6 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for network in NETWORKS:
             dump_of_graph(network, root / "torchair" / network)
     return root
-
-
-class Network:
-    """The networks in PyTorch. A fault changes weights, or the functions that are called."""
-
-    def __init__(self, network: str, fault: Optional[Fault] = None) -> None:
-        self.network = network
-        self.of: dict[str, Any] = {
-            name: torch.nn.Parameter(torch.from_numpy(value)) for name, value in weights(network).items()
-        }
-        self.functions: dict[str, Any] = {
-            "gelu": functional.gelu,
-            "softmax": torch.softmax,
-            "layer_norm": lambda x, *affine: functional.layer_norm(x, (8,), *affine, 1e-5),
-            "batch_norm": lambda *tensors: functional.batch_norm(*tensors, eps=1e-3),
-            "relu": functional.relu,
-        }
-        if fault is not None:
-            with torch.no_grad():
-                fault(self.of, self.functions)
-
-    def dense(self, x: Any, name: str) -> Any:
-        return functional.linear(x, self.of[f"{name}.w"], self.of[f"{name}.b"])
-
-    def norm(self, x: Any, name: str) -> Any:
-        return self.functions["layer_norm"](x, self.of[f"{name}.w"], self.of[f"{name}.b"])
-
-    def heads(self, x: Any) -> Any:
-        return x.view(2, 4, HEADS, 4).transpose(1, 2)
-
-    def __call__(self, x: Any) -> Any:
-        of, functions = self.of, self.functions
-        if self.network == "mlp":
-            return self.dense(functions["relu"](self.dense(x, "up")), "down")
-        if self.network == "conv":
-            y = functional.conv2d(x, of["kernel"], padding=1)
-            y = functions["batch_norm"](y, of["mean"], of["variance"], of["gamma"], of["beta"])
-            return self.dense(functions["relu"](y).mean((2, 3)), "head")
-        y = self.norm(x, "norm1")
-        q, k, v = (self.heads(self.dense(y, name)) for name in ("q", "k", "v"))
-        mixed = functions["softmax"](q @ k.transpose(-1, -2) * 0.5, -1) @ v
-        x = x + self.dense(mixed.transpose(1, 2).reshape(2, 4, 8), "o")
-        return x + self.dense(functions["gelu"](self.dense(self.norm(x, "norm2"), "up")), "down")
-
-
-def dump(network: str, path: Path, fault: Optional[Fault] = None) -> Path:
-    """In PyTorch on the host."""
-    run = Network(network, fault)
-    with torch.no_grad(), ascend_dump.capture(path=path, framework="torch", steps="0"):
-        run(torch.from_numpy(inputs(network)))
-    return path
 
 
 def dump_of_graph(network: str, path: Path, **settings: Any) -> None:
@@ -126,16 +76,7 @@ def test_a_network_is_the_same_in_both_frameworks(
     assert set(found.counts) <= {"equal", "noise"}
     assert not found.origins
     paired = {pair.actual.op_name for pair in found.pairs if pair.actual is not None and pair.actual.io == "output"}
-    computing = [
-        record.op_name
-        for record in ascend_dump.open(right(network)).select(io="output")
-        if record.op_type.partition(".")[0]
-        not in {
-            f"aten::{name}"
-            for name in ("t", "transpose", "view", "expand", "_unsafe_view", "clone", "empty", "lift_fresh")
-        }
-    ]
-    assert paired == set(computing), "every operator that computes has a partner"
+    assert paired == computing(right(network)), "every operator that computes has a partner"
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -173,63 +114,13 @@ def test_a_fused_operator_is_compared_where_both_have_a_tensor(others: Path, rig
     assert not found.unmatched
 
 
-def scaled(name: str, by: float) -> Fault:
-    def change(of: dict[str, Any], functions: dict[str, Any]) -> None:
-        of[name].mul_(by)
-
-    return change
-
-
-def replaced(name: str, function: Any) -> Fault:
-    def change(of: dict[str, Any], functions: dict[str, Any]) -> None:
-        functions[name] = function
-
-    return change
-
-
-def nan(x: Any) -> Any:
-    y = functional.gelu(x)
-    y[0, 0, 0] = float("nan")
-    return y
-
-
-FAULTS: list[tuple[str, str, Fault, str]] = [
-    ("mlp", "a weight", scaled("up.w", 1.01), "addmm_0"),
-    ("mlp", "a bias", scaled("down.b", 1.5), "addmm_1"),
-    ("conv", "a kernel", scaled("kernel", 1.1), "convolution_0"),
-    ("conv", "a moving mean", scaled("mean", 2), "native_batch_norm_0"),
-    (
-        "conv",
-        "an epsilon",
-        replaced("batch_norm", lambda *t: functional.batch_norm(*t, eps=0.1)),
-        "native_batch_norm_0",
-    ),
-    ("transformer", "a weight of one branch", scaled("q.w", 1.05), "addmm_0"),
-    ("transformer", "a bias of one branch", scaled("v.b", 2), "addmm_2"),
-    ("transformer", "a scale of a norm", scaled("norm1.w", 1.1), "native_layer_norm_0"),
-    (
-        "transformer",
-        "an epsilon of a norm",
-        replaced("layer_norm", lambda x, *affine: functional.layer_norm(x, (8,), *affine, 0.1)),
-        "native_layer_norm_0",
-    ),
-    ("transformer", "an approximation", replaced("gelu", lambda x: functional.gelu(x, approximate="tanh")), "gelu_0"),
-    ("transformer", "another activation", replaced("gelu", functional.relu), "relu_0"),
-    ("transformer", "a wrong axis", replaced("softmax", lambda x, axis: torch.softmax(x, -2)), "_softmax_0"),
-]
-
-
 @pytest.mark.parametrize("other", OTHERS)
-@pytest.mark.parametrize(
-    ("network", "fault", "expected"), [(one[0], one[2], one[3]) for one in FAULTS], ids=lambda x: ""
-)
-def test_a_planted_fault_is_named(
-    others: Path, tmp_path: Path, network: str, fault: Fault, expected: str, other: str
-) -> None:
-    found = ascend_dump.compare(dump(network, tmp_path / "actual", fault), others / other / network)
+@pytest.mark.parametrize("one", FAULTS, ids=lambda one: f"{one.network}-{one.what}")
+def test_a_planted_fault_is_named(others: Path, tmp_path: Path, one: Planted, other: str) -> None:
+    found = ascend_dump.compare(dump(one.network, tmp_path / "actual", one.fault), others / other / one.network)
     assert found.verdict == "different"
-    assert [origin.op_name for origin in found.origins] == [expected]
-    assert found.origins[0].explains or expected == "addmm_1"
+    assert [origin.op_name for origin in found.origins] == [one.expected]
+    assert found.origins[0].explains or one.expected == "addmm_1"
 
 
 def test_another_network_is_no_pass(others: Path, right: Callable[[str], Path]) -> None:
@@ -275,7 +166,7 @@ def test_new_names_other_borders_and_new_operators_of_one_program(tmp_path: Path
 
         def forward(self, x: Any) -> Any:
             for norm, projection in zip(self.norms, self.projections):
-                x = functional.gelu(projection(norm(x)))
+                x = torch.nn.functional.gelu(projection(norm(x)))
                 assert x.abs().max() < 1e6
             return self.classifier(x)
 
