@@ -8,17 +8,20 @@ from __future__ import annotations
 from typing import Any, Callable, TypeVar, cast
 
 import numba
+import numba.extending
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 __all__ = [
     "BLOCK",
     "SUMS",
     "as_float",
+    "float_bits",
     "high_half",
     "inner",
+    "intrinsic",
     "kernel",
+    "larger",
     "largest_exponent",
     "like",
     "low_half",
@@ -43,11 +46,12 @@ def kernel(function: _Function) -> _Function:
     return cast(_Function, numba.njit(cache=True, nogil=True)(function))
 
 
-def _intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    return cast("Callable[..., Any]", intrinsic(function))
+def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make an operation of kernels of a function that says which types it takes, and writes its instructions."""
+    return cast("Callable[..., Any]", numba.extending.intrinsic(function))
 
 
-@_intrinsic
+@intrinsic
 def as_float(typing: Any, word: Any, shift: Any, mask: Any) -> Any:
     """Read the bits of a float as float64; of 16 bits they are moved by `shift` and cut by `mask` into float32."""
 
@@ -62,7 +66,28 @@ def as_float(typing: Any, word: Any, shift: Any, mask: Any) -> Any:
     return types.float64(word, types.int32, types.int32), generate
 
 
-@_intrinsic
+@intrinsic
+def float_bits(typing: Any, value: Any) -> Any:
+    """Read a float64 as a signed integer of as many bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.IntType(64))
+
+    return types.int64(value), generate
+
+
+@intrinsic
+def larger(typing: Any, value: Any, other: Any) -> Any:
+    """Give the larger of two float64, of which none is NaN; LLVM vectorises this, and what numba makes of `max` not."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        flags = ("nnan", "nsz")
+        return builder.select(builder.fcmp_ordered(">", *arguments, flags=flags), *arguments, flags=flags)
+
+    return types.float64(value, other), generate
+
+
+@intrinsic
 def high_half(typing: Any, word: Any) -> Any:
     """Give the high half of 64 bits as int64; 0 of a narrower integer."""
 
@@ -75,7 +100,7 @@ def high_half(typing: Any, word: Any) -> Any:
     return types.int64(word), generate
 
 
-@_intrinsic
+@intrinsic
 def low_half(typing: Any, word: Any) -> Any:
     """Give the low half of 64 bits, unsigned, as int64; the whole of a narrower integer."""
 
@@ -88,7 +113,7 @@ def low_half(typing: Any, word: Any) -> Any:
     return types.int64(word), generate
 
 
-@_intrinsic
+@intrinsic
 def like(typing: Any, value: Any, other: Any) -> Any:
     """Convert an integer or bool to the type of another; numba would widen it to 64 bits and halve the vectors."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-import math
 import os
 import sys
-import threading
-from collections import deque
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+
+from ascend_dump.statistics._compiling import compiling
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,11 +22,12 @@ log = logging.getLogger("ascend_dump")
 #: Elements from which compiled kernels are worth loading numba, and worth calling where it is loaded.
 _WORTH_LOADING = 1 << 20
 _WORTH_CALLING = 1 << 13
-#: Elements of a part: a whole number of blocks.
-_PART = 1 << 20
+#: Elements of a part: a thread has work for about half a millisecond, many times what it takes to start one.
+_PART = 1 << 18
 _MOST_THREADS = 8
 
 _failed = False
+_compiled: set[Any] = set()
 
 
 class Sums(NamedTuple):
@@ -52,15 +53,20 @@ class Sums(NamedTuple):
     ulp: Any
 
 
-def compiled_sums(a: np.ndarray, b: np.ndarray, kind: FloatKind, name: str) -> Optional[Sums]:
-    """The pass over two flat arrays of one float type; None where numpy has to do it."""
+def compiled_sums(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Optional[Sums]:
+    """The pass over two flat arrays of floats, whose types may differ; None where numpy has to do it."""
     if not _is_worth_it(a.size):
         return None
+    tables = [_table(array.dtype) for array in (a, b)]
+    if any(table is None for table in tables):
+        return None
+    words = [_words(array) for array in (a, b)]
+    known = (kind.mantissa, kind.lowest, kind.unit, a.dtype == b.dtype, "float64" in (a.dtype.name, b.dtype.name))
     try:
-        task = _task(kind, name)
-        if task is None:
-            return None
-        parts = _over_parts(task, *(_words(array) for array in (a, b)))
+        with compiling():
+            from ascend_dump.analysis.compare._kernels import pair
+
+        parts = _over_parts(pair, *words, *tables, known)
     except Exception as error:  # whatever a compiler or its cache may raise: numpy can do the same work
         _give_up(error)
         return None
@@ -73,12 +79,12 @@ def compiled_unequal(a: np.ndarray, b: np.ndarray) -> Optional[tuple[int, float,
 
     if not _is_worth_it(a.size) or a.dtype != b.dtype or a.dtype.kind not in "iub" or not a.dtype.isnative:
         return None
-    if a.dtype.kind == "b":
-        a, b = a.view(np.uint8), b.view(np.uint8)
+    words = [_read_only(array.view(np.uint8) if array.dtype.kind == "b" else array) for array in (a, b)]
     try:
-        from ascend_dump.analysis.compare._kernels import count_unequal
+        with compiling():
+            from ascend_dump.analysis.compare._kernels import count_unequal
 
-        parts = _over_parts(count_unequal, a, b)
+        parts = _over_parts(count_unequal, *words)
     except Exception as error:  # as above
         _give_up(error)
         return None
@@ -99,71 +105,59 @@ def _give_up(error: Exception) -> None:
 
 
 def _words(array: np.ndarray) -> np.ndarray:
-    """The bits: signed 64-bit words where there are so many bits, else unsigned ones."""
-    return array.view({1: "u1", 2: "i2", 4: "u4", 8: "i8"}[array.dtype.itemsize])
+    """The bits as the kernels tell types by them: those of bfloat16 are signed."""
+    name = "i2" if array.dtype.name == "bfloat16" else f"u{array.dtype.itemsize}"
+    return _read_only(array.view(name))
 
 
-def _task(kind: FloatKind, name: str) -> Optional[Callable[[Any, Any], Any]]:
+def _read_only(array: np.ndarray) -> np.ndarray:
+    """The array as memory maps are: numba compiles a kernel for writable ones once more."""
+    view: np.ndarray = array.view()
+    view.flags.writeable = False
+    return view
+
+
+@functools.lru_cache(maxsize=64)
+def _table(dtype: np.dtype[Any]) -> Any:
+    """The values of a type of 8 bits, () of a wider one that the kernels know, None of any other."""
     import numpy as np
 
-    from ascend_dump.statistics._compiling import compiling
-
-    with compiling():
-        from ascend_dump.analysis.compare import _kernels
-    known = (kind.mantissa, kind.lowest, kind.unit)
-    if name == "float32":
-        return lambda a, b: _kernels.pair_float32(a, b, *known)
-    if name == "float64":
-        return lambda a, b: _kernels.pair_float64(a, b, *known)
-    if name == "bfloat16":
-        halves = (np.int32(16), np.int32(-1), np.float32(1), 0x7F80)
-        return lambda a, b: _kernels.pair_halves(a, b, *known, *halves)
-    if name == "float16":
-        halves = (np.int32(13), np.int32(-0x70002000), np.float32(2.0**112), 0x7C00)
-        return lambda a, b: _kernels.pair_halves(a, b, *known, *halves)
-    import ml_dtypes
-
-    dtype = np.dtype(getattr(ml_dtypes, name))
+    if not dtype.isnative:
+        return None
+    if dtype.name in ("float32", "float64", "bfloat16", "float16"):
+        return ()
     if dtype.itemsize != 1:
         return None
-    table = np.arange(256, dtype=np.uint8).view(dtype).astype(np.float32)
-    return lambda a, b: _kernels.pair_table(a, b, *known, table)
+    return _read_only(np.arange(256, dtype=np.uint8).view(dtype).astype(np.float64))
 
 
-def _over_parts(task: Callable[[Any, Any], Any], a: np.ndarray, b: np.ndarray) -> list[tuple[int, Any]]:
-    """What a task that releases the GIL gives for each part, with where the part begins.
+def _over_parts(kernel: Callable[..., Any], a: np.ndarray, b: np.ndarray, *how: Any) -> list[tuple[int, Any]]:
+    """What a kernel that releases the GIL gives for each part, with where the part begins.
 
     The threads end with the call, and each takes the next part when it is done with one.
     """
-    threads = min(_MOST_THREADS, _processors(), a.size // _PART)
+    signature = (kernel, a.dtype, b.dtype)
+    if signature not in _compiled:
+        with compiling():
+            kernel(a[:0], b[:0], *how)
+        _compiled.add(signature)
+
+    def part(start: int) -> tuple[int, Any]:
+        return start, kernel(*(_aligned(side[start : start + _PART]) for side in (a, b)), *how)
+
+    threads = min(_MOST_THREADS, _processors(), -(-a.size // _PART))
+    starts = range(0, a.size, _PART)
     if threads < 2:
-        return [(0, task(a, b))]
-    waiting = deque(range(0, a.size, _PART))
-    found: list[tuple[int, Any]] = []
-    failures: list[Exception] = []
+        return [part(start) for start in starts]
+    from concurrent.futures import ThreadPoolExecutor
 
-    def work() -> None:
-        try:
-            while not failures:
-                start = waiting.popleft()
-                found.append((start, task(a[start : start + _PART], b[start : start + _PART])))
-        except IndexError:
-            return  # nothing is left
-        except Exception as error:
-            failures.append(error)
+    with ThreadPoolExecutor(threads, "ascend_dump-compare") as pool:
+        return list(pool.map(part, starts))
 
-    # The first part compiles the kernel, so that no two threads do.
-    start = waiting.popleft()
-    found.append((start, task(a[:_PART], b[:_PART])))
-    helpers = [threading.Thread(target=work, name="ascend_dump-compare") for _ in range(threads - 1)]
-    for helper in helpers:
-        helper.start()
-    work()
-    for helper in helpers:
-        helper.join()
-    if failures:
-        raise failures[0]
-    return sorted(found, key=lambda part: part[0])
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """The array, copied where its elements are at odd addresses: kernels are compiled for others only."""
+    return array if array.flags.aligned else _read_only(array.copy())
 
 
 def _processors() -> int:
@@ -173,12 +167,13 @@ def _processors() -> int:
 
 
 def _merged(parts: list[tuple[int, Any]]) -> Sums:
-    from ascend_dump.analysis.compare._kernels import SUM_NAMES
+    from ascend_dump.analysis.compare._kernels import SUM_NAMES, merged_counts
 
     every = [(start, dict(zip(SUM_NAMES, values.tolist()))) for start, (values, _) in parts]
+    unequal, signed, ulp = merged_counts(sum(counts for _, (_, counts) in parts))
 
     def total(name: str) -> float:
-        return math.fsum(values[name] for _, values in every)
+        return float(sum(values[name] for _, values in every))
 
     def most(name: str) -> float:
         return float(max(values[name] for _, values in every))
@@ -197,12 +192,12 @@ def _merged(parts: list[tuple[int, Any]]) -> Sums:
         largest_rel=most("largest_rel"),
         excess=most("excess"),
         where=where,
-        unequal=int(total("unequal")),
-        signed=int(total("signed")),
+        unequal=unequal,
+        signed=signed,
         finite=int(total("finite")),
         nonfinite=int(total("nonfinite")),
         first_nonfinite=first,
         nan=(int(total("nan_a")), int(total("nan_b"))),
         inf=(int(total("inf_a")), int(total("inf_b"))),
-        ulp=sum(ulp.sum(axis=0)[:-1] for _, (_, ulp) in parts),
+        ulp=ulp,
     )

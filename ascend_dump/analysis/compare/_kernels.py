@@ -1,4 +1,5 @@
-"""The numbers of a pair, compiled: both memories are looked at block by block, in float64.
+"""The numbers of a pair, compiled: both memories are read as float64 block by block, and each block is looked at while
+it is in the cache.
 
 Blocks of equal words, and blocks with NaN or Inf, have ways of their own. Every kernel runs without the GIL.
 """
@@ -9,182 +10,207 @@ import math
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba import types
 
-from ascend_dump.statistics._numba_primitives import SUMS, inner, kernel, like
+from ascend_dump.statistics._numba_primitives import SUMS, float_bits, inner, intrinsic, kernel, larger, like
 
-__all__ = ["SUM_NAMES", "count_unequal", "pair_float32", "pair_float64", "pair_halves", "pair_table"]
+__all__ = ["SUM_NAMES", "count_unequal", "merged_counts", "pair"]
 
 #: Elements of a block: two blocks of float64 stay in the cache, beside what they are read from.
 _BLOCK = 1024
 _BINS = 64
-#: What the kernels give beside the histogram, in this order.
+#: What a kernel gives beside the counts, in this order.
 SUM_NAMES = (
-    *("d2", "b2", "a2", "ab", "leaning", "total", "largest", "largest_rel", "excess", "where", "unequal", "signed"),
+    *("d2", "b2", "a2", "ab", "leaning", "total", "largest", "largest_rel", "excess", "where"),
     *("finite", "nonfinite", "first_nonfinite", "nan_a", "nan_b", "inf_a", "inf_b"),
 )
-_D2, _B2, _A2, _AB, _LEANING, _TOTAL, _LARGEST, _REL, _EXCESS, _WHERE, _UNEQUAL, _SIGNED = range(12)
-_FINITE, _NONFINITE, _FIRST, _NAN_A, _NAN_B, _INF_A, _INF_B = range(12, 19)
+_D2, _B2, _A2, _AB, _LEANING, _TOTAL, _LARGEST, _REL, _EXCESS, _WHERE = range(10)
+_FINITE, _NONFINITE, _FIRST, _NAN_A, _NAN_B, _INF_A, _INF_B = range(10, 17)
 
-_EXTREMES = frozenset({"reassoc", "contract", "nnan", "nsz"})
+#: Differences are counted by their size in units in the last place, and, in three rows of bins, by whether actual is
+#: the larger one in magnitude, the smaller one, or the reference is zero; those that are zero are counted behind them.
+_SMALLER, _OF_ZERO, _NONE = _BINS, 2 * _BINS, 3 * _BINS
+
+
+@intrinsic
+def _as_double(typing: Any, word: Any, table: Any) -> Any:
+    """The float that a word stands for: float64, float32, bfloat16 if the word is signed, else float16; of 8 bits what
+    the table says, which is () for the others."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bits, values = arguments
+        if word.bitwidth == 64:
+            return builder.bitcast(bits, ir.DoubleType())
+        if word.bitwidth == 8:
+            pointer = context.make_array(table)(context, builder, values).data
+            return builder.load(builder.gep(pointer, [builder.zext(bits, ir.IntType(64))]))
+        if word.bitwidth == 16 and not word.signed:
+            return _float16_as_double(builder, bits)
+        if word.bitwidth == 16:
+            bits = builder.shl(builder.zext(bits, _WORD), _WORD(16))
+        return builder.fpext(builder.bitcast(bits, ir.FloatType()), ir.DoubleType())
+
+    return types.float64(word, table), generate
+
+
+_WORD, _LONG = ir.IntType(32), ir.IntType(64)
+
+
+def _float16_as_double(builder: Any, half: Any) -> Any:
+    """The bits moved to their places in float32 are a number that is too small by a power of two.
+
+    That is made good in float64: to multiply subnormal numbers of float32 is slow. Inf and NaN get the highest exponent
+    of float64.
+    """
+    bits = builder.and_(builder.shl(builder.sext(half, _WORD), _WORD(13)), _WORD(0x8FFFE000))
+    nonfinite = builder.icmp_unsigned("==", builder.and_(bits, _WORD(0x0F800000)), _WORD(0x0F800000))
+    value = builder.fpext(builder.bitcast(bits, ir.FloatType()), ir.DoubleType())
+    value = builder.bitcast(builder.fmul(value, ir.DoubleType()(2.0**112)), _LONG)
+    raised = builder.add(value, builder.select(nonfinite, _LONG((2047 - 1023 - 16) << 52), _LONG(0)))
+    return builder.bitcast(raised, ir.DoubleType())
 
 
 @inner()
-def _begin() -> Any:
-    found = np.zeros(19)
-    found[_EXCESS] = -np.inf
-    found[_WHERE] = -1
-    found[_FIRST] = -1
-    return found
+def _read(words: Any, table: Any, values: Any) -> None:
+    for i in range(words.size):
+        values[i] = _as_double(words[i], table)
+
+
+@inner()
+def _same_words(x: Any, y: Any) -> Any:
+    differ = like(0, x[0])
+    for i in range(x.size):
+        differ = like(differ | like(x[i] ^ y[i], differ), differ)
+    return differ == 0
 
 
 @inner(SUMS)
-def _sum_block(x: Any, y: Any) -> Any:
+def _sums_of_equal(y: Any) -> Any:
+    squares = 0.0
+    total = 0.0
+    nearest = -np.inf
+    for i in range(y.size):
+        scale = abs(y[i])
+        squares += scale * scale
+        total += scale
+        nearest = larger(-scale, nearest)
+    return squares, total, -nearest
+
+
+@inner(SUMS)
+def _sums(x: Any, y: Any, twice: float, relative: float, heads: Any) -> Any:
+    """The sums, the largest difference and excess, and whether a difference is more than `relative` of its reference.
+
+    The last three are nonsense where an element is not finite. heads: room for sign and exponent of each difference and
+    reference.
+    """
     d2 = 0.0
     b2 = 0.0
     a2 = 0.0
     ab = 0.0
     leaning = 0.0
     total = 0.0
-    unequal = 0.0
-    signed = 0.0
+    largest = 0.0
+    excess = -np.inf
+    beyond = 0.0
     for i in range(x.size):
-        a = np.float64(x[i])
-        b = np.float64(y[i])
+        a = x[i]
+        b = y[i]
         d = a - b
         d2 += d * d
         b2 += b * b
         a2 += a * a
         ab += a * b
-        away = d if b > 0 else (-d if b < 0 else 0.0)
-        leaning += away
-        total += abs(b)
-        unequal += 0.0 if d == 0 else 1.0
-        signed += 1.0 if away > 0 else (-1.0 if away < 0 else 0.0)
-    return d2, b2, a2, ab, leaning, total, unequal, signed
-
-
-@inner(_EXTREMES)
-def _extremes_of_block(x: Any, y: Any, twice: float, relative: float) -> Any:
-    """The largest difference and excess, and whether some difference is more than `relative` of its reference."""
-    largest = 0.0
-    excess = -np.inf
-    beyond = 0.0
-    for i in range(x.size):
-        b = np.float64(y[i])
-        size = abs(np.float64(x[i]) - b)
+        leaning += math.copysign(d, d * b) if b != 0.0 else 0.0
+        size = abs(d)
         scale = abs(b)
-        largest = max(largest, size)
-        excess = max(excess, size - twice * scale)
-        beyond = max(beyond, size - relative * scale if scale > 0.0 else 0.0)
-    return largest, excess, beyond > 0.0
+        total += scale
+        largest = larger(size, largest)
+        excess = larger(size - twice * scale, excess)
+        beyond = larger(size - relative * scale if scale > 0.0 else 0.0, beyond)
+        heads[0, i] = float_bits(d) >> 48
+        heads[1, i] = float_bits(b) >> 48
+    return d2, b2, a2, ab, leaning, total, largest, excess, beyond > 0.0
 
 
-@inner(_EXTREMES)
-def _relative_of_block(x: Any, y: Any) -> float:
+@inner()
+def _largest_relative(x: Any, y: Any) -> float:
     relative = 0.0
     for i in range(x.size):
-        b = np.float64(y[i])
-        scale = abs(b)
-        relative = max(relative, abs(np.float64(x[i]) - b) / scale if scale > 0.0 else 0.0)
+        scale = abs(y[i])
+        relative = larger(abs(x[i] - y[i]) / scale if scale > 0.0 else 0.0, relative)
     return relative
 
 
-@inner(_EXTREMES)
-def _equal_block(y: Any) -> Any:
-    squares = 0.0
-    total = 0.0
-    least = np.inf
-    for i in range(y.size):
-        scale = abs(np.float64(y[i]))
-        squares += scale * scale
-        total += scale
-        least = min(least, scale)
-    return squares, total, least
-
-
 @inner()
-def _same_words(x: Any, y: Any) -> bool:
-    differ = 0
+def _place_of(x: Any, y: Any, largest: float) -> int:
     for i in range(x.size):
-        differ |= x[i] ^ y[i]
-    return differ == 0
+        if abs(x[i] - y[i]) == largest:
+            return i
+    return -1
 
 
 @inner()
-def _exponent(value: float) -> int:
+def _exponent(value: float) -> Any:
     return math.frexp(value)[1] - 1
 
 
 @inner()
-def _bin(difference: float, reference: float, mantissa: int, lowest: int) -> int:
-    place = lowest if reference == 0.0 else max(_exponent(reference), lowest)
-    return min(max(_exponent(difference) + 1 - place + mantissa, 0), _BINS - 1)
-
-
-@inner()
-def _bins_of_block(d: Any, scales: Any, first: Any, bins: Any) -> Any:
-    """Of each difference its place in the histogram; `_BINS` of those that are 0, or too small for an exponent."""
-    mantissa, lowest, bias, last, none = first[0], first[1], first[2], first[3], first[4]
-    bits = d.view(np.uint64)
-    others = scales.view(np.uint64)
-    exponents = bins[1]
-    places = bins[2]
-    for i in range(d.size):
-        exponents[i] = np.int32((bits[i] >> np.uint64(52)) & np.uint64(0x7FF))
-        places[i] = np.int32((others[i] >> np.uint64(52)) & np.uint64(0x7FF))
-    found = bins[0]
-    zero = like(0, mantissa)
-    seen = 0
-    for i in range(d.size):
-        place = max(like(places[i] - bias, mantissa), lowest)
-        # 1 more than the distance: bin 1 begins at one unit.
-        apart = like(like(exponents[i] - bias, mantissa) - like(place - mantissa, mantissa) + 1, mantissa)
-        apart = min(max(apart, zero), last)
-        found[i] = none if exponents[i] == zero else apart
-        seen += exponents[i] != zero
-    return seen
-
-
-@inner()
-def _count_block(x: Any, y: Any, room: Any, unequal: int, kind: Any, ulp: Any) -> None:
-    """Count how many units in the last place the elements are apart."""
-    n = x.size
-    d, bins = room
+def _bin(d: float, b: float, kind: Any) -> Any:
+    """Where a difference is counted; bin 1 begins at one unit in the last place."""
     mantissa, lowest = kind[0], kind[1]
-    if unequal < n // 8:
-        for i in range(n):
-            b = np.float64(y[i])
-            difference = np.float64(x[i]) - b
-            if difference != 0.0:
-                ulp[0, _bin(difference, b, mantissa, lowest)] += 1
-        return
-    for i in range(n):
-        b = np.float64(y[i])
-        d[0, i] = np.float64(x[i]) - b
-        d[1, i] = b
-    first = (np.int32(mantissa), np.int32(lowest), np.int32(1023), np.int32(_BINS - 1), np.int32(_BINS))
-    seen = _bins_of_block(d[0, :n], d[1, :n], first, bins)
-    found = bins[0]
-    if seen < unequal:
-        for i in range(n):
-            if found[i] == _BINS and d[0, i] != 0.0:
-                found[i] = _bin(d[0, i], d[1, i], mantissa, lowest)
-    # Equal neighbours would wait for each other's store in one histogram.
-    whole = n - n % 4
-    for i in range(0, whole, 4):
-        ulp[0, found[i]] += 1
-        ulp[1, found[i + 1]] += 1
-        ulp[2, found[i + 2]] += 1
-        ulp[3, found[i + 3]] += 1
-    for i in range(whole, n):
-        ulp[0, found[i]] += 1
+    if d == 0.0:
+        return _NONE
+    place = lowest if b == 0.0 else max(_exponent(b), lowest)
+    apart = min(max(_exponent(d) - place + mantissa + 1, 0), _BINS - 1)
+    if b == 0.0:
+        return _OF_ZERO + apart
+    return apart if (d > 0.0) == (b > 0.0) else _SMALLER + apart
 
 
 @inner()
-def _add(x: Any, y: Any, room: Any, start: int, kind: Any, ulp: Any, found: Any) -> bool:
-    """A block that is not equal; False, and nothing is done, if the sums are not finite."""
-    d2, b2, a2, ab, leaning, total, unequal, signed = _sum_block(x, y)
-    if not np.isfinite(a2 + b2 + d2) and x.size > 1:
+def _count(x: Any, y: Any, kind: Any, heads: Any, bins: Any, counts: Any) -> None:
+    """Count the differences by their size in units in the last place, and by their direction."""
+    # All in 16 bits. Exponents are those in the bits of float64, which are 1023 more than they stand for.
+    zero = np.int16(0)
+    least, first = like(kind[1] + 1023, zero), like(kind[0] + 1, zero)
+    last, of_zero, none = np.int16(_BINS - 1), np.int16(_OF_ZERO), np.int16(_NONE)
+    for i in range(x.size):
+        difference, reference = heads[0, i], heads[1, i]
+        exponent = like((difference >> 4) & 0x7FF, zero)
+        place = like((reference >> 4) & 0x7FF, zero)
+        apart = like(exponent - max(place, least) + first, zero)
+        apart = min(max(apart, zero), last)
+        row = of_zero if place == zero else like(((difference ^ reference) >> 9) & _SMALLER, zero)
+        bins[i] = none if exponent == zero else like(apart + row, zero)
+    if kind[4]:
+        # Numbers below the smallest normal float64 are none in these bits.
+        for i in range(x.size):
+            if bins[i] >= _OF_ZERO:
+                bins[i] = _bin(x[i] - y[i], y[i], kind)
+    # Equal neighbours would wait for each other's store in one row of counts.
+    whole = x.size - x.size % 4
+    for i in range(0, whole, 4):
+        counts[0, bins[i]] += 1
+        counts[1, bins[i + 1]] += 1
+        counts[2, bins[i + 2]] += 1
+        counts[3, bins[i + 3]] += 1
+    for i in range(whole, x.size):
+        counts[0, bins[i]] += 1
+
+
+@inner()
+def _add(x: Any, y: Any, start: int, places: Any, kind: Any, room: Any, found: Any, counts: Any) -> bool:
+    """A block that is not equal; False, and nothing is done, if its sums are not finite and `places` is empty.
+
+    places: of the elements, where only some of the block are looked at.
+    """
+    if x.size == 0:
+        return True
+    heads, bins = room
+    d2, b2, a2, ab, leaning, total, largest, excess, beyond = _sums(x, y, 2.0 * kind[2], found[_REL], heads)
+    if places.size == 0 and not math.isfinite(a2 + b2):
         return False
     found[_D2] += d2
     found[_B2] += b2
@@ -193,158 +219,107 @@ def _add(x: Any, y: Any, room: Any, start: int, kind: Any, ulp: Any, found: Any)
     found[_LEANING] += leaning
     found[_TOTAL] += total
     found[_FINITE] += x.size
-    found[_UNEQUAL] += unequal
-    found[_SIGNED] += signed
-    largest, excess, more = _extremes_of_block(x, y, 2.0 * kind[2], found[_REL])
     found[_EXCESS] = max(found[_EXCESS], excess)
-    if more:
-        found[_REL] = max(found[_REL], _relative_of_block(x, y))
+    if beyond:
+        found[_REL] = max(found[_REL], _largest_relative(x, y))
     if largest > found[_LARGEST]:
         found[_LARGEST] = largest
-        for i in range(x.size):
-            if abs(np.float64(x[i]) - np.float64(y[i])) == largest:
-                found[_WHERE] = start + i
-                break
+        place = _place_of(x, y, largest)
+        found[_WHERE] = start + (place if places.size == 0 else places[place])
     if largest > 0.0:
-        _count_block(x, y, room, int(unequal), kind, ulp)
+        _count(x, y, kind, heads, bins, counts)
     return True
 
 
 @inner()
-def _add_one_by_one(x: Any, y: Any, room: Any, start: int, kind: Any, ulp: Any, found: Any) -> None:
-    """A block with NaN or Inf, or whose squares leave the range."""
+def _take_finite(x: Any, y: Any, start: int, places: Any, found: Any) -> int:
+    """Move what is finite on both sides to the front of the block, and count the rest; gives how many that are."""
+    count = 0
     for i in range(x.size):
-        a = np.float64(x[i])
-        b = np.float64(y[i])
-        if np.isfinite(a) and np.isfinite(b):
-            _add(x[i : i + 1], y[i : i + 1], room, start + i, kind, ulp, found)
+        a = x[i]
+        b = y[i]
+        if math.isfinite(a) and math.isfinite(b):
+            x[count] = a
+            y[count] = b
+            places[count] = i
+            count += 1
             continue
-        found[_NAN_A] += np.isnan(a)
-        found[_NAN_B] += np.isnan(b)
-        found[_INF_A] += np.isinf(a)
-        found[_INF_B] += np.isinf(b)
-        if not ((np.isnan(a) and np.isnan(b)) or a == b):
+        found[_NAN_A] += math.isnan(a)
+        found[_NAN_B] += math.isnan(b)
+        found[_INF_A] += math.isinf(a)
+        found[_INF_B] += math.isinf(b)
+        if not ((math.isnan(a) and math.isnan(b)) or a == b):
             if found[_NONFINITE] == 0:
                 found[_FIRST] = start + i
             found[_NONFINITE] += 1
+    return count
 
 
 @inner()
-def _block(
-    a: Any,
-    b: Any,
-    x: Any,
-    y: Any,
-    room: Any,
-    start: int,
-    kind: Any,
-    ulp: Any,
-    found: Any,
-) -> None:
-    """Words of both sides, and what they are as float32 or float64."""
-    done = False
-    if _same_words(a, b):
-        squares, total, least = _equal_block(y)
-        if np.isfinite(squares):
-            found[_B2] += squares
-            found[_A2] += squares
-            found[_AB] += squares
-            found[_TOTAL] += total
-            found[_FINITE] += y.size
-            found[_EXCESS] = max(found[_EXCESS], -2.0 * kind[2] * least)
-            done = True
-    else:
-        done = _add(x, y, room, start, kind, ulp, found)
-    if not done:
-        _add_one_by_one(x, y, room, start, kind, ulp, found)
+def _add_equal(y: Any, kind: Any, found: Any) -> bool:
+    """A block whose words are equal; False, and nothing is done, if its sums are not finite."""
+    squares, total, least = _sums_of_equal(y)
+    if not math.isfinite(squares):
+        return False
+    found[_B2] += squares
+    found[_A2] += squares
+    found[_AB] += squares
+    found[_TOTAL] += total
+    found[_FINITE] += y.size
+    found[_EXCESS] = max(found[_EXCESS], -2.0 * kind[2] * least)
+    return True
 
 
 @kernel
-def pair_float32(a: Any, b: Any, mantissa: int, lowest: int, unit: float) -> Any:
-    found = _begin()
-    ulp = np.zeros((4, _BINS + 1), dtype=np.int64)
-    room = np.empty((2, _BLOCK)), np.empty((3, _BLOCK), dtype=np.int32)
-    kind = mantissa, lowest, unit
+def pair(a: Any, b: Any, table_a: Any, table_b: Any, kind: Any) -> Any:
+    """The sums of two arrays of words, and the counts of their differences, see `merged_counts`.
+
+    table_a, table_b    what the words stand for, see `_as_double`
+    kind                bits of the significand, lowest exponent and unit of rounding of the coarser type; whether equal
+                        words of both sides are equal values; whether one side is float64
+    """
+    found = np.zeros(len(SUM_NAMES))
+    found[_EXCESS] = -np.inf
+    found[_WHERE] = -1
+    found[_FIRST] = -1
+    counts = np.zeros((4, _NONE + 1), dtype=np.int64)
+    room = np.empty((2, _BLOCK), dtype=np.int16), np.empty(_BLOCK, dtype=np.uint8)
+    places = np.empty(_BLOCK, dtype=np.int64)
+    values = np.empty((2, _BLOCK))
     for start in range(0, a.size, _BLOCK):
         left = a[start : start + _BLOCK]
         right = b[start : start + _BLOCK]
-        _block(left, right, left.view(np.float32), right.view(np.float32), room, start, kind, ulp, found)
-    return found, ulp
+        x = values[0, : left.size]
+        y = values[1, : left.size]
+        _read(right, table_b, y)
+        if kind[3] and _same_words(left, right):
+            if _add_equal(y, kind, found):
+                continue
+            x[:] = y
+        else:
+            _read(left, table_a, x)
+            if _add(x, y, start, places[:0], kind, room, found, counts):
+                continue
+        n = _take_finite(x, y, start, places, found)
+        _add(x[:n], y[:n], start, places[:n], kind, room, found, counts)
+    return found, counts
 
 
-@kernel
-def pair_float64(a: Any, b: Any, mantissa: int, lowest: int, unit: float) -> Any:
-    found = _begin()
-    ulp = np.zeros((4, _BINS + 1), dtype=np.int64)
-    room = np.empty((2, _BLOCK)), np.empty((3, _BLOCK), dtype=np.int32)
-    kind = mantissa, lowest, unit
-    for start in range(0, a.size, _BLOCK):
-        left = a[start : start + _BLOCK]
-        right = b[start : start + _BLOCK]
-        _block(left, right, left.view(np.float64), right.view(np.float64), room, start, kind, ulp, found)
-    return found, ulp
+def merged_counts(counts: Any) -> tuple[int, int, Any]:
+    """Of the counts of a kernel: unequal elements, by how many more are larger than smaller, and the histogram."""
+    larger_ones, smaller_ones, of_zero = counts.sum(axis=0)[:_NONE].reshape(3, _BINS)
+    ulp = larger_ones + smaller_ones + of_zero
+    return int(ulp.sum()), int(larger_ones.sum() - smaller_ones.sum()), ulp
 
 
 @inner()
-def _widen_halves(words: Any, shift: Any, mask: Any, scale: Any, infinity: Any, bits: Any, wide: Any) -> None:
-    """The 16 bits of a float as float32. Those of float16 are moved, and scaled by a power of two, which is exact."""
-    for i in range(words.size):
-        bits[i] = (np.int32(words[i]) << shift) & mask
-    if scale == np.float32(1):
-        return
-    for i in range(words.size):
-        wide[i] *= scale
-    top = np.int16(0)
-    for i in range(words.size):
-        top = max(top, like(words[i] & np.int16(0x7FFF), top))
-    if top >= infinity:
-        # NaN and Inf came out finite.
-        for i in range(words.size):
-            magnitude = words[i] & 0x7FFF
-            if magnitude >= infinity:
-                wide[i] = np.nan if magnitude > infinity else (np.inf if words[i] == infinity else -np.inf)
-
-
-@kernel
-def pair_halves(
-    a: Any, b: Any, mantissa: int, lowest: int, unit: float, shift: Any, mask: Any, scale: Any, infinity: Any
-) -> Any:
-    found = _begin()
-    ulp = np.zeros((4, _BINS + 1), dtype=np.int64)
-    room = np.empty((2, _BLOCK)), np.empty((3, _BLOCK), dtype=np.int32)
-    kind = mantissa, lowest, unit
-    x = np.empty(_BLOCK, dtype=np.int32)
-    y = np.empty(_BLOCK, dtype=np.int32)
-    for start in range(0, a.size, _BLOCK):
-        n = min(_BLOCK, a.size - start)
-        left = a[start : start + n]
-        right = b[start : start + n]
-        values = x[:n].view(np.float32)
-        others = y[:n].view(np.float32)
-        _widen_halves(left, shift, mask, scale, infinity, x[:n], values)
-        _widen_halves(right, shift, mask, scale, infinity, y[:n], others)
-        _block(left, right, values, others, room, start, kind, ulp, found)
-    return found, ulp
-
-
-@kernel
-def pair_table(a: Any, b: Any, mantissa: int, lowest: int, unit: float, table: Any) -> Any:
-    """Of one-byte types, whose 256 values are in a table."""
-    found = _begin()
-    ulp = np.zeros((4, _BINS + 1), dtype=np.int64)
-    room = np.empty((2, _BLOCK)), np.empty((3, _BLOCK), dtype=np.int32)
-    kind = mantissa, lowest, unit
-    x = np.empty(_BLOCK, dtype=np.float32)
-    y = np.empty(_BLOCK, dtype=np.float32)
-    for start in range(0, a.size, _BLOCK):
-        n = min(_BLOCK, a.size - start)
-        left = a[start : start + n]
-        right = b[start : start + n]
-        for i in range(n):
-            x[i] = table[left[i]]
-            y[i] = table[right[i]]
-        _block(left, right, x[:n], y[:n], room, start, kind, ulp, found)
-    return found, ulp
+def _unequal_in_block(x: Any, y: Any) -> Any:
+    unequal = 0
+    largest = 0.0
+    for i in range(x.size):
+        unequal += x[i] != y[i]
+        largest = larger(abs(np.float64(x[i]) - np.float64(y[i])), largest)
+    return unequal, largest
 
 
 @kernel
@@ -354,15 +329,16 @@ def count_unequal(a: Any, b: Any) -> Any:
     largest = -1.0
     where = -1
     for start in range(0, a.size, _BLOCK):
-        left = a[start : start + _BLOCK]
-        right = b[start : start + _BLOCK]
-        if _same_words(left, right):
+        x = a[start : start + _BLOCK]
+        y = b[start : start + _BLOCK]
+        if _same_words(x, y):
             continue
-        for i in range(left.size):
-            if left[i] != right[i]:
-                unequal += 1
-                size = abs(np.float64(left[i]) - np.float64(right[i]))
-                if size > largest:
-                    largest = size
+        some, size = _unequal_in_block(x, y)
+        unequal += some
+        if size > largest:
+            largest = size
+            for i in range(x.size):
+                if x[i] != y[i] and abs(np.float64(x[i]) - np.float64(y[i])) == size:
                     where = start + i
+                    break
     return unequal, largest, where

@@ -18,6 +18,8 @@ __all__ = ["ULP_BINS", "Measure", "measure"]
 ULP_BINS = 64
 #: Elements that are looked at together: what numpy makes of them stays in the cache.
 _BLOCK = 1 << 15
+#: The square of the largest float64, divided by the square of this power of two, leaves room for sums of any length.
+_SHRUNK = 600
 
 
 class Measure(NamedTuple):
@@ -85,9 +87,12 @@ def measure(actual: np.ndarray, reference: np.ndarray) -> Measure:
     if turned is not None:
         actual, reference = (array.transpose(turned) for array in (actual, reference))
     a, b = _real_parts(actual), _real_parts(reference)
-    found = compiled_sums(a, b, kind, a.dtype.name) if a.dtype == b.dtype and a.dtype.isnative else None
+    found = compiled_sums(a, b, kind)
     if found is None:
         found = _sums(a, b, kind)
+    unit = 1.0
+    if not math.isfinite(found.a2 + found.b2 + found.d2):
+        found, unit = _with_finite_sums(found, a, b, kind), math.ldexp(1.0, _SHRUNK)
     where = found.where if found.where >= 0 else found.first_nonfinite
     at: Optional[tuple[int, ...]] = None
     if where >= 0:
@@ -105,10 +110,10 @@ def measure(actual: np.ndarray, reference: np.ndarray) -> Measure:
         max_abs=found.largest,
         at=at,
         max_rel=found.largest_rel,
-        rmse=math.sqrt(found.d2 / finite),
+        rmse=math.sqrt(found.d2 / finite) * unit,
         rel_l2=math.sqrt(found.d2) / norm if norm else (math.inf if found.d2 else 0.0),
-        cosine=found.ab / math.sqrt(found.a2 * found.b2) if found.a2 > 0 and found.b2 > 0 else None,
-        rms=math.sqrt(found.b2 / finite),
+        cosine=found.ab / (math.sqrt(found.a2) * math.sqrt(found.b2)) if found.a2 > 0 and found.b2 > 0 else None,
+        rms=math.sqrt(found.b2 / finite) * unit,
         excess=found.excess if found.finite else 0.0,
         drift=abs(found.signed) / math.sqrt(found.unequal) if found.unequal else 0.0,
         bias=abs(found.leaning) / found.total if found.total else 0.0,
@@ -184,6 +189,15 @@ def _sums(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Sums:
         inf=(infs[0], infs[1]),
         ulp=ulp,
     )
+
+
+def _with_finite_sums(found: Sums, a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Sums:
+    """The sums of numbers whose squares leave the range of float64, of these numbers in units of 2**_SHRUNK."""
+    import numpy as np
+
+    a, b = (np.ldexp(side.astype(np.float64), -_SHRUNK) for side in (a, b))
+    small = _sums(a, b, kind)
+    return found._replace(d2=small.d2, b2=small.b2, a2=small.a2, ab=small.ab, leaning=small.leaning, total=small.total)
 
 
 def _in_memory_order(a: np.ndarray, b: np.ndarray) -> Optional[list[int]]:
