@@ -11,6 +11,7 @@ import functools
 import inspect
 import logging
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
@@ -24,7 +25,7 @@ from ascend_dump._mark import Mark
 from ascend_dump._paths import RunDirectory, holds_files, make_private_directory
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank, is_selected
-from ascend_dump._request import Data, DumpRequest, FrameworkName, Level, Mode, Scene, unknown_name
+from ascend_dump._request import Data, DumpRequest, FrameworkName, Level, Mode, Scene, Until, unknown_name
 from ascend_dump._steps import StepsLike
 from ascend_dump.adapter._contract import Adapter, Repeats, choose
 from ascend_dump.adapter._exit import at_exit
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 __all__ = ["Capture", "capture"]
 
 log = logging.getLogger("ascend_dump")
+
+#: Letters of the text of an exception that are kept as the reason of a trigger.
+_LONGEST_REASON = 500
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -86,6 +90,7 @@ if TYPE_CHECKING:
         framework: Optional[FrameworkName]
         max_bytes: Union[int, str, None]
         keep: Union[int, str, None]
+        until: Optional[Until]
         strict: bool
         options: Optional[Mapping[str, Any]]
 
@@ -114,6 +119,7 @@ def capture(
     framework: Optional[FrameworkName] = None,
     max_bytes: Union[int, str, None] = None,
     keep: Union[int, str, None] = None,
+    until: Optional[Until] = None,
     strict: bool = False,
     options: Optional[Mapping[str, Any]] = None,
     **unknown: Any,
@@ -148,6 +154,7 @@ def capture(
         ranks=ranks,
         max_bytes=max_bytes,
         keep=keep,
+        until=until,
         options=options,
     )
     if inspect.isclass(target):
@@ -312,6 +319,25 @@ class Capture:
         self._step += 1
         session.step(self._step)
 
+    def trigger(self, reason: str) -> None:
+        """End the recording with the open step, which stays with the `keep` steps before it.
+
+        It ends in this process only: other ranks go on.
+        reason: what happened, such as "loss spike"; the manifest and `ascend-dump ls` show it. The first one counts.
+
+        Raises CaptureError when the capture is not active, ConfigError for an empty reason, NotSupported where the
+        framework cannot be kept from dumping.
+        """
+        if not isinstance(reason, str) or not reason.strip():
+            raise ConfigError(f"trigger({reason!r}): expected what happened, as text", hint='such as "loss spike"')
+        if not self.active:
+            raise CaptureError(
+                "trigger() was called on a capture that is not active", hint="call it inside the block, or in a step"
+            )
+        session = self._running
+        if session is not None:  # else another rank is selected
+            session.trigger(reason.strip())
+
     def dump(self) -> Dump:
         """What this capture wrote so far, as a Dump; usable inside and after the block."""
         from ascend_dump.reading import Dump, open_dump
@@ -333,6 +359,7 @@ class Capture:
         trace: Optional[TracebackType],
     ) -> None:
         self._interrupted(error)
+        self._trigger_by(error)
         try:
             self.stop()
         except AscendDumpError as failure:
@@ -440,6 +467,9 @@ class Capture:
                     f"steps={self.request.steps} was not reached: {self._step} call{'' if self._step == 1 else 's'}"
                 )
                 log.warning("%s", self._nothing_written([reason]))
+            if os.getpid() == self._process:
+                # Of the exception that ends the program, where it was told already.
+                self._trigger_by(getattr(sys, "last_value", None))
             self.stop()
         except Exception as error:
             self.failed_at_exit(error)
@@ -468,6 +498,15 @@ class Capture:
         )
         found.reported = True  # whoever pressed Ctrl-C knows
         session.fail(found)
+
+    def _trigger_by(self, error: Optional[BaseException]) -> None:
+        """End a recorder by the program's exception: the steps before it are what was recorded for."""
+        session = self._running
+        if error is None or session is None or (self.request.keep is None and self.request.until is None):
+            return
+        text = " ".join(str(error).split())[:_LONGEST_REASON]
+        with contextlib.suppress(NotSupported):
+            session.trigger(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
     def _abandon(self) -> None:
         """Forget a capture whose first call could not be begun."""
@@ -532,6 +571,7 @@ class _Call:
         try:
             if mine is _Mine.STEP:
                 cap._interrupted(error)
+                cap._trigger_by(error)
                 if cap._running is not None:
                     cap._running.step(None)
                 last = cap.request.steps.last

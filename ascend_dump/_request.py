@@ -29,6 +29,7 @@ __all__ = [
     "Level",
     "Mode",
     "Scene",
+    "Until",
     "decode_settings",
     "parse_size",
     "plain_value",
@@ -55,6 +56,7 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "ranks": ("", "", "", "support_device", ""),
             "max_bytes": ("", "", "", "", ""),
             "keep": ("", "", "", "", ""),
+            "until": ("", "", "", "", ""),
             "options": ("", "", "", "", ""),
         }.items()
     }
@@ -74,12 +76,19 @@ Mode = Literal["input", "output", "all"]
 Data = Literal["tensor", "stats", "full"]
 Level = Literal["op", "kernel", "all"]
 Scene = Literal["overflow", "watch", "exception"]
+Until = Literal["nonfinite"]
 #: The adapters of this distribution; others add theirs, so any text is one.
 FrameworkName = Union[Literal["acl", "mindspore", "tensorflow", "torch", "torch_npu", "torchair"], str]
 
 #: The settings with a fixed set of values, and those that take several names.
 CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"mode": get_args(Mode), "data": get_args(Data), "level": get_args(Level), "scene": get_args(Scene)}
+    {
+        "mode": get_args(Mode),
+        "data": get_args(Data),
+        "level": get_args(Level),
+        "scene": get_args(Scene),
+        "until": get_args(Until),
+    }
 )
 LISTS = ("layers", "models", "stats", "watch")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -112,6 +121,7 @@ class DumpRequest:
     ranks      global ranks that dump, written as steps
     max_bytes  stop writing at about this size; an int or text such as "20GB"
     keep       how many recorded steps stay on disk, the last ones: an older one goes once a newer one is complete
+    until      "nonfinite": the step that first produces NaN or Inf is the last one that is recorded
     options    what only one adapter knows
 
     Raises ConfigError naming the field, the value and what it accepts.
@@ -131,6 +141,7 @@ class DumpRequest:
     ranks: Steps
     max_bytes: Optional[int]
     keep: Optional[int]
+    until: Optional[Until]
     options: Mapping[str, Any] = dataclasses.field(hash=False)
 
     def __init__(
@@ -150,11 +161,13 @@ class DumpRequest:
         ranks: StepsLike = None,
         max_bytes: Union[int, str, None] = None,
         keep: Union[int, str, None] = None,
+        until: Optional[Until] = None,
         options: Optional[Mapping[str, Any]] = None,
     ) -> None:
-        for name, value in (("mode", mode), ("data", data), ("level", level), ("scene", scene)):
+        choose = (("mode", mode), ("data", data), ("level", level), ("scene", scene), ("until", until))
+        for name, value in choose:
             choices = CHOICES[name]
-            if value not in choices and not (name == "scene" and value is None):
+            if value not in choices and not (name in ("scene", "until") and value is None):
                 raise _wrong(name, value, " or ".join(repr(choice) for choice in choices), choices)
             _put(self, name, value)
         for name, items in (("layers", layers), ("models", models), ("stats", stats), ("watch", watch)):
@@ -178,10 +191,15 @@ class DumpRequest:
         _put(self, "max_bytes", None if max_bytes is None else parse_size(max_bytes))
         _put(self, "keep", None if keep is None else _number_of_steps(keep))
         _put(self, "options", MappingProxyType(dict(options or {})))
-        self._refuse_idle_keep()
+        self._refuse_idle()
 
-    def _refuse_idle_keep(self) -> None:
-        """Raise ConfigError where `keep` has nothing to remove."""
+    def _refuse_idle(self) -> None:
+        """Raise ConfigError where `until` has nothing to look at, or `keep` nothing to remove."""
+        if self.until is not None and self.scene in ("watch", "exception"):
+            raise ConfigError(
+                f"until={self.until!r} was given with scene={self.scene!r}, which does not dump what steps compute",
+                hint="leave one of them out",
+            )
         if self.keep is None:
             return
         if self.scene == "exception":
@@ -190,7 +208,7 @@ class DumpRequest:
                 hint="leave keep= out, or leave scene= out to have the steps before an exception",
             )
         selected = self.steps.count
-        if selected is not None and selected <= self.keep:
+        if selected is not None and selected <= self.keep and self.until is None:
             raise ConfigError(
                 f"keep={self.keep} removes nothing: steps={self.steps} selects {selected}",
                 hint="leave keep= out, or select more steps than are to stay",

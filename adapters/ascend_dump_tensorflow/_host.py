@@ -44,6 +44,8 @@ class HostSession(Session):
         self._request = request
         self._target = target
         self._armed = True
+        #: The program has asked for the end of the recording.
+        self._ends = False
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._undo: list[Callable[[], None]] = []
@@ -96,6 +98,13 @@ class HostSession(Session):
         with self._lock:
             for writer in self._writers.values():
                 writer.flush()
+
+    def trigger(self, reason: str) -> None:
+        """Record nothing after the open steps, which stay with those before them. The first reason holds."""
+        self._ends = True
+        with self._lock:
+            for writer in self._writers.values():
+                writer.end(reason)
 
     def reasons(self) -> Optional[list[str]]:
         found = []
@@ -233,6 +242,7 @@ class HostSession(Session):
             stats=(request.stats or STATISTIC_NAMES) if with_stats else (),
             max_bytes=left,
             keep=request.keep,
+            until=request.until,
             **({"buffer_bytes": buffer} if buffer else {}),
         )
         return self._writers[key]
@@ -242,7 +252,8 @@ class HostSession(Session):
         writers = list(self._writers.values())
         limit = self._request.max_bytes
         full = limit is not None and sum(one.tensor_bytes for one in writers) >= limit
-        return self.failure is not None or full or any(one.failure is not None for one in writers)
+        over = any(one.failure is not None or one.ended is not None for one in writers)
+        return self._ends or self.failure is not None or full or over
 
     def _give_up(self, error: Exception, directory: Optional[Path]) -> None:
         """Report once; the program goes on without us."""
@@ -269,10 +280,20 @@ class HostSession(Session):
             records=sum(one.records for one in writers),
             logical_bytes=sum(one.logical_bytes for one in writers),
             bytes_written=sum(one.bytes_written for one in writers),
-            removed={name: sum(one.kept()[name] for one in writers) for name in ("steps", "records")}
-            if self._request.keep is not None
-            else {},
+            **_kept(writers),
         )
+
+
+def _kept(writers: list[HostWriter]) -> dict[str, Any]:
+    """`HostWriter.kept` of several writers, each of which counts steps of its own."""
+    each = [writer.kept() for writer in writers]
+    found = next((one for one in each if "ended" in one), each[0] if each else {})
+    for name in ("steps", "records"):
+        if "removed" in found:
+            found["removed"][name] = sum(one["removed"][name] for one in each)
+    if "unknown" in found:
+        found["unknown"] = sum(one["unknown"] for one in each)
+    return found
 
 
 def write_operators(writer: HostWriter, found: list[Seen]) -> None:

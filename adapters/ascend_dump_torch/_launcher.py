@@ -67,7 +67,7 @@ class _TorchLaunch:
             self._told_compiled = True
             log.warning("%s", compiled_problem())
         last = self._begin.request.steps.last
-        if not self._session.armed or self._session.failure or (last is not None and step > last):
+        if not self._session.armed or self._session.over or (last is not None and step > last):
             self._steps.end()
 
     def _adopt(self, root: Root) -> None:

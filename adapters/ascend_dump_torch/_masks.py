@@ -1,4 +1,4 @@
-"""Which operators of the scene `overflow` only make or carry a mask, by `ascend_dump.native.masks`.
+"""Which operators of the scene `overflow` only make or carry a mask, by `ascend_dump.nonfinite.masks`.
 
 An operator that gives NaN or +Inf is never taken for one of these, nor one that gives more -Inf than it was given.
 """
@@ -10,12 +10,11 @@ from typing import Optional
 
 import torch
 
-from ascend_dump.native.masks import MaskRule, rule_of
+from ascend_dump.nonfinite import masks
 
 __all__ = ["is_mask"]
 
 _NEGATIVE = -float("inf")
-_VIEWS = MaskRule("is a view", frozenset())
 
 
 def is_mask(
@@ -27,26 +26,16 @@ def is_mask(
     given    its input tensors as it read them, numbers: those that are not finite
     made     its outputs that are not finite
     """
-    rule = rule_of(base) or (_VIEWS if views else None)
-    if rule is None:
-        return False
-    found = [_negative_only(tensor) for tensor in made]
-    if any(count is None for count in found):
-        return False
-    if rule.unasked:
-        return True
     if any(number != _NEGATIVE for number in numbers):
-        return False
-    counts = [_negative_only(tensor) for tensor in given]
-    if any(count is None for count in counts):
-        return False
-    if rule.spread:
-        return bool(numbers) or any(counts)
-    for tensor, count in zip(made, found):
-        times = (-(-tensor.numel() // max(one.numel(), 1)) for one in given)
-        if (count or 0) > sum((one or 0) * factor for one, factor in zip(counts, times)):
+        # Where nothing is asked of the inputs, nothing is asked of the numbers either.
+        rule = masks.rule_of(base)
+        if rule is None or not rule.unasked:
             return False
-    return True
+    return masks.is_mask(base, views, map(_part, given), bool(numbers), [_part(tensor) for tensor in made])
+
+
+def _part(tensor: torch.Tensor) -> masks.Part:
+    return masks.Part(tensor.numel(), _negative_only(tensor))
 
 
 def _negative_only(tensor: torch.Tensor) -> Optional[int]:

@@ -50,6 +50,8 @@ class TorchSession(Session):
         self.launched: bool = run.launched
         self.recording = False
         self._abandoned = False
+        #: The program has asked for the end of the recording.
+        self._ends = False
         self._superseded = False
         self._target = target
         self.failure: Optional[AscendDumpError] = None
@@ -83,6 +85,7 @@ class TorchSession(Session):
             stats=(request.stats or STATISTIC_NAMES) if with_stats else (),
             max_bytes=request.max_bytes,
             keep=request.keep,
+            until=request.until,
             **({} if buffer is None else {"buffer_bytes": buffer}),
         )
         self.tensors = Tensors(
@@ -145,10 +148,10 @@ class TorchSession(Session):
 
     def enter_step(self, number: Optional[int]) -> None:
         """End the open step and begin `number`, if it is selected; None only ends."""
-        failed = self.failure is not None or self._writer.failure is not None
+        over = self.over
         if not self.armed:
             return
-        selected = number is not None and number in self._request.steps and not failed
+        selected = number is not None and number in self._request.steps and not over
         if self._undo is not None:
             self._mode.end_step()
             if selected:
@@ -168,8 +171,18 @@ class TorchSession(Session):
             if self._undo is None:
                 self._arm_step()
         last = self._request.steps.last
-        if failed or (number is not None and last is not None and number > last):
+        if over or (number is not None and last is not None and number > last):
             self._stop_watching()
+
+    @property
+    def over(self) -> bool:
+        """Whether no step is recorded any more."""
+        return self._ends or self.failure is not None or self._writer.failure is not None or bool(self._writer.ended)
+
+    def trigger(self, reason: str) -> None:
+        """Record nothing after the open step, which stays with those before it. The first reason holds."""
+        self._ends = True
+        self._writer.end(reason)
 
     def _arm_step(self) -> None:
         self._thread = threading.get_ident()
@@ -311,7 +324,7 @@ class TorchSession(Session):
             records=self._writer.records,
             logical_bytes=self._writer.logical_bytes,
             bytes_written=self._writer.bytes_written,
-            removed=self._writer.kept(),
+            **self._writer.kept(),
             skipped=[
                 {"reason": reason, "count": count, "first": self._writer.first_skipped.get(reason, "")}
                 for reason, count in sorted(self._writer.skipped.items())

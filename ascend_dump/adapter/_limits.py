@@ -13,7 +13,7 @@ __all__ = ["size_is_unlimited"]
 
 
 def size_is_unlimited(request: DumpRequest, writer: str = "CANN") -> list[Problem]:
-    """The problems to report for `max_bytes=` and `keep=` when `writer`, which writes the dump, knows no such limit."""
+    """The problems to report for the limits of a request that `writer`, which writes the dump, has no setting for."""
     found = []
     if request.max_bytes is not None:
         message = f"max_bytes= changes nothing: {writer} has no limit on the size of a dump"
@@ -21,4 +21,7 @@ def size_is_unlimited(request: DumpRequest, writer: str = "CANN") -> list[Proble
     if request.keep is not None:
         message = f"keep= changes nothing: {writer} removes no step that it has written"
         found.append(Problem("AD211", "silent", message, "select the steps with steps=", "keep"))
+    if request.until is not None:
+        message = f"until= changes nothing: {writer} dumps until the capture ends"
+        found.append(Problem("AD211", "silent", message, "select the steps with steps=", "until"))
     return found

@@ -43,6 +43,15 @@ class Session(ABC):
             hint="leave out cap.step() and select with steps=",
         )
 
+    def trigger(self, reason: str) -> None:
+        """Record nothing after the open step, which stays with those before it. The first reason holds.
+
+        Raises NotSupported where the framework goes on dumping whatever happens.
+        """
+        raise NotSupported(
+            "this framework dumps until the capture ends", hint='call cap.stop() instead of cap.trigger("...")'
+        )
+
     def flush(self) -> None:  # noqa: B027  (most frameworks write on their own)
         """Make everything captured so far readable."""
 

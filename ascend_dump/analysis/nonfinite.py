@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump._errors import NotSupported, ReadError
 from ascend_dump.host import NO_VALUES
-from ascend_dump.native.masks import FILLING, plain_name
+from ascend_dump.nonfinite import has_nan, is_additive_mask, is_nonfinite
+from ascend_dump.nonfinite.masks import FILLING, plain_name
 from ascend_dump.reading import Record
 from ascend_dump.statistics import Statistics
 
@@ -120,39 +120,14 @@ def _kind(operator: Record, wrong: list[Statistics], inputs: list[Record], measu
             return "carried"
         return "nan-made" if len(known) == len(measured) else "unknown"
     fills = plain_name(operator.op_type or operator.op_name) in FILLING
-    if not makes_nan and (fills or all(map(_is_additive_mask, wrong))):
+    if not makes_nan and (fills or all(map(is_additive_mask, wrong))):
         return "mask"
     return "origin" if known and len(known) == len(measured) else "unknown"
-
-
-def _is_additive_mask(found: Statistics) -> bool:
-    """Whether the tensor holds nothing but 0 and -Inf, and both."""
-    if found.nan or found.posinf or not found.neginf or not found.zero:
-        return False
-    return found.neginf + found.zero == found.count
 
 
 def is_no_value(record: Record) -> bool:
     """Whether the record stands for no value of the program: no tensor, or memory that nobody has written yet."""
     return bool(record.attrs.get("no_tensor")) or record.attrs.get("skipped") in NO_VALUES
-
-
-def is_nonfinite(statistics: Statistics) -> bool:
-    """Whether these are of a tensor with NaN or Inf in it, as far as they tell."""
-    counts = (statistics.nan, statistics.posinf, statistics.neginf)
-    if any(count is not None for count in counts):
-        return any(counts)
-    # A dump that did not count them still shows them in what it did compute.
-    computed = (statistics.max, statistics.min, statistics.mean)
-    return any(value is not None and not math.isfinite(value) for value in computed)
-
-
-def has_nan(statistics: Statistics) -> bool:
-    """Whether these are of a tensor with NaN in it, as far as they tell."""
-    if statistics.nan is not None:
-        return statistics.nan > 0
-    computed = (statistics.max, statistics.min, statistics.mean, statistics.l2norm)
-    return any(value is not None and math.isnan(value) for value in computed)
 
 
 def _measure(record: Record) -> Optional[Statistics]:

@@ -49,7 +49,9 @@ def ls(path: str, as_json: bool, records: bool, long: bool, **selectors: Optiona
         listed = (record_fields(record) for record in found)
 
         fields = {"path": path, "records": listed, "totals": totals.fields}
-        write_document(sys.stdout, "ls", {**fields, "unended": (one._asdict() for one in _unended(dump))})
+        notes = ({"path": one.path, "note": note} for one in dump.runs() for note in one.notes)
+        unended = (one._asdict() for one in _unended(dump))
+        write_document(sys.stdout, "ls", {**fields, "unended": unended, "notes": notes})
     else:
         _write_text(dump, found, per_record=records or long, long=long)
         from ascend_dump.report.tables import escape
@@ -57,6 +59,9 @@ def ls(path: str, as_json: bool, records: bool, long: bool, **selectors: Optiona
         incomplete = _unended(dump)
         if totals.records:
             print(f"\n{totals}{' · incomplete' if incomplete else ''}")
+        for run in dump.runs():
+            for note in run.notes:
+                print(f"{escape(str(run.path))}: {escape(note)}")
         for run in incomplete:
             first, *more = run.reason.splitlines()
             print(f"incomplete: {escape(str(run.path))}: {escape(first)}", file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -19,6 +19,7 @@ __all__ = ["Run", "RunState", "read_run", "runs_above"]
 _LEVELS = 5
 #: A manifest lists the request and reasons, never records.
 _MOST_BYTES = 10_000_000
+_LONGEST_REASON = 1000
 _SCHEMAS = ("ascend-dump/host/", SCHEMA)
 
 
@@ -41,12 +42,14 @@ class Run(NamedTuple):
     path    the directory of the run
     reason  why it is not complete, a sentence for people
     scene   what was asked for, as in `capture(scene=...)`
+    notes   what a recorder says of its steps, a sentence each: how many went, and what ended it
     """
 
     path: Path
     state: RunState
     reason: str = ""
     scene: Optional[str] = None
+    notes: tuple[str, ...] = ()
 
 
 def runs_above(directory: Path) -> Iterable[Path]:
@@ -57,6 +60,29 @@ def runs_above(directory: Path) -> Iterable[Path]:
 def read_run(root: Path) -> Optional[Run]:
     """The run of the directory `root`, None when it holds no manifest of ours."""
     manifest = _manifest(root)
+    found = _read_run(root, manifest)
+    return None if found is None else found._replace(notes=tuple(_notes(manifest)))
+
+
+def _notes(manifest: dict[str, Any]) -> Iterator[str]:
+    request = manifest.get("request")
+    keep, until = (request.get("keep"), request.get("until")) if isinstance(request, dict) else (None, None)
+    removed, ended = manifest.get("removed"), manifest.get("ended")
+    if isinstance(removed, dict) and type(removed.get("steps")) is int and removed["steps"]:
+        steps = "1 older step was" if removed["steps"] == 1 else f"{removed['steps']} older steps were"
+        yield f"{steps} removed (keep={keep})"
+    elif removed is None and type(keep) is int:
+        yield f"only the last steps are here (keep={keep})"
+    if isinstance(ended, dict):
+        where = "" if type(ended.get("step")) is not int else f" at step {ended['step']}"
+        yield f"the recording ended{where}: {str(ended.get('reason'))[:_LONGEST_REASON]}"
+    elif until == "nonfinite" and manifest.get("state") in ("complete", "incomplete"):
+        unknown = manifest.get("unknown")
+        besides = f"; {unknown} tensors could not be looked at" if type(unknown) is int and unknown else ""
+        yield f"no step produced NaN or Inf, as far as it was recorded{besides}"
+
+
+def _read_run(root: Path, manifest: dict[str, Any]) -> Optional[Run]:
     request = manifest.get("request")
     scene = request.get("scene") if isinstance(request, dict) else manifest.get("scene")
     scene = scene if isinstance(scene, str) else None

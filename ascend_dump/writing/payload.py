@@ -9,6 +9,7 @@ import msgspec
 import xxhash
 
 from ascend_dump.host import Line
+from ascend_dump.statistics import Statistics
 
 __all__ = ["CHANGED", "COPYING", "DONE", "QUEUED", "WRITING", "Item", "Payload", "copy_memory", "sample_of"]
 
@@ -55,7 +56,8 @@ class Payload(msgspec.Struct, eq=False, gc=False):
     sample   some of the bytes as they were then; empty where nothing but the payload has them
     changed  what was stored is something else, because the memory was written to meanwhile
     stats    `Line.stats` as JSON: many lines, and rows of the table, have the same
-    unmeasured  why there are none
+    unmeasured  why there are none, or why nobody knows whether NaN or Inf is among the elements
+    nonfinite  their statistics where NaN or Inf is among them and somebody asked for that (`until=`)
     """
 
     owner: Any
@@ -74,6 +76,7 @@ class Payload(msgspec.Struct, eq=False, gc=False):
     sealed: bool = False
     sample: bytes = b""
     changed: bool = False
+    nonfinite: Optional[Statistics] = None
 
     def seal(self) -> None:
         """Say what the bytes are at this moment: memory of the program may be something else when it is stored."""

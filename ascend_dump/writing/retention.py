@@ -139,9 +139,7 @@ class Retention:
                 self._remove(step, needed)
 
     def summary(self) -> dict[str, Any]:
-        """For the manifest: how many steps were removed, the first and the last of them. Empty where all stay."""
-        if self.keep is None:
-            return {}
+        """How many steps were removed, how many records they had, the first and the last of them."""
         return {
             "steps": self._removed_steps,
             "records": self._removed_records,

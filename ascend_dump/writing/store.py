@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections import Counter
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import msgspec
 import xxhash
@@ -14,8 +14,10 @@ import xxhash
 from ascend_dump._errors import AscendDumpError
 from ascend_dump._paths import add_private_directory
 from ascend_dump.host import Line
-from ascend_dump.statistics import STATISTIC_NAMES
+from ascend_dump.nonfinite import is_nonfinite
+from ascend_dump.statistics import STATISTIC_NAMES, Statistics
 from ascend_dump.writing.budget import Budget
+from ascend_dump.writing.ending import Ended, NonfiniteWatch
 from ascend_dump.writing.lru_cache import LRUCache
 from ascend_dump.writing.payload import CHANGED, Item, Payload
 from ascend_dump.writing.retention import GONE, Retention
@@ -35,10 +37,18 @@ _FREE = 1 << 20
 _Content = tuple[bytes, str, Optional[tuple[tuple[int, ...], tuple[int, ...]]]]
 
 
+class _Measured(NamedTuple):
+    """What is known of the elements of a payload: `Payload.stats`, and `Payload.nonfinite`."""
+
+    stats: Optional[msgspec.Raw]
+    nonfinite: Optional[Statistics]
+
+
 class Store:
     """Store tensors and records of one step after the other. Used by one thread.
 
     bytes_written  of distinct tensors
+    ended          why nothing is recorded after the open step, None while more is
     retention      which steps are on disk
     skipped        number of tensors by the reason for which something of them is not stored
     first_skipped  the first of each
@@ -53,6 +63,7 @@ class Store:
         stats: tuple[str, ...],
         max_bytes: Optional[int],
         keep: Optional[int],
+        until: Optional[str],
         limits: Limits,
     ) -> None:
         self.bytes_written = 0
@@ -63,7 +74,9 @@ class Store:
         self._tensors = tensors
         self._stats = stats
         self._summary: Any = None
-        if stats:
+        self.ended: Optional[Ended] = None
+        self.watch: Optional[NonfiniteWatch] = NonfiniteWatch() if until == "nonfinite" else None
+        if stats or self.watch is not None:
             # Not on the writer's thread: a process that is forked while another thread imports a module has half of it.
             from ascend_dump.writing import summary
 
@@ -73,10 +86,11 @@ class Store:
         self._budget = Budget(directory, max_bytes)
         self.retention = Retention(directory, keep)
         self._step: Optional[int] = None
+        self._last_step: Optional[int] = None
         self._files: Optional[StepFiles] = None
         self._closed_records = 0
         self._places: LRUCache[bytes, tuple[str, int]] = LRUCache(_KNOWN_PLACES)
-        self._known_stats: LRUCache[_Content, msgspec.Raw] = LRUCache(_KNOWN_STATS)
+        self._known_stats: LRUCache[_Content, _Measured] = LRUCache(_KNOWN_STATS)
 
     @property
     def step(self) -> Optional[int]:
@@ -89,6 +103,11 @@ class Store:
         files = self._files
         return self._closed_records + (files.records if files is not None else 0)
 
+    def end(self, reason: str) -> None:
+        """Record nothing after the open step, and remove nothing. The first reason holds."""
+        if self.ended is None:
+            self.ended = Ended(reason, self._step if self._step is not None else self._last_step)
+
     def prepare(self) -> None:
         """Do what takes long the first time."""
         if self._stats:
@@ -97,7 +116,8 @@ class Store:
     def begin(self, step: Optional[int]) -> None:
         """Close the open step and open another, or none. Raises OSError."""
         self.close()
-        self._step = step
+        self._last_step = self._step if self._step is not None else self._last_step
+        self._step = step if self.ended is None else None
 
     def store(self, payload: Payload, line: Line) -> None:
         """Write the bytes unless they are known, and say in the payload where they are. Raises OSError.
@@ -119,8 +139,10 @@ class Store:
                 self.bytes_written += payload.nbytes
                 read = True
             payload.shard, payload.offset = place
-        if self._stats and payload.stats is None:
-            payload.stats = self._statistics(payload, line)
+        if (self._stats or self.watch is not None) and payload.stats is None:
+            measured = self._measured(payload, line)
+            if measured is not None:
+                payload.stats, payload.nonfinite = measured
             read = True
         if read and not payload.is_as_sealed():
             self._disown(payload)
@@ -153,13 +175,17 @@ class Store:
             lines.append(line)
         self._budget.check(self._spent(), 0)
         files.add(lines)
+        if self.watch is not None and self.ended is None:
+            found = self.watch.look_at(items)
+            if found is not None:
+                self.ended = found._replace(step=files.step)
         return nbytes
 
     def _disown(self, payload: Payload) -> None:
         """Forget a payload that changed between hashing and storing: its digest does not describe the stored bytes."""
         self._places.drop(payload.digest)
         self._known_stats.drop((payload.digest, payload.dtype, payload.strided))
-        payload.digest, payload.shard, payload.offset, payload.stats = b"", "", 0, None
+        payload.digest, payload.shard, payload.offset, payload.stats, payload.nonfinite = b"", "", 0, None, None
         payload.changed = True
 
     def flush(self) -> None:
@@ -170,7 +196,8 @@ class Store:
     def finish(self) -> None:
         """Complete the open step, the last one, and remove those that are not to stay. Raises OSError."""
         self.close()
-        self.retention.thin()
+        if self.ended is None:
+            self.retention.thin()
 
     def close(self) -> None:
         """Complete the files of the open step. Raises OSError after closing them."""
@@ -189,12 +216,12 @@ class Store:
                 self._closed_records += files.records
                 self._files = None
 
-    def _statistics(self, payload: Payload, line: Line) -> Optional[msgspec.Raw]:
+    def _measured(self, payload: Payload, line: Line) -> Optional[_Measured]:
         key = (payload.digest, payload.dtype, payload.strided)
         found = self._known_stats.get(key)
         if found is None:
             try:
-                found = self._chosen(self._summary.summarize(payload.view(), payload.dtype, payload.strided))
+                found = self._measure(payload)
             except Exception as error:  # the statistics of one tensor never end a capture
                 payload.unmeasured = f"no statistics for {payload.dtype}"
                 if not isinstance(error, AscendDumpError):
@@ -204,6 +231,12 @@ class Store:
                 return None
             self._known_stats.put(key, found)
         return found
+
+    def _measure(self, payload: Payload) -> _Measured:
+        if not self._stats:
+            return _Measured(None, self._summary.nonfinite(payload.view(), payload.dtype, payload.strided))
+        found = self._summary.summarize(payload.view(), payload.dtype, payload.strided)
+        return _Measured(self._chosen(self._summary.as_stored(found)), found if is_nonfinite(found) else None)
 
     def _chosen(self, stats: tuple[Any, ...]) -> msgspec.Raw:
         count, *values = stats

@@ -9,9 +9,10 @@ import numpy as np
 
 from ascend_dump._errors import NotSupported
 from ascend_dump.host import has_values, numpy_dtype
-from ascend_dump.statistics import Statistics, is_ready, statistics, warm_up_soon
+from ascend_dump.nonfinite import is_nonfinite
+from ascend_dump.statistics import Statistics, is_ready, statistics, surely_finite, warm_up_soon
 
-__all__ = ["as_stored", "prepare", "summarize"]
+__all__ = ["as_stored", "nonfinite", "prepare", "summarize"]
 
 
 def prepare() -> None:
@@ -21,12 +22,38 @@ def prepare() -> None:
 
 def summarize(
     data: Union[bytes, memoryview], dtype: str, strided: Optional[tuple[tuple[int, ...], tuple[int, ...]]]
-) -> tuple[Any, ...]:
-    """Statistics of bytes, as `as_stored` gives them.
+) -> Statistics:
+    """Statistics of bytes.
 
     strided: shape and strides in bytes of a view on the data, None for all of it in a row.
     Raises NotSupported or ConfigError for a type without statistics.
     """
+    array = _array(data, dtype, strided)
+    # Records do not wait for a compiler: a program that is killed meanwhile would lose them.
+    ready = is_ready(array.dtype)
+    if not ready:
+        warm_up_soon(array.dtype)
+    # On this thread only: the others belong to the program that is captured.
+    return statistics(array, engine=None if ready else "numpy", threads=1)
+
+
+def nonfinite(
+    data: Union[bytes, memoryview], dtype: str, strided: Optional[tuple[tuple[int, ...], tuple[int, ...]]]
+) -> Optional[Statistics]:
+    """Statistics of bytes with NaN or Inf among their elements, None where there is neither.
+
+    Raises NotSupported or ConfigError for a type of which nobody can tell.
+    """
+    array = _array(data, dtype, strided)
+    if surely_finite(array):
+        return None
+    found = statistics(array, engine="numpy", threads=1)
+    return found if is_nonfinite(found) else None
+
+
+def _array(
+    data: Union[bytes, memoryview], dtype: str, strided: Optional[tuple[tuple[int, ...], tuple[int, ...]]]
+) -> np.ndarray[Any, Any]:
     kind = numpy_dtype(dtype)
     if not has_values(dtype) or kind.subdtype is not None:
         raise NotSupported(f"no statistics are defined for {dtype}", hint="dump with data='tensor'")
@@ -34,12 +61,7 @@ def summarize(
     if strided is not None:
         shape, strides = strided
         array = np.ndarray(shape, dtype=kind, buffer=data, strides=strides)
-    # Records do not wait for a compiler: a program that is killed meanwhile would lose them.
-    ready = is_ready(kind)
-    if not ready:
-        warm_up_soon(kind)
-    # On this thread only: the others belong to the program that is captured.
-    return as_stored(statistics(array, engine=None if ready else "numpy", threads=1))
+    return array
 
 
 def as_stored(found: Statistics) -> tuple[Any, ...]:

@@ -19,6 +19,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 from ascend_dump._errors import WriteError
 from ascend_dump.host import Line
 from ascend_dump.writing.budget import explain
+from ascend_dump.writing.ending import Ended
 from ascend_dump.writing.payload import COPYING, DONE, QUEUED, WRITING, Item, Payload, copy_memory
 from ascend_dump.writing.shard import LIMITS, Limits
 from ascend_dump.writing.store import Store
@@ -42,7 +43,7 @@ _LOST_ITEMS = 300
 _LOST_SECONDS = 0.5
 #: What the names of our own threads begin with.
 _OURS = "ascend_dump"
-_Task = Union[list[Item], threading.Event, "_Step", None]
+_Task = Union[list[Item], threading.Event, "_Step", str, None]
 
 
 class _Step(NamedTuple):
@@ -57,6 +58,7 @@ class HostWriter:
     max_bytes  stop before more bytes of tensors than this are written, with what the files hold besides from
                1 MiB on; without `tensors` when the index and statistics have about this size
     keep       how many steps stay, the last ones; `max_bytes` then counts what is on disk
+    until      "nonfinite": nothing is recorded after the first step that produced NaN or Inf
     limits     when a shard is full
     buffer_bytes  of tensors that are kept alive for the thread before the program waits for it
 
@@ -76,6 +78,7 @@ class HostWriter:
         stats: tuple[str, ...] = (),
         max_bytes: Optional[int] = None,
         keep: Optional[int] = None,
+        until: Optional[str] = None,
         limits: Limits = LIMITS,
         buffer_bytes: int = _BUFFER_BYTES,
     ) -> None:
@@ -83,8 +86,16 @@ class HostWriter:
         self.failure: Optional[WriteError] = None
         self.logical_bytes = 0
         self._store = Store(
-            directory, metadata=metadata, tensors=tensors, stats=stats, max_bytes=max_bytes, keep=keep, limits=limits
+            directory,
+            metadata=metadata,
+            tensors=tensors,
+            stats=stats,
+            max_bytes=max_bytes,
+            keep=keep,
+            until=until,
+            limits=limits,
         )
+        self._told = False
         self.skipped = self._store.skipped
         self.first_skipped = self._store.first_skipped
         self._buffer = buffer_bytes
@@ -128,9 +139,31 @@ class HostWriter:
         """Of distinct tensors that are on disk: those written, but for what was removed."""
         return self._store.retention.tensor_bytes
 
+    @property
+    def ended(self) -> Optional[Ended]:
+        """Why nothing is recorded after a step, None while more is. The thread is behind the program by what waits."""
+        return self._store.ended
+
+    def end(self, reason: str) -> None:
+        """Record nothing after the open step, which stays with those before it. The first reason holds."""
+        self._send(reason)
+
     def kept(self) -> dict[str, Any]:
-        """What a manifest says of the steps that were removed; exact once `close` has returned. Empty without keep."""
-        return self._store.retention.summary()
+        """What a manifest says of the steps that stay; exact once `close` has returned.
+
+        removed  with keep: how many steps were removed, how many records they had, the first and the last of them
+        ended    why and where the recording ended before the capture did, if it did
+        unknown  with until="nonfinite": of how many tensors nobody could tell whether they hold NaN or Inf
+        """
+        store = self._store
+        found: dict[str, Any] = {}
+        if store.retention.keep is not None:
+            found["removed"] = store.retention.summary()
+        if store.ended is not None:
+            found["ended"] = store.ended._asdict()
+        if store.watch is not None:
+            found["unknown"] = store.watch.unknown
+        return found
 
     def begin_step(self, number: int) -> None:
         """Open a step; ends the one before."""
@@ -316,6 +349,9 @@ class HostWriter:
             if not self._queue.empty() and not self._is_behind(_LOST_SECONDS / 4):
                 return
             self._store.flush()
+        elif isinstance(task, str):
+            self._store.end(task)
+            return
         elif isinstance(task, threading.Event):
             self._store.flush()
         elif task is None and self.failure is None:
@@ -323,6 +359,14 @@ class HostWriter:
         else:
             self._store.begin(None if task is None else task.number)
         self._count_saved()
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        """Say once which step ended the recording by what it produced."""
+        ended = self._store.ended
+        if ended is not None and ended.operator and not self._told:
+            self._told = True
+            log.warning("%s at step %s: the capture keeps it and records nothing more", ended.reason, ended.step)
 
     def _count_saved(self) -> None:
         for _ in range(self._unsaved_batches):

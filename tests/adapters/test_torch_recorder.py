@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -144,6 +145,198 @@ def last_step(root: Path) -> int:
     # Path.rglob ends where a directory goes meanwhile.
     found = [Path(path).name for path, _, names in os.walk(root) if "index.jsonl" in names]
     return max(map(int, found), default=-1)
+
+
+class Block(torch.nn.Module):
+    """Attention with a causal mask of -Inf, as a buffer, made anew, or filled in; and a head that can fail."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.project = torch.nn.Linear(8, 24)
+        self.register_buffer("mask", torch.triu(torch.full((4, 4), -torch.inf), 1))
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.project(x).chunk(3, -1)
+        scores = q @ k.transpose(-1, -2) / 3
+        if self.how == "buffer":
+            scores = scores + self.mask
+        elif self.how == "filled":
+            scores = scores.masked_fill(self.mask.isinf(), -torch.inf)
+        elif self.how == "made":
+            scores = scores + torch.zeros(4, 4).masked_fill(torch.ones(4, 4).triu(1).bool(), -torch.inf)
+        else:
+            scores = torch.where(self.mask.isinf(), torch.tensor(-torch.inf), scores)
+        return ((scores.softmax(-1) @ v) * self.scale).log_softmax(-1)
+
+
+def train_block(model: Any, steps: int, wrong: Any = (), after: Any = None) -> None:
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for step in range(steps):
+        if step in wrong:
+            with torch.no_grad():
+                model.scale.fill_(1e30).square_()
+        optimizer.zero_grad()
+        (-model(torch.randn(2, 4, 8))[..., 0].mean()).backward()
+        optimizer.step()
+        if after is not None:
+            after(step)
+
+
+class TestUntil:
+    @pytest.mark.parametrize("how", ["buffer", "filled", "made", "where"])
+    @pytest.mark.parametrize("mode", ["all", "output", "input"])
+    @pytest.mark.parametrize("data", ["tensor", "stats"])
+    def test_masks_end_nothing_and_nan_does(self, dumps: Path, how: str, mode: Any, data: Any) -> None:
+        torch.manual_seed(0)
+        model = Block(how)
+        options = {"mode": mode, "data": data, "keep": 2, "until": "nonfinite", "strict": True}
+        with ascend_dump.capture(model, path=dumps / "healthy", **options) as cap:
+            train_block(model, 4)
+        assert steps_of(cap.dump()) == [2, 3]
+        assert "ended" not in manifest(cap)
+        with ascend_dump.capture(model, path=dumps / "ill", **options) as cap:
+            train_block(model, 9, wrong=[5])
+        found = manifest(cap)["ended"]
+        # What is written between two calls of the model belongs to the one before.
+        assert found["step"] in ((4, 5) if mode != "input" else (4, 5, 6))
+        assert steps_of(cap.dump()) == [found["step"] - 2, found["step"] - 1, found["step"]]
+        assert found["reason"].startswith(("NaN in", "Inf in"))
+
+    def test_the_run_is_left_alone_from_then_on(self, dumps: Path, caplog: pytest.LogCaptureFixture) -> None:
+        model = net()
+        with ascend_dump.capture(model, path=dumps, until="nonfinite") as cap:
+            model(torch.full((1, 4), torch.nan))
+            cap.dump()  # waits for the writer
+            assert model._forward_pre_hooks
+            model(torch.ones(1, 4))
+            assert not model._forward_pre_hooks
+            model(torch.ones(1, 4))
+        assert steps_of(cap.dump()) == [0]
+        assert caplog.text.count("the capture keeps it and records nothing more") == 1
+        assert manifest(cap)["state"] == "complete"
+
+    def test_ls_says_so(self, dumps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        from ascend_dump.cli import main
+
+        for number in (torch.nan, 1.0):
+            model = net()
+            with ascend_dump.capture(model, path=dumps, keep=1, until="nonfinite", data="stats"):
+                for step in range(5):
+                    model(torch.full((1, 4), number if step == 3 else 0.0))
+        assert main(["ls", str(dumps)]) == 0
+        out = capsys.readouterr().out
+        assert "1 older step was removed (keep=1)" in out
+        # The tensor is made between two calls of the model, which belongs to the step before.
+        assert "the recording ended at step 2: NaN in full_0.output.0" in out
+        assert "4 older steps were removed (keep=1)" in out
+        assert "no step produced NaN or Inf, as far as it was recorded" in out
+
+    def test_with_scene_overflow(self, dumps: Path) -> None:
+        model = net()
+        with ascend_dump.capture(model, path=dumps, until="nonfinite", scene="overflow", strict=True) as cap:
+            for step in range(5):
+                model(torch.full((1, 4), 1e38 if step == 2 else 1.0)).square()
+        assert steps_of(cap.dump()) == [2]
+        assert manifest(cap)["ended"]["step"] == 2
+
+
+class TestTrigger:
+    def test_in_a_step(self, dumps: Path) -> None:
+        model = net()
+        with ascend_dump.capture(model, path=dumps, keep=1, strict=True) as cap:
+            train(model, 9, lambda step: cap.trigger(f"loss spike {step}") if step in (4, 6) else None)
+        assert steps_of(cap.dump()) == [3, 4]
+        assert manifest(cap)["ended"] == {"reason": "loss spike 4", "step": 4, "operator": ""}
+
+    def test_without_keep_everything_before_stays(self, dumps: Path) -> None:
+        with ascend_dump.capture(path=dumps, framework="torch", strict=True) as cap:
+            for step in range(5):
+                torch.ones(2) + step
+                if step == 2:
+                    cap.trigger("enough")
+                    torch.ones(2).cos()
+                cap.step()
+        assert steps_of(cap.dump()) == [0, 1, 2]
+        assert [record.op_name for record in cap.dump().select("cos*", io="output")] == ["cos_0"]
+
+    def test_after_a_decorated_call(self, dumps: Path) -> None:
+        @ascend_dump.capture(path=dumps, keep=2, framework="torch", strict=True)
+        def step(number: int) -> Any:
+            return torch.full((2,), float(number)) + 1
+
+        for number in range(8):
+            step(number)
+            if number == 5:
+                step.capture.trigger("spike")
+        step.capture.stop()
+        assert steps_of(step.capture.dump()) == [3, 4, 5]
+        assert manifest(step.capture)["ended"]["step"] == 5
+
+    @pytest.mark.parametrize("given", ["", "  ", None, 3])
+    def test_a_reason_is_needed(self, dumps: Path, given: Any) -> None:
+        with ascend_dump.capture(path=dumps, framework="torch") as cap:
+            torch.ones(2).cos()
+            with pytest.raises(ascend_dump.ConfigError, match="expected what happened"):
+                cap.trigger(given)
+
+    def test_outside_the_block(self, dumps: Path) -> None:
+        with pytest.raises(ascend_dump.AscendDumpError, match="not active"):
+            ascend_dump.capture(path=dumps, framework="torch").trigger("spike")
+
+
+class TestException:
+    def test_in_a_block(self, dumps: Path) -> None:
+        model = net()
+
+        def fail(step: int) -> None:
+            if step == 5:
+                raise ValueError("no such batch")
+
+        with pytest.raises(ValueError, match="no such batch"):  # noqa: SIM117  (the exception leaves the block)
+            with ascend_dump.capture(model, path=dumps, keep=2) as cap:
+                train(model, 9, fail)
+        assert steps_of(cap.dump()) == [3, 4, 5]
+        assert manifest(cap)["ended"]["reason"] == "ValueError: no such batch"
+
+    def test_without_a_recorder_it_is_no_end(self, dumps: Path) -> None:
+        with contextlib.suppress(KeyError), ascend_dump.capture(path=dumps, framework="torch") as cap:
+            torch.ones(2).cos()
+            raise KeyError
+        assert steps_of(cap.dump()) == [0]
+        assert "ended" not in manifest(cap)
+
+    def test_in_a_decorated_function(self, dumps: Path) -> None:
+        @ascend_dump.capture(path=dumps, keep=1, framework="torch")
+        def step(number: int) -> Any:
+            torch.full((2,), float(number)).cos()
+            if number == 3:
+                raise KeyError(number)
+
+        for number in range(6):
+            with contextlib.suppress(KeyError):
+                step(number)
+        step.capture.stop()
+        assert steps_of(step.capture.dump()) == [2, 3]
+        assert manifest(step.capture)["ended"]["reason"] == "KeyError: 3"
+
+    def test_that_ends_a_launched_program(self, dumps: Path) -> None:
+        program = """
+import torch
+model = torch.nn.Linear(4, 4)
+for step in range(6):
+    model(torch.ones(2, 4))
+    1 // (4 - step)
+"""
+        command = [sys.executable, "-m", "ascend_dump", "run", "--keep", "2", "--path", str(dumps), "--"]
+        ran = subprocess.run(
+            [*command, sys.executable, "-c", program], check=False, timeout=120, stderr=subprocess.PIPE, text=True
+        )
+        assert "ZeroDivisionError" in ran.stderr
+        assert steps_of(ascend_dump.open(dumps)) == [2, 3, 4]
+        (run,) = ascend_dump.open(dumps).runs()
+        assert "the recording ended at step 4: ZeroDivisionError" in run.notes[-1]
 
 
 def test_a_run_that_is_killed_leaves_the_last_steps_whole(dumps: Path) -> None:

@@ -28,7 +28,7 @@ FLOORS: list[set[str]] = [
     {"_version", "_errors", "_problem", "_log", "_rank"},
     {"_steps", "_patterns", "_paths", "_files", "_html", "_call_gate", "_entry_points"},
     {"statistics", "host"},
-    {"_request", "_mark"},
+    {"_request", "_mark", "nonfinite"},
     {"writing"},
     {"native"},
     {"adapter"},

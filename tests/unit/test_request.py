@@ -41,6 +41,8 @@ def requests(draw: st.DrawFn) -> DumpRequest:
     }
     if settings["scene"] != "exception" and settings["steps"] is None:
         settings["keep"] = draw(st.none() | st.integers(1, 1000))
+    if settings["scene"] in (None, "overflow"):
+        settings["until"] = draw(st.sampled_from([None, "nonfinite"]))
     if settings["scene"] == "watch":
         settings["watch"] = draw(st.lists(NAMES))
     return DumpRequest(**settings)
@@ -95,6 +97,8 @@ def test_text_takes_cann_spellings_and_lists() -> None:
         ({"watch": ["a"]}, "scene='watch'"),
         ({"quant": "yes"}, "True or False"),
         ({"max_bytes": "20 parsecs"}, "20GB"),
+        ({"until": "loss"}, "nonfinite"),
+        ({"until": "nonfinite", "scene": "watch"}, "does not dump what steps compute"),
         ({"keep": 0}, "1 or more"),
         ({"keep": True}, "1 or more"),
         ({"keep": "3.5"}, "1 or more"),
@@ -280,6 +284,7 @@ SPELLINGS = {
     "ranks": [],
     "max_bytes": [],
     "keep": [],
+    "until": [],
     "options": [],
 }
 
@@ -288,7 +293,7 @@ def test_every_field_is_taken_from_a_file_by_its_name_and_by_other_spellings() -
     assert [field.name for field in dataclasses.fields(DumpRequest)] == list(SPELLINGS)
     given = {"path": "d", "steps": "3", "mode": "input", "layers": ["a"], "models": ["m"], "data": "full"}
     given.update(stats=["max"], level="kernel", scene="watch", watch=["a"], quant=True, ranks="1")
-    given.update(max_bytes=7, keep=3, options={"a": 1})
+    given.update(max_bytes=7, keep=3, until="nonfinite", options={"a": 1})
     for name, others in SPELLINGS.items():
         more = {"scene": "watch"} if name == "watch" else {}
         expected = DumpRequest(**{name: given[name], **more})

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any, Optional
 
 import numpy as np
 import pytest
-from host_dumps import item, lines_of, model_directory, noise, put, values, write_step
+from host_dumps import item, line, lines_of, model_directory, noise, put, values, write_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ascend_dump import ReadError
+from ascend_dump.host import numpy_dtype
 from ascend_dump.reading import open_dump
-from ascend_dump.writing import HostWriter, Limits
+from ascend_dump.writing import HostWriter, Item, Limits, Line
+from ascend_dump.writing.ending import Ended
 
 SMALL = Limits(room=16376, nbytes=20_000)
 
@@ -44,7 +47,7 @@ def test_only_the_last_steps_stay(tmp_path: Path, directory: Path) -> None:
     assert steps_of(tmp_path) == [7, 8, 9]
     for (step, name, *_), found in values(open_dump(tmp_path)).items():
         assert found == noise(99 if name == "weight" else step, 500).tobytes()
-    assert writer.kept() == {"steps": 7, "records": 14, "first": 0, "last": 6}
+    assert writer.kept()["removed"] == {"steps": 7, "records": 14, "first": 0, "last": 6}
     assert writer.records == 20, "of what was written"
 
 
@@ -137,7 +140,7 @@ def test_a_step_that_comes_again_is_the_newest(tmp_path: Path, directory: Path) 
     writer.close()
     found = values(open_dump(tmp_path))
     assert {key[:2] for key in found} == {(1, "op5"), (1, "same"), (0, "op6"), (0, "op7"), (0, "same")}
-    shards = [line["shard"] for line in lines_of(tmp_path)]
+    shards = [one["shard"] for one in lines_of(tmp_path)]
     assert all(os.path.exists(directory / shard) for shard in shards)
 
 
@@ -170,7 +173,9 @@ STEPS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(steps=STEPS, keep=st.integers(1, 4), tensors=st.booleans())
-def test_whatever_is_recorded(steps: list[list[tuple[int, int]]], keep: int, tensors: bool, tmp_path_factory) -> None:  # type: ignore[no-untyped-def]  # of pytest
+def test_whatever_is_recorded(
+    steps: list[list[tuple[int, int]]], keep: int, tensors: bool, tmp_path_factory: Any
+) -> None:
     root = tmp_path_factory.mktemp("dump")
     directory = model_directory(root)
     writer = HostWriter(directory, metadata={}, keep=keep, limits=SMALL, tensors=tensors, stats=("max",))
@@ -197,8 +202,126 @@ def test_whatever_is_recorded(steps: list[list[tuple[int, int]]], keep: int, ten
     assert writer.failure is None
     assert sorted(int(path.parent.name) for path in directory.rglob("index.jsonl")) == recorded[-keep:]
     on_disk = set(directory.rglob("*.safetensors"))
-    needed = {directory / line["shard"] for line in lines_of(root) if "shard" in line}
+    needed = {directory / one["shard"] for one in lines_of(root) if "shard" in one}
     newest = {path for path in on_disk if (path.parent / "index.jsonl").exists()}
     assert on_disk <= needed | newest, "no shard stays that nothing reads from"
     tensor_bytes = sum(path.stat().st_size - 16384 for path in on_disk)
     assert writer.tensor_bytes <= tensor_bytes <= writer.tensor_bytes + 16 * len(recorded) * 5
+
+
+class TestUntil:
+    """until="nonfinite": the step that produced NaN or Inf is the last one."""
+
+    @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "bfloat16", "float8_e5m2"])
+    @pytest.mark.parametrize(("tensors", "stats"), [(True, ()), (False, ("max",)), (True, ("max",))])
+    def test_in_any_type(
+        self, tmp_path: Path, directory: Path, wrong: float, dtype: str, tensors: bool, stats: tuple[str, ...]
+    ) -> None:
+        kind = numpy_dtype(dtype)
+        writer = HostWriter(directory, metadata={}, keep=2, until="nonfinite", tensors=tensors, stats=stats)
+        for step in range(20):
+            array = noise(step, 100).astype(kind)
+            if step in (7, 9):
+                array[51] = wrong
+            write_step(writer, step, item("before", noise(step, 5)), item("op", array), item("after", noise(step, 6)))
+        writer.close()
+        assert steps_of(tmp_path) == [5, 6, 7]
+        assert [len(open_dump(tmp_path).select(step=step)) for step in (5, 6, 7)] == [3, 3, 3], "to its end"
+        what = "NaN" if np.isnan(wrong) else "-Inf" if wrong < 0 and kind.kind != "c" else "Inf"
+        assert writer.ended == Ended(f"{what} in op.output.0", 7, "op.output.0")
+        assert writer.kept()["removed"]["steps"] == 5
+
+    @pytest.mark.parametrize("stats", [(), ("max",)])
+    def test_a_step_without_goes_on(self, directory: Path, tmp_path: Path, stats: tuple[str, ...]) -> None:
+        writer = HostWriter(directory, metadata={}, keep=1, until="nonfinite", stats=stats)
+        mask = np.array([0, -np.inf, 0], np.float32)
+        scores = np.array([1, -np.inf, 3], np.float32)
+        for step in range(4):
+            writer.begin_step(step)
+            put(writer, item("full", mask, op_type="aten::full"))
+            put(writer, item("triu", scores, op_type="aten::masked_fill"))
+            put(writer, item("add", mask, io="input"), item("add", scores, op_type="aten::add"))
+            put(writer, item("view", scores, io="input", op_type="x"), item("view", scores, op_type="x"))
+            put(writer, item("max", np.array([3, 2**31 - 1], np.int32)))
+            writer.put([Item(line("empty", noise(0, 2), skipped="uninitialised memory"), None)], 0)
+        writer.close()
+        assert writer.ended is None
+        assert steps_of(tmp_path) == [3]
+        assert writer.kept()["unknown"] == 0
+
+    def test_what_nobody_can_look_at_is_counted(self, directory: Path) -> None:
+        writer = HostWriter(directory, metadata={}, until="nonfinite")
+        sparse = Line(0, "t", "sparse", "output", 0, 1, "float32", (3,), 12, skipped="sparse")
+        writer.begin_step(0)
+        writer.put([Item(sparse, None)], 0)
+        writer.close()
+        assert (writer.ended, writer.kept()["unknown"]) == (None, 1)
+
+
+def test_an_end_that_the_program_asks_for(tmp_path: Path, directory: Path) -> None:
+    writer = HostWriter(directory, metadata={}, keep=2)
+    for step in range(9):
+        writer.begin_step(step)
+        put(writer, item("a", noise(step, 10)))
+        if step == 5:
+            writer.end("loss spike")
+            writer.end("another")
+        put(writer, item("b", noise(step, 20)))
+        writer.end_step()
+    writer.close()
+    assert {key[:2] for key in values(open_dump(tmp_path))} == {(s, n) for s in (3, 4, 5) for n in "ab"}
+    assert writer.ended == Ended("loss spike", 5, "")
+
+
+@pytest.mark.parametrize("keep", [None, 2])
+def test_an_end_between_steps(tmp_path: Path, directory: Path, keep: int) -> None:
+    writer = HostWriter(directory, metadata={}, keep=keep)
+    for step in range(6):
+        if step == 4:
+            writer.end("why not")
+        write_step(writer, step, item("a", noise(step, 10)))
+    writer.close()
+    assert steps_of(tmp_path) == ([0, 1, 2, 3] if keep is None else [1, 2, 3])
+    assert writer.ended == Ended("why not", 3, "")
+
+
+EVENTS = st.lists(st.sampled_from(["step", "empty", "nan", "mask", "trigger", "trigger between"]), max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(events=EVENTS, keep=st.none() | st.integers(1, 3), until=st.booleans())
+def test_whatever_ends_it(events: list[str], keep: Optional[int], until: bool, tmp_path_factory: Any) -> None:
+    root = tmp_path_factory.mktemp("dump")
+    directory = model_directory(root)
+    writer = HostWriter(directory, metadata={}, keep=keep, until="nonfinite" if until else None, limits=SMALL)
+    recorded: list[int] = []
+    ended: Optional[int] = None
+    last: Optional[int] = None
+    for step, event in enumerate(events):
+        if event == "trigger between":
+            writer.end("between")
+            ended = (last if last is not None else -1) if ended is None else ended
+            continue
+        writer.begin_step(step)
+        last = step
+        if event != "empty":
+            array = noise(step, 50)
+            array[3] = {"nan": np.nan, "mask": -np.inf}.get(event, 0)
+            put(writer, item("op", array, op_type="aten::masked_fill"))
+            recorded += [step] if ended is None else []
+        if event == "trigger":
+            writer.end("inside")
+        if ended is None and (event == "trigger" or (event == "nan" and until)):
+            ended = step
+        writer.end_step()
+    writer.close()
+    assert (writer.ended is None) == (ended is None)
+    if writer.ended is not None:
+        assert writer.ended.step == (None if ended == -1 else ended)
+    expected = recorded
+    if keep is not None:
+        # The step that ended it stays besides; where that has no records, one more of those before.
+        expected = recorded[-keep:] if ended is None else recorded[-keep - 1 :]
+    assert sorted(int(path.parent.name) for path in directory.rglob("index.jsonl")) == expected
+    assert recorded == [] or len(values(open_dump(root))) == len(expected)

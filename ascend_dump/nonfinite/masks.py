@@ -6,9 +6,10 @@ are the same for the spellings of all frameworks.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Optional
 
-__all__ = ["FILLING", "RULES", "MaskRule", "plain_name", "rule_of"]
+__all__ = ["FILLING", "RULES", "VIEWS", "MaskRule", "Part", "is_mask", "plain_name", "rule_of"]
 
 
 class MaskRule(NamedTuple):
@@ -62,6 +63,15 @@ RULES = (
         unasked=True,
     ),
 )
+#: Operators whose outputs are what they are given, looked at in another way.
+VIEWS = frozenset(
+    (
+        *("t", "view", "detach", "alias", "expand", "permute", "transpose", "unsqueeze", "squeeze", "slice", "select"),
+        *("unsafeview", "reshapealias", "reshape", "flatten", "split", "splitwithsizes", "chunk", "unbind", "narrow"),
+        *("asstrided", "diagonal", "unfold", "unflatten", "expanddims", "stridedslice", "identity", "broadcastto"),
+    )
+)
+_VIEW = MaskRule("is a view", frozenset())
 _BY_NAME = {name: rule for rule in RULES for name in rule.operators}
 
 
@@ -73,3 +83,36 @@ def plain_name(op_type: str) -> str:
 
 def rule_of(op_type: str) -> Optional[MaskRule]:
     return _BY_NAME.get(plain_name(op_type))
+
+
+class Part(NamedTuple):
+    """What of a tensor the rules look at: its number of elements, and how many of them are -Inf; None where NaN or +Inf
+    is among them, or where nobody can tell."""
+
+    elements: int
+    negative: Optional[int]
+
+
+def is_mask(op_type: str, view: bool, given: Iterable[Part], numbers: bool, made: Sequence[Part]) -> bool:
+    """Whether an operator that gave NaN or Inf only made or carried a mask.
+
+    view     whether its outputs are known to be views of what it was given
+    given    its inputs as it read them, looked at only where a rule asks for them
+    numbers  whether it was given -Inf as a number
+    made     its outputs that are not finite
+    """
+    rule = rule_of(op_type) or (_VIEW if view or plain_name(op_type) in VIEWS else None)
+    if rule is None or any(part.negative is None for part in made):
+        return False
+    if rule.unasked:
+        return True
+    parts = list(given)
+    if any(part.negative is None for part in parts):
+        return False
+    if rule.spread:
+        return numbers or any(part.negative for part in parts)
+    for part in made:
+        most = sum((one.negative or 0) * -(-part.elements // max(one.elements, 1)) for one in parts)
+        if (part.negative or 0) > most:
+            return False
+    return True

@@ -1,0 +1,98 @@
+"""Whether a step produced NaN or Inf: operators in the order they ran; masks and what carries them do not count."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple, Optional
+
+from ascend_dump.nonfinite._values import has_nan, is_additive_mask, is_nonfinite
+from ascend_dump.nonfinite.masks import FILLING, VIEWS, Part, is_mask, plain_name, rule_of
+from ascend_dump.statistics import Statistics
+
+__all__ = ["Judge", "Slot", "Wrong"]
+
+#: Contents of masks that are remembered; beyond that they are forgotten together.
+_MOST = 1 << 16
+
+
+class Slot(NamedTuple):
+    """One tensor of an operator: its statistics, None where nobody knows its values, and what equal bytes have in
+    common, None where that is not known."""
+
+    statistics: Optional[Statistics]
+    content: Optional[Hashable] = None
+
+
+class Wrong(NamedTuple):
+    """What is wrong with the outputs of an operator: "NaN", "Inf" or "-Inf", and the position of the first such one."""
+
+    what: str
+    output: int
+
+
+class Judge:
+    """Looks at operators in the order they ran.
+
+    NaN and +Inf in an output are always wrong. -Inf is not where a rule about masks holds, where the tensor holds
+    nothing but 0 and -Inf, or where it came with inputs that are such masks.
+    """
+
+    def __init__(self) -> None:
+        #: Contents of masks that were seen.
+        self._masks: set[Hashable] = set()
+
+    def look_at(self, op_type: str, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> Optional[Wrong]:
+        """What is wrong with an operator, None where nothing is known to be.
+
+        Of an operator without recorded outputs the inputs are looked at; there -Inf says nothing.
+        """
+        looked = outputs or inputs
+        found = [
+            (at, one) for at, one in enumerate(looked) if one.statistics is not None and is_nonfinite(one.statistics)
+        ]
+        if not found:
+            return None
+        for what in ("NaN", "Inf"):
+            for at, one in found:
+                assert one.statistics is not None, "it is not finite"
+                if has_nan(one.statistics) if what == "NaN" else _holds_inf(one.statistics):
+                    return Wrong(what, at)
+        if outputs and not self._is_mask(op_type, inputs, [one for _, one in found]):
+            return Wrong("-Inf", found[0][0])
+        if len(self._masks) > _MOST:
+            self._masks.clear()
+        self._masks.update(one.content for _, one in found if one.content is not None)
+        return None
+
+    def _is_mask(self, op_type: str, inputs: Sequence[Slot], made: Sequence[Slot]) -> bool:
+        """Whether outputs with -Inf, without NaN and +Inf, are those of a mask."""
+        if plain_name(op_type) in FILLING or all(self._is_known(one) for one in made):
+            return True
+        known = [one for one in inputs if one.statistics is not None]
+        if not known:
+            return rule_of(op_type) is not None or plain_name(op_type) in VIEWS
+        parts = [_part(one) for one in made]
+        if is_mask(op_type, False, map(_part, known), False, parts):
+            return True
+        carried = [one for one in known if one.statistics is not None and is_nonfinite(one.statistics)]
+        return bool(carried) and all(self._is_known(one) for one in carried)
+
+    def _is_known(self, one: Slot) -> bool:
+        """Whether this is a mask by its look or its content."""
+        if one.statistics is not None and is_additive_mask(one.statistics):
+            return True
+        return one.content is not None and one.content in self._masks
+
+
+def _holds_inf(found: Statistics) -> bool:
+    if found.posinf is not None:
+        return found.posinf > 0
+    return found.max == float("inf")
+
+
+def _part(one: Slot) -> Part:
+    found = one.statistics
+    assert found is not None, "only what is known is asked for"
+    if found.nan or found.posinf or (found.neginf is None and is_nonfinite(found)):
+        return Part(found.count, None)
+    return Part(found.count, found.neginf or 0)

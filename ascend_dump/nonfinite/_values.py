@@ -1,0 +1,34 @@
+"""What statistics tell of NaN and Inf."""
+
+from __future__ import annotations
+
+import math
+
+from ascend_dump.statistics import Statistics
+
+__all__ = ["has_nan", "is_additive_mask", "is_nonfinite"]
+
+
+def is_nonfinite(statistics: Statistics) -> bool:
+    """Whether these are of a tensor with NaN or Inf in it, as far as they tell."""
+    counts = (statistics.nan, statistics.posinf, statistics.neginf)
+    if any(count is not None for count in counts):
+        return any(counts)
+    # A dump that did not count them still shows them in what it did compute.
+    computed = (statistics.max, statistics.min, statistics.mean)
+    return any(value is not None and not math.isfinite(value) for value in computed)
+
+
+def has_nan(statistics: Statistics) -> bool:
+    """Whether these are of a tensor with NaN in it, as far as they tell."""
+    if statistics.nan is not None:
+        return statistics.nan > 0
+    computed = (statistics.max, statistics.min, statistics.mean, statistics.l2norm)
+    return any(value is not None and math.isnan(value) for value in computed)
+
+
+def is_additive_mask(found: Statistics) -> bool:
+    """Whether the tensor holds nothing but 0 and -Inf, and both."""
+    if found.nan or found.posinf or not found.neginf or not found.zero:
+        return False
+    return found.neginf + found.zero == found.count

@@ -1,0 +1,35 @@
+"""Whether an array may hold NaN or Inf, faster than its statistics are computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ascend_dump.statistics._layout import CHUNK
+
+__all__ = ["surely_finite"]
+
+#: Bits of the exponent, all of which are set in NaN and Inf and in nothing else.
+_EXPONENTS = {
+    "float16": ("u2", 0x7C00),
+    "bfloat16": ("u2", 0x7F80),
+    "float32": ("u4", 0x7F80_0000),
+    "float64": ("u8", 0x7FF0_0000_0000_0000),
+    "complex64": ("u4", 0x7F80_0000),
+    "complex128": ("u8", 0x7FF0_0000_0000_0000),
+}
+
+
+def surely_finite(array: np.ndarray[Any, Any]) -> bool:
+    """Whether no element is NaN or Inf. False also where only the statistics can tell: other types of floats, and
+    arrays with gaps."""
+    if array.dtype.kind in "biu":
+        return True
+    found = _EXPONENTS.get(array.dtype.name)
+    if found is None or not array.flags.c_contiguous or not array.dtype.isnative:
+        return False
+    word, exponent = np.dtype(found[0]), found[1]
+    words = array.reshape(-1).view(word)
+    mask = word.type(exponent)
+    return all(bool((words[start : start + CHUNK] & mask).max() != mask) for start in range(0, words.size, CHUNK))

@@ -1,0 +1,77 @@
+"""When a recorder ends before the capture does: a step produced NaN or Inf, or the program asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple, Optional
+
+from ascend_dump.host import NO_VALUES
+from ascend_dump.nonfinite import Judge, Slot
+from ascend_dump.statistics import Statistics
+from ascend_dump.writing.payload import CHANGED, Item
+
+__all__ = ["Ended", "NonfiniteWatch"]
+
+#: Stands for every tensor without NaN and Inf.
+_FINITE = Statistics(1, nan=0, posinf=0, neginf=0)
+_NO_VALUES = frozenset((*NO_VALUES, CHANGED))
+
+
+class Ended(NamedTuple):
+    """Why nothing more is recorded.
+
+    reason    a sentence, or what the program gave as one
+    step      the last one that stays, None where none had begun
+    operator  whose output it was
+    """
+
+    reason: str
+    step: Optional[int]
+    operator: str = ""
+
+
+class NonfiniteWatch:
+    """Looks at records as they are written. `unknown`: how many tensors of floats nobody could look at."""
+
+    def __init__(self) -> None:
+        self.unknown = 0
+        self._judge = Judge()
+
+    def look_at(self, items: Sequence[Item]) -> Optional[Ended]:
+        """Why the recording is to end with the step of these records; None where it is not. Those of an operator come
+        together."""
+        wrong = False
+        for item in items:
+            payload = item.payload
+            if payload is None:
+                skipped = item.line.skipped
+                self.unknown += bool(skipped) and skipped not in _NO_VALUES
+            else:
+                wrong = wrong or payload.nonfinite is not None
+                self.unknown += bool(payload.unmeasured)
+        if not wrong:
+            return None
+        for _, group in groupby(items, lambda item: (item.line.seq, item.line.op_name)):
+            found = self._of_operator(list(group))
+            if found is not None:
+                return found
+        return None
+
+    def _of_operator(self, items: list[Item]) -> Optional[Ended]:
+        outputs = [item for item in items if item.line.io == "output"]
+        inputs = [item for item in items if item.line.io == "input"]
+        line = items[0].line
+        wrong = self._judge.look_at(line.op_type, [_slot(item) for item in inputs], [_slot(item) for item in outputs])
+        if wrong is None:
+            return None
+        at = (outputs or inputs)[wrong.output].line
+        name = f"{at.op_name}.{at.io}.{at.index}"
+        return Ended(f"{wrong.what} in {name}", None, name)
+
+
+def _slot(item: Item) -> Slot:
+    payload = item.payload
+    if payload is None or payload.changed or payload.unmeasured:
+        return Slot(None)
+    return Slot(_FINITE if payload.nonfinite is None else payload.nonfinite, payload.digest)
