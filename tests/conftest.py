@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import hypothesis
+import preloaded
 import pytest
 from interpreters import HOOK_FILES, STARTUP, THIRD_PARTY, Interpreter, lay_out, link_dependencies, make_interpreter
 from places import REPOSITORY
@@ -20,6 +23,13 @@ hypothesis.settings.register_profile(
     "side by side", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("side by side")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Processes of pytest-xdist find in their environment where the servers of all of them are."""
+    if preloaded.DIRECTORY not in os.environ:
+        directory = os.environ[preloaded.DIRECTORY] = tempfile.mkdtemp(prefix="preloaded-")
+        config.add_cleanup(lambda: shutil.rmtree(directory))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preloaded import run_preloaded
+from preloaded import COMPILER, run_preloaded
 
 import ascend_dump
 from ascend_dump.cli import Exit, main
@@ -256,8 +256,6 @@ def test_a_child_that_another_thread_forks_says_nothing_of_the_thread_it_has_not
     assert [int(record.numpy()[0, 0]) for record in records] == [1, 3]
 
 
-#: What takes seconds to import before PyTorch compiles anything.
-COMPILER = "torch._dynamo.backends.debugging"
 COMPILED = """
 import gc, os, sys, torch
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
-from preloaded import run_preloaded
+from preloaded import COMPILER, run_preloaded
 
 import ascend_dump
 from ascend_dump.analysis.nonfinite import first_nonfinite
@@ -206,7 +206,7 @@ if other:
 def test_collectives_of_two_processes(scene: str, tmp_path: Path) -> None:
     program = tmp_path / "ranks.py"
     program.write_text(textwrap.dedent(RANKS))
-    run_preloaded(program, str(tmp_path), scene, check=True, imported="torch.distributed._functional_collectives")
+    run_preloaded(program, str(tmp_path), scene, check=True, imported=COMPILER)
     for rank in (0, 1):
         found, origin = json.loads((tmp_path / f"found{rank}.json").read_text())
         overflow = ["c10d::allreduce_", "tensors[0]", [float("inf")], bool(scene)]

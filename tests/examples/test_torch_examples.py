@@ -6,6 +6,7 @@ import re
 
 import pytest
 from places import REPOSITORY
+from preloaded import COMPILER
 from readmes import Walked, walk_once
 
 import ascend_dump
@@ -17,12 +18,12 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Walked:
-    return walk_once("01_pytorch_training", tmp_path_factory)
+    return walk_once("01_pytorch_training", tmp_path_factory, imported=COMPILER)
 
 
 @pytest.fixture(scope="module")
 def overflow(tmp_path_factory: pytest.TempPathFactory) -> Walked:
-    return walk_once("02_first_overflow", tmp_path_factory)
+    return walk_once("02_first_overflow", tmp_path_factory, imported=COMPILER)
 
 
 class TestTraining:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from preloaded import COMPILER
 from readmes import Walked, walk_once
 
 import ascend_dump
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture(scope="module")
 def walked(tmp_path_factory: pytest.TempPathFactory) -> Walked:
-    return walk_once("07_torch_npu", tmp_path_factory)
+    return walk_once("07_torch_npu", tmp_path_factory, imported=COMPILER)
 
 
 def test_losses_are_the_same_with_and_without_a_capture(walked: Walked) -> None:

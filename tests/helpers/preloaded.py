@@ -1,28 +1,41 @@
-"""Programs that begin where PyTorch is imported already: a process that has it forks one child for each of them.
+"""Programs that begin where PyTorch is imported already: a server that has it forks one child for each of them.
 
 To import it takes seconds, the programs of most tests some hundredths of one. What a program must not share with
 others is its own all the same: module state of ascend_dump, environment, streams, the start-up hook and the end of
 the interpreter. Tests of what happens before or while a framework is imported start interpreters of their own.
+
+One server serves all test processes of a run, and ends when the last of them has ended.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import json
 import os
+import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, Optional
 
-__all__ = ["run_preloaded"]
+__all__ = ["COMPILER", "run_preloaded", "write_python"]
+
+#: What takes seconds to import before PyTorch compiles anything; an optimizer imports the most of it.
+COMPILER = "torch._dynamo.backends.debugging"
+#: The directory of the servers' sockets, in the environment of all test processes of a run.
+DIRECTORY = "PRELOADED_SERVERS"
 
 _TIMEOUT = 120
-#: By what they have imported.
-_servers: dict[str, subprocess.Popen[str]] = {}
+_HOLD, _RUN = b"H", b"R"
+_LENGTH = struct.Struct("!I")
+#: By what they have imported: open as long as this process may ask for more.
+_held: dict[str, socket.socket] = {}
 
 
 def run_preloaded(
@@ -37,108 +50,188 @@ def run_preloaded(
 
     imported: the module of PyTorch that is there already.
     """
-    server = _started(imported)
-    assert server.stdin is not None
-    assert server.stdout is not None
-    with tempfile.TemporaryDirectory() as directory:
-        streams = [os.path.join(directory, name) for name in ("out", "err")]
-        asked = {
-            "arguments": [str(program), *arguments],
-            "environment": dict(os.environ if env is None else env),
-            "directory": str(cwd or Path.cwd()),
-            "streams": streams,
-        }
-        server.stdin.write(json.dumps(asked) + "\n")
-        server.stdin.flush()
-        code = int(server.stdout.readline())
-        out, err = (Path(name).read_text() for name in streams)
-    done = subprocess.CompletedProcess([str(program), *arguments], code, out, err)
+    import tempfile
+
+    place = _hold(imported)
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err, open(os.devnull) as nothing:
+        streams = [nothing.fileno(), out.fileno(), err.fileno()]
+        environment = dict(os.environ if env is None else env)
+        code = _ask(place, [str(program), *arguments], environment, str(cwd or Path.cwd()), streams)
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read())
+    done = subprocess.CompletedProcess([str(program), *arguments], code, *texts)
     if check:
-        assert code == 0, err
+        assert code == 0, done.stderr
     return done
 
 
-def _started(imported: str) -> subprocess.Popen[str]:
-    server = _servers.get(imported)
-    if server is None or server.poll() is not None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ASCEND_DUMP")}
-        command = [sys.executable, str(Path(__file__).resolve()), imported]
-        server = _servers[imported] = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
-        atexit.register(_stop, server)
-    return server
+def write_python(file: Path, imported: str) -> Path:
+    """A command that stands for `python`: its programs, `-m` and `-c` begin where `imported` is there already."""
+    place = _hold(imported)
+    file.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "{Path(__file__).resolve()}" ask "{place}" "$@"\n')
+    file.chmod(0o755)
+    return file
 
 
-def _stop(server: subprocess.Popen[str]) -> None:
-    for stream in (server.stdin, server.stdout):
-        if stream is not None:
-            stream.close()  # it ends when nobody can ask for more
-    server.wait(10)
+def _hold(imported: str) -> str:
+    """Start the server where it is not there yet, and keep it. Gives its socket."""
+    place = os.path.join(os.environ[DIRECTORY], imported)
+    if imported in _held:
+        return place
+    with open(f"{place}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(place)
+        except OSError:
+            environment = {name: value for name, value in os.environ.items() if not name.startswith("ASCEND_DUMP")}
+            command = [sys.executable, str(Path(__file__).resolve()), "serve", imported, place]
+            subprocess.run(command, env=environment, check=True)
+            connection.connect(place)
+        connection.sendall(_HOLD)
+    atexit.register(connection.close)
+    _held[imported] = connection
+    return place
 
 
-def _serve() -> None:
-    """Fork a child for each line of the standard input; in the child, return to run its program."""
+def _ask(place: str, arguments: list[str], environment: dict[str, str], directory: str, streams: list[int]) -> int:
+    """The exit code of the program, minus the number of the signal that ended it."""
+    message = json.dumps({"arguments": arguments, "environment": environment, "directory": directory}).encode()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(place)
+        socket.send_fds(connection, [_RUN], streams)
+        connection.sendall(_LENGTH.pack(len(message)) + message)
+        answer = connection.recv(100)
+    assert answer, f"{place}: the server ended"
+    return int(answer)
+
+
+# The server.
+
+
+def _serve(imported: str, place: str) -> dict[str, Any]:
+    """Fork a child for each program, where this returns what was asked for; the process that was started ends."""
     import gc
     from importlib import import_module
 
-    import_module(sys.argv[1])
+    import_module(imported)
     assert not any(name.partition(".")[0] == "ascend_dump" for name in sys.modules)
     gc.collect()
     gc.freeze()  # else each child would look through all of it
+    with suppress(FileNotFoundError):
+        os.unlink(place)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(place)
+    listening.listen(16)
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
+    holders: list[socket.socket] = []
+    patience: Optional[float] = 60  # until the first one comes
     while True:
-        line = sys.stdin.readline()
-        if not line:
-            sys.exit()
-        child = os.fork()
-        if not child:
-            _become(json.loads(line))
-            return
-        print(_wait(child), flush=True)
+        ready = select.select([listening, *holders], [], [], patience)[0]
+        for one in ready:
+            if one is not listening:
+                one.close()
+                holders.remove(one)
+        if listening in ready:
+            connection = listening.accept()[0]
+            kind, streams, _, _ = socket.recv_fds(connection, 1, 3)
+            if kind == _HOLD:
+                patience = None
+                holders.append(connection)
+            elif kind == _RUN and not os.fork():
+                for one in (listening, *holders):
+                    one.close()
+                return _attend(connection, streams)
+            else:
+                connection.close()
+                for number in streams:
+                    os.close(number)
+        if not holders and (patience is None or not ready):
+            os._exit(0)
 
 
-def _wait(child: int) -> int:
-    signal.signal(signal.SIGALRM, lambda number, frame: os.kill(child, signal.SIGKILL))
-    signal.alarm(_TIMEOUT)
+def _attend(connection: socket.socket, streams: list[int]) -> dict[str, Any]:
+    """Fork the program, where this returns what was asked for. Here, tell its exit code, or kill it if nobody waits."""
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    (length,) = _LENGTH.unpack(connection.recv(_LENGTH.size, socket.MSG_WAITALL))
+    asked: dict[str, Any] = json.loads(connection.recv(length, socket.MSG_WAITALL))
+    child = os.fork()
+    if not child:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        connection.close()
+        for number in (woken, wake):
+            os.close(number)
+        for target, number in enumerate(streams):
+            os.dup2(number, target)
+            os.close(number)
+        return asked
+    for number in streams:
+        os.close(number)
+    if woken not in select.select([woken, connection], [], [], _TIMEOUT)[0]:
+        os.kill(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
-    signal.alarm(0)
-    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    with suppress(OSError):
+        connection.sendall(str(-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)).encode())
+    os._exit(0)
 
 
-def _become(asked: dict[str, Any]) -> None:
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    for number, name in zip((1, 2), asked["streams"]):
-        stream = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(stream, number)
-        os.close(stream)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+def _become(asked: dict[str, Any]) -> NoReturn:
+    """What an interpreter does with its command line: the start-up hook, and the program as `__main__`."""
+    import runpy
+    import types
+
     os.chdir(asked["directory"])
     os.environ.clear()
     os.environ.update(asked["environment"])
-    sys.argv[:] = asked["arguments"]
+    # Those of the server remember what they wrote to.
+    sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)
+    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
+    arguments = asked["arguments"]
+    if arguments[0] == "-u":
+        del arguments[0]
+        sys.stdout.reconfigure(write_through=True)
+    kind = arguments.pop(0) if arguments[0] in ("-m", "-c") else ""
+    name = arguments[0]
+    sys.argv[:] = ["-c", *arguments[1:]] if kind == "-c" else arguments
     known = set(sys.path)
     paths = [one for one in asked["environment"].get("PYTHONPATH", "").split(os.pathsep) if one]
-    sys.path[0] = os.path.dirname(sys.argv[0])
+    file = os.path.abspath(name)
+    sys.path[0] = os.getcwd() if kind else os.path.dirname(file)
     sys.path[1:1] = [one for one in paths if one not in known]
-
-
-def _run() -> NoReturn:
-    """What an interpreter does with a program: the start-up hook, and the program as `__main__`."""
-    import types
 
     from ascend_dump._activation import start
 
     start()
+    if kind == "-m":
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+        sys.exit()
     main = types.ModuleType("__main__")
-    main.__file__ = sys.argv[0]
     sys.modules["__main__"] = main
-    exec(compile(Path(sys.argv[0]).read_bytes(), sys.argv[0], "exec"), main.__dict__)
+    if kind == "-c":
+        exec(compile(name, "<string>", "exec"), main.__dict__)
+    else:
+        main.__file__ = file
+        exec(compile(Path(file).read_bytes(), file, "exec"), main.__dict__)
     sys.exit()
 
 
 if __name__ == "__main__":
-    _serve()
-    _run()
+    if sys.argv[1] == "serve":
+        _become(_serve(*sys.argv[2:]))
+    code = _ask(sys.argv[2], sys.argv[3:], dict(os.environ), os.getcwd(), [0, 1, 2])
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    sys.exit(code)

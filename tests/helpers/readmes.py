@@ -10,10 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Callable, NamedTuple
+from typing import Callable, NamedTuple, Optional
 
 import pytest
 from places import REPOSITORY
+from preloaded import write_python
 
 
 class Walked(NamedTuple):
@@ -23,10 +24,13 @@ class Walked(NamedTuple):
     printed: str
 
 
-def walk_through(example: str, where: Path, change: Callable[[str], str] = str) -> Walked:
+def walk_through(
+    example: str, where: Path, change: Callable[[str], str] = str, imported: Optional[str] = None
+) -> Walked:
     """Run every ```bash block of an example's README, in order, in a copy; the first failure ends it.
 
     change: what to do to the text of the README before.
+    imported: a module that `python` has imported already, see `preloaded`; else it is one as a reader has it.
     """
     source = REPOSITORY / "examples" / example
     place = where / example
@@ -38,7 +42,7 @@ def walk_through(example: str, where: Path, change: Callable[[str], str] = str) 
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", "\n".join(blocks)],
         cwd=place,
-        env=_environment(where / "bin"),
+        env=_environment(where / "bin", imported),
         capture_output=True,
         text=True,
         timeout=300,
@@ -48,7 +52,12 @@ def walk_through(example: str, where: Path, change: Callable[[str], str] = str) 
     return Walked(place, done.stdout)
 
 
-def walk_once(example: str, factory: pytest.TempPathFactory, change: Callable[[str], str] = str) -> Walked:
+def walk_once(
+    example: str,
+    factory: pytest.TempPathFactory,
+    change: Callable[[str], str] = str,
+    imported: Optional[str] = None,
+) -> Walked:
     """`walk_through`, once for all test processes side by side: whoever comes first walks, the others wait for it."""
     base = factory.getbasetemp()
     place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"{example}-{change.__name__}"
@@ -57,20 +66,23 @@ def walk_once(example: str, factory: pytest.TempPathFactory, change: Callable[[s
         fcntl.flock(lock, fcntl.LOCK_EX)
         printed = place / "printed"
         if not printed.exists():
-            printed.write_text(walk_through(example, Path(mkdtemp(dir=place)), change).printed)
+            printed.write_text(walk_through(example, Path(mkdtemp(dir=place)), change, imported).printed)
         (walked,) = place.glob(f"*/{example}")
     return Walked(walked, printed.read_text())
 
 
-def _environment(commands: Path) -> dict[str, str]:
+def _environment(commands: Path, imported: Optional[str]) -> dict[str, str]:
     """One in which `python` and `ascend-dump` are those of this interpreter and this tree."""
     commands.mkdir()
     for name, module in (("ascend-dump", "-m ascend_dump"), ("python", "")):
         file = commands / name
         file.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
         file.chmod(0o755)
+    if imported is not None:
+        write_python(commands / "python", imported)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ASCEND_")}
     paths = [str(REPOSITORY), str(REPOSITORY / "adapters"), os.environ.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     environment["PATH"] = f"{commands}{os.pathsep}{os.environ['PATH']}"
+    environment["PYTHON_EXEC"] = str(commands / "python")  # with which torch.distributed.run starts its ranks
     return environment
