@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ascend_dump._steps import Steps
     from ascend_dump.adapter._contract import Adapter, AdapterInfo, adapters
     from ascend_dump.analysis.compare import Comparison, compare
+    from ascend_dump.analysis.triage import Triage, triage
     from ascend_dump.reading._dump import Dump
     from ascend_dump.reading._dump import open_dump as open  # noqa: A004  (as in `gzip.open`: used with its package)
     from ascend_dump.reading._record import Record
@@ -61,6 +62,7 @@ __all__ = [
     "Record",
     "Statistics",
     "Steps",
+    "Triage",
     "UnknownFormat",
     "WriteError",
     "__version__",
@@ -68,6 +70,7 @@ __all__ = [
     "capture",
     "compare",
     "open",
+    "triage",
 ]
 
 #: Where each lazy name lives; (module, name there) where the two names differ.
@@ -95,6 +98,7 @@ _HOMES: dict[str, tuple[str, str]] = {
         "_steps": ("Steps",),
         "statistics": ("Statistics",),
         "analysis.compare": ("Comparison", "compare"),
+        "analysis.triage": ("Triage", "triage"),
         "reading._dump": ("Dump",),
         "reading._record": ("Record",),
     }.items()

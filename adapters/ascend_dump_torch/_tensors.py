@@ -308,6 +308,8 @@ class Tensors:
         )  # fmt: skip
         if tensor.is_quantized:
             line.quantization = quantization(tensor)
+        if io == "input" and tensor.requires_grad and tensor.is_leaf:
+            line.requires_grad = True  # where it is first seen in the step: later records are made of what is known
         if not nbytes:
             return Item(line, None)
         if known.in_flight and self.is_in_flight(tensor):

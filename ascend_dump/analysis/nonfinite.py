@@ -15,6 +15,7 @@ from ascend_dump.statistics import Statistics
 
 __all__ = [
     "Finding",
+    "Measure",
     "classify",
     "executions",
     "find_nonfinite",

@@ -7,7 +7,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump._errors import CorruptDump, NotSupported, ReadError
-from ascend_dump.analysis.nonfinite import Finding, classify, executions, has_nan, is_no_value, is_nonfinite
+from ascend_dump.analysis.nonfinite import (
+    Finding,
+    Measure,
+    classify,
+    executions,
+    has_nan,
+    is_no_value,
+    is_nonfinite,
+)
 from ascend_dump.reading import Dump, Record, RunState, open_dump
 from ascend_dump.statistics import Statistics
 
@@ -78,7 +86,10 @@ class OverflowReport(NamedTuple):
 
 
 def find_overflows(
-    dump: Dump, *, watch: Optional[Callable[[Iterable[Record]], Iterable[Record]]] = None
+    dump: Dump,
+    *,
+    watch: Optional[Callable[[Iterable[Record]], Iterable[Record]]] = None,
+    beside: Optional[Callable[[list[Record], Measure], object]] = None,
 ) -> OverflowReport:
     """Look through a dump of any scene for the operators that overflowed.
 
@@ -86,6 +97,8 @@ def find_overflows(
     in the order they ran. An Inf that the program fills in by itself, such as the mask of attention, is no overflow.
 
     watch: passes the records on, for example to show progress.
+    beside: another analysis in the same pass: called with the records of each run of an operator and a function that
+            measures them, so that no tensor is read twice.
     """
     reader = _OverflowReader()
     found: list[Overflow] = []
@@ -103,9 +116,12 @@ def find_overflows(
         if first.op_type.lower() == "opdebug":
             continue
         operators += 1
+        reader.begin()
         for record in members:
             if record.error is not None:
                 reader.errors.append(record.error)
+        if beside is not None:
+            beside(members, reader.statistics)
         if _place(first) in reported:
             continue
         if first.attrs.get("scene") == "overflow":
@@ -165,8 +181,20 @@ class _OverflowReader:
         self.zero = False  # the device reported, and nothing overflowed
         self._without: Counter[str] = Counter()
         self._unsure = 0
+        #: Of the operator at hand, by the identity of the record.
+        self._found: dict[int, Optional[Statistics]] = {}
+
+    def begin(self) -> None:
+        """Call before the records of another operator are measured."""
+        self._found.clear()
 
     def statistics(self, record: Record) -> Optional[Statistics]:
+        key = id(record)
+        if key not in self._found:
+            self._found[key] = self._measure(record)
+        return self._found[key]
+
+    def _measure(self, record: Record) -> Optional[Statistics]:
         if record.error is not None or is_no_value(record):
             return None
         try:

@@ -83,10 +83,10 @@ def compare(
         write_document(sys.stdout, "compare", found)
     else:
         _show(comparison, alone)
-    return _exit([verdict for verdict, count in counts.items() if count])
+    return exit_of([verdict for verdict, count in counts.items() if count])
 
 
-def _exit(verdicts: list[str]) -> Exit:
+def exit_of(verdicts: list[str]) -> Exit:
     from ascend_dump.analysis.compare import worst
 
     verdict = worst(verdicts)
@@ -120,7 +120,7 @@ def _show(comparison: Comparison, alone: list[Pair]) -> None:
         click.echo(f"not judged: {escape(text)} ({count} {'record' if count == 1 else 'records'})")
     for origin in comparison.origins:
         click.echo("")
-        for name, text in _origin_lines(origin):
+        for name, text in origin_lines(origin):
             click.echo(f"{name:<12}{escape(text)}")
     worst = comparison.worst_pairs(_WORST)
     if worst:
@@ -135,7 +135,7 @@ def _show(comparison: Comparison, alone: list[Pair]) -> None:
         click.echo(f"\n{len(alone)} records of {len(names)} operators have no partner: {shown}{more}")
 
 
-def _origin_lines(origin: Origin) -> list[tuple[str, str]]:
+def origin_lines(origin: Origin) -> list[tuple[str, str]]:
     from ascend_dump.analysis.compare import KINDS
 
     what = "first seen" if origin.first_seen else "origin"

@@ -25,7 +25,7 @@ from ascend_dump.native.languages import ConfigLanguage, Surroundings, languages
 if TYPE_CHECKING:
     from ascend_dump._request import DumpRequest
 
-__all__ = ["config"]
+__all__ = ["config", "write_settings"]
 
 
 @click.command(
@@ -80,7 +80,7 @@ def config(
     code = exit_of(problems)
     written = None if output is None or code == Exit.USAGE else Path(output)
     if written is not None:
-        _write(written, content)
+        write_settings(written, content)
         if lost:
             click.echo(f"{written}: replaced, and with it {', '.join(map(repr, lost))}", err=True)
     if as_json:
@@ -136,7 +136,7 @@ def _content(
     return {**parsed.value, **built}, []
 
 
-def _write(file: Path, value: Mapping[str, Any]) -> None:
+def write_settings(file: Path, value: Mapping[str, Any]) -> None:
     """Replace the file at once; a new one is readable by its owner only. Raises WriteError."""
     try:
         mode = stat.S_IMODE(os.lstat(file).st_mode) if file.is_file() and not file.is_symlink() else PRIVATE_FILE

@@ -102,6 +102,7 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     skipped    why nothing is stored
     origin     the operator turned finite inputs into this non-finite output
     argument   the argument that the operator wrote to, of an output that it does not return: `exp_avgs[3]`
+    requires_grad  of an input: a parameter, that is a leaf of autograd's graph whose gradient is asked for
     """
 
     seq: _Size
@@ -134,6 +135,7 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     blob: Optional[tuple[_Size, _Size]] = None
     stats: Optional[Annotated[tuple[Number, ...], Meta(min_length=1, max_length=11)]] = None
     unmeasured: str = ""
+    requires_grad: bool = False
 
 
 def shard_name(step: int, number: int) -> str:

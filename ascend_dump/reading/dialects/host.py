@@ -320,6 +320,8 @@ def _attrs(line: Line) -> dict[str, Any]:
         attrs["origin"] = line.origin
     if line.argument:
         attrs["argument"] = line.argument
+    if line.requires_grad:
+        attrs["requires_grad"] = True
     if line.quantization:
         attrs["quantization"] = line.quantization
     return attrs

@@ -1,0 +1,163 @@
+"""What looks wrong in a dump by itself, without a reference: each suspect with its rule, its reason and its place.
+
+report = find_suspects(ascend_dump.open("dumps"))
+for suspect in report.suspects:
+    print(suspect.rule, suspect.op_name, suspect.step, suspect.reason, suspect.source)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Callable, NamedTuple, Optional
+
+from ascend_dump._errors import ReadError
+from ascend_dump.analysis.compare._types import VIEWS, operator_class
+from ascend_dump.analysis.nonfinite import Measure, is_nonfinite
+from ascend_dump.analysis.overflow import Overflow, find_overflows
+from ascend_dump.analysis.suspects import _history, _ranks, _training, _values
+from ascend_dump.analysis.suspects._case import Row, values
+from ascend_dump.analysis.suspects._table import OperatorRun, Suspect, SuspectRule, storage_number
+from ascend_dump.reading import Dump, Record
+
+__all__ = ["RULES", "Row", "Suspect", "SuspectReport", "SuspectRule", "find_suspects"]
+
+_NON_FINITE = SuspectRule(
+    "non-finite",
+    "an operator made NaN or Inf, or was given it from outside",
+    0,
+    "no threshold: a value is finite or not",
+    None,
+    trips=(
+        Row("aten::exp", "0/exp_0", "input", values(200)),
+        Row("aten::exp", "0/exp_0", "output", values(2)._replace(max=float("inf"), l2norm=float("inf"), posinf=3)),
+    ),
+    passes=(
+        Row("aten::exp", "0/exp_0", "input", values(2)),
+        Row("aten::exp", "0/exp_0", "output", values(2)),
+    ),
+)
+#: By name, the one that says most about a cause first.
+RULES: dict[str, SuspectRule] = {
+    rule.name: rule
+    for rule in (
+        _NON_FINITE,
+        _values.UNINITIALISED_READ,
+        _ranks.DISAGREEMENT,
+        _values.SATURATED,
+        _history.GROWTH,
+        _history.LAYER_GROWTH,
+        _history.DEAD,
+        _training.ZERO_GRADIENT,
+        _training.UNMOVED,
+        _training.NO_GRADIENT,
+        _values.UNDERFLOW,
+    )
+}
+#: Rules by how surely something is wrong: suspects are ranked by that, then in the order they ran.
+_TIERS = (
+    {"non-finite", "uninitialised", "disagreement", "saturated", "growth"},
+    {"layer-growth", "dead"},
+    {"zero-gradient", "unmoved", "no-gradient", "underflow"},
+)
+
+
+class SuspectReport(NamedTuple):
+    """What a dump shows without a reference.
+
+    suspects   ranked: what is surely wrong first, then in the order they ran
+    operators  number of operators that were looked at
+    reasons    why not everything could be checked, empty where it was
+    errors     what could not be read
+    """
+
+    suspects: tuple[Suspect, ...]
+    operators: int
+    reasons: tuple[str, ...]
+    errors: tuple[ReadError, ...]
+
+
+def find_suspects(
+    dump: Dump, *, watch: Optional[Callable[[Iterable[Record]], Iterable[Record]]] = None
+) -> SuspectReport:
+    """Look through a dump for what is wrong by itself, in one pass.
+
+    Statistics are enough, where the dump has them; tensors are read where it has not. Rules that hold steps against
+    each other need several steps in the dump.
+
+    watch: passes the records on, for example to show progress.
+    """
+    finders = [(rule, rule.finder(rule.threshold)) for rule in RULES.values() if rule.finder is not None]
+    found: dict[Any, Suspect] = {}
+    ranks: dict[Any, tuple[int, float]] = {}
+    makers = _Makers()
+
+    def note(rule: str, seen: Iterable[tuple[Record, str]]) -> None:
+        for record, reason in seen:
+            key = (rule, record.run, record.rank, record.model, record.op_name or record.op_type)
+            first = found.get(key)
+            if first is None:
+                moment = makers.of(record)
+                found[key] = Suspect(rule, record, reason, producers=moment.producers)
+                ranks[key] = (next(at for at, names in enumerate(_TIERS) if rule in names), moment.position)
+            else:
+                found[key] = first._replace(again=first.again + 1)
+
+    def look_at(members: list[Record], measure: Measure) -> None:
+        run = OperatorRun(members, measure)
+        makers.look_at(run)
+        for rule, finder in finders:
+            note(rule.name, finder.look_at(run))
+
+    report = find_overflows(dump, watch=watch, beside=look_at)
+    for rule, finder in finders:
+        note(rule.name, finder.end())
+    note(_NON_FINITE.name, ((one.record, _words(one)) for one in report.overflows))
+    suspects = (found[key] for key in sorted(found, key=ranks.__getitem__))
+    return SuspectReport(tuple(suspects), report.operators, report.reasons, report.errors)
+
+
+class _Moment(NamedTuple):
+    """When an operator ran, counted in operators, and which operators made its inputs."""
+
+    position: float
+    producers: tuple[str, ...]
+
+
+class _Makers:
+    """Which operators made the inputs of the operator at hand, and of those with NaN or Inf."""
+
+    def __init__(self) -> None:
+        self._step: Any = None
+        #: By the number of a storage, the operator that wrote it last in this step.
+        self._writers: dict[int, str] = {}
+        self._moment = _Moment(-1, ())
+        self._members: set[int] = set()
+        self._kept: dict[int, _Moment] = {}
+
+    def look_at(self, run: OperatorRun) -> None:
+        first = run.first
+        step = (first.run, first.rank, first.device, first.model, first.step)
+        if step != self._step:
+            self._step, self._writers = step, {}
+        inputs = [storage_number(record) for record in run.records if record.io == "input"]
+        names = (self._writers.get(storage) for storage in inputs if storage is not None)
+        producers = dict.fromkeys(name for name in names if name and name != first.op_name)
+        self._moment = _Moment(self._moment.position + 1, tuple(producers))
+        self._members = {id(record) for record in run.records}
+        if any(is_nonfinite(found) for _, found in (*run.inputs, *run.outputs)):
+            # Their suspects are known at the end only.
+            self._kept.update((id(record), self._moment) for record in run.records)
+        for record in run.records:
+            storage = storage_number(record)
+            if record.io == "output" and storage is not None and operator_class(first.op_type) not in VIEWS:
+                self._writers[storage] = first.op_name
+
+    def of(self, record: Record) -> _Moment:
+        """The moment of a record; of one that is long past, the end."""
+        if id(record) in self._members:
+            return self._moment
+        return self._kept.get(id(record), _Moment(float("inf"), ()))
+
+
+def _words(overflow: Overflow) -> str:
+    return f"{overflow.record.label}: {'; '.join(overflow.words)}"

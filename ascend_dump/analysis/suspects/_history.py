@@ -1,0 +1,232 @@
+"""Suspects by what the same operator gave before: in earlier steps, and in the layer before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump.analysis.suspects._case import Row, values
+from ascend_dump.analysis.suspects._table import Finder, OperatorRun, SuspectRule, rms_of, storage_number
+from ascend_dump.nonfinite.masks import FILLING, plain_name
+from ascend_dump.reading import Record
+from ascend_dump.statistics import Statistics
+
+__all__ = ["DEAD", "GROWTH", "LAYER_GROWTH"]
+
+#: Smaller tensors are constant, or of any size, by chance.
+_FEWEST = 64
+#: Steps before one is held against them, and by how much they may differ among themselves.
+_STEPS, _SPREAD = 2, 3.0
+
+
+def _is_constant(found: Statistics) -> bool:
+    return found.max is not None and found.max == found.min and not found.nan
+
+
+def _is_float(record: Record) -> bool:
+    return (record.dtype or "").startswith(("float", "bfloat", "hifloat"))
+
+
+def _steady(step: int, rms: float) -> list[Row]:
+    return [
+        Row("aten::mm", "0/mm_0", "input", values(1), step),
+        Row("aten::mm", "0/mm_0", "output", values(rms), step),
+    ]
+
+
+class _DeadFinder(Finder):
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._varied: set[Any] = set()
+
+    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+        dead = None
+        for record, found in run.outputs:
+            if found.count < self.threshold or not _is_float(record):
+                continue
+            key = (run.place, record.index)
+            if not _is_constant(found):
+                self._varied.add(key)
+            elif key in self._varied and dead is None:
+                dead = (record, found)
+        if dead is None or plain_name(run.first.op_type) in FILLING:
+            return
+        if any(found.count > 1 and _is_constant(found) for _, found in run.inputs):
+            return  # it follows from an input
+        record, found = dead
+        yield record, f"all {found.count} values of {record.label} are {found.max:.3g}; in earlier steps they differed"
+
+
+DEAD = SuspectRule(
+    "dead",
+    "an output has the same value everywhere, and had different ones in earlier steps",
+    _FEWEST,
+    "elements: smaller tensors are passed over",
+    _DeadFinder,
+    trips=(*_steady(0, 1.0), *_steady(1, 1.1)[:1], Row("aten::mm", "0/mm_0", "output", values(0, same=True), 1)),
+    passes=(
+        *_steady(0, 1.0),
+        Row("aten::mm", "0/mm_0", "input", values(0, same=True), 1),
+        Row("aten::mm", "0/mm_0", "output", values(0, same=True), 1),
+    ),
+)
+
+
+class _Sizes(NamedTuple):
+    """Root mean squares of one tensor in the steps so far."""
+
+    least: float
+    most: float
+    steps: int
+
+
+class _GrowthFinder(Finder):
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._sizes: dict[Any, _Sizes] = {}
+        self._step: Any = None
+        #: Numbers of the storages that operators of this step have made, or that were named already.
+        self._made: set[int] = set()
+
+    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+        first = run.first
+        step = (first.run, first.rank, first.device, first.model, first.step)
+        if step != self._step:
+            self._step, self._made = step, set()
+        if first.phase == "other":
+            self._note_made(run)
+            return  # the optimizer, whose state grows from nothing
+        inputs = [(one, self._growth(run, *one)) for one in run.inputs]
+        outputs = [(one, self._growth(run, *one)) for one in run.outputs]
+        # Of what comes from outside (data, a parameter), the growth is in the input already.
+        outside = [(one, times) for one, times in inputs if storage_number(one.record) not in (None, *self._made)]
+        carried = any(times is not None and times > self.threshold**0.5 for _, times in inputs)
+        self._note_made(run)
+        for (record, found), times in [*outside, *([] if carried else outputs)]:
+            if times is not None and times > self.threshold:
+                size = f"{rms_of(found) or 0.0:.3g}, {times:.3g} times that of earlier steps"
+                storage = storage_number(record)
+                if storage is not None:
+                    self._made.add(storage)
+                yield record, f"the root mean square of {record.label} is {size}"
+                return
+
+    def _note_made(self, run: OperatorRun) -> None:
+        read = {storage_number(record) for record in run.records if record.io == "input"}
+        written = {storage_number(record) for record in run.records if record.io == "output"}
+        self._made |= {one for one in written - read if one is not None}
+
+    def _growth(self, run: OperatorRun, record: Record, found: Statistics) -> Optional[float]:
+        """Times the largest of the earlier steps, where these agree; notes this one."""
+        rms = rms_of(found)
+        if rms is None or found.count < _FEWEST or not _is_float(record):
+            return None
+        key = (run.place, record.io, record.index)
+        before = self._sizes.get(key)
+        if before is None:
+            self._sizes[key] = _Sizes(rms, rms, 1)
+            return None
+        self._sizes[key] = _Sizes(min(rms, before.least), max(rms, before.most), before.steps + 1)
+        if before.steps < _STEPS or before.most > _SPREAD * before.least:
+            return None
+        return rms / before.most if before.most else None
+
+
+GROWTH = SuspectRule(
+    "growth",
+    "values are much larger than in all earlier steps, and nothing before them in the step is",
+    10.0,
+    "times the root mean square of any earlier step",
+    _GrowthFinder,
+    trips=(*_steady(0, 1.0), *_steady(1, 1.2), *_steady(2, 40.0)),
+    passes=(*_steady(0, 1.0), *_steady(1, 1.2), *_steady(2, 8.0)),
+)
+
+
+class _NumberedLayer(NamedTuple):
+    """One of several layers that are made alike: the operators in it so far, and the size of its last output."""
+
+    path: str
+    number: int
+    operators: tuple[str, ...]
+    record: Record
+    rms: float
+
+
+def _layer_row(number: int, rms: float, phase: str = "forward") -> list[Row]:
+    module = f"layers.{number}.mlp"
+    return [
+        Row("aten::mm", f"{module}/mm_0", "output", values(1.0), module=module, phase=phase),
+        Row("aten::gelu", f"{module}/gelu_0", "output", values(rms), module=module, phase=phase),
+    ]
+
+
+class _LayerGrowthFinder(Finder):
+    """Holds consecutive members of a list of modules against each other, in the order they ran."""
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._open: Optional[_NumberedLayer] = None
+        self._last: Optional[_NumberedLayer] = None
+        self._where: Any = None
+
+    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+        first = run.first
+        where = (first.run, first.rank, first.device, first.model, first.step, first.phase)
+        numbered = _numbered(first.module or "")
+        is_same = self._open is not None and self._where == where and numbered == self._open[:2]
+        if not is_same:
+            yield from self._close()
+            if self._where != where or (
+                numbered is not None and self._last is not None and numbered[0] != self._last[0]
+            ):
+                self._last = None
+            self._where = where
+        if numbered is None:
+            return
+        before = self._open if is_same else None
+        record, rms = (before.record, before.rms) if before is not None else (first, 0.0)
+        for one, found in run.outputs:
+            size = rms_of(found)
+            if one.index == 0 and size is not None and found.count >= _FEWEST and _is_float(one):
+                record, rms = one, size
+        operators = before.operators if before is not None else ()
+        self._open = _NumberedLayer(*numbered, (*operators, first.op_type), record, rms)
+
+    def end(self) -> Iterator[tuple[Record, str]]:
+        yield from self._close()
+
+    def _close(self) -> Iterator[tuple[Record, str]]:
+        block, last = self._open, self._last
+        if block is None:
+            return
+        self._open, self._last = None, block
+        if last is None or last.path != block.path or last.operators != block.operators or not last.rms:
+            return
+        if abs(last.number - block.number) == 1 and block.rms > self.threshold * last.rms:
+            times = block.rms / last.rms
+            yield (
+                block.record,
+                f"{block.path}.{block.number} ends with a root mean square of {block.rms:.3g}, {times:.3g} times that "
+                f"of {last.path}.{last.number}",
+            )
+
+
+LAYER_GROWTH = SuspectRule(
+    "layer-growth",
+    "values are much larger than in the layer before, which is made alike",
+    10.0,
+    "times the root mean square of the layer before",
+    _LayerGrowthFinder,
+    trips=(*_layer_row(0, 1.0), *_layer_row(1, 25.0), Row("aten::sum", "sum_0", "output", values(1))),
+    passes=(*_layer_row(0, 1.0), *_layer_row(1, 6.0), Row("aten::sum", "sum_0", "output", values(1))),
+)
+
+
+def _numbered(module: str) -> Optional[tuple[str, int]]:
+    """The list that a module stands in and its place there: the outermost number of its path."""
+    levels = module.split(".")
+    for at, level in enumerate(levels):
+        if level.isdecimal() and level.isascii() and len(level) < 8:
+            return ".".join(levels[:at]), int(level)
+    return None

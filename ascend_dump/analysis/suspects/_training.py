@@ -1,0 +1,226 @@
+"""Suspects among parameters: those that no gradient reaches, whose gradient is zero, or that an optimizer leaves as
+they are.
+
+A parameter is memory that a module reads in the forward pass and nothing in the step made; the optimizer is what
+writes to it after the backward pass began. Memory is followed by the numbers of storages, so this needs host dumps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ascend_dump.analysis.compare._types import VIEWS, operator_class
+from ascend_dump.analysis.suspects._case import Row, values
+from ascend_dump.analysis.suspects._table import Finder, OperatorRun, SuspectRule, storage_number
+from ascend_dump.reading import Record
+
+__all__ = ["NO_GRADIENT", "UNMOVED", "ZERO_GRADIENT"]
+
+
+class _Parameter(NamedTuple):
+    """One parameter in one step: the record that reads it first, and its content before and after the optimizer."""
+
+    key: Any
+    record: Record
+    before: str
+    after: str = ""
+
+    @property
+    def name(self) -> str:
+        shape = list(self.record.shape or ())
+        return f"input {self.record.index} of {self.record.op_name}, {self.record.dtype}{shape}"
+
+
+class _ParameterFinder(Finder):
+    """Collects the parameters of each step; `_judge` looks at them when the step is over."""
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._step: Any = None
+        self._parameters: dict[int, _Parameter] = {}
+        self._made: set[int] = set()
+        self._backward = False
+
+    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+        first = run.first
+        step = (first.run, first.rank, first.device, first.model, first.step)
+        if step != self._step:
+            yield from self._close()
+            self._step = step
+        self._backward = self._backward or first.phase == "backward"
+        read = set()
+        for record in run.records:
+            storage = storage_number(record)
+            if storage is None:
+                continue
+            if record.io == "input":
+                read.add(storage)
+                if first.phase == "forward" and not self._backward and first.module:
+                    self._note(run, record, storage)
+            elif storage not in read:
+                self._made.add(storage)
+            elif self._backward and storage in self._parameters and operator_class(first.op_type) not in VIEWS:
+                self._parameters[storage] = self._parameters[storage]._replace(after=record.attrs.get("hash", ""))
+        self._look(run)
+
+    def end(self) -> Iterator[tuple[Record, str]]:
+        yield from self._close()
+
+    def _note(self, run: OperatorRun, record: Record, storage: int) -> None:
+        if storage in self._made or storage in self._parameters or not record.attrs.get("hash"):
+            return
+        if (record.dtype or "").startswith(("float", "bfloat")):
+            key = (*run.place, record.index)
+            self._parameters[storage] = _Parameter(key, record, record.attrs["hash"])
+
+    def _close(self) -> Iterator[tuple[Record, str]]:
+        if self._backward:
+            yield from self._judge([*self._parameters.values()])
+        self._parameters, self._made, self._backward = {}, set(), False
+
+    def _look(self, run: OperatorRun) -> None:
+        """More that a rule wants to see of an operator."""
+
+    def _judge(self, parameters: list[_Parameter]) -> Iterator[tuple[Record, str]]:
+        raise NotImplementedError
+
+
+def _step_of(step: int, *, stuck: bool = False, gradient: float = 1.0, written: bool = True) -> tuple[Row, ...]:
+    """A training step of two modules with a parameter each: the first one is what the rules are about.
+
+    stuck: it stays as it is. gradient: the root mean square of its gradient. written: by the optimizer.
+    """
+    forward, backward, update = [], [], []
+    for storage, module in enumerate(("first", "second")):
+        still = stuck and module == "first"
+        before, after = ("0", "0") if still else (str(step), str(step + 1))
+        place: dict[str, Any] = {"step": step, "module": module}
+        read: dict[str, Any] = {"index": 1, "storage": storage, "hash": before, "requires_grad": True}
+        forward.append(Row("mm", f"{module}/mm", "input", values(1), **read, **place))
+        forward.append(Row("mm", f"{module}/mm", "output", values(1), storage=10 + storage, **place))
+        found = values(gradient if module == "first" else 1.0)
+        backward += [
+            Row("detach", f"{module}/detach", io, found, phase="backward", storage=20 + storage, **place)
+            for io in ("input", "output")
+        ]
+        if written or module == "second":
+            update += [
+                Row("add_", f"add_{storage}", io, values(1), step, phase="other", storage=storage, hash=content)
+                for io, content in (("input", before), ("output", after))
+            ]
+    return (*forward, *backward, *update)
+
+
+class _UnmovedFinder(_ParameterFinder):
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._still: dict[Any, int] = {}
+
+    def _judge(self, parameters: list[_Parameter]) -> Iterator[tuple[Record, str]]:
+        written = [one for one in parameters if one.after]
+        if all(one.after == one.before for one in written):
+            return  # nothing was to move: a learning rate of 0, or no step of the optimizer
+        for one in written:
+            self._still[one.key] = self._still.get(one.key, 0) + 1 if one.after == one.before else 0
+            if self._still[one.key] == self.threshold:
+                reason = (
+                    f"the optimizer wrote the parameter read as {one.name} in {self.threshold:g} steps in a row "
+                    "without a change, while others changed: the update is zero, or too small for its type"
+                )
+                yield one.record, reason
+
+
+UNMOVED = SuspectRule(
+    "unmoved",
+    "the optimizer writes a parameter and leaves it as it was, while it changes others",
+    2,
+    "steps in a row",
+    _UnmovedFinder,
+    trips=(*_step_of(0, stuck=True), *_step_of(1, stuck=True)),
+    passes=(*_step_of(0, stuck=True), *_step_of(1)),
+)
+
+
+class _ZeroGradientFinder(_ParameterFinder):
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._zero: dict[Any, int] = {}
+        #: Whether the last step changed a parameter: else this one computes what that one did.
+        self._moved = True
+        self._gradients: list[tuple[Any, Record, bool]] = []
+
+    def _look(self, run: OperatorRun) -> None:
+        # What autograd keeps as the gradient of a parameter is detached at the end, within the module.
+        if run.first.phase == "backward" and operator_class(run.first.op_type) == "detach" and run.first.module:
+            for record, found in run.outputs:
+                if record.shape and found.count and found.max is not None:
+                    self._gradients.append((run.place, record, found.max == 0 and found.min == 0))
+
+    def _judge(self, parameters: list[_Parameter]) -> Iterator[tuple[Record, str]]:
+        shapes = {(one.record.module, one.record.shape) for one in parameters}
+        shapes |= {(module, shape[::-1]) for module, shape in shapes if shape is not None}
+        gradients = [one for one in self._gradients if (one[1].module, one[1].shape) in shapes]
+        self._gradients = []
+        moved, self._moved = self._moved, any(one.after not in ("", one.before) for one in parameters)
+        if not moved or all(zero for _, _, zero in gradients):
+            return
+        for key, record, zero in gradients:
+            self._zero[key] = self._zero.get(key, 0) + 1 if zero else 0
+            if self._zero[key] == self.threshold:
+                reason = (
+                    f"the gradient {record.label}, {record.dtype}{list(record.shape or ())}, is zero everywhere in "
+                    f"{self.threshold:g} steps in a row"
+                )
+                yield record, reason
+
+
+ZERO_GRADIENT = SuspectRule(
+    "zero-gradient",
+    "the gradient of a parameter is zero everywhere, while others are not",
+    2,
+    "steps in a row",
+    _ZeroGradientFinder,
+    trips=(*_step_of(0, gradient=0), *_step_of(1, gradient=0)),
+    passes=(*_step_of(0, gradient=0), *_step_of(1, gradient=1e-9)),
+)
+
+
+class _NoGradientFinder(_ParameterFinder):
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._unwritten: dict[Any, _Parameter] = {}
+        self._written: set[Any] = set()
+        self._steps = 0
+
+    def _judge(self, parameters: list[_Parameter]) -> Iterator[tuple[Record, str]]:
+        self._steps += any(one.after for one in parameters)
+        for one in parameters:
+            if one.after:
+                self._written.add(one.key)
+            elif one.record.attrs.get("requires_grad"):
+                self._unwritten.setdefault(one.key, one)
+        return iter(())
+
+    def end(self) -> Iterator[tuple[Record, str]]:
+        yield from self._close()
+        if self._steps < self.threshold:
+            return
+        for key, one in self._unwritten.items():
+            if key not in self._written:
+                reason = (
+                    f"the parameter read as {one.name} requires a gradient, and the optimizer did not write it in "
+                    f"{self._steps} steps: no gradient reaches it, or the optimizer does not have it"
+                )
+                yield one.record, reason
+
+
+NO_GRADIENT = SuspectRule(
+    "no-gradient",
+    "a parameter that is to be trained is read, and the optimizer never writes it",
+    2,
+    "steps in which the optimizer wrote other parameters",
+    _NoGradientFinder,
+    trips=(*_step_of(0, stuck=True, written=False), *_step_of(1, stuck=True, written=False)),
+    passes=(*_step_of(0, stuck=True, written=False), *_step_of(1)),
+)

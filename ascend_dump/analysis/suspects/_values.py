@@ -1,0 +1,159 @@
+"""Suspects by the values of one operator: at the limit of their type, lost in a narrower type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ascend_dump.analysis.compare._types import COPIES, VIEWS, operator_class
+from ascend_dump.analysis.suspects._case import Row, values
+from ascend_dump.analysis.suspects._table import Finder, MeasuredTensor, OperatorRun, SuspectRule, storage_number
+from ascend_dump.host import UNINITIALISED
+from ascend_dump.nonfinite.masks import FILLING, plain_name
+from ascend_dump.reading import Record
+from ascend_dump.statistics import Statistics
+
+__all__ = ["SATURATED", "UNDERFLOW", "UNINITIALISED_READ"]
+
+#: The largest finite value of each type. Float8 is left out: tensors are scaled to reach its limits.
+_LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
+_NARROW = (*_LARGEST, "float8_e4m3fn", "float8_e5m2", "hifloat8")
+#: Bits of each type that a value may be cast from.
+_WIDTH = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
+_FEWEST = 64
+
+
+def _limit_reached(tensor: MeasuredTensor, share: float) -> bool:
+    largest = _LARGEST.get(tensor.record.dtype or "")
+    if largest is None:
+        return False
+    return any(
+        one is not None and share * largest <= abs(one) <= largest for one in (tensor.found.max, tensor.found.min)
+    )
+
+
+def _is_mask(tensor: MeasuredTensor) -> bool:
+    """Whether it holds the lowest finite value where something is masked, and 0 elsewhere."""
+    return tensor.found.max == 0 and tensor.found.min == -_LARGEST[tensor.record.dtype or ""]
+
+
+class _SaturatedFinder(Finder):
+    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+        if plain_name(run.first.op_type) in FILLING:
+            return
+        for tensor in run.outputs:
+            if not _limit_reached(tensor, self.threshold) or _is_mask(tensor):
+                continue
+            if any(_limit_reached(one, self.threshold) for one in run.inputs):
+                return
+            record, found = tensor
+            largest = _LARGEST[record.dtype or ""]
+            reached = max((one for one in (found.max, found.min) if one is not None), key=abs)
+            yield record, f"{record.label} reaches {reached:.5g}, the largest {record.dtype} is {largest:.5g}"
+            return
+
+
+SATURATED = SuspectRule(
+    "saturated",
+    "an operator reached the largest value of its type, where the device may cut off what is larger",
+    0.99,
+    "share of the largest finite value of the type",
+    _SaturatedFinder,
+    trips=(
+        Row("aten::mm", "0/mm_0", "input", values(200), dtype="float16"),
+        Row("aten::mm", "0/mm_0", "output", values(9000, peak=65504.0), dtype="float16"),
+    ),
+    passes=(
+        Row("aten::mm", "0/mm_0", "input", values(200), dtype="float16"),
+        Row("aten::mm", "0/mm_0", "output", values(9000, peak=60000.0), dtype="float16"),
+        Row("aten::masked_fill", "0/masked_fill_0", "input", values(2), dtype="float16"),
+        Row("aten::masked_fill", "0/masked_fill_0", "output", Statistics(9, 2.0, -65504.0), dtype="float16"),
+        Row("aten::add", "0/add_0", "input", Statistics(9, 2.0, -65504.0), dtype="float16"),
+        Row("aten::add", "0/add_0", "output", Statistics(9, 2.0, -65504.0), dtype="float16"),
+    ),
+)
+
+
+class _UnderflowFinder(Finder):
+    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+        if len(run.inputs) != 1 or len(run.outputs) != 1 or operator_class(run.first.op_type) not in COPIES:
+            return
+        (source, before), (record, after) = run.inputs[0], run.outputs[0]
+        if record.dtype not in _NARROW or _WIDTH.get(source.dtype or "", 0) <= _WIDTH.get(record.dtype, 8):
+            return
+        if before.count != after.count or before.zero is None or after.zero is None:
+            return
+        filled = before.count - before.zero
+        lost = after.zero - before.zero
+        if filled >= _FEWEST and lost > self.threshold * filled:
+            yield record, f"{lost} of {filled} values that were not zero in {source.dtype} are zero in {record.dtype}"
+
+
+UNDERFLOW = SuspectRule(
+    "underflow",
+    "values became zero when they were cast to a narrower type",
+    0.05,
+    "share of the values that were not zero",
+    _UnderflowFinder,
+    trips=(
+        Row("aten::_to_copy", "0/_to_copy_0", "input", values(1e-8)),
+        Row("aten::_to_copy", "0/_to_copy_0", "output", values(1e-8, zero=800), dtype="float16"),
+    ),
+    passes=(
+        Row("aten::_to_copy", "0/_to_copy_0", "input", values(1e-3, zero=700)),
+        Row("aten::_to_copy", "0/_to_copy_0", "output", values(1e-3, zero=705), dtype="float16"),
+    ),
+)
+
+
+class _UninitialisedFinder(Finder):
+    """Follows memory by the number of its storage, which holds for one step."""
+
+    #: Operators that are given the memory they write to among their inputs.
+    _WRITERS = ("c10d::", "_c10d_functional::", "fsdp::")
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._step: object = None
+        self._unset: set[int] = set()
+
+    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+        first = run.first
+        step = (first.run, first.rank, first.device, first.model, first.step)
+        if step != self._step:
+            self._step, self._unset = step, set()
+        made = [record for record in run.records if record.io == "output"]
+        fresh = {storage_number(record) for record in made if record.attrs.get("skipped") == UNINITIALISED}
+        if fresh - {None}:
+            self._unset |= {storage for storage in fresh if storage is not None}
+            return
+        if not self._unset or operator_class(first.op_type) in VIEWS:
+            return
+        found = None
+        if not first.op_type.startswith(self._WRITERS):
+            read = (one for one in run.records if one.io == "input" and not one.attrs.get("skipped"))
+            found = next((one for one in read if one.nbytes != 0 and storage_number(one) in self._unset), None)
+        self._unset -= {storage for storage in map(storage_number, made) if storage is not None}
+        if found is not None:
+            self._unset.discard(storage_number(found) or 0)
+            yield found, f"{found.label} is memory that was allocated in this step and never written"
+
+
+UNINITIALISED_READ = SuspectRule(
+    "uninitialised",
+    "an operator read memory that nobody had written",
+    0,
+    "no threshold: it was read or not",
+    _UninitialisedFinder,
+    trips=(
+        Row("aten::empty", "empty_0", "output", None, storage=1, skipped="uninitialised memory"),
+        Row("aten::mul", "0/mul_0", "input", values(1), storage=1),
+        Row("aten::mul", "0/mul_0", "output", values(1), storage=2),
+    ),
+    passes=(
+        Row("aten::empty", "empty_0", "output", None, storage=1, skipped="uninitialised memory"),
+        Row("aten::normal_", "normal__0", "input", None, storage=1, skipped="uninitialised memory"),
+        Row("aten::normal_", "normal__0", "output", values(1), storage=1),
+        Row("aten::mul", "0/mul_0", "input", values(1), storage=1),
+        Row("aten::mul", "0/mul_0", "output", values(1), storage=2),
+    ),
+)

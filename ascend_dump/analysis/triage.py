@@ -1,0 +1,158 @@
+"""From a dump to what is wrong in it, and to the next, narrower dump that tells more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+
+from ascend_dump._errors import NotSupported, ReadError
+from ascend_dump._request import DumpRequest
+from ascend_dump._steps import Steps
+from ascend_dump.analysis.suspects import Suspect, find_suspects
+from ascend_dump.reading import Dump, Record, open_dump
+
+if TYPE_CHECKING:
+    import os
+
+    from ascend_dump.analysis.compare import Comparison, Origin
+
+__all__ = ["Triage", "triage"]
+
+#: Operators that the next dump is narrowed to, at most.
+_MOST_LAYERS = 16
+
+
+@dataclass(frozen=True)
+class Triage:
+    """What is wrong in a dump, and what to dump next.
+
+    suspects    what looks wrong by itself, ranked; empty where there is a reference
+    comparison  with the reference, None where there is none
+    next        the request of the dump that tells more; None where nothing is wrong, or all of it is in this dump
+    advice      what to do now, in one sentence
+    reasons     why not everything could be checked, empty where it was
+    """
+
+    dump: Path
+    suspects: tuple[Suspect, ...]
+    comparison: Optional[Comparison]
+    next: Optional[DumpRequest]
+    advice: str
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """Differences from the reference that nothing before them explains."""
+        return () if self.comparison is None else self.comparison.origins
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        compared = self.comparison
+        return {
+            "dump": str(self.dump),
+            "reference": None if compared is None else str(compared.reference),
+            "verdict": None if compared is None else compared.verdict,
+            "suspects": [one.to_dict() for one in self.suspects],
+            "origins": [one.to_dict() for one in self.origins],
+            "next": None if self.next is None else self.next.to_mapping(),
+            "advice": self.advice,
+            "reasons": list(self.reasons),
+        }
+
+
+def triage(
+    dump: Union[Dump, str, os.PathLike[str]],
+    reference: Union[Dump, str, os.PathLike[str], None] = None,
+    *,
+    watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]] = None,
+    **settings: Any,
+) -> Triage:
+    """Say what is wrong in a dump: its suspects, or the origins of its differences from a reference.
+
+    `Triage.next` asks for the tensors of what was found and of the operators before it, at the steps and on the ranks
+    in question.
+
+    watch: passes on the records, of a comparison the steps, for example to show progress. settings: those of `compare`,
+    where there is a reference. Raises what opening a dump raises, and ConfigError for settings without a reference.
+
+    >>> found = ascend_dump.triage("dumps")   # doctest: +SKIP
+    >>> found.suspects[0].reason, found.next   # doctest: +SKIP
+    """
+    opened = dump if isinstance(dump, Dump) else open_dump(dump)
+    if reference is None:
+        if settings:
+            name = next(iter(settings))
+            raise NotSupported(f"{name}= is for a comparison, and no reference is given", hint="give reference= too")
+        return _alone(opened, watch)
+    from ascend_dump.analysis.compare import compare
+
+    compared = compare(opened, reference, watch=watch, **settings)
+    return _against(opened, compared)
+
+
+def _alone(dump: Dump, watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]]) -> Triage:
+    report = find_suspects(dump, watch=watch)
+    if not report.suspects:
+        advice = (
+            "nothing looks wrong by itself; compare with a reference: `ascend-dump triage DUMP REFERENCE`"
+            if not report.reasons
+            else "nothing looks wrong in what could be checked"
+        )
+        return Triage(dump.root, (), None, None, advice, report.reasons)
+    first = report.suspects[0]
+    # Those of the same rule in the same step may be one thing; others follow from it or come later.
+    near = [one for one in report.suspects if (one.rule, one.step) == (first.rule, first.step)]
+    names = [one.op_name for one in near] + [name for one in near for name in one.producers]
+    request = _narrower(dump, [one.record for one in near], names)
+    return Triage(dump.root, report.suspects, None, request, _advice(first.op_name, request), report.reasons)
+
+
+def _against(dump: Dump, compared: Comparison) -> Triage:
+    if not compared.origins:
+        advice = {
+            "equal": "both dumps are the same",
+            "noise": "the dumps differ by rounding only",
+            "undecided": "statistics agree, which proves nothing: dump tensors on both sides",
+        }.get(compared.verdict, "no difference has an origin among what was compared: `ascend-dump compare` says more")
+        request = DumpRequest(path=_beside(dump), data="tensor") if compared.verdict == "undecided" else None
+        return Triage(dump.root, (), compared, request, advice)
+    records = [one.pair.record for one in compared.origins]
+    request = _narrower(dump, records, [one.op_name for one in compared.origins])
+    return Triage(dump.root, (), compared, request, _advice(compared.origins[0].op_name, request))
+
+
+def _narrower(dump: Dump, records: list[Record], names: Iterable[str]) -> Optional[DumpRequest]:
+    """Tensors of these operators; None where the dump has those of the first one."""
+    layers = tuple(dict.fromkeys(name for name in names if name))[:_MOST_LAYERS]
+    if not layers or _has_values(records[0]):
+        return None
+    steps = sorted({one.step for one in records if one.step is not None})
+    ranks = sorted({one.rank for one in records if one.rank is not None})
+    several = len(dump.known_values("rank")) > 1
+    return DumpRequest(
+        path=_beside(dump),
+        steps=Steps(steps) if steps else None,
+        ranks=Steps(ranks) if ranks and several else None,
+        layers=layers,
+        data="tensor",
+    )
+
+
+def _beside(dump: Dump) -> Path:
+    return dump.root.parent / f"{dump.root.name}_next"
+
+
+def _has_values(record: Record) -> bool:
+    try:
+        record.numpy()
+    except (NotSupported, ReadError):
+        return False
+    return True
+
+
+def _advice(name: str, request: Optional[DumpRequest]) -> str:
+    if request is None:
+        return f"the tensors of {name} are in this dump: `ascend-dump show`"
+    return f"dump the tensors of {name} and of what it reads: the next request says which"

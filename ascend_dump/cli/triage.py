@@ -1,0 +1,148 @@
+"""`ascend-dump triage`: what is wrong in a dump, and what to dump next."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+import click
+
+from ascend_dump._errors import ConfigError
+from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._reading import json_option, open_selected, progress
+from ascend_dump.cli.config import write_settings
+from ascend_dump.native.languages import languages
+
+if TYPE_CHECKING:
+    from ascend_dump.analysis.triage import Triage
+
+#: The language of the file for each framework: those that our launcher starts read our own settings.
+_LANGUAGE_OF = {
+    "torch": "ascend-dump",
+    "torch_npu": "ascend-dump",
+    "torchair": "ascend-dump",
+    "acl": "acl",
+    "mindspore": "mindspore",
+    "tensorflow": "tensorflow",
+}
+
+
+@click.command(short_help="Say what is wrong in a dump, and what to dump next.")
+@click.argument("dump", type=click.Path())
+@click.argument("reference", type=click.Path(), required=False)
+@click.option("--step", metavar="TEXT", help='Steps: "0|3-5|10".')
+@click.option("--rank", metavar="TEXT", help="Global ranks, as --step.")
+@click.option("-n", "--limit", type=click.IntRange(1), default=10, show_default=True, help="At most so many suspects.")
+@click.option("--next", "file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the next request here.")
+@click.option("--for", "framework", type=click.Choice(list(_LANGUAGE_OF)), default="torch", show_default=True)
+@json_option
+def triage(
+    dump: str,
+    reference: Optional[str],
+    limit: int,
+    file: Optional[str],
+    framework: str,
+    as_json: bool,
+    **selectors: Optional[str],
+) -> Exit:
+    """Say what is wrong in DUMP: its suspects, or with REFERENCE the origins of the differences.
+
+    Without a reference, rules look for what is wrong by itself: NaN and Inf, values at the limit of their type,
+    growth, dead outputs, gradients that are zero or reach no parameter, parameters that do not move, ranks that
+    disagree, memory that nobody wrote.
+
+    --next writes a narrower request: the tensors of what was found and of what it reads, at the steps in question. For
+    torch, torch_npu and torchair it is a file for ASCEND_DUMP=FILE or `ascend-dump run --config FILE`, for the others
+    the framework's own. A file that exists is not replaced.
+
+    Exit code 0 when nothing is wrong, 1 when something is, 3 when not everything could be checked or read.
+    """
+    from ascend_dump.analysis.triage import triage as look_through
+
+    found = look_through(
+        open_selected(dump, selectors),
+        None if reference is None else open_selected(reference, selectors),
+        watch=lambda passed: progress(passed, "records" if reference is None else "steps"),
+    )
+    written = None
+    if file is not None and found.next is not None:
+        written = _write_next(found, Path(file), framework)
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        write_document(sys.stdout, "triage", {**found.to_dict(), "written": written})
+    else:
+        _show(found, limit, written, framework)
+        if file is not None and found.next is None:
+            click.echo(f"{file} is not written: there is nothing to dump next", err=True)
+    return _exit(found)
+
+
+def _exit(found: Triage) -> Exit:
+    if found.comparison is not None:
+        from ascend_dump.cli.compare import exit_of
+
+        return exit_of([found.comparison.verdict])
+    if found.suspects:
+        return Exit.DIFFERENT
+    return Exit.UNREADABLE if found.reasons else Exit.OK
+
+
+def _write_next(found: Triage, file: Path, framework: str) -> Path:
+    assert found.next is not None
+    language = languages()[_LANGUAGE_OF[framework]]
+    if not str(file).endswith(language.suffix):
+        raise ConfigError(
+            f"--next {file}: {framework} takes only a file that ends in {language.suffix}",
+            hint=f"name it next{language.suffix}",
+        )
+    request = found.next if language.selects_ranks else found.next.replace(ranks=None)
+    if file.exists():
+        raise ConfigError(f"{file} exists already", hint="remove it, or give --next another name")
+    write_settings(file, language.build(request))
+    return file
+
+
+def _show(found: Triage, limit: int, written: Optional[Path], framework: str) -> None:
+    from ascend_dump.report.tables import escape
+
+    compared = found.comparison
+    if compared is not None:
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in compared.counts.items())
+        click.echo(f"{compared.verdict}: {counts}")
+        from ascend_dump.cli.compare import origin_lines
+
+        for origin in found.origins[:limit]:
+            click.echo("")
+            for name, text in origin_lines(origin):
+                click.echo(f"{name:<12}{escape(text)}")
+    from ascend_dump.analysis.suspects import RULES
+
+    for number, suspect in enumerate(found.suspects[:limit], 1):
+        lines: list[tuple[str, Any]] = [
+            ("suspect", f"{number}. {suspect.op_name or suspect.op_type} ({suspect.op_type}), step {suspect.step}"),
+            ("rule", f"{suspect.rule}: {RULES[suspect.rule].meaning}"),
+            ("seen", suspect.reason),
+            ("module", suspect.module),
+            ("source", suspect.source),
+            ("reads from", ", ".join(suspect.producers)),
+            ("again", f"in {suspect.again} later runs of the operator" if suspect.again else ""),
+        ]
+        for name, text in lines:
+            if text:
+                click.echo(f"{name:<12}{escape(str(text))}")
+        click.echo("")
+    left = len(found.suspects) - limit
+    if left > 0:
+        click.echo(f"and {left} more suspects: -n {len(found.suspects)}\n")
+    for reason in found.reasons:
+        click.echo(f"not checked: {escape(reason)}", err=True)
+    click.echo(escape(found.advice))
+    if written is not None:
+        how = f"ASCEND_DUMP={written} python …" if _LANGUAGE_OF[framework] == "ascend-dump" else f"in {framework}'s way"
+        click.echo(f"next request: {escape(str(written))}, to be used as {escape(how)}")
+    elif found.next is not None:
+        click.echo(
+            f"next: ASCEND_DUMP='{escape(found.next.to_text())}'; --next FILE --for FRAMEWORK writes it as a file"
+        )

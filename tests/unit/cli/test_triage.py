@@ -1,0 +1,135 @@
+"""`ascend-dump triage` and `ascend_dump.triage`: what is wrong, and the request that tells more."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from suspect_dumps import write_rows
+
+import ascend_dump
+from ascend_dump.analysis.suspects import RULES
+from ascend_dump.cli import Exit, main
+
+
+@pytest.fixture
+def grown(tmp_path: Path) -> Path:
+    """A dump of statistics in which one operator grows at step 2."""
+    write_rows(tmp_path / "dumps", RULES["growth"].trips)
+    return tmp_path / "dumps"
+
+
+@pytest.fixture
+def healthy(tmp_path: Path) -> Path:
+    write_rows(tmp_path / "healthy", RULES["growth"].passes)
+    return tmp_path / "healthy"
+
+
+class TestPython:
+    def test_names_the_suspect_and_asks_for_its_tensors(self, grown: Path) -> None:
+        found = ascend_dump.triage(grown)
+        assert [(one.rule, one.op_name, one.step) for one in found.suspects] == [("growth", "0/mm_0", 2)]
+        assert found.next is not None
+        assert found.next.to_mapping() == {"path": f"{grown}_next", "steps": "2", "layers": ["0/mm_0"]}
+        assert found.origins == ()
+
+    def test_asks_for_nothing_where_nothing_is_wrong(self, healthy: Path) -> None:
+        found = ascend_dump.triage(ascend_dump.open(healthy))
+        assert (found.suspects, found.next, found.reasons) == ((), None, ())
+        assert "reference" in found.advice
+
+    def test_asks_for_what_the_suspect_reads_from(self, tmp_path: Path) -> None:
+        torch: Any = pytest.importorskip("torch")
+        with ascend_dump.capture(path=tmp_path, data="stats") as cap:
+            torch.exp(torch.ones(3) * 1000)
+        found = ascend_dump.triage(cap.dump())
+        assert (found.suspects[0].op_name, found.suspects[0].producers) == ("exp_0", ("mul_0",))
+        assert found.next is not None
+        assert found.next.layers == ("exp_0", "mul_0")
+
+    def test_asks_for_nothing_where_the_tensors_are_there(self, tmp_path: Path) -> None:
+        torch: Any = pytest.importorskip("torch")
+        with ascend_dump.capture(path=tmp_path) as cap:
+            torch.exp(torch.ones(3) * 1000)
+        found = ascend_dump.triage(cap.path)
+        assert found.suspects[0].rule == "non-finite"
+        assert found.next is None
+        assert "ascend-dump show" in found.advice
+
+    def test_gives_the_origins_of_a_comparison(self, tmp_path: Path) -> None:
+        pytest.importorskip("polars")
+        torch: Any = pytest.importorskip("torch")
+        for name, factor in (("right", 2.0), ("wrong", 2.1)):
+            with ascend_dump.capture(path=tmp_path / name, data="stats"):
+                (torch.ones(100) * factor).sum()
+        found = ascend_dump.triage(tmp_path / "wrong", tmp_path / "right")
+        assert [one.op_name for one in found.origins] == ["mul_0"]
+        assert found.next is not None
+        assert found.next.layers == ("mul_0",)
+
+    def test_refuses_settings_of_a_comparison_without_one(self, healthy: Path) -> None:
+        with pytest.raises(ascend_dump.NotSupported, match="no reference is given"):
+            ascend_dump.triage(healthy, rules={})
+
+    def test_raises_where_there_is_no_dump(self, tmp_path: Path) -> None:
+        with pytest.raises(ascend_dump.DumpNotFound):
+            ascend_dump.triage(tmp_path / "none")
+
+
+class TestCommand:
+    def test_prints_suspects_and_exits_1(self, grown: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["triage", str(grown)]) == Exit.DIFFERENT
+        out = capsys.readouterr().out
+        assert "1. 0/mm_0 (aten::mm), step 2" in out
+        assert "33.3 times that of earlier steps" in out
+        assert "ASCEND_DUMP='path=" in out
+
+    def test_exits_0_where_nothing_is_wrong(self, healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["triage", str(healthy)]) == Exit.OK
+        assert "nothing looks wrong by itself" in capsys.readouterr().out
+
+    def test_exits_3_where_not_everything_was_checked(self, healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        index = next(healthy.rglob("index.jsonl"))
+        index.write_bytes(b"{\n" + index.read_bytes())
+        assert main(["triage", str(healthy)]) == Exit.UNREADABLE
+        assert "not checked: 1 record cannot be read" in capsys.readouterr().err
+
+    def test_writes_a_document(self, grown: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["triage", str(grown), "--json"]) == Exit.DIFFERENT
+        document = json.loads(capsys.readouterr().out)
+        assert document["schema"] == "ascend-dump/triage/1"
+        assert document["suspects"][0]["rule"] == "growth"
+        assert document["next"]["steps"] == "2"
+
+    def test_writes_the_next_request_as_a_private_file(self, grown: Path, tmp_path: Path) -> None:
+        file = tmp_path / "next.json"
+        assert main(["triage", str(grown), "--next", str(file)]) == Exit.DIFFERENT
+        assert ascend_dump.DumpRequest.from_file(file).layers == ("0/mm_0",)
+        assert os.stat(file).st_mode & 0o777 == 0o600
+
+    @pytest.mark.parametrize(("framework", "key"), [("mindspore", "common_dump_settings"), ("acl", "dump")])
+    def test_writes_it_in_the_words_of_a_framework(self, grown: Path, tmp_path: Path, framework: str, key: str) -> None:
+        file = tmp_path / "next.json"
+        assert main(["triage", str(grown), "--next", str(file), "--for", framework]) == Exit.DIFFERENT
+        assert key in json.loads(file.read_text())
+
+    def test_never_replaces_a_file(self, grown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        file = tmp_path / "next.json"
+        file.write_text("mine")
+        assert main(["triage", str(grown), "--next", str(file)]) == Exit.USAGE
+        assert file.read_text() == "mine"
+        assert "exists already" in capsys.readouterr().err
+
+    def test_says_where_there_is_nothing_to_write(
+        self, healthy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "next.json"
+        assert main(["triage", str(healthy), "--next", str(file)]) == Exit.OK
+        assert not file.exists()
+        assert "nothing to dump next" in capsys.readouterr().err
+
+    def test_takes_the_steps_that_are_asked_for(self, grown: Path) -> None:
+        assert main(["triage", str(grown), "--step", "0|1"]) == Exit.OK
