@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ascend_dump.analysis.compare import Comparison, compare
     from ascend_dump.analysis.triage import Triage, triage
     from ascend_dump.reading._dump import Dump
-    from ascend_dump.reading._dump import open_dump as open  # noqa: A004  (as in `gzip.open`: used with its package)
+    from ascend_dump.reading._open import open_dump as open  # noqa: A004  (as in `gzip.open`: used with its package)
     from ascend_dump.reading._record import Record
     from ascend_dump.statistics import Statistics
 
@@ -104,7 +104,7 @@ _HOMES: dict[str, tuple[str, str]] = {
     }.items()
     for name in names
 }
-_HOMES["open"] = ("reading._dump", "open_dump")
+_HOMES["open"] = ("reading._open", "open_dump")
 
 
 def __getattr__(name: str) -> object:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar
 
 import click
 
@@ -83,11 +83,18 @@ def leading_columns(dump: Dump) -> list[Column]:
     return [*several, Column("step", right=True)]
 
 
-def shape_text(record: Record) -> str:
+class _Shown(Protocol):
+    """A record, or what is told of one in its place."""
+
+    @property
+    def shape(self) -> Optional[Sequence[int]]: ...
+
+
+def shape_text(record: _Shown) -> str:
     return "-" if record.shape is None else str(list(record.shape)).replace(" ", "")
 
 
-def leading_cells(record: Record, columns: list[Column]) -> list[str]:
+def leading_cells(record: _Shown, columns: list[Column]) -> list[str]:
     values = (getattr(record, column.name) for column in columns)
     return ["-" if value is None else str(value) for value in values]
 
@@ -184,18 +191,21 @@ def tell_nothing_matched(path: str, selectors: dict[str, Optional[str]]) -> None
     print("\n".join(map(escape, lines)), file=sys.stderr)
 
 
-def progress(items: Iterable[_Item], noun: str) -> Iterator[_Item]:
+def progress(items: Iterable[_Item], noun: str, size: Callable[[_Item], int] = lambda item: 1) -> Iterator[_Item]:
     """Pass the items on; count them on stderr when that is a terminal and it takes over a second.
 
-    The cursor stays at the start of the line, so that a row printed meanwhile replaces the count.
+    size: for how many an item counts. The cursor stays at the start of the line, so that a row printed meanwhile
+    replaces the count.
     """
     if not sys.stderr.isatty():
         yield from items
         return
     start = shown = monotonic()
     told = False
+    count = 0
     try:
-        for count, item in enumerate(items, 1):
+        for item in items:
+            count += size(item)
             now = monotonic()
             if now - start > 1 and now - shown > 0.2:
                 sys.stderr.write(f"\r{count} {noun}, {now - start:.0f} s\x1b[K\r")

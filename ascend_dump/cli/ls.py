@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import click
 
@@ -29,6 +29,36 @@ if TYPE_CHECKING:
 _LONG = ("device", "format", "phase", "module", "source", "model_id", "stream_id", "task_id", "timestamp", "path")
 
 
+class Row(NamedTuple):
+    """What a line of the listing tells of a record, under the names that it has there."""
+
+    op_name: str
+    op_type: str
+    step: Optional[int]
+    run: Optional[str]
+    rank: Optional[int]
+    model: Optional[str]
+    shape: Optional[Sequence[int]]
+    error: None = None
+
+
+class Group(NamedTuple):
+    """The records of one run of an operator.
+
+    first       its first output, else its first record
+    types       names of element types, each once
+    records     how many these are; unreadable: how many of them cannot be read
+    """
+
+    first: Union[Record, Row]
+    inputs: int
+    outputs: int
+    types: Sequence[str]
+    bytes: int
+    records: int
+    unreadable: int
+
+
 @click.command(short_help="List the operators of a dump.")
 @reading_options
 @click.option("--records", is_flag=True, help="One line per tensor instead of one per operator.")
@@ -42,10 +72,10 @@ def ls(path: str, as_json: bool, records: bool, long: bool, **selectors: Optiona
     dump = open_selected(path, selectors)
     totals = _Totals()
     unreadable = Unreadable()
-    found = totals.count(unreadable.watch(progress(dump, "records")))
     if as_json:
         from ascend_dump.report.documents import write_document
 
+        found = totals.count(unreadable.watch(progress(dump, "records")))
         listed = (record_fields(record) for record in found)
 
         fields = {"path": path, "records": listed, "totals": totals.fields}
@@ -53,7 +83,10 @@ def ls(path: str, as_json: bool, records: bool, long: bool, **selectors: Optiona
         unended = (one._asdict() for one in _unended(dump))
         write_document(sys.stdout, "ls", {**fields, "unended": unended, "notes": notes})
     else:
-        _write_text(dump, found, per_record=records or long, long=long)
+        if records or long:
+            _write_records(dump, totals.count(unreadable.watch(progress(dump, "records"))), long=long)
+        else:
+            _write_operators(dump, totals.count_groups(_groups(dump, unreadable)))
         from ascend_dump.report.tables import escape
 
         incomplete = _unended(dump)
@@ -78,20 +111,37 @@ def _unended(dump: Dump) -> list[Run]:
     return [run for run in dump.runs() if run.state is not RunState.COMPLETE]
 
 
-def _write_text(dump: Dump, found: Iterator[Record], *, per_record: bool, long: bool) -> None:
+def _write_records(dump: Dump, found: Iterator[Record], *, long: bool) -> None:
     from ascend_dump.report.tables import Column, write_table
 
     lead = leading_columns(dump)
+    more = [Column(name) for name in _LONG] if long else []
+    columns = [*lead, *_columns("io", "index"), *more]
+    write_table(columns, (_record_row(one, lead, [column.name for column in more]) for one in found), sys.stdout)
+
+
+def _write_operators(dump: Dump, found: Iterator[Group]) -> None:
+    from ascend_dump.report.tables import write_table
+
+    lead = leading_columns(dump)
+    write_table([*lead, *_columns("in", "out")], (_operator_row(one, lead) for one in found), sys.stdout)
+
+
+def _columns(*counts: str) -> list[Column]:
+    from ascend_dump.report.tables import Column
+
     names = [Column("op_name", elastic=True), Column("op_type", elastic=True)]
-    kind = [Column("dtype"), Column("shape"), Column("bytes", right=True)]
-    if per_record:
-        more = [Column(name) for name in _LONG] if long else []
-        columns = [*lead, *names, Column("io"), Column("index", right=True), *kind, *more]
-        rows = (_record_row(record, lead, [column.name for column in more]) for record in found)
-    else:
-        columns = [*lead, *names, Column("in", right=True), Column("out", right=True), *kind]
-        rows = (_operator_row(list(group), lead) for _, group in groupby(found, _operator))
-    write_table(columns, rows, sys.stdout)
+    numbers = [Column(name, right=name != "io") for name in counts]
+    return [*names, *numbers, Column("dtype"), Column("shape"), Column("bytes", right=True)]
+
+
+def _groups(dump: Dump, unreadable: Unreadable) -> Iterator[Group]:
+    if dump.is_large:
+        from ascend_dump.cli._ls_columns import groups
+
+        return groups(dump, unreadable)
+    records = unreadable.watch(progress(dump, "records"))
+    return (_group(list(group)) for _, group in groupby(records, _operator))
 
 
 def _operator(record: Record) -> tuple[Any, ...]:
@@ -100,19 +150,29 @@ def _operator(record: Record) -> tuple[Any, ...]:
     return (*record.execution, broken)
 
 
-def _operator_row(group: list[Record], lead: list[Column]) -> list[str]:
-    inputs = [record for record in group if record.io == "input"]
-    outputs = [record for record in group if record.io == "output"]
-    first = (outputs or group)[0]
-    types = dict.fromkeys(record.dtype for record in group if record.dtype)
+def _group(records: list[Record]) -> Group:
+    outputs = [record for record in records if record.io == "output"]
+    return Group(
+        (outputs or records)[0],
+        sum(record.io == "input" for record in records),
+        len(outputs),
+        list(dict.fromkeys(record.dtype for record in records if record.dtype)),
+        sum(record.nbytes or 0 for record in records),
+        len(records),
+        sum(record.error is not None for record in records),
+    )
+
+
+def _operator_row(group: Group, lead: list[Column]) -> list[str]:
+    first = group.first
     return [
         *leading_cells(first, lead),
         *_names(first),
-        str(len(inputs)),
-        str(len(outputs)),
-        ",".join(types) or "-",
+        str(group.inputs),
+        str(group.outputs),
+        ",".join(group.types) or "-",
         shape_text(first),
-        str(sum(record.nbytes or 0 for record in group)),
+        str(group.bytes),
     ]
 
 
@@ -130,7 +190,7 @@ def _record_row(record: Record, lead: list[Column], more: Iterable[str]) -> list
     ]
 
 
-def _names(record: Record) -> list[str]:
+def _names(record: Union[Record, Row]) -> list[str]:
     if record.error is not None:
         return [record.op_name or record.path.name, f"unreadable [{record.error.code}]"]
     return [record.op_name or "-", record.op_type or "-"]
@@ -158,6 +218,16 @@ class _Totals:
             self._steps.add(record.step)
             self._ranks.add(record.rank)
             yield record
+
+    def count_groups(self, groups: Iterable[Group]) -> Iterator[Group]:
+        for group in groups:
+            self.records += group.records
+            self.operators += 1
+            self.unreadable += group.unreadable
+            self.bytes += group.bytes
+            self._steps.add(group.first.step)
+            self._ranks.add(group.first.rank)
+            yield group
 
     def fields(self) -> dict[str, int]:
         return {

@@ -67,7 +67,12 @@ def stats(
 
     dump = open_selected(path, selectors)
     unreadable = Unreadable()
-    records = unreadable.watch(progress(dump, "tensors"))
+    looked_at = dump
+    if (nonfinite or (limit and sort in _COLUMNS)) and not origin and dump.is_large:
+        from ascend_dump.cli._stats_columns import candidates
+
+        looked_at, unreadable.seen = candidates(dump, nonfinite=nonfinite, sort=sort, limit=limit)
+    records = unreadable.watch(progress(looked_at, "tensors"))
     rows = _origins(records, unreadable) if origin else (_Row(one, *unreadable.statistics(one)) for one in records)
     if nonfinite:
         # One that cannot be read may hold some, so it stays.

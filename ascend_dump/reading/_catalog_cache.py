@@ -15,7 +15,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from ascend_dump._steps import Steps
     from ascend_dump.reading._dialect import Entry
 
-__all__ = ["Whole", "catalog_of"]
+__all__ = ["Watch", "Whole", "catalog_of", "is_kept"]
 
 _MANIFEST = "catalog.json"
-_SCHEMA = "ascend-dump/catalog/1"
+_SCHEMA = "ascend-dump/catalog/2"
 #: A catalog of fewer records is made in less time than it takes to keep one.
 _WORTH_KEEPING = 20_000
 #: Rows of a part: what is in memory while a catalog is made.
@@ -46,6 +46,8 @@ _PART_NAME = re.compile(r"part-\d{5}\.parquet", re.ASCII)
 
 #: The tests of one selection: of texts, and of numbers.
 _Query = tuple[Sequence[tuple[str, Callable[[str], bool]]], Sequence[tuple[str, "Steps"]]]
+#: Is given the parts of a catalog as they are made and passes them on, to show how far the work is.
+Watch = Optional[Callable[[Iterable["polars.DataFrame"]], Iterable["polars.DataFrame"]]]
 
 
 class Whole(NamedTuple):
@@ -56,27 +58,41 @@ class Whole(NamedTuple):
     sources: Optional[Sources]
 
 
-def catalog_of(whole: Whole, kept: list[Entry], queries: Sequence[_Query]) -> polars.LazyFrame:
-    """The catalog of the entries `kept`, of which the queries keep some records."""
-    from ascend_dump.reading.catalog import COLUMNS, ENTRY, frames, narrowed, polars_or_refuse, schema
+def is_kept(root: Path) -> bool:
+    """Whether there is something that may be the catalog of this dump."""
+    return root.is_dir() and any(os.path.lexists(place) for place in _places(root))
+
+
+def catalog_of(
+    whole: Whole, kept: list[Entry], queries: Sequence[_Query], *, make: bool = True, watch: Watch = None
+) -> Optional[polars.LazyFrame]:
+    """The catalog of the entries `kept`, of which the queries keep some records, with the columns ENTRY and PLACE.
+
+    make: whether one is made where none is kept that fits; None else.
+    watch: is given the parts as they are made and passes them on.
+    """
+    from ascend_dump.reading.catalog import ENTRY, frames, narrowed, polars_or_refuse, schema
 
     pl = polars_or_refuse("catalog()")
     made_of = _made_of(whole) if whole.root.is_dir() else ""
     found = _load(whole, made_of)
+    if found is None and not make:
+        return None
+    wanted = set(map(id, kept))
+    numbers = [number for number, entry in enumerate(whole.entries) if id(entry) in wanted]
     if found is None and len(kept) < len(whole.entries):
         # Few files are read sooner than a catalog of all is made.
-        some = list(frames(enumerate(kept), _complete(whole)))
+        parts = frames(((number, whole.entries[number]) for number in numbers), _complete(whole))
+        some = list(parts if watch is None else watch(parts))
         found = pl.concat(some).lazy() if some else pl.DataFrame(schema=schema()).lazy()
     else:
         if found is None:
-            found = _make(whole, made_of)
+            found = _make(whole, made_of, watch)
         if len(kept) < len(whole.entries):
-            wanted = set(map(id, kept))
-            numbers = [number for number, entry in enumerate(whole.entries) if id(entry) in wanted]
-            found = found.filter(pl.col(ENTRY).is_in(pl.Series(numbers, dtype=pl.UInt32)))
+            found = found.filter(pl.col(ENTRY).is_in(numbers))
     for texts, numbers_of in queries:
         found = narrowed(found, texts, numbers_of)
-    return found.select(COLUMNS)
+    return found
 
 
 def _complete(whole: Whole) -> Optional[Callable[[Record], None]]:
@@ -91,7 +107,7 @@ def _complete(whole: Whole) -> Optional[Callable[[Record], None]]:
     return add_source
 
 
-def _make(whole: Whole, made_of: str) -> polars.LazyFrame:
+def _make(whole: Whole, made_of: str, watch: Watch) -> polars.LazyFrame:
     """Read the dump; what is large goes to disk part by part."""
     import polars as pl
 
@@ -100,7 +116,8 @@ def _make(whole: Whole, made_of: str) -> polars.LazyFrame:
     waiting: list[polars.DataFrame] = []
     rows = waiting_rows = 0
     store: Optional[_Store] = None
-    for frame in frames(enumerate(whole.entries), _complete(whole)):
+    parts = frames(enumerate(whole.entries), _complete(whole))
+    for frame in parts if watch is None else watch(parts):
         waiting.append(frame)
         rows += frame.height
         waiting_rows += frame.height

@@ -8,7 +8,7 @@ names only. An entry opens its file when its records are asked for, not before.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional, Protocol
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "Dialect", "Directory", "Entry", "WrappedEntry", "rank_of"]
 
+#: Opening a file and reading its header takes as long as so many lines of an index.
+_LINES_OF_A_FILE = 10
 _RANK_LEVEL = re.compile(r"worldsize(\d+)_global_rank(\d+)")
 
 
@@ -116,6 +118,20 @@ class Entry:
     def frames(self) -> Optional[Iterable[polars.DataFrame]]:
         """The same as columns of a catalog, where that is faster than through records; None where it is not."""
         return None
+
+    def records_at(self, places: Collection[int]) -> Iterable[Record]:
+        """The records at some places, in their order: -1 is the first one of `records()`, -2 the second.
+
+        Other numbers are what `frames` of the same class gave as places.
+        """
+        for number, record in enumerate(self.records(), 1):
+            if -number in places:
+                yield record
+
+    @property
+    def work(self) -> int:
+        """What reading its records takes, as a number of lines of an index, roughly. Opens nothing."""
+        return _LINES_OF_A_FILE
 
     def batches(self) -> Optional[Iterable[Batch]]:
         """The same in batches that make a Record when it is asked for; None where that saves nothing."""

@@ -1,31 +1,29 @@
-"""Dump: a catalog of records, opened by one walk over the tree and read lazily."""
+"""Dump: a catalog of records, read lazily."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import groupby, islice
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from ascend_dump._errors import ConfigError, DumpNotFound, ReadError, UnknownFormat
-from ascend_dump._files import read_regular
-from ascend_dump._paths import CALL, CALL_SCHEMA, CATALOG
+from ascend_dump._errors import ConfigError
 from ascend_dump._patterns import text_matcher
 from ascend_dump._steps import Steps, StepsLike
 from ascend_dump.native.cann.names import loosen_glob
-from ascend_dump.reading._dialect import Batch, Directory, Entry, WrappedEntry, rank_of
+from ascend_dump.reading._dialect import Batch, Entry
 from ascend_dump.reading._record import FIELDS, Record
-from ascend_dump.reading._registry import dialects
 from ascend_dump.reading._runs import Run, read_run, runs_above
-from ascend_dump.reading._sources import Sources, graphs_beside, is_graph_file
+from ascend_dump.reading._sources import Sources
 
 if TYPE_CHECKING:
     import polars
 
-__all__ = ["Dump", "open_dump"]
+    from ascend_dump.reading._catalog_cache import Watch
+
+__all__ = ["Dump"]
 
 
 #: What all records of one file have in common, where its name tells it.
@@ -86,8 +84,9 @@ class _Ahead(NamedTuple):
 #: `len` keeps at most so many records (some 50 MB), for so many seconds.
 _MOST_AHEAD = 50_000
 _SOON = 0.1
-#: Bytes of the mark of a call.
-_MOST_OF_A_MARK = 1000
+#: What a dump takes to read that is large, in lines of an index: about half a second; to import polars and to check a
+#: catalog takes half of that.
+_LARGE = 50_000
 
 
 class Dump:
@@ -107,6 +106,7 @@ class Dump:
         sources: Optional[Sources] = None,
         runs: tuple[Path, ...] = (),
         whole: Optional[list[Entry]] = None,
+        rows: tuple[polars.Expr, ...] = (),
     ) -> None:
         self.root = root
         self._entries = entries
@@ -116,6 +116,8 @@ class Dump:
         self._marks = marks or {}
         self._sources = sources
         self._runs = runs
+        #: What rows of the catalog are kept.
+        self._rows = rows
         self._ahead: Optional[_Ahead] = None
 
     def __iter__(self) -> Iterator[Record]:
@@ -127,11 +129,11 @@ class Dump:
             yield from self._read()
 
     def _read(self) -> Iterator[Record]:
-        for entry in self._entries:
-            yield from self._of(entry)
+        for entry, places in self._places():
+            yield from self._of(entry, places)
 
-    def _of(self, entry: Entry) -> Iterator[Record]:
-        for record in entry.records():
+    def _of(self, entry: Entry, places: Optional[Collection[int]] = None) -> Iterator[Record]:
+        for record in entry.records() if places is None else entry.records_at(places):
             if all(query.matches(record) for query in self._queries):
                 if self._marks:
                     record.attrs.update(self._marks.get(record.model or "", {}))
@@ -139,25 +141,95 @@ class Dump:
                     record.source = self._sources.find(record)
                 yield record
 
+    def _places(self) -> Iterator[tuple[Entry, Optional[Collection[int]]]]:
+        """The entries that have to be read, and which places of them; None: all of them.
+
+        Where there is a catalog that fits, it tells; none is made for a `select`, which would take longer.
+        """
+        from ascend_dump.reading._catalog_cache import is_kept
+
+        found = None
+        if self._rows:
+            found = self._catalog()
+        elif self.is_large and not all(self._takes_all_of(entry) for entry in self._entries) and is_kept(self.root):
+            found = self._catalog(make=False)
+        if found is None:
+            yield from ((entry, None) for entry in self._entries)
+            return
+        from ascend_dump.reading.catalog import ENTRY, PLACE
+
+        rows = found.select(ENTRY, PLACE).collect().partition_by(ENTRY, maintain_order=True)
+        for some in rows:
+            # A dict, since places are in order and are looked for.
+            yield self._all[some[ENTRY][0]], dict.fromkeys(some[PLACE].to_list())
+
+    def _takes_all_of(self, entry: Entry) -> bool:
+        return all(query.takes_all_of(entry) for query in self._queries)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether going through all records takes longer than through the columns of a catalog, as sizes of files
+        tell: from about 50,000 records on. Without polars no dump is."""
+        from importlib.util import find_spec
+
+        work = 0
+        for entry in self._entries:
+            work += entry.work
+            if work >= _LARGE:
+                return self.root.is_dir() and find_spec("polars") is not None
+        return False
+
+    def where(self, *predicates: polars.Expr) -> Dump:
+        """Narrow the dump to rows of its catalog. Needs the extra `analyze` (polars).
+
+        >>> dump.where(polars.col("nan") > 0)   # doctest: +SKIP
+        """
+        from ascend_dump.reading.catalog import polars_or_refuse
+
+        polars_or_refuse("where()")
+        return self._narrowed(rows=(*self._rows, *predicates))
+
+    def _narrowed(
+        self,
+        *,
+        entries: Optional[list[Entry]] = None,
+        queries: Optional[tuple[_Query, ...]] = None,
+        marks: Optional[Mapping[str, Mapping[str, Any]]] = None,
+        rows: Optional[tuple[polars.Expr, ...]] = None,
+    ) -> Dump:
+        """This dump with other ones of these."""
+        return Dump(
+            self.root,
+            self._entries if entries is None else entries,
+            self._queries if queries is None else queries,
+            self._marks if marks is None else marks,
+            self._sources,
+            self._runs,
+            self._all,
+            self._rows if rows is None else rows,
+        )
+
     def batches(self) -> Iterator[Batch]:
         """The same records in the same order, in batches of one step and rank that make a Record when it is asked for.
 
         For those who go through large dumps and look at few records: see `Batch`.
         """
         as_they_are = not self._marks and self._sources is None
-        for entry in self._entries:
-            made = entry.batches() if as_they_are and all(one.takes_all_of(entry) for one in self._queries) else None
+        for entry, places in self._places():
+            whole = as_they_are and places is None and self._takes_all_of(entry)
+            made = entry.batches() if whole else None
             if made is not None:
                 yield from made
                 continue
-            for (rank, step), records in groupby(self._of(entry), key=lambda record: (record.rank, record.step)):
+            records_of = self._of(entry, places)
+            for (rank, step), records in groupby(records_of, key=lambda record: (record.rank, record.step)):
                 yield Batch(list(records), rank, step)
 
     def marked(self, marks: Mapping[str, Mapping[str, Any]]) -> Dump:
         """The same records, with more `attrs` for those of the models named."""
         if not marks:
             return self
-        return Dump(self.root, self._entries, self._queries, marks, self._sources, self._runs, self._all)
+        return self._narrowed(marks=marks)
 
     def __len__(self) -> int:
         if self._ahead is not None and monotonic() - self._ahead.at < _SOON:
@@ -202,7 +274,7 @@ class Dump:
             None if op is None or op.startswith("re:") else text_matcher(loosen_glob(op)),
         )
         kept = [entry for entry in self._entries if query.may_match(entry)]
-        return Dump(self.root, kept, (*self._queries, query), self._marks, self._sources, self._runs, self._all)
+        return self._narrowed(entries=kept, queries=(*self._queries, query))
 
     def known_values(self, field: str) -> set[Any]:
         """The values of a field as far as names of files and directories tell them; opens no file.
@@ -240,19 +312,29 @@ class Dump:
         polars_or_refuse("to_frame()")
         return self.catalog().select(FIELDS).collect()
 
-    def catalog(self) -> polars.LazyFrame:
+    def catalog(self, *, watch: Watch = None) -> polars.LazyFrame:
         """The records as columns: every field, the error, and of host dumps the hash, the place in memory and the
         recorded statistics. No tensor is read. Needs the extra `analyze` (polars).
 
         That of a large dump is kept beside it, readable by its owner only, or in the user's cache directory, and made
-        anew when a file of the dump changed.
+        anew when a file of the dump changed. watch: is given the parts (frames) as they are made and passes them on, to
+        show how far the work is.
 
         >>> dump.catalog().filter(polars.col("nan") > 0).collect()   # doctest: +SKIP
         """
+        from ascend_dump.reading.catalog import COLUMNS
+
+        found = self._catalog(watch=watch)
+        assert found is not None, "it is made where none is kept"
+        return found.select(COLUMNS)
+
+    def _catalog(self, *, make: bool = True, watch: Watch = None) -> Optional[polars.LazyFrame]:
         from ascend_dump.reading._catalog_cache import Whole, catalog_of
 
         whole = Whole(self.root, self._all, self._sources)
-        return catalog_of(whole, self._entries, [(query.texts, query.numbers) for query in self._queries])
+        queries = [(query.texts, query.numbers) for query in self._queries]
+        found = catalog_of(whole, self._entries, queries, make=make, watch=watch)
+        return found if found is None else found.filter(*self._rows) if self._rows else found
 
     def __repr__(self) -> str:
         return f"<Dump {self.root} ({len(self._entries)} files)>"
@@ -266,195 +348,3 @@ class Dump:
         rows = [[getattr(record, name) for name in names] for record in found[:ROWS]]
         more = f", the first {ROWS} records" if len(found) > ROWS else ""
         return html_table(f"{self!r}{more}", names, rows)
-
-
-class _BatchOfCall(Batch):
-    __slots__ = ("_inner",)
-
-    def __init__(self, inner: Batch, call: Optional[int]) -> None:
-        super().__init__((), inner.rank, call)
-        self._inner = inner
-
-    def __len__(self) -> int:
-        return len(self._inner)
-
-    def __iter__(self) -> Iterator[Record]:
-        for record in self._inner:
-            record.step = self.step
-            yield record
-
-    def identities(self) -> Iterable[Optional[Hashable]]:
-        return self._inner.identities()
-
-
-class _OfCall(WrappedEntry):
-    """An entry in the directory of a call of a decorated function: the call is the step of its records."""
-
-    __slots__ = ()
-
-    def __init__(self, inner: Entry, call: int) -> None:
-        super().__init__(inner)
-        self.step = call
-
-    @property
-    def framework_step(self) -> Optional[int]:
-        return self._inner.step
-
-    def records(self) -> Iterator[Record]:
-        for record in self._inner.records():
-            record.step = self.step
-            yield record
-
-    def batches(self) -> Optional[Iterator[Batch]]:
-        made = self._inner.batches()
-        return None if made is None else (_BatchOfCall(batch, self.step) for batch in made)
-
-    def frames(self) -> Optional[Iterator[polars.DataFrame]]:
-        made = self._inner.frames()
-        return None if made is None else map(self._of_this_call, made)
-
-    def _of_this_call(self, frame: polars.DataFrame) -> polars.DataFrame:
-        import polars as pl
-
-        return frame.with_columns(pl.lit(self.step, dtype=pl.Int64).alias("step"))
-
-
-class _Lost(Entry):
-    """A directory that cannot be listed: one unreadable record, so that it is not forgotten."""
-
-    __slots__ = ("_error",)
-
-    def __init__(self, path: Path, parts: tuple[str, ...], error: OSError) -> None:
-        super().__init__(path, rank=rank_of(parts))
-        self._error = ReadError(
-            f"the directory cannot be listed: {error.strerror}", path=path, hint="check its permissions"
-        )
-
-    def records(self) -> list[Record]:
-        return [Record(None, path=self.path, error=self._error, rank=self.rank)]
-
-
-def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
-    """Open any tree (or one file) in any mix of dialects, without reading a tensor.
-
-    Symbolic links and special files inside the tree are passed over; `path` may be a link.
-    Raises DumpNotFound when the path does not exist or holds no file, and UnknownFormat when
-    nothing in it is recognised.
-    """
-    root = Path(path)
-    try:
-        root.stat()
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise DumpNotFound(
-            f"{getattr(error, 'strerror', None) or error}".lower(),
-            path=root,
-            hint="give the path= of the capture, or a directory inside it",
-        ) from None
-    from ascend_dump.host import MANIFEST
-
-    asked = dialects()
-    runs = [above for above in runs_above(root) if os.path.isfile(above / MANIFEST)][:1]
-    entries: list[Entry] = []
-    files = 0
-    recognised = False
-    graphs: list[Path] = []
-    for found in _walk(root):
-        if isinstance(found, _Lost):
-            entries.append(found)
-            continue
-        directory, call = found
-        files += len(directory.names)
-        if MANIFEST in directory.names:
-            runs.append(directory.path.absolute())
-        graphs += [directory.path / name for name in directory.names if is_graph_file(name)]
-        for dialect in asked:
-            if not directory.names:
-                break
-            some, claimed = dialect.scan(directory)
-            entries += some if call is None else [_OfCall(entry, call) for entry in some]
-            if claimed:
-                recognised = True
-                directory = directory._replace(names=[name for name in directory.names if name not in claimed])
-    if not entries and not files:
-        raise DumpNotFound(
-            "holds no files", path=root, hint="the capture wrote nothing: see its problems, and `ascend-dump doctor`"
-        )
-    if not entries and not recognised:
-        raise UnknownFormat(
-            f"none of its {files} files is a dump that a dialect recognises",
-            path=root,
-            hint=f"known dialects: {', '.join(dialect.name for dialect in asked)}",
-        )
-    entries.sort(key=_order)
-    sources = Sources([*graphs_beside(root), *graphs])
-    return Dump(root, entries, sources=sources if sources else None, runs=tuple(dict.fromkeys(runs)))
-
-
-def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]:
-    """The directories, each with the call of a decorated function that it belongs to."""
-    # The levels above the root still say rank, run and step when a subdirectory is opened.
-    base, call = _above(root)
-    if root.is_file():
-        yield Directory(root.parent, base[:-1], [root.name], root.parent), call
-        return
-    stack: list[tuple[str, tuple[str, ...], Optional[int]]] = [(os.fspath(root), base, call)]
-    while stack:
-        path, parts, call = stack.pop()
-        names = []
-        if call is None and os.path.basename(path).startswith("call_"):
-            call = _call_of(Path(path))
-            # The levels of the frameworks stand as they do without calls.
-            parts = parts if call is None else parts[:-1]
-        try:
-            with os.scandir(path) as found:
-                for item in found:
-                    # Links could lead out of the dump or in circles; opening a pipe would never return.
-                    if item.name.startswith(CATALOG):
-                        continue
-                    if item.is_dir(follow_symlinks=False):
-                        stack.append((item.path, (*parts, item.name), call))
-                    elif item.is_file(follow_symlinks=False) and not (call is not None and item.name == CALL):
-                        names.append(item.name)
-        except FileNotFoundError:
-            continue  # a step that was removed since its directory was listed
-        except OSError as error:
-            yield _Lost(Path(path), parts, error)
-        if names:
-            yield Directory(Path(path), parts, names, root), call
-
-
-def _above(root: Path) -> tuple[tuple[str, ...], Optional[int]]:
-    """The levels down to `root`, and the call whose directory is above it."""
-    whole = root.resolve()
-    for above in (whole, *whole.parents):
-        if above.name.startswith("call_"):
-            call = _call_of(above)
-            if call is not None:
-                at = len(above.parts) - 1
-                return (*whole.parts[:at], *whole.parts[at + 1 :]), call
-    return tuple(whole.parts), None
-
-
-def _call_of(directory: Path) -> Optional[int]:
-    """The number of the call whose directory this is, None where it is nothing of ours."""
-    try:
-        found = json.loads(read_regular(directory / CALL, _MOST_OF_A_MARK, follow_links=False))
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict) or found.get("schema") != CALL_SCHEMA:
-        return None
-    call = found.get("call")
-    return call if type(call) is int and call >= 0 else None
-
-
-def _order(entry: Entry) -> tuple[Any, ...]:
-    return (
-        entry.run or "",
-        -1 if entry.rank is None else entry.rank,
-        -1 if entry.device is None else entry.device,
-        entry.model or "",
-        -1 if entry.step is None else entry.step,
-        -1 if entry.framework_step is None else entry.framework_step,
-        entry.order,
-        entry.path_text,
-    )

@@ -22,7 +22,18 @@ if TYPE_CHECKING:
     from ascend_dump._steps import Steps
     from ascend_dump.reading._dialect import Entry
 
-__all__ = ["COLUMNS", "ENTRY", "ROWS", "frames", "narrowed", "of_columns", "of_records", "polars_or_refuse", "schema"]
+__all__ = [
+    "COLUMNS",
+    "ENTRY",
+    "PLACE",
+    "ROWS",
+    "frames",
+    "narrowed",
+    "of_columns",
+    "of_records",
+    "polars_or_refuse",
+    "schema",
+]
 
 _TEXTS = ("op_type", "op_name", "io", "model", "run", "dtype", "format", "phase", "module", "source", "path")
 _LISTS = ("shape", "stride")
@@ -42,14 +53,17 @@ _OF_ATTRS = {
     "origin": "Boolean",
     "argument": "String",
 }
-#: `attrs` has what only one dialect knows, as JSON; `placed_on` is the framework's name of the device of a host tensor.
-COLUMNS = (*FIELDS, "error", *_OF_ATTRS, "placed_on", *Statistics._fields, "attrs")
+#: `attrs` has what only one dialect knows, as JSON; `placed_on` is the framework's name of the device of a host tensor;
+#: `nth` tells the runs of an operator apart where timestamps do not.
+COLUMNS = (*FIELDS, "error", *_OF_ATTRS, "placed_on", *Statistics._fields, "attrs", "nth")
 #: The path, which comes last of the fields, is a text in a catalog.
 _fields = attrgetter(*FIELDS[:-1])
 _NO_HOST = (None,) * (len(_OF_ATTRS) + 1)
 _NO_STATISTICS = (None,) * len(Statistics._fields)
 #: The number of the file among those of the dump: a selection by names of files is one by these numbers.
 ENTRY = "entry"
+#: Where in its file a record is, for `Entry.records_at`.
+PLACE = "place"
 #: Records that are turned into columns together.
 ROWS = 16_384
 
@@ -84,6 +98,7 @@ def schema() -> dict[str, Any]:
         else:
             types[name] = pl.Int64
     types[ENTRY] = pl.UInt32
+    types[PLACE] = pl.Int64
     return types
 
 
@@ -153,10 +168,10 @@ def frames(
     for number, entry in entries:
         made = entry.frames() if complete is None else None
         if made is None:
-            for record in entry.records():
+            for ordinal, record in enumerate(entry.records(), 1):
                 if complete is not None:
                     complete(record)
-                waiting.append(_row(record, number))
+                waiting.append(_row(record, number, -ordinal))
                 if len(waiting) >= ROWS:
                     yield _frame(waiting)
                     waiting = []
@@ -172,20 +187,20 @@ def frames(
         yield _frame(waiting)
 
 
-def of_records(records: Sequence[Record]) -> polars.DataFrame:
-    """Some records as columns, without the number of their file."""
-    return _frame([_row(record, 0) for record in records])
+def of_records(records: Sequence[Record], places: Sequence[int]) -> polars.DataFrame:
+    """Some records of one file and their places in it as columns, without the number of that file."""
+    return _frame([_row(record, 0, place) for record, place in zip(records, places)])
 
 
 def _frame(rows: Sequence[tuple[Any, ...]]) -> polars.DataFrame:
     """Rows of `_row` as columns; a column without a value costs nothing more."""
-    columns = zip((*COLUMNS, ENTRY), zip(*rows))
+    columns = zip((*COLUMNS, ENTRY, PLACE), zip(*rows))
     nothing = (None,) * len(rows)
     return of_columns({name: None if values == nothing else list(values) for name, values in columns}, len(rows))
 
 
-def _row(record: Record, number: int) -> tuple[Any, ...]:
-    """The values of COLUMNS, and the number of the file."""
+def _row(record: Record, number: int, place: int) -> tuple[Any, ...]:
+    """The values of COLUMNS, the number of the file, and the place in it."""
     others = record.attrs
     host: tuple[Any, ...] = _NO_HOST
     if "storage" in others and "hash" in others:
@@ -198,7 +213,9 @@ def _row(record: Record, number: int) -> tuple[Any, ...]:
         *host,
         *(_statistics(record) or _NO_STATISTICS),
         json.dumps(others, default=str) if others else None,
+        record.execution[-1],
         number,
+        place,
     )
 
 

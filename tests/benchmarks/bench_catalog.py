@@ -1,7 +1,8 @@
 """The catalog of a large host dump: what making it and reading the kept one take, and the verbs that use it.
 
 Usage: bench_catalog.py [RECORDS [DIRECTORY]]     (default 100000 in the directory of temporary files, 0.5 kB of disk
-each; the aim for 10,000,000 is less than 2000 MB of memory)
+each; the aim for 10,000,000 is less than 2000 MB of memory). The verbs are held against themselves without polars,
+which read every line.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from xxhash import xxh3_128_hexdigest
 
 from ascend_dump.host import Line
 
 #: As many records as a step of a large model has.
 IN_A_STEP = 500_000
 SMALL = 200
+VERBS = ("ls", "ls --op *addmm_7", "stats --nonfinite", "stats --sort max --limit 10")
+ROUNDS = 3
+_VERB = "import sys; from ascend_dump.cli import main; sys.exit(main(sys.argv[1:]))"
+_PLAIN = f"import sys; sys.modules['polars'] = None; {_VERB}"
 _CATALOG = """
 import sys, polars
 import ascend_dump
@@ -70,7 +76,7 @@ def _line(unique: int, number: int) -> Line:
     )
     line.stride, line.storage, line.version = (64, 1), number % 500, number % 7
     line.address, line.storage_nbytes = 0x7F0000000000 + number, 4096
-    line.hash, line.shard, line.blob = f"{unique * 0x9E3779B97F4A7C15:032x}", "0/tensors-00000.safetensors", (0, 16)
+    line.hash, line.shard, line.blob = xxh3_128_hexdigest(b"%d" % unique), "0/tensors-00000.safetensors", (0, 16)
     line.stats = (64, number % 1000 / 7, -(number % 900) / 7, number % 31 / 9, number % 1000 / 3, 0, 0, 0, 1, 1, 0)
     return line
 
@@ -81,7 +87,9 @@ def run(*command: str) -> Run:
     child = os.fork()
     if child == 0:
         os.close(reading)
-        found = subprocess.run([sys.executable, *command], check=True, stdout=subprocess.PIPE)
+        found = subprocess.run(
+            [sys.executable, *command], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         with os.fdopen(writing, "wb") as pipe:
             took = f"{used.ru_utime + used.ru_stime} {used.ru_maxrss // 1024} ".encode()
@@ -92,6 +100,15 @@ def run(*command: str) -> Run:
         seconds, memory, printed = pipe.read().split(b" ", 2)
     os.waitpid(child, 0)
     return Run(float(seconds), int(memory), printed)
+
+
+def verbs(argv: list[str], root: Path) -> tuple[Run, Run]:
+    """The best of some runs, with polars and without, in turns."""
+    verb, *options = argv
+    runs = [[run("-c", code, verb, str(root), *options) for code in (_VERB, _PLAIN)] for _ in range(ROUNDS)]
+    ours, plain = (min(side) for side in zip(*runs))
+    assert ours.printed == plain.printed
+    return ours, plain
 
 
 def main(records: int, directory: Path) -> None:
@@ -105,6 +122,13 @@ def main(records: int, directory: Path) -> None:
             print(f"catalog {what}: {took.seconds:.2f} s of processor, {took.memory} MB at most", flush=True)
         kept = sum(path.stat().st_size for path in (root / ".ascend-dump-catalog").glob("*"))
         print(f"it takes {kept / 1e6:.0f} MB of disk")
+        for name, directory in (("", root), ("small: ", make_dump(Path(folder, "small"), SMALL))):
+            for verb in VERBS:
+                ours, plain = verbs(verb.split(), directory)
+                print(
+                    f"{name}{verb}: {ours.seconds:.2f} s of processor, {ours.memory} MB; plain {plain.seconds:.2f} s",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -22,17 +22,22 @@ _TEXTS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 _UNKNOWN = (None,) * len(Statistics._fields)
 
 
-def frame_of_lines(lines: list[Line], known: dict[str, Any], index: Path, root: Path) -> polars.DataFrame:
+def frame_of_lines(
+    lines: list[Line], places: list[int], known: dict[str, Any], index: Path, root: Path
+) -> polars.DataFrame:
     """The columns of some lines, whose shards are known to be shards of this dump.
 
+    places: where in the index each of them begins.
     known: what the directories say of all of them. root: the directory of the steps, which shards are named from.
     """
-    from ascend_dump.reading.catalog import of_columns
+    from ascend_dump.reading.catalog import PLACE, of_columns
 
     paths = {shard: str(root / shard) for shard in {line.shard for line in lines}}
     paths[""] = str(index)
     columns: dict[str, Any] = {name: list(map(attrgetter(name), lines)) for name in (*_SAME, *_PLACE)}
     columns.update(known)
+    columns[PLACE] = places
+    columns["nth"] = columns["seq"]
     columns["timestamp"] = list(map(attrgetter("time"), lines))
     columns["source"] = [source or None for source in map(attrgetter("source"), lines)]
     columns["placed_on"] = list(map(attrgetter("device"), lines))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Hashable, Iterator
-from itertools import islice
+from collections.abc import Callable, Collection, Hashable, Iterator
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Optional
 
@@ -32,6 +32,7 @@ _TIME = re.compile(r"\d{14}", re.ASCII)
 _MAX_DIGITS = 18
 #: A line holds names and numbers of one tensor, some hundred bytes.
 _LONGEST_LINE = 1 << 20
+_USUAL_LINE = 400
 #: Bytes that are decoded together, some thousand lines; fewer at first, since who looks at ten records wants no more.
 _FIRST_BLOCK, _BLOCK = 1 << 15, 1 << 21
 #: Records that are made together where lines are read one by one.
@@ -73,10 +74,20 @@ class _Reading:
 
 
 class _Block(NamedTuple):
-    """What follows in an index: lines, or records of lines among which are some that are none."""
+    """What follows in an index: lines, or records of lines among which are some that are none.
+
+    offset, text    of the lines: where they begin, and as they stand there
+    """
 
     lines: list[Line]
     records: list[Record]
+    offset: int = 0
+    text: bytes = b""
+
+    def places(self) -> list[int]:
+        """Where each line begins."""
+        lengths = (len(line) + 1 for line in self.text.split(b"\n"))
+        return [*accumulate(islice(lengths, len(self.lines) - 1), initial=self.offset)]
 
 
 class _Lines(Batch):
@@ -126,20 +137,43 @@ class _Index(Entry):
 
     def records(self) -> Iterator[Record]:
         reading = _Reading(self)
-        for lines, records in self._blocks(reading):
-            yield from records
-            for line in lines:
+        for block in self._blocks(reading):
+            yield from block.records
+            for line in block.lines:
                 yield self._record(line, reading, 0)
+
+    def records_at(self, places: Collection[int]) -> Iterator[Record]:
+        reading = _Reading(self)
+        if any(place < 0 for place in places):
+            # Some were read one by one: the others have to be read again to find them.
+            for block, numbers in self._numbered(reading):
+                records = block.records or (self._record(line, reading, 0) for line in block.lines)
+                yield from (record for record, number in zip(records, numbers) if number in places)
+            return
+        try:
+            with open_regular(self.path) as file:
+                for place in places:
+                    file.seek(place)
+                    yield from self._lines(file, place, place + 1, reading)
+        except OSError as error:
+            yield self._unread(error, 0)
+
+    @property
+    def work(self) -> int:
+        try:
+            return os.stat(self.path).st_size // _USUAL_LINE
+        except OSError:
+            return 0
 
     def batches(self) -> Iterator[Batch]:
         reading = _Reading(self)
         first = True
-        for lines, records in self._blocks(reading):
-            if records:
-                yield Batch(records, self.rank, self.step)
-            if lines:
-                yield _Lines(self, reading, lines, first)
-            first = first and not records and not lines
+        for block in self._blocks(reading):
+            if block.records:
+                yield Batch(block.records, self.rank, self.step)
+            if block.lines:
+                yield _Lines(self, reading, block.lines, first)
+            first = first and not block.records and not block.lines
 
     def frames(self) -> Optional[Iterator[polars.DataFrame]]:
         # One shard of a step is a matter of single records.
@@ -148,8 +182,19 @@ class _Index(Entry):
     def _frames(self) -> Iterator[polars.DataFrame]:
         from ascend_dump.reading.catalog import of_records
 
-        for lines, records in self._blocks(_Reading(self)):
-            yield of_records(records) if records else frame_of_lines(lines, self._known, self.path, self._root)
+        for block, places in self._numbered(_Reading(self)):
+            if block.records:
+                yield of_records(block.records, places)
+            else:
+                yield frame_of_lines(block.lines, places, self._known, self.path, self._root)
+
+    def _numbered(self, reading: _Reading) -> Iterator[tuple[_Block, list[int]]]:
+        """The blocks and the places of their records: where the line begins, or minus which record of all it is."""
+        before = 0
+        for block in self._blocks(reading):
+            count = len(block.lines) + len(block.records)
+            yield block, block.places() if block.lines else list(range(-before - 1, -before - 1 - count, -1))
+            before += count
 
     def _blocks(self, reading: _Reading) -> Iterator[_Block]:
         """Many lines are decoded at once; where they cannot be, they are read one by one."""
@@ -166,7 +211,7 @@ class _Index(Entry):
                     end = block.rfind(b"\n") + 1
                     lines = self._regular(decode, block[:end]) if end else None
                     if lines is not None:
-                        yield _Block(lines, [])
+                        yield _Block(lines, [], offset, block[:end])
                         offset += end
                         continue
                     file.seek(offset)

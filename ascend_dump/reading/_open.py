@@ -1,0 +1,228 @@
+"""Opening a dump: one walk over a tree, in which dialects find the files they know."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from ascend_dump._errors import DumpNotFound, ReadError, UnknownFormat
+from ascend_dump._files import read_regular
+from ascend_dump._paths import CALL, CALL_SCHEMA, CATALOG
+from ascend_dump.reading._dialect import Batch, Directory, Entry, WrappedEntry, rank_of
+from ascend_dump.reading._dump import Dump
+from ascend_dump.reading._record import Record
+from ascend_dump.reading._registry import dialects
+from ascend_dump.reading._runs import runs_above
+from ascend_dump.reading._sources import Sources, graphs_beside, is_graph_file
+
+if TYPE_CHECKING:
+    import polars
+
+__all__ = ["open_dump"]
+
+#: Bytes of the mark of a call.
+_MOST_OF_A_MARK = 1000
+
+
+class _BatchOfCall(Batch):
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: Batch, call: Optional[int]) -> None:
+        super().__init__((), inner.rank, call)
+        self._inner = inner
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __iter__(self) -> Iterator[Record]:
+        for record in self._inner:
+            record.step = self.step
+            yield record
+
+    def identities(self) -> Iterable[Optional[Hashable]]:
+        return self._inner.identities()
+
+
+class _OfCall(WrappedEntry):
+    """An entry in the directory of a call of a decorated function: the call is the step of its records."""
+
+    __slots__ = ()
+
+    def __init__(self, inner: Entry, call: int) -> None:
+        super().__init__(inner)
+        self.step = call
+
+    @property
+    def framework_step(self) -> Optional[int]:
+        return self._inner.step
+
+    def records(self) -> Iterator[Record]:
+        for record in self._inner.records():
+            record.step = self.step
+            yield record
+
+    def batches(self) -> Optional[Iterator[Batch]]:
+        made = self._inner.batches()
+        return None if made is None else (_BatchOfCall(batch, self.step) for batch in made)
+
+    def records_at(self, places: Collection[int]) -> Iterator[Record]:
+        for record in self._inner.records_at(places):
+            record.step = self.step
+            yield record
+
+    @property
+    def work(self) -> int:
+        return self._inner.work
+
+    def frames(self) -> Optional[Iterator[polars.DataFrame]]:
+        made = self._inner.frames()
+        return None if made is None else map(self._of_this_call, made)
+
+    def _of_this_call(self, frame: polars.DataFrame) -> polars.DataFrame:
+        import polars as pl
+
+        return frame.with_columns(pl.lit(self.step, dtype=pl.Int64).alias("step"))
+
+
+class _Lost(Entry):
+    """A directory that cannot be listed: one unreadable record, so that it is not forgotten."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, path: Path, parts: tuple[str, ...], error: OSError) -> None:
+        super().__init__(path, rank=rank_of(parts))
+        self._error = ReadError(
+            f"the directory cannot be listed: {error.strerror}", path=path, hint="check its permissions"
+        )
+
+    def records(self) -> list[Record]:
+        return [Record(None, path=self.path, error=self._error, rank=self.rank)]
+
+
+def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
+    """Open any tree (or one file) in any mix of dialects, without reading a tensor.
+
+    Symbolic links and special files inside the tree are passed over; `path` may be a link.
+    Raises DumpNotFound when the path does not exist or holds no file, and UnknownFormat when
+    nothing in it is recognised.
+    """
+    root = Path(path)
+    try:
+        root.stat()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise DumpNotFound(
+            f"{getattr(error, 'strerror', None) or error}".lower(),
+            path=root,
+            hint="give the path= of the capture, or a directory inside it",
+        ) from None
+    from ascend_dump.host import MANIFEST
+
+    asked = dialects()
+    runs = [above for above in runs_above(root) if os.path.isfile(above / MANIFEST)][:1]
+    entries: list[Entry] = []
+    files = 0
+    recognised = False
+    graphs: list[Path] = []
+    for found in _walk(root):
+        if isinstance(found, _Lost):
+            entries.append(found)
+            continue
+        directory, call = found
+        files += len(directory.names)
+        if MANIFEST in directory.names:
+            runs.append(directory.path.absolute())
+        graphs += [directory.path / name for name in directory.names if is_graph_file(name)]
+        for dialect in asked:
+            if not directory.names:
+                break
+            some, claimed = dialect.scan(directory)
+            entries += some if call is None else [_OfCall(entry, call) for entry in some]
+            if claimed:
+                recognised = True
+                directory = directory._replace(names=[name for name in directory.names if name not in claimed])
+    if not entries and not files:
+        raise DumpNotFound(
+            "holds no files", path=root, hint="the capture wrote nothing: see its problems, and `ascend-dump doctor`"
+        )
+    if not entries and not recognised:
+        raise UnknownFormat(
+            f"none of its {files} files is a dump that a dialect recognises",
+            path=root,
+            hint=f"known dialects: {', '.join(dialect.name for dialect in asked)}",
+        )
+    entries.sort(key=_order)
+    sources = Sources([*graphs_beside(root), *graphs])
+    return Dump(root, entries, sources=sources if sources else None, runs=tuple(dict.fromkeys(runs)))
+
+
+def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]:
+    """The directories, each with the call of a decorated function that it belongs to."""
+    # The levels above the root still say rank, run and step when a subdirectory is opened.
+    base, call = _above(root)
+    if root.is_file():
+        yield Directory(root.parent, base[:-1], [root.name], root.parent), call
+        return
+    stack: list[tuple[str, tuple[str, ...], Optional[int]]] = [(os.fspath(root), base, call)]
+    while stack:
+        path, parts, call = stack.pop()
+        names = []
+        if call is None and os.path.basename(path).startswith("call_"):
+            call = _call_of(Path(path))
+            # The levels of the frameworks stand as they do without calls.
+            parts = parts if call is None else parts[:-1]
+        try:
+            with os.scandir(path) as found:
+                for item in found:
+                    # Links could lead out of the dump or in circles; opening a pipe would never return.
+                    if item.name.startswith(CATALOG):
+                        continue
+                    if item.is_dir(follow_symlinks=False):
+                        stack.append((item.path, (*parts, item.name), call))
+                    elif item.is_file(follow_symlinks=False) and not (call is not None and item.name == CALL):
+                        names.append(item.name)
+        except FileNotFoundError:
+            continue  # a step that was removed since its directory was listed
+        except OSError as error:
+            yield _Lost(Path(path), parts, error)
+        if names:
+            yield Directory(Path(path), parts, names, root), call
+
+
+def _above(root: Path) -> tuple[tuple[str, ...], Optional[int]]:
+    """The levels down to `root`, and the call whose directory is above it."""
+    whole = root.resolve()
+    for above in (whole, *whole.parents):
+        if above.name.startswith("call_"):
+            call = _call_of(above)
+            if call is not None:
+                at = len(above.parts) - 1
+                return (*whole.parts[:at], *whole.parts[at + 1 :]), call
+    return tuple(whole.parts), None
+
+
+def _call_of(directory: Path) -> Optional[int]:
+    """The number of the call whose directory this is, None where it is nothing of ours."""
+    try:
+        found = json.loads(read_regular(directory / CALL, _MOST_OF_A_MARK, follow_links=False))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or found.get("schema") != CALL_SCHEMA:
+        return None
+    call = found.get("call")
+    return call if type(call) is int and call >= 0 else None
+
+
+def _order(entry: Entry) -> tuple[Any, ...]:
+    return (
+        entry.run or "",
+        -1 if entry.rank is None else entry.rank,
+        -1 if entry.device is None else entry.device,
+        entry.model or "",
+        -1 if entry.step is None else entry.step,
+        -1 if entry.framework_step is None else entry.framework_step,
+        entry.order,
+        entry.path_text,
+    )
