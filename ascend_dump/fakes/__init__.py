@@ -84,7 +84,7 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
                 hint="run where it is not installed, or use install(..., force=True)",
             )
     importer = Importer({name: fill for name, fill in made.items() if not isinstance(fill, ModuleType)})
-    before = {name: module for name, module in list(sys.modules.items()) if _is_below(name, roots)}
+    before = {name: sys.modules[name] for name in _modules_below(roots)}
     try:
         _forget(roots)
         for name, module in made.items():
@@ -116,8 +116,11 @@ def _parents(name: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
-def _is_below(name: str, roots: set[str]) -> bool:
-    return name in roots or any(parent in roots for parent in _parents(name))
+def _modules_below(roots: set[str]) -> list[str]:
+    """The loaded modules of these names and below them; there are thousands to look through."""
+    below = tuple(f"{root}." for root in roots)
+    # A list first: a thread of the program may be importing.
+    return [name for name in list(sys.modules) if name in roots or name.startswith(below)]
 
 
 def _is_real(root: str) -> bool:
@@ -156,6 +159,5 @@ def _tell_import_hooks(made: Mapping[str, object]) -> None:
 
 
 def _forget(roots: set[str]) -> None:
-    # A list first: a thread of the program may be importing.
-    for name in [name for name in list(sys.modules) if _is_below(name, roots)]:
+    for name in _modules_below(roots):
         del sys.modules[name]

@@ -193,8 +193,13 @@ def assert_close(actual: Optional[float], expected: Optional[float], tolerance: 
         assert repr(actual) == repr(expected)
 
 
-def assert_matches(actual: Statistics, array: np.ndarray) -> None:
+def assert_matches(array: np.ndarray, *found: Statistics) -> None:
     expected, scale = reference(array)
+    for actual in found:
+        assert_is(actual, expected, scale, array)
+
+
+def assert_is(actual: Statistics, expected: Statistics, scale: float, array: np.ndarray) -> None:
     wide = array.dtype.name == "complex128"
     assert_same_extremes(actual, expected, 1e-15 if array.dtype.name in COMPLEX else 0.0)
     assert actual[5:] == expected[5:]

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple, Union
@@ -53,7 +54,13 @@ class Import(NamedTuple):
     line: int
 
 
-def imports(path: Path, package: str) -> Iterator[Import]:
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports(path: Path, package: str) -> tuple[Import, ...]:
     """Every import that runs: those under `if TYPE_CHECKING` do not."""
 
     def walk(node: ast.AST, lazy: bool) -> Iterator[Import]:
@@ -75,7 +82,7 @@ def imports(path: Path, package: str) -> Iterator[Import]:
             inside = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
             yield from walk(child, lazy or inside)
 
-    yield from walk(ast.parse(path.read_text(encoding="utf-8")), False)
+    return tuple(walk(tree_of(path), False))
 
 
 def part_of(module: str) -> str:
@@ -120,7 +127,7 @@ def test_a_class_name_is_one_class() -> None:
     where: dict[str, set[str]] = {}
     for path in [*core_files(), *ADAPTERS.rglob("*.py")]:
         if "fakes" not in path.parts:
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in ast.walk(tree_of(path)):
                 if isinstance(node, ast.ClassDef):
                     where.setdefault(node.name, set()).add(str(path.relative_to(ROOT)))
     assert {name: sorted(files) for name, files in where.items() if len(files) > 1} == {}
@@ -210,7 +217,7 @@ def test_whoever_adds_a_framework_needs_public_names_only(package: Path) -> None
     private = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
         for path in package.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for name in names_imported(node)
         if name.startswith("ascend_dump.") and "._" in name and not name.startswith(own)

@@ -48,15 +48,24 @@ def simple_line(number: int, **more: Any) -> bytes:
     return json.dumps(fields).encode() + b"\n"
 
 
+@pytest.fixture(scope="module")
+def lines() -> bytes:
+    return b"".join(map(simple_line, range(LARGE)))
+
+
 @pytest.fixture
-def large(tmp_path: Path) -> Path:
+def large(tmp_path: Path, lines: bytes) -> Path:
     root = tmp_path / "dump"
-    (step_of(root) / "index.jsonl").write_bytes(b"".join(map(simple_line, range(LARGE))))
+    (step_of(root) / "index.jsonl").write_bytes(lines)
     return root
 
 
+def frame_of(root: Path, **selection: Any) -> Any:
+    return ascend_dump.open(root).select(**selection).catalog().collect()
+
+
 def rows_of(root: Path, **selection: Any) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = ascend_dump.open(root).select(**selection).catalog().collect().to_dicts()
+    rows: list[dict[str, Any]] = frame_of(root, **selection).to_dicts()
     return rows
 
 
@@ -211,18 +220,18 @@ class TestKeeping:
         assert not parts(tmp_path)
 
     def test_a_large_one_is_kept_beside_the_dump_and_is_private(self, large: Path) -> None:
-        first = rows_of(large)
+        first = frame_of(large)
         found = parts(large)
         assert [path.name for path in found] == ["catalog.json", "part-00000.parquet"]
         assert {stat.S_IMODE(path.stat().st_mode) for path in found} == {0o600}
         assert stat.S_IMODE(found[0].parent.stat().st_mode) == 0o700
         before = [path.stat().st_mtime_ns for path in found]
-        assert rows_of(large) == first
+        assert frame_of(large).equals(first)
         assert [path.stat().st_mtime_ns for path in parts(large)] == before, "it is read, not made again"
-        assert len(list(ascend_dump.open(large))) == LARGE, "it is no part of the dump"
+        assert len(ascend_dump.open(large)) == LARGE, "it is no part of the dump"
 
     def test_a_selection_reads_it(self, large: Path) -> None:
-        rows_of(large)
+        frame_of(large)
         wanted = rows_of(large, op="layers.3/*")
         assert wanted
         assert all(row["op_name"].startswith("layers.3/") for row in wanted)
@@ -231,23 +240,23 @@ class TestKeeping:
     def test_paths_are_as_the_dump_was_opened(
         self, large: Path, monkeypatch: pytest.MonkeyPatch, spelling: str
     ) -> None:
-        rows_of(large)
+        frame_of(large)
         before = parts(large)[0].stat().st_mtime_ns
         monkeypatch.chdir(large.parent if spelling == "relative" else large)
         root = {"absolute": large, "relative": Path(large.name), ".": Path(".")}[spelling]
-        assert rows_of(root)[5]["path"] == str(next(iter(ascend_dump.open(root))).path)
+        assert frame_of(root)["path"][5] == str(next(iter(ascend_dump.open(root))).path)
         assert parts(large)[0].stat().st_mtime_ns == before
 
     def test_it_is_made_anew_when_a_file_changed(self, large: Path) -> None:
-        rows_of(large)
+        frame_of(large)
         [index] = large.rglob("index.jsonl")
         with open(index, "ab") as file:
             file.write(simple_line(LARGE))
-        assert len(rows_of(large)) == LARGE + 1
+        assert len(frame_of(large)) == LARGE + 1
 
     @pytest.mark.parametrize("damage", ["truncated", "flipped", "link", "writable", "manifest", "other version"])
     def test_one_that_does_not_fit_is_made_anew(self, large: Path, tmp_path: Path, damage: str) -> None:
-        expected_rows = rows_of(large)
+        expected = frame_of(large)
         manifest, part = parts(large)
         data = part.read_bytes()
         if damage == "truncated":
@@ -264,7 +273,7 @@ class TestKeeping:
         else:
             manifest.write_text(manifest.read_text().replace('"ascend-dump/catalog/', '"ascend-dump/catalog/0'))
         inode = manifest.stat().st_ino
-        assert rows_of(large) == expected_rows
+        assert frame_of(large).equals(expected)
         assert parts(large)[0].stat().st_ino != inode
         assert [path for path in large.iterdir() if path.name.startswith(".ascend-dump-catalog.")] == []
 
@@ -272,7 +281,7 @@ class TestKeeping:
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()
         (large / ".ascend-dump-catalog").symlink_to(elsewhere)
-        assert len(rows_of(large)) == LARGE
+        assert len(frame_of(large)) == LARGE
         assert not list(elsewhere.iterdir())
 
     def test_that_of_a_read_only_dump_is_kept_in_the_cache_directory(
@@ -280,13 +289,13 @@ class TestKeeping:
     ) -> None:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         read_only(large)
-        first = rows_of(large)
+        first = frame_of(large)
         assert not parts(large)
         assert [path.suffix for path in sorted((tmp_path / "cache").rglob("*.*")) if path.is_file()] == [
             ".json",
             ".parquet",
         ]
-        assert rows_of(large) == first
+        assert frame_of(large).equals(first)
 
     @pytest.fixture
     def read_only(self, monkeypatch: pytest.MonkeyPatch) -> Any:
