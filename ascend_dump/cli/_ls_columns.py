@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ascend_dump.cli._reading import Unreadable, progress
-from ascend_dump.cli.ls import Group, Row
+from ascend_dump.cli.ls import Group, Head
 
 if TYPE_CHECKING:
     import polars
@@ -76,8 +76,8 @@ def _groups(rows: polars.DataFrame, broken: Iterator[Record]) -> Iterator[Group]
         pl.len().alias("records"),
         pl.col("error").count().alias("failed"),
     )
-    names = [name for name in Row._fields if name != "error"]
+    names = [name for name in Head._fields if name != "error"]
     firsts = rows.select(names)[found["first"]].iter_rows()
     for told, (_, first, inputs, outputs, types, high, low, records, lost) in zip(firsts, found.iter_rows()):
         size = (high << 32) + low
-        yield Group(failed.get(first) or Row(*told), inputs, outputs, types, size, records, lost)
+        yield Group(failed.get(first) or Head(*told), inputs, outputs, types, size, records, lost)

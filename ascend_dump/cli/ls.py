@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LONG = ("device", "format", "phase", "module", "source", "model_id", "stream_id", "task_id", "timestamp", "path")
 
 
-class Row(NamedTuple):
+class Head(NamedTuple):
     """What a line of the listing tells of a record, under the names that it has there."""
 
     op_name: str
@@ -50,7 +50,7 @@ class Group(NamedTuple):
     records     how many these are; unreadable: how many of them cannot be read
     """
 
-    first: Union[Record, Row]
+    first: Union[Record, Head]
     inputs: int
     outputs: int
     types: Sequence[str]
@@ -190,7 +190,7 @@ def _record_row(record: Record, lead: list[Column], more: Iterable[str]) -> list
     ]
 
 
-def _names(record: Union[Record, Row]) -> list[str]:
+def _names(record: Union[Record, Head]) -> list[str]:
     if record.error is not None:
         return [record.op_name or record.path.name, f"unreadable [{record.error.code}]"]
     return [record.op_name or "-", record.op_type or "-"]
