@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -16,12 +15,12 @@ from typing import Any, Optional
 from ascend_dump import WriteError
 from ascend_dump.adapter import RunDirectory, at_exit, make_private_directory, open_private
 from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE
+from ascend_dump_mindspore._scratch import ACCEPTED, Scratch
 
 __all__ = ["OURS", "ArmedRun", "armed", "forget", "is_foreign"]
 
 #: Beside MINDSPORE_DUMP_CONFIG, so that a child tells its parent's capture from a file of the user.
 OURS = "ASCEND_DUMP_MINDSPORE_CONFIG"
-_ACCEPTED = re.compile(r"[A-Za-z0-9\-_/]+", re.ASCII)
 #: Files that MindSpore writes once: in a process, or per graph when it is compiled.
 _WRITTEN_ONCE = ("rank_*/.dump_metadata/*", "rank_*/graphs/*", "rank_*/execution_order/ms_execution_order_graph_*")
 
@@ -65,13 +64,13 @@ class ArmedRun:
         self.module = module
         self.pid = os.getpid()
         self.on = True
-        self._scratch: Optional[Path] = None
+        self._scratch: Optional[Scratch] = None
         self._removed = False
         self.link = Path(os.path.abspath(run.beside("mindspore")))
         try:
-            if not _ACCEPTED.fullmatch(f"{self.link.parent}/"):
-                self._scratch = _temporary()
-                self.link = self._scratch / self.link.name
+            if not ACCEPTED.fullmatch(f"{self.link.parent}/"):
+                self._scratch = Scratch()
+                self.link = self._scratch.path / self.link.name
             self._lead_to(run.path)
             config = build(self.link)
             self.settings = without_path(config)
@@ -113,8 +112,8 @@ class ArmedRun:
         if self._removed:  # at the end of the process the link goes first, then open captures are stopped
             return
         try:
-            self._scratch = self._scratch or _temporary()
-            aside = self._scratch / "aside"
+            self._scratch = self._scratch or Scratch()
+            aside = self._scratch.path / "aside"
             aside.mkdir(mode=0o700, exist_ok=True)
             self._mend()
             self._lead_to(aside)
@@ -138,7 +137,7 @@ class ArmedRun:
         with contextlib.suppress(OSError, AttributeError):
             self.link.unlink()
         if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch.remove()
 
     def _exit(self) -> None:
         # A forked child must not take the link away from its parent.
@@ -150,8 +149,8 @@ class ArmedRun:
         make_private_directory(self.link.parent)
         if self.link.is_dir() and not self.link.is_symlink():
             # Without the link MindSpore has made a directory of that name for its graphs: keep them.
-            self._scratch = self._scratch or _temporary()
-            kept = Path(tempfile.mkdtemp(prefix="kept", dir=self._scratch))
+            self._scratch = self._scratch or Scratch()
+            kept = Path(tempfile.mkdtemp(prefix="kept", dir=self._scratch.path))
             self._roots.append(Path(shutil.move(self.link, kept)))
 
     def forget_config(self, run: RunDirectory) -> None:
@@ -180,13 +179,6 @@ def without_path(config: Mapping[str, Any]) -> dict[str, Any]:
     """The dump JSON without its path, which alone may differ between captures."""
     common = {key: value for key, value in config["common_dump_settings"].items() if key != "path"}
     return {**config, "common_dump_settings": common}
-
-
-def _temporary() -> Path:
-    for place in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
-        if _ACCEPTED.fullmatch(place) and os.access(place, os.W_OK | os.X_OK):
-            return Path(tempfile.mkdtemp(prefix="ascend_dump_", dir=place))
-    raise OSError("no temporary directory has a path that MindSpore accepts (letters, digits, - and _)")
 
 
 def _share(before: Path, root: Path) -> None:

@@ -65,6 +65,54 @@ def test_a_capture_that_nobody_stops_leaves_only_its_dump(name, tmp_path):
     assert len(ascend_dump.open(tmp_path / name)) > 0
 
 
+ENDED = UNSTOPPED.replace(
+    "    sys.exit()",
+    """
+    cap.stop()
+    print("ended", flush=True)
+    import os
+    if sys.argv[2] == "waits":
+        sys.stdin.read()
+    os._exit(0)
+""",
+)
+
+
+def test_what_a_process_without_exit_functions_leaves_is_removed_by_the_next_one(tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    (temporary / "ascend_dump_other").mkdir()  # made by somebody else
+    env = {**os.environ, "TMPDIR": str(temporary)}
+
+    def start(does: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", ENDED, str(tmp_path / "dumps"), does]
+        return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def scratch() -> set[str]:
+        return {path.name for path in temporary.iterdir()} - {"ascend_dump_other"}
+
+    with start("ends") as first:
+        assert first.wait(timeout=120) == 0
+    left = scratch()
+    assert len(left) == 1
+    with start("waits") as second:
+        assert second.stdout is not None
+        assert second.stdout.readline() == "ended\n"
+        mine = scratch()
+        assert len(mine) == 1
+        assert mine != left
+        with start("ends") as third:  # while the second one lives
+            assert third.wait(timeout=120) == 0
+        assert mine < scratch()
+        second.communicate(timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", UNSTOPPED.replace("sys.exit()", "cap.stop(); sys.exit()"), str(tmp_path / "dumps")],
+        env=env, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [path.name for path in temporary.iterdir()] == ["ascend_dump_other"]
+
+
 def launch(tmp_path: Path, settings: str, does: str = "run", **values: str) -> tuple[str, list[Path]]:
     dumps = tmp_path / "dumps"
     env = {name: value for name, value in os.environ.items() if not name.startswith(("ASCEND_DUMP", "RANK", "MS_"))}
