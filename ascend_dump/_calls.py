@@ -7,7 +7,6 @@ gives the number of the call as the step of every record below.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -17,15 +16,13 @@ from typing import TYPE_CHECKING, Any, Optional
 from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError
 from ascend_dump._paths import RunDirectory, holds_files, mark_call
 from ascend_dump.adapter._contract import Repeats
-from ascend_dump.adapter._session import Session
+from ascend_dump.adapter._session import Session, tell_of_empty
 
 if TYPE_CHECKING:
     from ascend_dump._request import DumpRequest
     from ascend_dump.adapter._contract import Adapter
 
 __all__ = ["CallsSession"]
-
-log = logging.getLogger("ascend_dump")
 
 
 class CallsSession(Session):
@@ -160,23 +157,13 @@ class CallsSession(Session):
         selected = [number for number in range(self._calls) if number in self._request.steps]
         empty = [number for number in selected if number in self._empty or not self._wrote(number)]
         if len(empty) < len(selected):
-            self._tell_of_empty(empty)
+            if self._reasons is not None:  # with scene="overflow" an empty call is no finding
+                tell_of_empty("call", empty, self._reasons[0] if self._reasons else "")
         elif self.failure is None:
             self.failure = self._nothing_written()
 
     def _wrote(self, number: int) -> bool:
         return holds_files(self._run.of_call(number).path)
-
-    def _tell_of_empty(self, empty: list[int]) -> None:
-        """Report selected calls without records when others have some; with scene="overflow" that is no finding."""
-        if not empty or self._reasons is None:
-            return
-        log.warning(
-            "%d of the selected calls wrote nothing, the first is call %d: %s [AD303]",
-            len(empty),
-            empty[0],
-            self._reasons[0] if self._reasons else "no selected operator ran in it",
-        )
 
     def _nothing_written(self) -> Optional[CaptureError]:
         last = self._request.steps

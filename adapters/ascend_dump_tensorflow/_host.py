@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from ascend_dump import AscendDumpError, CaptureError, WriteError
-from ascend_dump.adapter import DumpRequest, RunDirectory, Session, text_matcher
+from ascend_dump.adapter import DumpRequest, RunDirectory, Session, tell_of_empty, text_matcher
 from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing import HostRun, HostWriter, Item
 from ascend_dump_tensorflow import _debugger, _hook
@@ -89,6 +89,9 @@ class HostSession(Session):
             for writer in self._writers.values():
                 writer.close()
                 self.failure = self.failure or writer.failure
+        eager = self._writers.get("eager")
+        if eager is not None and eager.records and self.failure is None:
+            tell_of_empty("step", eager.empty_steps)
         try:
             self._write_manifest()
         except AscendDumpError as error:

@@ -16,7 +16,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ascend_dump import AscendDumpError, CaptureError
-from ascend_dump.adapter import DumpRequest, RunDirectory, Session
+from ascend_dump.adapter import DumpRequest, RunDirectory, Session, tell_of_empty
 from ascend_dump.adapter.pytorch.calls import Watch
 from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing import CHANGED, HostRun, HostWriter, Item
@@ -64,6 +64,8 @@ class TorchSession(Session):
         self._other_threads = 0
         self._calls = 0
         self._step: Optional[int] = None
+        #: Whether the program draws the steps.
+        self._drawn = False
         self._layers = LayerFilter(request.layers)
         self.selects = self._layers.selects
         #: The number of the next operator of this step.
@@ -144,6 +146,7 @@ class TorchSession(Session):
         """`enter_step` for steps that the program draws. Raises CaptureError inside another capture."""
         if number is not None and self._undo is None:
             self._refuse_others()
+        self._drawn = True
         self.guard(self.enter_step, number)
 
     def enter_step(self, number: Optional[int]) -> None:
@@ -294,6 +297,7 @@ class TorchSession(Session):
             return
         self.armed = False
         self.guard(self._mode.end_step)
+        empty = list(self._writer.empty_steps)  # the open one has not been left by the program
         self.guard(self._disarm_step)
         self._stop_watching()
         self._unfollow()
@@ -306,6 +310,8 @@ class TorchSession(Session):
             log.warning("%d %s", self.aftermath.followed, _FOLLOWED)
         self.failure = self.failure or self._writer.failure
         if self._writer.records:
+            if self._drawn and not self.overflow_only and self.failure is None:
+                tell_of_empty("step", empty)
             # With nothing written they are among `reasons`.
             for reason in self._layers.reasons():
                 self.note_skipped(reason)

@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from ascend_dump import AscendDumpError, CaptureError
-from ascend_dump.adapter import DumpRequest, RunDirectory, Session, add_private_directory
+from ascend_dump.adapter import DumpRequest, RunDirectory, Session, add_private_directory, tell_of_empty
 from ascend_dump.adapter import acl_interface as interface
 from ascend_dump.adapter.pytorch.calls import Watch
 from ascend_dump.native.cann.config.of_request import save_config
@@ -41,7 +41,9 @@ class TorchNpuSession(Session):
         self._thread = threading.get_ident()
         self._other_threads = 0
         self._calls = 0
-        self._dumped = 0
+        #: The steps that were dumped; those of them that have ended.
+        self._dumped: list[int] = []
+        self._ended: list[int] = []
         self._on = False
         self._superseded = False
         self._watch: Optional[Watch] = None
@@ -110,11 +112,12 @@ class TorchNpuSession(Session):
         save_config(self._config, build(self._request, path))
         self._interface.begin(os.fspath(self._config))
         self._on = True
-        self._dumped += 1
+        self._dumped.append(number)
 
     def _switch_off(self) -> None:
         if self._on:
             self._on = False
+            self._ended.append(self._dumped[-1])
             self._interface.end()
 
     def guard(self, function: Callable[..., Any], *args: Any) -> None:
@@ -164,7 +167,7 @@ class TorchNpuSession(Session):
     @property
     def dumped(self) -> int:
         """How many steps were dumped."""
-        return self._dumped
+        return len(self._dumped)
 
     def flush(self) -> None:
         if self._on and not self._interface.capturing:
@@ -174,10 +177,18 @@ class TorchNpuSession(Session):
         """Switch the dump off and leave the target as it was. A second call does nothing."""
         if not self.armed:
             return
+        ended = list(self._ended)
         self.guard(self._switch_off)
         self.armed = False
         self._let_go()
+        if self._target is None and self._request.scene is None and self.failure is None:
+            empty = [number for number in ended if not self._wrote(number)]
+            if any(self._wrote(number) for number in self._dumped if number not in empty):
+                tell_of_empty("step", empty)
         self._look_for_torchair()
+
+    def _wrote(self, step: int) -> bool:
+        return any(names for _, _, names in os.walk(self.root / str(step)))
 
     def _look_for_torchair(self) -> None:
         """Report a graph with dump options that torchair built in the block: torchair ignores that acl refuses them."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
 from ascend_dump._errors import AscendDumpError, NotSupported
 
-__all__ = ["Session"]
+__all__ = ["Session", "tell_of_empty"]
+
+log = logging.getLogger("ascend_dump")
 
 
 class Session(ABC):
@@ -65,3 +68,19 @@ class Session(ABC):
         None: an empty dump is a good result, such as no overflow where only overflow is dumped.
         """
         return []
+
+
+def tell_of_empty(what: str, numbers: Sequence[int], reason: str = "") -> None:
+    """Warn of selected steps without a record, where others have some. Nothing for none.
+
+    what: "step", or "call" of a decorated function.
+    """
+    if numbers:
+        log.warning(
+            "%d of the selected %ss wrote nothing, the first is %s %d: %s [AD303]",
+            len(numbers),
+            what,
+            what,
+            numbers[0],
+            reason or "no selected operator ran in it",
+        )

@@ -66,6 +66,7 @@ class HostWriter:
     `failure` says why. `put` after that is accepted and dropped.
     `records`, `bytes_written` (of distinct tensors) and `logical_bytes` (of all records) are
     those of what was written; they are exact once `flush` or `close` has returned.
+    `empty_steps` have ended without a record.
     Raises WriteError when the thread cannot be started.
     """
 
@@ -85,6 +86,9 @@ class HostWriter:
         self.directory = directory
         self.failure: Optional[WriteError] = None
         self.logical_bytes = 0
+        self.empty_steps: list[int] = []
+        self._open: Optional[int] = None
+        self._is_empty = True
         self._store = Store(
             directory,
             metadata=metadata,
@@ -167,11 +171,19 @@ class HostWriter:
 
     def begin_step(self, number: int) -> None:
         """Open a step; ends the one before."""
+        self._note_end()
+        self._open = number
         self._send(_Step(number))
 
     def end_step(self) -> None:
         """Complete the files of the open step, if there is one."""
+        self._note_end()
         self._send(_Step(None))
+
+    def _note_end(self) -> None:
+        if self._open is not None and self._is_empty:
+            self.empty_steps.append(self._open)
+        self._open, self._is_empty = None, True
 
     def put(self, items: list[Item], new_bytes: int) -> None:
         """Queue the records of one operator; waits while more than the buffer is queued.
@@ -180,6 +192,7 @@ class HostWriter:
         """
         if self.failure is not None or self._closing:
             return
+        self._is_empty = False
         with self._handing_over:
             if not self._batch:
                 self._batch_time = time.monotonic()

@@ -100,6 +100,17 @@ def test_a_decorated_function_is_a_step_for_each_call(capture: Any) -> None:
     assert not train.capture.active
 
 
+def test_a_selected_call_without_operators_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    @ascend_dump.capture(framework="tensorflow", path=tmp_path, steps="0-1|3")
+    def run(number: int) -> Any:
+        return tf.ones(3) + 1 if number != 1 else None
+
+    for number in range(5):
+        run(number)
+    assert {record.step for record in run.capture.dump()} == {0, 3}
+    assert caplog.text.count("1 of the selected steps wrote nothing, the first is step 1") == 1
+
+
 def test_everything_is_as_before_after_the_block(capture: Any) -> None:
     from tensorflow.python.eager import context, execute
 
