@@ -74,8 +74,9 @@ def triage(
     `Triage.next` asks for the tensors of what was found and of the operators before it, at the steps and on the ranks
     in question.
 
-    watch: passes on the records, of a comparison the steps, for example to show progress. settings: those of `compare`,
-    where there is a reference. Raises what opening a dump raises, and ConfigError for settings without a reference.
+    watch: passes on the records, of a comparison the pairs too, for example to show progress. settings: those of
+    `compare`, where there is a reference. Raises what opening a dump raises, and ConfigError for settings without a
+    reference.
 
     >>> found = ascend_dump.triage("dumps")   # doctest: +SKIP
     >>> found.suspects[0].reason, found.next   # doctest: +SKIP

@@ -66,7 +66,7 @@ def compare(
         mapping=names,
         rules=rules,
         noise=None if noise is None else open_selected(noise, selectors),
-        watch=lambda steps: progress(steps, "steps"),
+        watch=lambda done: progress(done, "records read and compared"),
     )
     counts = dict(comparison.counts)
     alone = [pair for pair in comparison.unmatched if not _is_allowed(pair, allow_unmatched)]

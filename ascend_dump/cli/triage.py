@@ -63,7 +63,7 @@ def triage(
     found = look_through(
         open_selected(dump, selectors),
         None if reference is None else open_selected(reference, selectors),
-        watch=lambda passed: progress(passed, "records" if reference is None else "steps"),
+        watch=lambda passed: progress(passed, "records" if reference is None else "records read and compared"),
     )
     written = None
     if file is not None and found.next is not None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
+from itertools import groupby, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union
 
 from ascend_dump._errors import ConfigError, DumpNotFound, NotSupported
 from ascend_dump.analysis.compare._across import is_across, pair_across
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["Comparison", "compare"]
 
 _Dumplike = Union[Dump, str, "os.PathLike[str]"]
+_Result = TypeVar("_Result")
+_Key = tuple[Optional[int], Optional[int]]  # rank, step
+_Steps = list[tuple[_Key, list[Batch], list[Batch]]]  # of actual, of the reference
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Comparison:
         return dict(
             Counter(
                 f"output {one.record.index} of {one.record.op_type}: {one.undefined}"
-                for one in self.pairs
+                for one in self.pairs.looked_at()
                 if one.undefined
             )
         )
@@ -193,7 +196,8 @@ def compare(
     rules               other thresholds: `Rules`, a mapping, or a TOML or JSON file, with globs of operators
     noise               a dump of another run of the reference: what differs no more than its two runs do is noise
     executor            compares the ranks side by side, one task for each
-    watch               is given the steps and passes them on, to show how far the work is; not with an executor
+    watch               is given something for each record that is read and each pair that is compared, and passes it
+                        on, to show how far the work is; with an executor for the records only
 
     Steps and ranks are compared with the same step and rank; where each side has one only, with that. A step or a rank
     that one side lacks is unmatched. Raises DumpNotFound for a side without records, and what `open` raises.
@@ -204,7 +208,24 @@ def compare(
     used = rules_of(rules)
     dumps = [side if isinstance(side, Dump) else open_dump(side) for side in (actual, reference)]
     again = None if noise is None else noise if isinstance(noise, Dump) else open_dump(noise)
-    return _compare(dumps, again, mapping, used, executor, watch)
+    work = _compare(dumps, again, mapping, used, executor)
+    return _finish(work) if watch is None else _finish(work, watch)
+
+
+#: Work that yields something for each piece of it that is done.
+_Work = Generator[object, None, _Result]
+
+
+def _finish(work: _Work[_Result], watch: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> _Result:
+    found: list[_Result] = []
+
+    def pieces() -> Iterator[object]:
+        found.append((yield from work))
+
+    done = pieces()
+    deque(watch(done), 0)
+    deque(done, 0)  # what was not passed on
+    return found[0]
 
 
 def _compare(
@@ -213,14 +234,14 @@ def _compare(
     mapping: Optional[Mapping[str, str]],
     rules: Rules,
     executor: Optional[Executor],
-    watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]],
-) -> Comparison:
+) -> _Work[Comparison]:
     named = [("actual", dumps[0]), ("the reference", dumps[1])]
     if again is not None:
         named.append(("the other run of the reference", again))
-    sides = [_steps(dump) for _, dump in named]
-    for steps, (name, dump) in zip(sides, named):
-        if not steps:
+    sides = []
+    for name, dump in named:
+        sides.append((yield from _steps(dump)))
+        if not sides[-1]:
             raise DumpNotFound(
                 f"{name} holds no records", path=dump.root, hint="widen the selection, see `ascend-dump ls`"
             )
@@ -228,9 +249,11 @@ def _compare(
     ranks = [list(group) for _, group in groupby(_joined(*sides[:2]), key=lambda one: one[0][0])]
     task = partial(_compare_rank, rules, mapping, spreads)
     if executor is not None:
-        found = list(executor.map(task, ranks))
+        found = list(executor.map(partial(_at_once, task), ranks))
     else:
-        found = [task(rank if watch is None else watch(rank)) for rank in ranks]
+        found = []
+        for rank in ranks:
+            found.append((yield from task(rank)))
     inside = sum((counts for _, _, counts in found), Counter[str]())
     return Comparison(
         dumps[0].root,
@@ -242,24 +265,36 @@ def _compare(
     )
 
 
+_OfRank = tuple[list[Sequence[Pair]], list[Origin], "Counter[str]"]
+
+
+def _at_once(task: Callable[[_Steps], _Work[_OfRank]], steps: _Steps) -> _OfRank:
+    return _finish(task(steps))
+
+
 def _compare_rank(
     rules: Rules,
     mapping: Optional[Mapping[str, str]],
     spreads: dict[_Key, list[Batch]],
-    steps: Iterable[tuple[_Key, list[Batch], list[Batch]]],
-) -> tuple[list[Sequence[Pair]], list[Origin], Counter[str]]:
+    steps: _Steps,
+) -> _Work[_OfRank]:
     divergence = Divergence(rules)
     parts: list[Sequence[Pair]] = []
     inside: Counter[str] = Counter()
     for key, a, b in steps:
         if not mapping and divergence.is_clean and are_equal(a, b):
             parts.append(EqualStep(a, b))
+            yield from repeat(None, len(parts[-1]))
             continue
         again = spreads.get(key)
         if again is None and len(spreads) == 1:
             [again] = spreads.values()
         left, right, third = map(_operators, (a, b, again or ()))
-        parts.append(list(_compare_step(divergence, left, right, third, mapping, inside)))
+        pairs: list[Pair] = []
+        for pair in _compare_step(divergence, left, right, third, mapping, inside):
+            pairs.append(pair)
+            yield pair
+        parts.append(pairs)
     return parts, divergence.origins(), inside
 
 
@@ -267,17 +302,15 @@ def _operators(batches: Iterable[Batch]) -> list[Operator]:
     return operators(record for batch in batches for record in batch)
 
 
-_Key = tuple[Optional[int], Optional[int]]  # rank, step
-
-
-def _steps(dump: Dump) -> dict[_Key, list[Batch]]:
+def _steps(dump: Dump) -> _Work[dict[_Key, list[Batch]]]:
     found: dict[_Key, list[Batch]] = {}
     for batch in dump.batches():
         found.setdefault((batch.rank, batch.step), []).append(batch)
+        yield from repeat(None, len(batch))
     return found
 
 
-def _joined(a: dict[_Key, list[Batch]], b: dict[_Key, list[Batch]]) -> list[tuple[_Key, list[Batch], list[Batch]]]:
+def _joined(a: dict[_Key, list[Batch]], b: dict[_Key, list[Batch]]) -> _Steps:
     """(rank and step, records of actual, records of the reference), rank by rank in the order of steps."""
     rank_a, rank_b = {rank for rank, _ in a}, {rank for rank, _ in b}
     if len(rank_a) == len(rank_b) == 1 and rank_a != rank_b:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +166,23 @@ def test_calls_of_a_decorated_function_are_such_steps(tmp_path: Path) -> None:
     assert records_alive() == before
     assert told(found) == told(ascend_dump.compare(one_by_one(a), one_by_one(b)))
     assert {pair.record.step for pair in found.pairs} == {0, 1}
+
+
+def test_whoever_watches_is_given_every_record_and_pair_also_within_one_step(tmp_path: Path) -> None:
+    same = [line(number) for number in range(30)]
+    changed = [{**one, "op_name": "other", "hash": "f" * 32} if one["seq"] > 4 else one for one in same]
+    a, b = write(tmp_path / "a", [same, changed]), write(tmp_path / "b", [same, same])
+    seen: list[Any] = []
+
+    def watch(done: Iterable[Any]) -> Iterator[Any]:
+        for one in done:
+            seen.append(one)
+            yield one
+
+    found = ascend_dump.compare(a, b, watch=watch)
+    assert len(seen) == 120 + len(found.pairs)
+    assert seen[-30:] == list(found.pairs)[-30:]
+    seen.clear()
+    with ThreadPoolExecutor(1) as executor:
+        assert told(ascend_dump.compare(a, b, watch=watch, executor=executor)) == told(found)
+    assert len(seen) == 120
