@@ -17,6 +17,7 @@ from ascend_dump.writing import Item
 from ascend_dump_torch._arguments import collect, collect_named, has_own_kernels
 from ascend_dump_torch._collectives import Collectives, RunningCollective, work_of
 from ascend_dump_torch._devices import Devices, find_devices
+from ascend_dump_torch._given import describe_call
 from ascend_dump_torch._masks import is_mask
 from ascend_dump_torch._memory import is_plain
 from ascend_dump_torch._overflow import copy_overwritten, nonfinite, nonfinite_numbers
@@ -154,6 +155,8 @@ class RecordMode(TorchDispatchMode):
             outs = schema.outs
             collect((value for key, value in kwargs.items() if key not in outs), inputs)
         pending = _Pending(schema, op, inputs, session.selects(name, place.module), [], written)
+        if pending.selected:
+            pending.call = describe_call(schema.signature, args, kwargs)
         overflow = session.overflow_only
         if schema.reads:
             self._settle(inputs)
@@ -207,6 +210,7 @@ class RecordMode(TorchDispatchMode):
             self._conclude(pending, outputs, names)
             return
         if pending.items:
+            pending.items[0].line.call = pending.call
             session.write(pending.items)  # the program may wait for the outputs for ever
             pending.items = []
         if not session.overflow_only:
@@ -249,6 +253,7 @@ class RecordMode(TorchDispatchMode):
                     item.line.origin = nonfinite(tensor)
                 items.append(item)
         if items:
+            items[0].line.call = pending.call
             session.write(items)
 
     def _conclude_collective(
@@ -297,6 +302,7 @@ class _Pending(msgspec.Struct, eq=False):
     first_unset  its first argument was memory that nobody had filled
     unset        its outputs are memory that nobody has filled
     unreturned   its outputs that it does not return; names: the arguments that these are
+    call         what it was called with, for the first of its lines
     """
 
     schema: Schema
@@ -311,6 +317,7 @@ class _Pending(msgspec.Struct, eq=False):
     unset: bool = False
     unreturned: list[torch.Tensor] = []
     names: list[str] = []
+    call: msgspec.Raw = msgspec.Raw()
 
 
 def _apart(function: Any, *args: Any) -> Any:

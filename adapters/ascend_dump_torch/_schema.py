@@ -8,6 +8,7 @@ import msgspec
 import torch
 
 from ascend_dump_torch._devices import BACKENDS, privateuse1
+from ascend_dump_torch._given import Signature, read_signature
 
 __all__ = ["Argument", "Schema", "read_schema"]
 
@@ -104,6 +105,8 @@ class Schema(msgspec.Struct, frozen=True, eq=False):
     functional: bool
     #: It is that `wait_tensor`.
     waits: bool
+    #: How its calls are described.
+    signature: Signature
 
 
 def read_schema(func: Any) -> Schema:
@@ -155,6 +158,7 @@ def read_schema(func: Any) -> Schema:
         asynchronous,
         functional,
         waits,
+        read_signature(func),
     )
 
 

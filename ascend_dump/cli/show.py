@@ -22,6 +22,7 @@ from ascend_dump.cli._reading import (
 if TYPE_CHECKING:
     import numpy as np
 
+    from ascend_dump.host import Arguments
     from ascend_dump.reading import Record
 
 #: Tensors up to this many elements go into a JSON document whole, larger ones by their ends.
@@ -79,6 +80,12 @@ def _print(record: Record, unreadable: Unreadable, full: bool, plot: bool) -> No
         if value is not None and value != "":
             text = list(value) if isinstance(value, tuple) else value
             print(f"  {escape(name):<{_LABELS}} {escape(str(text))}")
+    call = _arguments(record, unreadable)
+    if call is not None:
+        print(f"  {'arguments':<{_LABELS}} {escape(str(call))}")
+        if call.generator is not None:
+            state = (f"{name} {value}" for name, value in call.generator._asdict().items() if value not in (None, ""))
+            print(f"  {'generator':<{_LABELS}} {escape('  '.join(state))}")
     array, error = _read(record, unreadable)
     found, _ = (None, error) if error is not None else unreadable.statistics(record)
     if found is not None:
@@ -102,6 +109,9 @@ def _fields(record: Record, unreadable: Unreadable, full: bool) -> dict[str, Any
     array, error = _read(record, unreadable)
     fields = record_fields(record, error)
     found, _ = (None, error) if error is not None else unreadable.statistics(record)
+    call = _arguments(record, unreadable)
+    if call is not None:
+        fields["arguments"] = call.to_dict()
     fields["statistics"] = None if found is None else found._asdict()
     if array is None:
         fields["values"] = None
@@ -111,6 +121,14 @@ def _fields(record: Record, unreadable: Unreadable, full: bool) -> dict[str, Any
         flat = array.reshape(-1)
         fields.update(values=None, first_values=flat[:_ENDS], last_values=flat[-_ENDS:])
     return fields
+
+
+def _arguments(record: Record, unreadable: Unreadable) -> Optional[Arguments]:
+    try:
+        return record.arguments
+    except ReadError as error:
+        unreadable.add(error)
+        return None
 
 
 def _read(record: Record, unreadable: Unreadable) -> tuple[Optional[np.ndarray], Optional[ReadError]]:

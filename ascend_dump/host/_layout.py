@@ -103,6 +103,8 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     origin     the operator turned finite inputs into this non-finite output
     argument   the argument that the operator wrote to, of an output that it does not return: `exp_avgs[3]`
     requires_grad  of an input: a parameter, that is a leaf of autograd's graph whose gradient is asked for
+    call       what the operator was called with, as JSON (`ascend_dump.host.read_call`): in its first line, and where
+               its outputs come later than its inputs in the first of those too
     """
 
     seq: _Size
@@ -136,6 +138,7 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     stats: Optional[Annotated[tuple[Number, ...], Meta(min_length=1, max_length=11)]] = None
     unmeasured: str = ""
     requires_grad: bool = False
+    call: msgspec.Raw = msgspec.Raw()
 
 
 def shard_name(step: int, number: int) -> str:

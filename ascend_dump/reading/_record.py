@@ -6,11 +6,12 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, Union
 
-from ascend_dump._errors import NotSupported, ReadError
+from ascend_dump._errors import CorruptDump, NotSupported, ReadError
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from ascend_dump.host import Arguments
     from ascend_dump.statistics import Statistics
 
 __all__ = ["FIELDS", "Loader", "Record"]
@@ -76,7 +77,7 @@ class Record:
     loader, key        for authors of dialects: how the payload is read, and what the loader finds it by
     """
 
-    __slots__ = (*FIELDS, "error", "loader", "key", "_attrs", "_nth")
+    __slots__ = (*FIELDS, "error", "loader", "key", "_attrs", "_call", "_nth")
 
     op_type: str
     op_name: str
@@ -132,10 +133,12 @@ class Record:
         module: Optional[str] = None,
         source: Optional[str] = None,
         nth: Optional[int] = None,
+        call: bytes = b"",
     ) -> None:
         """attrs may be a function that makes them of `key`, for when they are asked for.
 
         nth: the number of this run of the operator, where its inputs and outputs have timestamps of their own.
+        call: what the operator was called with, as `ascend_dump.host.read_call` takes it.
         """
         # Written out, because a loop over the names takes most of the time that listing a large dump takes.
         self.loader = loader
@@ -164,12 +167,33 @@ class Record:
         self.module = module
         self.source = source
         self._nth = nth
+        self._call = call
 
     @property
     def attrs(self) -> dict[str, Any]:
         if not isinstance(self._attrs, dict):
             self._attrs = self._attrs(self.key)
         return self._attrs
+
+    @property
+    def arguments(self) -> Optional[Arguments]:
+        """What the operator was called with, its tensors as references to records; None where the dump does not tell.
+
+        Host dumps of PyTorch do: `record.arguments.values["eps"]`. All records of a call have the same. Raises
+        CorruptDump where the text is damaged.
+        """
+        if not self._call:
+            return None
+        from ascend_dump.host import read_call
+
+        try:
+            return read_call(self._call)
+        except ValueError as error:
+            raise CorruptDump(
+                f"{self.label}: its arguments cannot be read: {str(error)[:300]}",
+                path=self.path,
+                hint="the tensors of the operator can be read all the same",
+            ) from None
 
     @property
     def content(self) -> Optional[tuple[Hashable, ...]]:

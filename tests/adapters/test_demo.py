@@ -43,7 +43,8 @@ def test_it_names_the_operator_module_and_source_line(
     second = found["comparison"]
     assert second["verdict"] == "different"
     origin = second["origin"]
-    assert (origin["kind"], origin["op_name"], origin["step"]) == ("compute", "norm/native_layer_norm_0", 0)
+    assert (origin["kind"], origin["op_name"], origin["step"]) == ("structure", "norm/native_layer_norm_0", 0)
+    assert any(text.startswith("eps: 0.01 here, 1e-05 ") for text in origin["evidence"])
     assert origin["explains"] > 10
     file, _, line = origin["source"].rpartition(":")
     assert "self.norm(" in Path(file).read_text().splitlines()[int(line) - 1]

@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Optional
 
+from ascend_dump.analysis.compare._arguments import differing_arguments, same_generator
 from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._match import Match
 from ascend_dump.analysis.compare._measure import Measure
@@ -53,6 +54,8 @@ _CARRIED_NOISE = "carried on from rounding before"
 _CARRIED_UNDEFINED = "carried on from what carries no defined value"
 _MADE_ALONE = "made by an operator that the other side does not run"
 _NOT_WRITTEN = "no recorded operator wrote it before"
+_SAME_STATE = "its generator was in the same state on both sides"
+_OTHER_STATE = "its generator was in another state already: seed it alike, or look for who drew from it before"
 _COLLECTIVE = ("c10d::", "_c10d_functional::", "c10d_functional::", "Hcom", "hccl")
 
 
@@ -413,13 +416,18 @@ class Divergence:
     def _origin_of(self, match: Match, pair: Pair, clean: bool, input_noise: list[_Noise], changed: bool) -> _Cause:
         name = operator_class(match.reference.op_type)
         evidence = [f"{pair.record.label}: {pair.reason}"]
+        arguments = differing_arguments(match.actual, match.reference)
+        evidence += arguments
         if changed:
             kind = "structure"
             evidence.append(f"{match.actual.op_type} in actual, {match.reference.op_type} in the reference")
-        elif pair.verdict == "structure":
+        elif pair.verdict == "structure" or arguments:
             kind = "structure"
         elif name in RANDOM:
             kind = "random"
+            state = same_generator(match.actual, match.reference)
+            if state is not None:
+                evidence.append(_SAME_STATE if state else _OTHER_STATE)
         elif match.reference.op_type.startswith(_COLLECTIVE):
             kind = "collective"
         elif input_noise and pair.measure is not None and not pair.measure.nonfinite:

@@ -12,7 +12,7 @@ __all__ = ["KINDS", "Origin", "Pair"]
 
 #: Kinds of origins, and what they mean.
 KINDS = {
-    "structure": "an operator, a type or a shape differs between the programs",
+    "structure": "an operator, an argument, a type or a shape differs between the programs",
     "input": "data that came from outside the recorded operators differ",
     "parameter": "a parameter or a buffer differs when it is first read",
     "compute": "equal inputs, or inputs equal up to rounding, and another output",

@@ -16,6 +16,7 @@ from ascend_dump._files import open_regular
 from ascend_dump.host import INDEX, MANIFEST, NO_VALUES, REMOVED, SHARD, STATISTIC, Line
 from ascend_dump.reading._dialect import Batch, Directory, Entry, rank_of
 from ascend_dump.reading._record import Record
+from ascend_dump.reading.dialects._host_calls import NO_CALL, Call, call_after, call_after_all, call_before
 from ascend_dump.reading.dialects._host_columns import frame_of_lines
 from ascend_dump.reading.dialects._host_loader import LineLoader, Shards, content_of, why_removed
 from ascend_dump.reading.dialects._host_lone_shard import LoneShard
@@ -71,18 +72,26 @@ class _Reading:
         #: Most texts come many times; each is kept once.
         self.texts: dict[str, str] = {}
         self.unreadable = UnreadableLines()
+        self.last = NO_CALL
+
+    def call_of(self, line: Line) -> bytes:
+        """What the operator of a line was called with: it stands in the first of the lines that follow each other."""
+        self.last = call_after(line, self.last)
+        return self.last.text
 
 
 class _Block(NamedTuple):
     """What follows in an index: lines, or records of lines among which are some that are none.
 
     offset, text    of the lines: where they begin, and as they stand there
+    before          the call of the line before them
     """
 
     lines: list[Line]
     records: list[Record]
     offset: int = 0
     text: bytes = b""
+    before: Call = NO_CALL
 
     def places(self) -> list[int]:
         """Where each line begins."""
@@ -96,21 +105,21 @@ class _Lines(Batch):
     first: they are the first ones of the index.
     """
 
-    __slots__ = ("_first", "_index", "_lines", "_reading")
+    __slots__ = ("_before", "_first", "_index", "_lines", "_reading")
 
-    def __init__(self, index: _Index, reading: _Reading, lines: list[Line], first: bool) -> None:
+    def __init__(self, index: _Index, reading: _Reading, block: _Block, first: bool) -> None:
         super().__init__((), index.rank, index.step)
         self._index = index
         self._reading = reading
-        self._lines = lines
+        self._lines = block.lines
+        self._before = block.before
         self._first = first
 
     def __len__(self) -> int:
         return len(self._lines)
 
     def __iter__(self) -> Iterator[Record]:
-        for line in self._lines:
-            yield self._index._record(line, self._reading, 0)
+        yield from self._index._records(self._lines, self._reading, self._before)
 
     def identities(self) -> Iterator[Optional[Hashable]]:
         found = map(_identity, self._lines)
@@ -139,20 +148,20 @@ class _Index(Entry):
         reading = _Reading(self)
         for block in self._blocks(reading):
             yield from block.records
-            for line in block.lines:
-                yield self._record(line, reading, 0)
+            yield from self._records(block.lines, reading, block.before)
 
     def records_at(self, places: Collection[int]) -> Iterator[Record]:
         reading = _Reading(self)
         if any(place < 0 for place in places):
             # Some were read one by one: the others have to be read again to find them.
             for block, numbers in self._numbered(reading):
-                records = block.records or (self._record(line, reading, 0) for line in block.lines)
+                records = block.records or self._records(block.lines, reading, block.before)
                 yield from (record for record, number in zip(records, numbers) if number in places)
             return
         try:
             with open_regular(self.path) as file:
                 for place in places:
+                    reading.last = call_before(file, place, reading.decode, reading.last)
                     file.seek(place)
                     yield from self._lines(file, place, place + 1, reading)
         except OSError as error:
@@ -172,7 +181,7 @@ class _Index(Entry):
             if block.records:
                 yield Batch(block.records, self.rank, self.step)
             if block.lines:
-                yield _Lines(self, reading, block.lines, first)
+                yield _Lines(self, reading, block, first)
             first = first and not block.records and not block.lines
 
     def frames(self) -> Optional[Iterator[polars.DataFrame]]:
@@ -211,7 +220,11 @@ class _Index(Entry):
                     end = block.rfind(b"\n") + 1
                     lines = self._regular(decode, block[:end]) if end else None
                     if lines is not None:
-                        yield _Block(lines, [], offset, block[:end])
+                        before = reading.last
+                        reading.last = call_after_all(lines, before)
+                        if self._only:
+                            lines, before = self._of_one_shard(lines, before), NO_CALL
+                        yield _Block(lines, [], offset, block[:end], before)
                         offset += end
                         continue
                     file.seek(offset)
@@ -237,7 +250,23 @@ class _Index(Entry):
             return None
         if not all(SHARD.fullmatch(shard) for shard in {line.shard for line in lines} - {""}):
             return None
-        return [line for line in lines if line.shard == self._only] if self._only else lines
+        return lines
+
+    def _of_one_shard(self, lines: list[Line], before: Call) -> list[Line]:
+        """Those of the one shard that was opened, with what stands in others that are left out."""
+        found = []
+        for line in lines:
+            before = call_after(line, before)
+            if line.shard == self._only:
+                line.call = msgspec.Raw(before.text)
+                found.append(line)
+        return found
+
+    def _records(self, lines: list[Line], reading: _Reading, before: Call) -> Iterator[Record]:
+        """The records of lines that follow each other, the first of them after one with this call."""
+        for line in lines:
+            before = call_after(line, before)
+            yield self._record(line, reading, 0, before.text)
 
     def _lines(self, file: BinaryIO, offset: int, until: int, reading: _Reading) -> Iterator[Record]:
         """The records of the lines that begin from `offset`, where the file stands, and before `until`."""
@@ -262,8 +291,9 @@ class _Index(Entry):
                 continue
             try:
                 line = reading.decode(raw)
+                call = reading.call_of(line)
                 if not self._only or line.shard == self._only:
-                    yield self._record(line, reading, offset)
+                    yield self._record(line, reading, offset, call)
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                 # A writer that was killed leaves at most one incomplete line behind.
                 if raw.endswith(b"\n") and raw.strip():
@@ -272,10 +302,12 @@ class _Index(Entry):
                         yield self._broken(reason, offset)
             offset += len(raw)
 
-    def _record(self, line: Line, reading: _Reading, offset: int) -> Record:
+    def _record(self, line: Line, reading: _Reading, offset: int, call: bytes) -> Record:
         once = reading.texts.setdefault
         module, source, dtype = line.module, line.source, line.dtype
         line.module, line.source, line.dtype = once(module, module), once(source, source), once(dtype, dtype)
+        if bytes(line.call):
+            line.call = msgspec.Raw(call)  # the other one holds on to all that was decoded with it
         shard = line.shard
         path = reading.paths.get(shard)
         error = None
@@ -305,6 +337,7 @@ class _Index(Entry):
             module=line.module,
             source=line.source or None,
             nth=line.seq,
+            call=call,
             **self._known,
         )
 

@@ -111,8 +111,8 @@ def permuted(network: Any) -> None:
         (one_weight, "parameter", "blocks.2.down"),
         (sign, "parameter", "blocks.2.norm"),
         (permuted, "parameter", "blocks.1.down"),
-        (epsilon, "compute", "blocks.1.norm"),
-        (other_gelu, "compute", "blocks.1"),
+        (epsilon, "structure", "blocks.1.norm"),
+        (other_gelu, "structure", "blocks.1"),
         (relu, "structure", "blocks.1"),
     ],
 )
@@ -265,7 +265,7 @@ class TestTheVerb:
         assert main(["compare", str(actual), str(reference), "--json"]) == 1
         document = json.loads(capsys.readouterr().out)
         assert document["schema"] == "ascend-dump/compare/1"
-        assert document["origins"][0]["kind"] == "compute"
+        assert document["origins"][0]["kind"] == "structure"
 
     def test_equal_dumps_exit_with_0(self, reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["compare", str(reference), str(reference)]) == 0

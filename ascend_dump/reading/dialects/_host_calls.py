@@ -1,0 +1,73 @@
+"""What the operator of a line was called with: it stands in the first line of the operator."""
+
+from __future__ import annotations
+
+from typing import BinaryIO, Callable, NamedTuple
+
+import msgspec
+
+from ascend_dump.host import Line
+
+__all__ = ["NO_CALL", "Call", "call_after", "call_after_all", "call_before"]
+
+#: Bytes before a line in which the first line of its operator is looked for, at first and at most.
+_LEAST_BACK, _MOST_BACK = 1 << 14, 1 << 24
+
+
+class Call(NamedTuple):
+    """The operator of a line, and what it was called with as far as the lines up to this one tell."""
+
+    operator: tuple[int, str, int]
+    text: bytes
+
+
+NO_CALL = Call((-1, "", 0), b"")
+
+
+def operator_of(line: Line) -> tuple[int, str, int]:
+    return line.seq, line.op_name, line.time
+
+
+def call_after(line: Line, before: Call) -> Call:
+    """The call of a line that follows another one."""
+    operator, text = operator_of(line), bytes(line.call)
+    return before if not text and operator == before.operator else Call(operator, text)
+
+
+def call_after_all(lines: list[Line], before: Call) -> Call:
+    """The call of the last of some lines that follow another one."""
+    operator = operator_of(lines[-1])
+    for line in reversed(lines):
+        if operator_of(line) != operator:
+            return Call(operator, b"")
+        if bytes(line.call):
+            return Call(operator, bytes(line.call))
+    return before if before.operator == operator else Call(operator, b"")
+
+
+def call_before(file: BinaryIO, place: int, decode: Callable[[bytes], Line], last: Call) -> Call:
+    """The call of the line above a place of an index, where the line there needs it.
+
+    last: of the line that was read before, maybe far above.
+    """
+    file.seek(place)
+    try:
+        line = decode(file.readline(_LEAST_BACK * 64))
+        if bytes(line.call) or operator_of(line) == last.operator:
+            return last
+        back = _LEAST_BACK
+        while True:
+            start = max(place - back, 0)
+            file.seek(start)
+            above = file.read(place - start).split(b"\n")[:-1]
+            for text in reversed(above if start == 0 else above[1:]):
+                other = decode(text)
+                if operator_of(other) != operator_of(line):
+                    return NO_CALL
+                if bytes(other.call):
+                    return Call(operator_of(other), bytes(other.call))
+            if start == 0 or back >= _MOST_BACK:
+                return NO_CALL
+            back *= 8
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return NO_CALL
