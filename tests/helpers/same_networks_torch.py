@@ -12,9 +12,9 @@ from torch.nn import functional
 
 import ascend_dump
 
-__all__ = ["FAULTS", "Fault", "Network", "Planted", "computing", "dump"]
+__all__ = ["FAULTS", "GRADIENT_FAULTS", "Fault", "Network", "Planted", "computing", "dump", "dump_gradients"]
 
-_VIEWS = frozenset(("t", "transpose", "view", "expand", "_unsafe_view", "clone", "empty", "lift_fresh"))
+_VIEWS = frozenset(("t", "transpose", "view", "expand", "_unsafe_view", "clone", "empty", "lift_fresh", "detach"))
 
 #: Changes the weights, and the functions that are called.
 Fault = Callable[[dict[str, Any], dict[str, Any]], None]
@@ -23,10 +23,12 @@ Fault = Callable[[dict[str, Any], dict[str, Any]], None]
 class Network:
     """The networks in PyTorch. A fault changes weights, or the functions that are called.
 
-    approximate: that of GELU.
+    approximate: that of GELU. training: the batch norm takes the statistics of its batch.
     """
 
-    def __init__(self, network: str, fault: Optional[Fault] = None, approximate: str = "none") -> None:
+    def __init__(
+        self, network: str, fault: Optional[Fault] = None, approximate: str = "none", *, training: bool = False
+    ) -> None:
         self.network = network
         self.of: dict[str, Any] = {
             name: torch.nn.Parameter(torch.from_numpy(value)) for name, value in weights(network).items()
@@ -35,7 +37,7 @@ class Network:
             "gelu": lambda x: functional.gelu(x, approximate=approximate),
             "softmax": torch.softmax,
             "layer_norm": lambda x, *affine: functional.layer_norm(x, (8,), *affine, 1e-5),
-            "batch_norm": lambda *tensors: functional.batch_norm(*tensors, eps=1e-3),
+            "batch_norm": lambda *tensors: functional.batch_norm(*tensors, training=training, eps=1e-3),
             "relu": functional.relu,
         }
         if fault is not None:
@@ -71,6 +73,18 @@ def dump(network: str, path: Path, fault: Optional[Fault] = None, approximate: s
     run = Network(network, fault, approximate)
     with torch.no_grad(), ascend_dump.capture(path=path, framework="torch", steps="0"):
         run(torch.from_numpy(inputs(network)))
+    return path
+
+
+def dump_gradients(network: str, path: Path, fault: Optional[Fault] = None) -> Path:
+    """Dump it with the gradients of all weights by the sum of the squares of what it gives."""
+    run = Network(network, fault, training=True)
+    for name in ("mean", "variance"):
+        if name in run.of:
+            run.of[name].requires_grad_(False)
+    with ascend_dump.capture(path=path, framework="torch", steps="0"):
+        y = run(torch.from_numpy(inputs(network)))
+        (y * y).sum().backward()
     return path
 
 
@@ -134,4 +148,57 @@ FAULTS = [
     ),
     Planted("transformer", "another activation", replaced("gelu", functional.relu), "relu_0", "gelu_0"),
     Planted("transformer", "a wrong axis", replaced("softmax", lambda x, axis: torch.softmax(x, -2)), "_softmax_0"),
+]
+
+
+def backward(forward: Callable[..., Any], gradient: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of one tensor whose gradient is made of that of what it gives, of what it was given and of what it
+    gave."""
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            y = forward(x)
+            ctx.save_for_backward(x, y)
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            return gradient(gradients[0], *ctx.saved_tensors)
+
+    return lambda x, *ignored: Function.apply(x)
+
+
+_aten = torch.ops.aten
+#: Their forward passes are right.
+GRADIENT_FAULTS = [
+    Planted(
+        "mlp",
+        "a threshold",
+        replaced("relu", backward(functional.relu, lambda g, x, y: _aten.threshold_backward(g, y, 0.3))),
+        "threshold_backward_0",
+    ),
+    Planted(
+        "conv",
+        "a threshold behind a convolution",
+        replaced("relu", backward(functional.relu, lambda g, x, y: _aten.threshold_backward(g, y, 0.3))),
+        "threshold_backward_0",
+    ),
+    Planted(
+        "transformer",
+        "an approximation",
+        replaced("gelu", backward(functional.gelu, lambda g, x, y: _aten.gelu_backward(g, x, approximate="tanh"))),
+        "gelu_backward_0",
+    ),
+    Planted(
+        "transformer",
+        "a wrong axis",
+        replaced(
+            "softmax",
+            backward(
+                lambda x: torch.softmax(x, -1), lambda g, x, y: _aten._softmax_backward_data(g, y, -2, torch.float32)
+            ),
+        ),
+        "_softmax_backward_data_0",
+    ),
 ]

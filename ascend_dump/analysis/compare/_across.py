@@ -8,46 +8,45 @@ mapping     the user says so
 provenance  the dump itself says of what a fused operator was made (GE), and what both sides call by one name
 value       the outputs are the same values in some layout
 parameter   the same operation reads the same parameter, which no other reads
+inputs      the same operation reads what paired operators made, which no other does
 order       the longest common row of operations and shapes, where values differ: behind a fault
 dataflow    what two paired operators read, made by one operator without a partner on each side
 
-Operators between paired ones belong to the pair that reads them: of them only the tensors that both sides have are
-compared. Views and sources (constants, variables) are no operators here.
+Where one side has one operator for what the other has several for (the gradients of a convolution), these are paired
+with its other outputs. Operators between paired ones belong to the pair that reads them: of them only the tensors that
+both sides have are compared. Views and sources (constants, variables) are no operators here.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
+from typing import Callable, NamedTuple, Optional
 
-from ascend_dump._errors import AscendDumpError
+from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._layouts import find_layout
 from ascend_dump.analysis.compare._match import Match, common
-from ascend_dump.analysis.compare._names import continues, is_source, is_view, operation
 from ascend_dump.analysis.compare._operators import Operator
-from ascend_dump.analysis.compare._records import identity_of
-from ascend_dump.analysis.compare._types import operator_class
+from ascend_dump.analysis.compare._records import identity_of, type_of
+from ascend_dump.analysis.compare._sides import NEAR, Output, Read, Side, output_of
 from ascend_dump.reading import Record
-
-if TYPE_CHECKING:
-    import numpy as np
 
 __all__ = ["Across", "is_across", "pair_across"]
 
 #: Two programs that share fewer of all their types of operators, and fewer of those of the smaller one, are written for
 #: different frameworks.
 _SHARED, _CONTAINED = 0.34, 0.8
-_ADDITION, _PRODUCT, _LINEAR = "add", "matmul", "linear"
-#: How far statistics of the same values may be apart, relative to the norm.
-_NEAR = 1e-3
+#: As MindSpore calls its operators.
+_NUMBERED = re.compile(r"-op\d+$")
+#: Of the operators that have the same order, one part in so many is taken at a time.
+_AT_ONCE = 8
+#: How far outputs of the same inputs may be apart, in units of rounding of the coarser type.
+_AGREE = 64
 _Sides = tuple[Optional[Record], Optional[Record]]
-
-#: An input as it is read, the tensor that it is a view of, and the place of the operator that made that.
-_Read = tuple[Record, Optional[Hashable], Optional[int]]
 
 
 class _Found(NamedTuple):
@@ -60,114 +59,6 @@ class _Found(NamedTuple):
 
 #: By the place of the operator of the reference.
 _Pairs = dict[int, _Found]
-
-
-@dataclass
-class _Output:
-    """One output of an operator that computes: its first four statistics are alike in every layout."""
-
-    operator: int
-    record: Record
-    array: np.ndarray
-    size: int
-    norm: float
-    total: float
-    low: float
-    high: float
-
-    def near(self, other: _Output) -> bool:
-        if self.size != other.size:
-            return False
-        scale = max(self.norm, other.norm)
-        rms = scale / math.sqrt(self.size)
-        return (
-            abs(self.norm - other.norm) <= _NEAR * scale
-            and abs(self.total - other.total) <= _NEAR * scale * math.sqrt(self.size)
-            and abs(self.low - other.low) <= _NEAR * 10 * rms
-            and abs(self.high - other.high) <= _NEAR * 10 * rms
-        )
-
-
-class _Side:
-    """The operators of one program that compute, what they make, and where that is read."""
-
-    def __init__(self, operators: Sequence[Operator]) -> None:
-        self.operators = operators
-        #: By the identity of a tensor: that of which it is a view.
-        self.views: dict[Hashable, Hashable] = {}
-        #: By the identity of a tensor: the place of the operator that made it.
-        self.made: dict[Hashable, int] = {}
-        self.computing: list[int] = []
-        self._reads: dict[int, list[_Read]] = {}
-        self.tensors: list[list[_Output]] = [[] for _ in operators]
-        for place, operator in enumerate(operators):
-            self._add(place, operator)
-
-    def _add(self, place: int, operator: Operator) -> None:
-        if is_source(operator.op_type) or not operator.outputs:
-            return
-        read = [identity_of(record) for record in operator.inputs]
-        if is_view(operator.op_type):
-            for record in operator.outputs:
-                written = identity_of(record)
-                if (
-                    written is not None
-                    and read
-                    and read[0] is not None
-                    and written not in self.made
-                    and written not in read
-                ):
-                    self.views.setdefault(written, self.root(read[0]))
-            return
-        for record in operator.outputs:
-            written = identity_of(record)
-            if written is None or written in read:
-                continue
-            tensor = _output_of(place, record)
-            if tensor is not None:
-                self.tensors[place].append(tensor)
-                self.made.setdefault(written, place)
-        if self.tensors[place]:
-            self.computing.append(place)
-
-    def does(self, place: int) -> str:
-        """The operation: an addition behind a product is what others call a linear layer."""
-        done = operation(self.operators[place].op_type)
-        if done == _ADDITION and any(operation(self.operators[one].op_type) == _PRODUCT for one in self.before(place)):
-            return _LINEAR
-        return done
-
-    def before(self, place: int) -> list[int]:
-        """The operators that this one continues, so that they are one with it in other frameworks."""
-        found: list[int] = []
-        stack = [place]
-        while stack:
-            here = stack.pop()
-            names = continues(self.operators[here].op_type)
-            if names:
-                makers = [maker for _, _, maker in self.reads(here) if maker is not None]
-                makers = [maker for maker in makers if operator_class(self.operators[maker].op_type) in names]
-                found += makers
-                stack += makers
-        return found
-
-    def root(self, identity: Optional[Hashable]) -> Optional[Hashable]:
-        """The tensor that this is a view of."""
-        return self.views.get(identity, identity)
-
-    def reads(self, place: int) -> list[_Read]:
-        """Each input with floating values of an operator, the tensor it is a view of, and who made that."""
-        found = self._reads.get(place)
-        if found is not None:
-            return found
-        found = self._reads[place] = []
-        for record in self.operators[place].inputs:
-            if _is_float(record):
-                root = self.root(identity_of(record))
-                maker = self.made.get(root)
-                # Equal bytes may be written again later.
-                found.append((record, root, maker if maker is not None and maker < place else None))
-        return found
 
 
 @dataclass
@@ -188,7 +79,8 @@ def is_across(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool
     """Whether these are programs of two frameworks, by the types of their operators, or two graphs of one program of
     which one was fused.
 
-    Those of PyTorch have a namespace. A part of a program has types that the whole has too.
+    Those of PyTorch have a namespace, and MindSpore numbers the names of operators in its own way. A part of a program
+    has types that the whole has too.
     """
     types = [{one.op_type for one in side if one.op_type} for side in (actual, reference)]
     if not all(types):
@@ -196,7 +88,10 @@ def is_across(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool
     eager = [any("::" in name for name in names) for names in types]
     if any(eager):
         return not all(eager)
-    if _is_fused(actual, reference):
+    numbered = [
+        2 * sum(_NUMBERED.search(one.op_name) is not None for one in side) > len(side) for side in (actual, reference)
+    ]
+    if numbered[0] != numbered[1] or _is_fused(actual, reference):
         return True
     shared = len(types[0] & types[1])
     return shared < _SHARED * len(types[0] | types[1]) and shared < _CONTAINED * min(map(len, types))
@@ -209,21 +104,35 @@ def pair_across(
 
     mapping: names of operators of actual, and those of the reference that make the same.
     """
-    a, b = _Side(actual), _Side(reference)
+    a, b = Side(actual), Side(reference)
     pairs: _Pairs = {}
     _by_mapping(a, b, mapping or {}, pairs)
     _by_provenance(a, b, pairs)
     _by_value(a, b, pairs)
     _by_parameter(a, b, pairs)
-    _by_order(a, b, pairs)
+    _by_inputs(a, b, pairs)
+    while _by_order(a, b, pairs):
+        _by_inputs(a, b, pairs)
     _by_dataflow(a, b, pairs)
+    _drop_strangers(a, b, pairs)
     found = Across(views=(a.views, b.views))
-    same = {(one.place, right) for right, one in pairs.items()}
-    paired_places = {left for left, _ in same}, {right for _, right in same}
+    parts = _parts(a, b, pairs)
+    paired_places = (
+        {one.place for one in pairs.values()} | {one.left for one in parts},
+        {*pairs, *(one.right for one in parts)},
+    )
     belong = _inner(a, paired_places[0]), _inner(b, paired_places[1])
-    for right, one in sorted(pairs.items()):
-        tensors = (_inputs(a, b, one.place, right, same), _outputs(a.tensors[one.place], b.tensors[right]))
+    outputs = {right: _outputs(a.tensors[one.place], b.tensors[right]) for right, one in pairs.items()}
+    every = [*(pair for sides in outputs.values() for pair in sides), *(one.sides for one in parts)]
+    same = {(identity_of(x), identity_of(y)) for x, y in every if x is not None and y is not None}
+    for right, one in pairs.items():
+        agree = _agree(a.tensors[one.place][0], b.tensors[right][0])
+        tensors = (_inputs(a, b, one.place, right, paired_places, same, agree=agree), outputs[right])
         found.matches.append(Match(actual[one.place], reference[right], one.how, one.confidence, tensors))
+    for part in parts:
+        tensors = (_inputs(a, b, part.left, part.right, paired_places, same, agree=True), [part.sides])
+        found.matches.append(Match(actual[part.left], reference[part.right], "value", 0.9, tensors))
+    found.matches.sort(key=lambda match: match.reference.position)
     for number, (side, paired) in enumerate(zip((a, b), paired_places)):
         for place in side.computing:
             if place not in paired and place not in belong[number]:
@@ -234,7 +143,7 @@ def pair_across(
     return found
 
 
-def _by_mapping(a: _Side, b: _Side, mapping: Mapping[str, str], pairs: _Pairs) -> None:
+def _by_mapping(a: Side, b: Side, mapping: Mapping[str, str], pairs: _Pairs) -> None:
     by_name = {b.operators[place].op_name: place for place in b.computing}
     for left in a.computing:
         right = by_name.get(mapping.get(a.operators[left].op_name, ""))
@@ -242,7 +151,7 @@ def _by_mapping(a: _Side, b: _Side, mapping: Mapping[str, str], pairs: _Pairs) -
             pairs.setdefault(right, _Found(left, "mapping", 1.0))
 
 
-def _by_provenance(a: _Side, b: _Side, pairs: _Pairs) -> None:
+def _by_provenance(a: Side, b: Side, pairs: _Pairs) -> None:
     """Of a fused operator the names of what it was made of; else its own, where the operation is the same too."""
     origins = [{place: _origins(side.operators[place]) for place in side.computing} for side in (a, b)]
     makers = {name: place for place, names in origins[1].items() for name in names}
@@ -281,7 +190,7 @@ def _is_fused(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool
     return False
 
 
-def _by_value(a: _Side, b: _Side, pairs: _Pairs) -> None:
+def _by_value(a: Side, b: Side, pairs: _Pairs) -> None:
     """By the first outputs: others (means, masks) are values that other programs compute on the way."""
     known = sorted((a.tensors[place][0] for place in a.computing), key=lambda one: one.norm)
     norms = [one.norm for one in known]
@@ -290,7 +199,7 @@ def _by_value(a: _Side, b: _Side, pairs: _Pairs) -> None:
         tensor = b.tensors[right][0]
         if right in pairs or tensor.size < 2 or tensor.norm == 0:
             continue
-        low, high = (bisect_left(norms, tensor.norm * (1 + sign * 2 * _NEAR)) for sign in (-1, 1))
+        low, high = (bisect_left(norms, tensor.norm * (1 + sign * 2 * NEAR)) for sign in (-1, 1))
         candidates = [one for one in known[low:high] if one.operator not in taken and one.near(tensor)]
         # The same operation first, and of several the one that runs at about the same time.
         share = count / len(b.computing)
@@ -302,7 +211,7 @@ def _by_value(a: _Side, b: _Side, pairs: _Pairs) -> None:
                 break
 
 
-def _by_parameter(a: _Side, b: _Side, pairs: _Pairs) -> None:
+def _by_parameter(a: Side, b: Side, pairs: _Pairs) -> None:
     taken = {found.place for found in pairs.values()}
     readers_a, readers_b = (
         _readers(side, [place for place in side.computing if place not in paired])
@@ -319,36 +228,123 @@ def _by_parameter(a: _Side, b: _Side, pairs: _Pairs) -> None:
                 taken.add(left[0])
 
 
-def _readers(side: _Side, places: Sequence[int]) -> list[tuple[list[int], _Output]]:
+def _readers(side: Side, places: Sequence[int]) -> list[tuple[list[int], Output]]:
     """What nobody computed, and the operators that read it; one that continues another reads what that reads."""
-    found: dict[Hashable, tuple[list[int], _Output]] = {}
+    found: dict[Hashable, tuple[list[int], Output]] = {}
     for place in places:
         reads = list(side.reads(place))
-        if side.does(place) == _LINEAR:
+        if side.is_linear(place):
             reads += [read for one in side.before(place) for read in side.reads(one)]
         for record, root, maker in reads:
-            tensor = _output_of(place, record) if maker is None and root is not None else None
+            tensor = output_of(place, record) if maker is None and root is not None else None
             if tensor is not None and tensor.size > 1 and tensor.norm > 0:
                 known, _ = found.setdefault(root, ([], tensor))
                 known.append(place)
     return list(found.values())
 
 
-def _same_parameter(one: _Output, other: _Output) -> bool:
+def _same_parameter(one: Output, other: Output) -> bool:
     return one.near(other) and find_layout(one.array, other.array) is not None
 
 
-def _by_order(a: _Side, b: _Side, pairs: _Pairs) -> None:
+def _by_inputs(a: Side, b: Side, pairs: _Pairs) -> None:
+    """Again and again, since what is paired so is read by others."""
+    more = True
+    while more:
+        number = {one.place: right for right, one in pairs.items()}
+        left = _by_key(a, [place for place in a.computing if place not in number], number)
+        right = _by_key(b, [place for place in b.computing if place not in pairs], {place: place for place in pairs})
+        shared = [key for key in left.keys() & right.keys() if len(left[key]) == len(right[key]) == 1]
+        for key in shared:
+            pairs[right[key][0]] = _Found(left[key][0], "inputs", 0.85)
+        more = bool(shared)
+
+
+def _by_key(side: Side, places: Sequence[int], paired: Mapping[int, int]) -> dict[Hashable, list[int]]:
+    """Operators by what they do, with what paired operators made, and how much they make."""
+    found: dict[Hashable, list[int]] = {}
+    for place in places:
+        makers = [maker for _, _, maker in side.reads(place) if maker is not None]
+        if makers and all(maker in paired for maker in makers):
+            key = (side.does(place), frozenset(paired[maker] for maker in makers), side.tensors[place][0].size)
+            found.setdefault(key, []).append(place)
+    return found
+
+
+class _Part(NamedTuple):
+    """An operator without a partner whose first output is another output of an operator of the other side."""
+
+    left: int
+    right: int
+    sides: _Sides
+
+
+def _parts(a: Side, b: Side, pairs: _Pairs) -> list[_Part]:
+    taken = {one.place for one in pairs.values()}
+    found = []
+    for right in b.computing:
+        if right not in pairs:
+            tensor = b.tensors[right][0]
+            other = _among_others(a, tensor)
+            if other is not None:
+                found.append(_Part(other.operator, right, (other.record, tensor.record)))
+    done = {part.left for part in found}
+    for left in a.computing:
+        if left not in taken and left not in done:
+            tensor = a.tensors[left][0]
+            other = _among_others(b, tensor)
+            if other is not None:
+                found.append(_Part(left, other.operator, (tensor.record, other.record)))
+    return found
+
+
+def _among_others(side: Side, tensor: Output) -> Optional[Output]:
+    """The output of an operator, not its first one, that has these values."""
+    if tensor.size < 2 or tensor.norm == 0:
+        return None
+    others = (one for place in side.computing for one in side.tensors[place][1:])
+    return next((one for one in others if one.near(tensor) and find_layout(one.array, tensor.array) is not None), None)
+
+
+def _by_order(a: Side, b: Side, pairs: _Pairs) -> bool:
+    """Whether any were found: the first ones only, since what reads them is told by that better than by the order."""
     taken = {found.place for found in pairs.values()}
     # What leads to equal values is right, and one program may go another way there.
     inner = _inner(a, taken), _inner(b, set(pairs))
     left = [place for place in a.computing if place not in taken and place not in inner[0]]
     right = [place for place in b.computing if place not in pairs and place not in inner[1]]
+    partner = {found.place: place for place, found in pairs.items()}
+    found = []
     for i, j in common([_key(a, place) for place in left], [_key(b, place) for place in right]):
-        pairs[right[j]] = _Found(left[i], "order", 0.7)
+        read_a = {partner[maker] for _, _, maker in a.reads(left[i]) if maker in partner}
+        read_b = {maker for _, _, maker in b.reads(right[j]) if maker in pairs}
+        # Where each reads what the other does not, they are two branches.
+        if not (read_a - read_b and read_b - read_a):
+            found.append((left[i], right[j]))
+    for one, other in found[: 1 + len(found) // _AT_ONCE]:
+        pairs[other] = _Found(one, "order", 0.7)
+    return bool(found)
 
 
-def _by_dataflow(a: _Side, b: _Side, pairs: _Pairs) -> None:
+def _drop_strangers(a: Side, b: Side, pairs: _Pairs) -> None:
+    """Of the pairs that nothing but order and readers speak for, leave those that read the same: of others no difference would
+    say anything."""
+    strangers = [0]
+    while strangers:
+        paired = {found.place for found in pairs.values()}, set(pairs)
+        partner = {found.place: right for right, found in pairs.items()}
+        strangers = []
+        for right, found in pairs.items():
+            if found.how in ("order", "dataflow"):
+                read_a = {partner[maker] for _, _, maker in _outside(a, found.place, paired[0]) if maker is not None}
+                read_b = {maker for _, _, maker in _outside(b, right, paired[1]) if maker is not None}
+                if read_a != read_b:
+                    strangers.append(right)
+        for right in strangers:
+            del pairs[right]
+
+
+def _by_dataflow(a: Side, b: Side, pairs: _Pairs) -> None:
     taken = {found.place for found in pairs.values()}
     # What leads to equal values is right.
     waiting = sorted((right for right, found in pairs.items() if found.how != "value"), reverse=True)
@@ -368,16 +364,16 @@ def _by_dataflow(a: _Side, b: _Side, pairs: _Pairs) -> None:
                 waiting.append(maker)
 
 
-def _free_makers(side: _Side, place: int, paired: set[int]) -> list[int]:
+def _free_makers(side: Side, place: int, paired: set[int]) -> list[int]:
     """The operators without a partner that made what an operator reads, together with those that it continues."""
     whole = [place]
-    if side.does(place) == _LINEAR:
+    if side.is_linear(place):
         whole += [one for one in side.before(place) if one not in paired]
     makers = [maker for one in whole for _, _, maker in side.reads(one) if maker is not None]
     return [maker for maker in dict.fromkeys(makers) if maker not in paired and maker not in whole]
 
 
-def _inner(side: _Side, paired: set[int]) -> set[int]:
+def _inner(side: Side, paired: set[int]) -> set[int]:
     """Operators without a partner that lead to one with a partner."""
     found: set[int] = set()
     stack = list(paired)
@@ -389,9 +385,9 @@ def _inner(side: _Side, paired: set[int]) -> set[int]:
     return found
 
 
-def _outside(side: _Side, place: int, paired: set[int]) -> list[_Read]:
+def _outside(side: Side, place: int, paired: set[int]) -> list[Read]:
     """What an operator reads together with those without a partner before it: of paired ones, and of nobody."""
-    found: dict[Hashable, _Read] = {}
+    found: dict[Hashable, Read] = {}
     seen = {place}
     stack = [place]
     while stack:
@@ -404,18 +400,29 @@ def _outside(side: _Side, place: int, paired: set[int]) -> list[_Read]:
     return list(found.values())
 
 
-def _inputs(a: _Side, b: _Side, left: int, right: int, same: set[tuple[int, int]]) -> list[_Sides]:
-    """The inputs of two paired operators that are the same tensor: made by paired operators, or the same values, or of
-    one size and nothing else to go by."""
-    read_a = _outside(a, left, {one for one, _ in same})
-    read_b = _outside(b, right, {one for _, one in same})
+def _inputs(
+    a: Side,
+    b: Side,
+    left: int,
+    right: int,
+    paired: tuple[set[int], set[int]],
+    same: set[tuple[Optional[Hashable], Optional[Hashable]]],
+    *,
+    agree: bool,
+) -> list[_Sides]:
+    """The inputs of two paired operators that are the same tensor: outputs that are paired, or the same values.
+
+    Of other values those that have one size and nothing else to go by, unless the outputs agree: what is made of them
+    shows then that they are no partners.
+    """
+    read_a, read_b = _outside(a, left, paired[0]), _outside(b, right, paired[1])
     found: list[_Sides] = []
 
     def take(i: int, j: int) -> None:
         found.append((read_a.pop(i)[0], read_b.pop(j)[0]))
 
-    tests: list[Callable[[_Read, _Read], bool]] = [_made_by(same), _same_values, _same_size]
-    for test in tests:
+    tests: list[Callable[[Read, Read], bool]] = [lambda one, other: (one[1], other[1]) in same, _same_values]
+    for test in tests if agree else [*tests, _same_size]:
         j = 0
         while j < len(read_b):
             i = next((i for i, one in enumerate(read_a) if test(one, read_b[j])), None)
@@ -426,20 +433,28 @@ def _inputs(a: _Side, b: _Side, left: int, right: int, same: set[tuple[int, int]
     return found
 
 
-def _made_by(same: set[tuple[int, int]]) -> Callable[[_Read, _Read], bool]:
-    return lambda one, other: one[2] is not None and (one[2], other[2]) in same
+def _agree(one: Output, other: Output) -> bool:
+    """Whether two outputs are the same values up to rounding."""
+    import numpy as np
+
+    layout = find_layout(one.array, other.array)
+    kind = float_kind(type_of(one.record, other.record))
+    if layout is None or kind is None:
+        return False
+    distance = layout.of(one.array).astype(np.float64) - other.array.astype(np.float64)
+    return float(np.linalg.norm(distance)) <= _AGREE * kind.unit * other.norm
 
 
-def _same_values(one: _Read, other: _Read) -> bool:
+def _same_values(one: Read, other: Read) -> bool:
     if one[2] is not None or other[2] is not None:
         return False
-    left, right = _output_of(0, one[0]), _output_of(0, other[0])
+    left, right = output_of(0, one[0]), output_of(0, other[0])
     return (
         left is not None and right is not None and left.near(right) and find_layout(left.array, right.array) is not None
     )
 
 
-def _same_size(one: _Read, other: _Read) -> bool:
+def _same_size(one: Read, other: Read) -> bool:
     """A parameter that differs: nothing but its size tells what it is."""
     if one[2] is not None or other[2] is not None:
         return False
@@ -447,51 +462,28 @@ def _same_size(one: _Read, other: _Read) -> bool:
     return size > 1 and math.prod(one[0].shape or ()) == size
 
 
-def _outputs(a: Sequence[_Output], b: Sequence[_Output]) -> list[_Sides]:
-    """The first ones, and of the others those that are the same values."""
-    found: list[_Sides] = [(a[0].record, b[0].record)]
-    rest = list(a[1:])
-    for tensor in b[1:]:
+def _outputs(a: Sequence[Output], b: Sequence[Output]) -> list[_Sides]:
+    """The first ones if they are of one size, and of the others those that are the same values."""
+    found: list[_Sides] = []
+    rest, others = list(a), list(b)
+    if rest[0].size == others[0].size:
+        found.append((rest.pop(0).record, others.pop(0).record))
+    for tensor in others:
         one = next((one for one in rest if one.near(tensor) and find_layout(one.array, tensor.array)), None)
         if one is not None:
             rest.remove(one)
             found.append((one.record, tensor.record))
-    return found
+    return found or [(a[0].record, b[0].record)]
 
 
-def _key(side: _Side, place: int) -> Hashable:
+def _key(side: Side, place: int) -> Hashable:
     shape = side.tensors[place][0].record.shape or ()
     return (side.does(place), math.prod(shape))
 
 
-def _alike(a: _Side, b: _Side, left: int, right: int) -> bool:
+def _alike(a: Side, b: Side, left: int, right: int) -> bool:
     return a.does(left) == b.does(right)
 
 
-def _share(side: _Side, tensor: _Output) -> float:
+def _share(side: Side, tensor: Output) -> float:
     return bisect_left(side.computing, tensor.operator) / len(side.computing)
-
-
-def _is_float(record: Record) -> bool:
-    return (record.dtype or "").startswith(("float", "bfloat", "complex"))
-
-
-def _output_of(place: int, record: Record) -> Optional[_Output]:
-    import numpy as np
-
-    if not _is_float(record):
-        return None
-    try:
-        array = record.numpy()
-    except AscendDumpError:
-        return None
-    if not array.size or array.dtype.kind == "c":
-        return None
-    values = array.astype(np.float64)
-    finite = values[np.isfinite(values)]
-    if not finite.size:
-        finite = np.zeros(1)
-    norm = float(np.linalg.norm(finite))
-    return _Output(
-        place, record, array, array.size, norm, float(finite.sum()), float(finite.min()), float(finite.max())
-    )

@@ -36,7 +36,7 @@ from ascend_dump.analysis.compare._types import (
     rounds_in_between,
     sums_in_own_type,
 )
-from ascend_dump.analysis.compare._undefined import why_undefined
+from ascend_dump.analysis.compare._undefined import why_undefined, written_inputs
 from ascend_dump.analysis.compare._verdict import Noise, Rules, judge
 from ascend_dump.analysis.compare._wild import measure_others
 from ascend_dump.reading import Record
@@ -140,7 +140,11 @@ class Divergence:
         causes: set[_Cause] = set()
         input_noise: list[_Noise] = []
         unreadable = False
+        written = written_inputs(reference)
+        late = [(a, b) for a, b in match.inputs if b is not None and b.index in written]
         for a, b in match.inputs:
+            if (a, b) in late:
+                continue
             pair, noise, why = self._input(match, a, b)
             pairs.append(pair)
             causes |= why
@@ -149,7 +153,7 @@ class Divergence:
                 input_noise.append(noise)
         clean = not causes
         made: Optional[_Cause] = None
-        for a, b in match.outputs:
+        for a, b in (*late, *match.outputs):
             pair = self._output(match, a, b, causes, input_noise, changed)
             if pair.verdict in ("different", "structure") and not pair.explained:
                 if made is None:

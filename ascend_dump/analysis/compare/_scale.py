@@ -17,7 +17,9 @@ from ascend_dump.reading import Record
 
 __all__ = ["natural_scale"]
 
-_SUMS = frozenset(("sum", "cumsum", "embedding_dense_backward", "index_add", "scatter_add", "index_put", "nansum"))
+_SUMS = frozenset(
+    ("sum", "cumsum", "embedding_dense_backward", "index_add", "scatter_add", "index_put", "nansum", "BiasAddGrad")
+)
 _TERM_BY_TERM = frozenset(("add", "sub", "rsub", "lerp", "addcmul", "addcdiv", "mse_loss", "smooth_l1_loss"))
 #: Operators that put their input among zeros, or multiply it with what is at most 1.
 _OF_THE_FIRST = frozenset(

@@ -137,6 +137,7 @@ _CANCELLING = frozenset(
         "convolution_backward",
         "_convolution",
         "linalg_vector_norm",
+        "BiasAddGrad",
     }
 ) | frozenset(PRODUCTS)
 

@@ -1,7 +1,8 @@
-"""Outputs that carry no value of the program: the file `undefined.json`.
+"""Records that are not what they are called: the file `undefined.json`.
 
 Kernels leave an output unwritten where its mode needs none: a batch norm the space for its backward pass in inference.
-Two runs differ there, and nothing is wrong.
+Two runs differ there, and nothing is wrong. And inputs that are recorded when the operator has written them are what it
+made.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ascend_dump.analysis.compare._records import identity_of
 from ascend_dump.analysis.compare._types import operator_class
 from ascend_dump.reading import Record
 
-__all__ = ["why_undefined"]
+__all__ = ["why_undefined", "written_inputs"]
 
 
 class _When(msgspec.Struct, forbid_unknown_fields=True):
@@ -33,8 +34,8 @@ class _When(msgspec.Struct, forbid_unknown_fields=True):
     copies: Optional[tuple[int, int]] = None
     flag: Optional[tuple[int, bool]] = None
 
-    def holds(self, operator: Operator, output: Record) -> bool:
-        if self.shape is not None and output.shape != self.shape:
+    def holds(self, operator: Operator, output: Optional[Record] = None) -> bool:
+        if self.shape is not None and (output is None or output.shape != self.shape):
             return False
         if self.copies is not None:
             written, read = (
@@ -53,20 +54,39 @@ class _Rule(msgspec.Struct, forbid_unknown_fields=True):
     when: _When = msgspec.field(default_factory=_When)
 
 
+class _Written(msgspec.Struct, forbid_unknown_fields=True):
+    operators: frozenset[str]
+    inputs: frozenset[int]
+    why: str
+    when: _When = msgspec.field(default_factory=_When)
+
+
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     about: str
     outputs: list[_Rule]
+    written: list[_Written]
+
+
+@functools.lru_cache(maxsize=1)
+def _file() -> _File:
+    return msgspec.json.decode((Path(__file__).parent / "undefined.json").read_bytes(), type=_File)
 
 
 @functools.lru_cache(maxsize=1)
 def _rules() -> dict[str, list[_Rule]]:
     """By the name of an operator, the rules for it."""
-    file = msgspec.json.decode((Path(__file__).parent / "undefined.json").read_bytes(), type=_File)
     found: dict[str, list[_Rule]] = {}
-    for rule in file.outputs:
+    for rule in _file().outputs:
         for name in rule.operators:
             found.setdefault(name, []).append(rule)
     return found
+
+
+def written_inputs(operator: Operator) -> frozenset[int]:
+    """The inputs, by their index, that are recorded with what the operator wrote there."""
+    name = operator_class(operator.op_type)
+    every = (rule.inputs for rule in _file().written if name in rule.operators and rule.when.holds(operator))
+    return frozenset().union(*every)
 
 
 def why_undefined(operator: Operator, output: Record) -> Optional[str]:

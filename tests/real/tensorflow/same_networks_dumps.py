@@ -1,4 +1,7 @@
-"""Dumps of `same_networks` in TensorFlow's sessions on the host. Usage: same_networks_dumps.py DIRECTORY"""
+"""Dumps of `same_networks` in TensorFlow's sessions on the host. Usage: same_networks_dumps.py DIRECTORY [gradients]
+
+With `gradients`, those of all weights by the sum of the squares of what the network gives.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,14 @@ def mlp(x: Any, of: Weights) -> Any:
     return dense(tf.nn.relu(dense(x, of, "up")), of, "down")
 
 
-def conv(x: Any, of: Weights) -> Any:
+def conv(x: Any, of: Weights, training: bool) -> Any:
     kernel = variable("kernel", np.ascontiguousarray(of["kernel"].transpose(2, 3, 1, 0)))
     found = tf.nn.conv2d(x, kernel, [1, 1, 1, 1], "SAME")
     scale, offset, mean, spread = (variable(name, of[name]) for name in ("gamma", "beta", "mean", "variance"))
-    found, _, _ = tf.nn.fused_batch_norm(found, scale, offset, mean, spread, epsilon=1e-3, is_training=False)
+    if training:
+        found, _, _ = tf.nn.fused_batch_norm(found, scale, offset, epsilon=1e-3, is_training=True)
+    else:
+        found, _, _ = tf.nn.fused_batch_norm(found, scale, offset, mean, spread, epsilon=1e-3, is_training=False)
     return dense(tf.reduce_mean(tf.nn.relu(found), [1, 2]), of, "head")
 
 
@@ -63,7 +69,14 @@ def transformer(x: Any, of: Weights) -> Any:
     return x + dense(0.5 * up * (1 + tf.math.erf(up / np.float32(np.sqrt(2)))), of, "down")
 
 
-def main(directory: str) -> None:
+def result_of(network: str, x: Any, training: bool) -> Any:
+    of = weights(network)
+    if network == "conv":
+        return conv(x, of, training)
+    return mlp(x, of) if network == "mlp" else transformer(x, of)
+
+
+def main(directory: str, gradients: str = "") -> None:
     tf.disable_v2_behavior()
     for network in NETWORKS:
         value = inputs(network)
@@ -71,7 +84,11 @@ def main(directory: str) -> None:
             value = np.ascontiguousarray(value.transpose(0, 2, 3, 1))
         with tf.Graph().as_default():
             x = tf.placeholder(tf.float32, value.shape, name="x")
-            result = {"mlp": mlp, "conv": conv, "transformer": transformer}[network](x, weights(network))
+            result = result_of(network, x, bool(gradients))
+            if gradients:
+                trained = [one for one in tf.global_variables() if one.op.name not in ("mean", "variance")]
+                loss = tf.reduce_sum(result * result)
+                result = [loss, *tf.gradients(loss, trained)]
             config = tf.ConfigProto()
             start = tf.global_variables_initializer()
             path = Path(directory, network)

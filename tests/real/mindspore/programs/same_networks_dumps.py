@@ -1,6 +1,7 @@
-"""Dumps of `same_networks` in MindSpore on the host. Usage: same_networks_dumps.py NETWORK DIRECTORY
+"""Dumps of `same_networks` in MindSpore on the host. Usage: same_networks_dumps.py NETWORK DIRECTORY [gradients]
 
-One network per process, since MindSpore reads the configuration of a dump once.
+With `gradients`, those of all weights by the sum of the squares of what the network gives. One network per process,
+since MindSpore reads the configuration of a dump once.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[3] / "helpers"))
 
 import mindspore as ms
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from same_networks import HEADS, inputs, weights
 
 import ascend_dump
@@ -77,10 +78,33 @@ class Transformer(nn.Cell):  # type: ignore[misc]
         return x + self.down(self.gelu(self.up(self.norm2(x))))
 
 
-def main(network: str, directory: str) -> None:
+class Gradients(nn.Cell):  # type: ignore[misc]
+    def __init__(self, net: Any) -> None:
+        super().__init__()
+        self.net = net
+        self.of = ParameterTuple(net.trainable_params())
+        self.gradient = ops.value_and_grad(net, None, self.of)
+
+    def construct(self, x: Any) -> Any:
+        return self.gradient(x)
+
+
+class SumOfSquares(nn.Cell):  # type: ignore[misc]
+    def __init__(self, net: Any) -> None:
+        super().__init__()
+        self.net = net
+
+    def construct(self, x: Any) -> Any:
+        y = self.net(x)
+        return ops.reduce_sum(y * y)
+
+
+def main(network: str, directory: str, gradients: str = "") -> None:
     ms.set_context(mode=ms.GRAPH_MODE, device_target="CPU")
-    net = {"mlp": Mlp, "conv": Conv, "transformer": Transformer}[network](weights(network))
-    net.set_train(False)
+    net: Any = {"mlp": Mlp, "conv": Conv, "transformer": Transformer}[network](weights(network))
+    if gradients:
+        net = Gradients(SumOfSquares(net))
+    net.set_train(bool(gradients))
     with ascend_dump.capture(net, path=directory, steps="0"):
         net(Tensor(inputs(network)))
 

@@ -1,0 +1,174 @@
+"""One program as the pairing across frameworks looks at it: what computes, what it makes, and who reads that."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Optional
+
+from ascend_dump._errors import AscendDumpError
+from ascend_dump.analysis.compare._names import continues, is_source, is_view, operation
+from ascend_dump.analysis.compare._operators import Operator
+from ascend_dump.analysis.compare._records import identity_of
+from ascend_dump.analysis.compare._types import operator_class
+from ascend_dump.reading import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Output", "Read", "Side", "output_of"]
+
+_ADDITION, _PRODUCT, _LINEAR, _INSIDE = "add", "matmul", "linear", "inside of linear"
+#: MindSpore and TensorFlow name the operators of the backward pass so.
+_GRADIENTS = re.compile(r"(?:^|/)(?:[Gg]radients(?:_\d+)?|gradient_tape)/")
+#: How far statistics of the same values may be apart, relative to the norm.
+NEAR = 1e-3
+
+#: An input as it is read, the tensor that it is a view of, and the place of the operator that made that.
+Read = tuple[Record, Optional[Hashable], Optional[int]]
+
+
+@dataclass
+class Output:
+    """One output of an operator that computes: its first four statistics are alike in every layout."""
+
+    operator: int
+    record: Record
+    array: np.ndarray
+    size: int
+    norm: float
+    total: float
+    low: float
+    high: float
+
+    def near(self, other: Output) -> bool:
+        if self.size != other.size:
+            return False
+        scale = max(self.norm, other.norm)
+        rms = scale / math.sqrt(self.size)
+        return (
+            abs(self.norm - other.norm) <= NEAR * scale
+            and abs(self.total - other.total) <= NEAR * scale * math.sqrt(self.size)
+            and abs(self.low - other.low) <= NEAR * 10 * rms
+            and abs(self.high - other.high) <= NEAR * 10 * rms
+        )
+
+
+class Side:
+    """The operators of one program that compute, what they make, and where that is read."""
+
+    def __init__(self, operators: Sequence[Operator]) -> None:
+        self.operators = operators
+        #: By the identity of a tensor: that of which it is a view.
+        self.views: dict[Hashable, Hashable] = {}
+        #: By the identity of a tensor: the place of the operator that made it.
+        self.made: dict[Hashable, int] = {}
+        self.computing: list[int] = []
+        self._reads: dict[int, list[Read]] = {}
+        self.tensors: list[list[Output]] = [[] for _ in operators]
+        for place, operator in enumerate(operators):
+            self._add(place, operator)
+        self._continued = {one for place in self.computing for one in self.before(place)}
+        self._backward = [one.phase == "backward" or _GRADIENTS.search(one.op_name) is not None for one in operators]
+
+    def _add(self, place: int, operator: Operator) -> None:
+        if is_source(operator.op_type) or not operator.outputs:
+            return
+        read = [identity_of(record) for record in operator.inputs]
+        if is_view(operator.op_type):
+            for record in operator.outputs:
+                written = identity_of(record)
+                if (
+                    written is not None
+                    and read
+                    and read[0] is not None
+                    and written not in self.made
+                    and written not in read
+                ):
+                    self.views.setdefault(written, self.root(read[0]))
+            return
+        for record in operator.outputs:
+            written = identity_of(record)
+            if written is None or written in read:
+                continue
+            tensor = output_of(place, record)
+            if tensor is not None:
+                self.tensors[place].append(tensor)
+                self.made.setdefault(written, place)
+        if self.tensors[place]:
+            self.computing.append(place)
+
+    def does(self, place: int) -> tuple[str, bool]:
+        """The operation, and whether it is of the backward pass.
+
+        An addition behind a product is what others call a linear layer, and the product no operator of theirs.
+        """
+        return self._does(place), self._backward[place]
+
+    def is_linear(self, place: int) -> bool:
+        return self._does(place) == _LINEAR
+
+    def _does(self, place: int) -> str:
+        if place in self._continued:
+            return _INSIDE
+        done = operation(self.operators[place].op_type)
+        if done == _ADDITION and any(operation(self.operators[one].op_type) == _PRODUCT for one in self.before(place)):
+            return _LINEAR
+        return done
+
+    def before(self, place: int) -> list[int]:
+        """The operators that this one continues, so that they are one with it in other frameworks."""
+        found: list[int] = []
+        stack = [place]
+        while stack:
+            here = stack.pop()
+            names = continues(self.operators[here].op_type)
+            if names:
+                makers = [maker for _, _, maker in self.reads(here) if maker is not None]
+                makers = [maker for maker in makers if operator_class(self.operators[maker].op_type) in names]
+                found += makers
+                stack += makers
+        return found
+
+    def root(self, identity: Optional[Hashable]) -> Optional[Hashable]:
+        """The tensor that this is a view of."""
+        return self.views.get(identity, identity)
+
+    def reads(self, place: int) -> list[Read]:
+        """Each input with floating values of an operator, the tensor it is a view of, and who made that."""
+        found = self._reads.get(place)
+        if found is not None:
+            return found
+        found = self._reads[place] = []
+        for record in self.operators[place].inputs:
+            if _is_float(record):
+                root = self.root(identity_of(record))
+                maker = self.made.get(root)
+                # Equal bytes may be written again later.
+                found.append((record, root, maker if maker is not None and maker < place else None))
+        return found
+
+
+def _is_float(record: Record) -> bool:
+    return (record.dtype or "").startswith(("float", "bfloat", "complex"))
+
+
+def output_of(place: int, record: Record) -> Optional[Output]:
+    import numpy as np
+
+    if not _is_float(record):
+        return None
+    try:
+        array = record.numpy()
+    except AscendDumpError:
+        return None
+    if not array.size or array.dtype.kind == "c":
+        return None
+    values = array.astype(np.float64)
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        finite = np.zeros(1)
+    norm = float(np.linalg.norm(finite))
+    return Output(place, record, array, array.size, norm, float(finite.sum()), float(finite.min()), float(finite.max()))
