@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError
 from ascend_dump._paths import RunDirectory, holds_files, mark_call
 from ascend_dump.adapter._contract import Repeats
 from ascend_dump.adapter._session import Session, tell_of_empty
+from ascend_dump.writing.step_trees import find_steps
 
 if TYPE_CHECKING:
     from ascend_dump._request import DumpRequest
@@ -32,11 +34,15 @@ class CallsSession(Session):
     since the call began are moved to its directory, and those of other calls removed.
     """
 
+    step_directories = re.compile(r"call_(\d{1,18})", re.ASCII)
+
     def __init__(self, adapter: Adapter, request: DumpRequest, target: Any, run: RunDirectory) -> None:
         self.root = run.path
         self._adapter, self._request, self._target, self._run = adapter, request, target, run
         #: The request of a single call: all steps that the framework counts within it.
-        self._each = request.replace(steps=None)
+        self._each = request.replace(steps=None, keep=None, until=None)
+        #: The last call that is recorded, where the recording ended before the capture did.
+        self._last: Optional[int] = None
         self._pid = os.getpid()
         self._session: Optional[Session] = None
         self._number: Optional[int] = None
@@ -58,7 +64,7 @@ class CallsSession(Session):
         if number is None:
             self._end_call()
             return
-        selected = number in self._request.steps
+        selected = self._selects(number)
         self._number, self._calls = number, self._calls + 1
         if self._adapter.repeats is Repeats.NEVER:
             if self._session is None:
@@ -70,6 +76,20 @@ class CallsSession(Session):
             place = self._run.of_call(number)
             mark_call(place.path, number)
             self._begin(place)
+
+    def trigger(self, reason: str) -> None:
+        """Record no call after the one that runs, or that was the last one."""
+        if self._last is None:
+            number = self._number
+            self._last = self._calls - 1 if number is None else number
+
+    def _selects(self, number: int) -> bool:
+        return number in self._request.steps and (self._last is None or number <= self._last)
+
+    def _there(self) -> Iterator[int]:
+        """The calls that have a directory."""
+        for step in find_steps(self.root, self.step_directories):
+            yield step.number
 
     def _begin(self, place: RunDirectory) -> None:
         try:
@@ -84,7 +104,7 @@ class CallsSession(Session):
         session, number, self._number = self._session, self._number, None
         if session is None or number is None:
             return
-        selected = number in self._request.steps
+        selected = self._selects(number)
         if self._adapter.repeats is Repeats.NEVER:
             session.settle()
             session.flush()
@@ -137,7 +157,7 @@ class CallsSession(Session):
         self._session.flush()
         if self._adapter.repeats is Repeats.NEVER and os.getpid() == self._pid:
             number = self._number
-            self._sort(number if number is not None and number in self._request.steps else None)
+            self._sort(number if number is not None and self._selects(number) else None)
 
     def marks(self) -> Mapping[str, Mapping[str, Any]]:
         return {**self._marks, **({} if self._session is None else self._session.marks())}
@@ -154,7 +174,9 @@ class CallsSession(Session):
         if self._adapter.repeats is Repeats.NEVER:
             self._sort(self._number)
             _remove_empty(self._common)
-        selected = [number for number in range(self._calls) if number in self._request.steps]
+        # Those before the first one that is there were removed, or nothing was written at all.
+        first = min(self._there(), default=0) if self._request.keep is not None else 0
+        selected = [number for number in range(first, self._calls) if self._selects(number)]
         empty = [number for number in selected if number in self._empty or not self._wrote(number)]
         if len(empty) < len(selected):
             if self._reasons is not None:  # with scene="overflow" an empty call is no finding

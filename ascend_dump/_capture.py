@@ -25,6 +25,7 @@ from ascend_dump._mark import Mark
 from ascend_dump._paths import RunDirectory, holds_files, make_private_directory
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank, is_selected
+from ascend_dump._recorder import TreeRecorder, recorder_of
 from ascend_dump._request import Data, DumpRequest, FrameworkName, Level, Mode, Scene, Until, unknown_name
 from ascend_dump._steps import StepsLike
 from ascend_dump.adapter._contract import Adapter, Repeats, choose
@@ -205,6 +206,7 @@ class Capture:
         self._path: Optional[Path] = None
         self._state = _State.IDLE
         self._mark: Optional[Mark] = None
+        self._recorder: Optional[TreeRecorder] = None
         self._step = 0
         self._each_call: Optional[bool] = None
         #: Decorated functions only: arm at the first call, even if `steps=` does not select it.
@@ -275,10 +277,14 @@ class Capture:
 
     def _end(self, session: Session) -> None:
         try:
-            session.stop()
+            try:
+                session.stop()
+            finally:
+                if self._recorder is not None:
+                    self._recorder.stop()
         except AscendDumpError as error:
             if self._mark is not None:
-                self._mark.end(error)
+                self._mark.end(error, self._kept())
             self._complain(error)
             return
         except Exception as error:
@@ -297,9 +303,12 @@ class Capture:
             if reasons is not None:
                 failure = self._nothing_written(reasons or ["no selected operator ran"])
         if self._mark is not None:
-            self._mark.end(failure)
+            self._mark.end(failure, self._kept())
         if failure is not None:
             self._complain(failure)
+
+    def _kept(self) -> dict[str, Any]:
+        return {} if self._recorder is None else self._recorder.kept()
 
     def step(self) -> None:
         """Begin the next step, where neither a model nor a decorated function tells steps apart.
@@ -334,9 +343,16 @@ class Capture:
             raise CaptureError(
                 "trigger() was called on a capture that is not active", hint="call it inside the block, or in a step"
             )
-        session = self._running
-        if session is not None:  # else another rank is selected
-            session.trigger(reason.strip())
+        if self._running is not None:  # else another rank is selected
+            self._trigger(self._running, reason.strip())
+
+    def _trigger(self, session: Session, reason: str) -> None:
+        if self._recorder is None:
+            self._recorder = recorder_of(session, self.request, triggered=True)
+        if self._recorder is None:
+            session.trigger(reason)
+        else:
+            self._recorder.trigger(reason)
 
     def dump(self) -> Dump:
         """What this capture wrote so far, as a Dump; usable inside and after the block."""
@@ -397,12 +413,13 @@ class Capture:
         self.problems = adapter.check(self.request, self._target, run)
         self._report_problems()
         make_private_directory(self.request.path)
-        session = None
+        session = self._recorder = None
         if is_selected(rank, self.request.ranks):
             made = run.make()
             session = CallsSession(adapter, self.request, self._target, made) if calls else self._start(adapter, made)
             self._path = session.root
-            self._mark = Mark(self._path, adapter.name, self.request.scene)
+            self._mark = Mark(self._path, adapter.name, self.request)
+            self._recorder = recorder_of(session, self.request)
             self._process = os.getpid()
             self.end_at_exit()
         else:
@@ -506,7 +523,7 @@ class Capture:
             return
         text = " ".join(str(error).split())[:_LONGEST_REASON]
         with contextlib.suppress(NotSupported):
-            session.trigger(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+            self._trigger(session, f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
     def _abandon(self) -> None:
         """Forget a capture whose first call could not be begun."""

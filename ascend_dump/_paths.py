@@ -20,6 +20,7 @@ __all__ = [
     "MANIFEST",
     "PRIVATE_DIRECTORY",
     "PRIVATE_FILE",
+    "REMOVED_DIRECTORY",
     "ForeignFile",
     "RunDirectory",
     "add_private_directory",
@@ -38,6 +39,8 @@ MANIFEST = "manifest.json"
 CALL = "call.json"
 #: In a large dump: its catalog, which is no part of it. The name of one that is being made has more behind it.
 CATALOG = ".ascend-dump-catalog"
+#: What the name of the directory of a step begins with while it is removed; it is no part of the dump.
+REMOVED_DIRECTORY = ".ascend-dump-removed-"
 CALL_SCHEMA = "ascend-dump/call/1"
 
 

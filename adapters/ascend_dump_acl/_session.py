@@ -13,6 +13,7 @@ from ascend_dump.adapter import DumpRequest, RunDirectory, Session
 from ascend_dump.adapter import acl_interface as interface
 from ascend_dump.native.cann.acl_codes import AclError
 from ascend_dump.native.cann.config.of_request import save_config
+from ascend_dump.native.cann.names import STEP_DIRECTORY
 from ascend_dump_acl._settings import build, look_around
 
 __all__ = ["AclSession", "refusal"]
@@ -30,6 +31,8 @@ class AclSession(Session):
     Raises at the start: ConfigError, CaptureError and AdapterError for what acl refuses, each
     with the name of its code, and WriteError when the file cannot be written.
     """
+
+    step_directories = STEP_DIRECTORY
 
     def __init__(self, request: DumpRequest, run: RunDirectory) -> None:
         self._acl = importlib.import_module("acl")

@@ -10,6 +10,7 @@ from typing import Any, Optional, Union
 from ascend_dump import AscendDumpError, CaptureError, WriteError
 from ascend_dump.adapter import DumpRequest, RunDirectory, Session
 from ascend_dump.native.mindspore.config.check import PYNATIVE
+from ascend_dump.native.mindspore.names import STEP_DIRECTORY
 from ascend_dump_mindspore._complex import watch_compilations
 from ascend_dump_mindspore._counting import count_runs
 from ascend_dump_mindspore._executors import Wrapped
@@ -34,6 +35,8 @@ log = logging.getLogger("ascend_dump")
 
 class MindSporeSession(Session):
     """One active capture. root: its own new directory, below which MindSpore makes `rank_{R}`."""
+
+    step_directories = STEP_DIRECTORY
 
     def __init__(self, request: DumpRequest, target: Any, run: RunDirectory) -> None:
         self._mindspore = importlib.import_module("mindspore")

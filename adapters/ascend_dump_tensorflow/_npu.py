@@ -15,6 +15,7 @@ from typing import Any, Callable, Optional
 from ascend_dump import AscendDumpError, CaptureError
 from ascend_dump.adapter import DumpRequest, RunDirectory, Session, make_private_directory
 from ascend_dump.native.cann.mapping import MAPPING
+from ascend_dump.native.cann.names import STEP_DIRECTORY
 from ascend_dump.native.tensorflow.config import DUMP_KEYS, parameters
 from ascend_dump.native.tensorflow.options import OPTIONS, exact_names, operators_of
 from ascend_dump_tensorflow import _hook
@@ -48,6 +49,8 @@ class NpuSession(Session):
     root    the dump_path of this capture, new and empty; GE makes a directory by time below it for each session
     graphs  where GE writes the graphs it builds
     """
+
+    step_directories = STEP_DIRECTORY
 
     def __init__(self, request: DumpRequest, target: Any, run: RunDirectory) -> None:
         self.failure: Optional[AscendDumpError] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import weakref
 from typing import Any, Callable, Optional
@@ -31,6 +32,8 @@ class TorchNpuSession(Session):
     failure  what kept the capture from being complete
     """
 
+    step_directories = re.compile(r"(\d{1,18})", re.ASCII)
+
     def __init__(self, request: DumpRequest, target: Optional[torch.nn.Module], run: RunDirectory) -> None:
         self.failure: Optional[AscendDumpError] = None
         self.armed = True
@@ -46,6 +49,8 @@ class TorchNpuSession(Session):
         self._ended: list[int] = []
         self._on = False
         self._superseded = False
+        #: Whether the recording ends with the open step.
+        self._ends = False
         self._watch: Optional[Watch] = None
         self._restore: Callable[[], None] = lambda: None
         self._end_launched()
@@ -91,7 +96,7 @@ class TorchNpuSession(Session):
             return
         if number is not None:
             self._calls = max(self._calls, number + 1)
-        selected = number is not None and number in self._request.steps and self.failure is None
+        selected = number is not None and number in self._request.steps and not self._over
         if (self._on or selected) and self._interface.capturing:
             raise CaptureError(
                 "a step began while a graph (NPUGraph) was being captured, where the dump cannot be switched",
@@ -103,8 +108,16 @@ class TorchNpuSession(Session):
             assert number is not None, "an unselected step is never dumped"
             self._switch_on(number)
         last = self._request.steps.last
-        if self.failure is not None or (number is not None and last is not None and number > last):
+        if self._over or (number is not None and last is not None and number > last):
             self._stop_watching()
+
+    @property
+    def _over(self) -> bool:
+        return self._ends or self.failure is not None
+
+    def trigger(self, reason: str) -> None:
+        """Dump nothing after the open step."""
+        self._ends = True
 
     def _switch_on(self, number: int) -> None:
         path = self.root / str(number)
@@ -182,8 +195,11 @@ class TorchNpuSession(Session):
         self.armed = False
         self._let_go()
         if self._target is None and self._request.scene is None and self.failure is None:
-            empty = [number for number in ended if not self._wrote(number)]
-            if any(self._wrote(number) for number in self._dumped if number not in empty):
+            first = 0
+            if self._request.keep is not None:  # older steps were removed
+                first = min((int(path.name) for path in self.root.iterdir() if path.name.isdecimal()), default=0)
+            empty = [number for number in ended if number >= first and not self._wrote(number)]
+            if any(self._wrote(number) for number in self._dumped if number >= first and number not in empty):
                 tell_of_empty("step", empty)
         self._look_for_torchair()
 

@@ -8,7 +8,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ascend_dump import AscendDumpError
-from ascend_dump.adapter import DumpRequest, Problem, RunDirectory, current_rank, size_is_unlimited, worst_first
+from ascend_dump.adapter import (
+    DumpRequest,
+    Problem,
+    RunDirectory,
+    current_rank,
+    size_is_unlimited,
+    steps_are_no_directories,
+    worst_first,
+)
 from ascend_dump.native.cann.config import Situation, check_ge_options
 from ascend_dump.native.cann.config.of_request import problems_of_config
 from ascend_dump.native.scenes import SCENES
@@ -45,6 +53,8 @@ def check(request: DumpRequest, target: Any, run: RunDirectory, plan: SettingsPl
     except AscendDumpError as error:
         problems.append(Problem(error.code, "error", error.message, error.hint))
     problems += size_is_unlimited(request)
+    if road == "aclgraph":
+        problems += steps_are_no_directories(request, "the files of an aclgraph are all in one directory")
     problems += ROADS.problems(RoadSubject(request, road, compiles=target is not None and not is_config(target)))
     return worst_first(problems)
 

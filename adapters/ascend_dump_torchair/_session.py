@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from ascend_dump.adapter import DumpRequest, RunDirectory, Session, read_small
 from ascend_dump.adapter import acl_interface as interface
 from ascend_dump.native.cann.config import check_acl_config
 from ascend_dump.native.cann.config.of_request import save_config
+from ascend_dump.native.cann.names import STEP_DIRECTORY
 from ascend_dump_torchair import _engine
 from ascend_dump_torchair._config import Filled, config_of, find_detours, is_config, read_options, torchair
 from ascend_dump_torchair._hook import Hook, OptionsOfCompile
@@ -40,6 +42,11 @@ class TorchairSession(Session):
     Raises at the start ConfigError and NotSupported for what torchair refuses or lacks, WriteError when the path
     cannot be written.
     """
+
+    #: Of GE, and of graphs that run eagerly.
+    step_directories = re.compile(
+        rf"{STEP_DIRECTORY.pattern}|worldsize\d+_global_rank\d+/graph_\d+/(\d{{1,18}})", re.ASCII
+    )
 
     def __init__(self, request: DumpRequest, target: Any, run: RunDirectory, plan: SettingsPlan) -> None:
         self.failure: Optional[AscendDumpError] = None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ascend_dump._steps import Steps
     from ascend_dump.adapter._contract import Adapter, AdapterInfo, Begin, Repeats, adapters, choose, load, registered
     from ascend_dump.adapter._exit import at_exit
-    from ascend_dump.adapter._limits import size_is_unlimited
+    from ascend_dump.adapter._limits import size_is_unlimited, steps_are_no_directories
     from ascend_dump.adapter._session import Session, tell_of_empty
     from ascend_dump.statistics import STATISTIC_NAMES
     from ascend_dump.writing import CHANGED, HostRun, HostWriter, Item, Line, Payload, copy_memory, sample_of
@@ -66,6 +66,7 @@ __all__ = [
     "registered",
     "sample_of",
     "size_is_unlimited",
+    "steps_are_no_directories",
     "tell_of_empty",
     "text_matcher",
     "worst_first",
@@ -90,7 +91,7 @@ _HOMES: dict[str, str] = {
         "_steps": ("Steps",),
         "adapter._contract": ("Adapter", "AdapterInfo", "Begin", "Repeats", "adapters", "choose", "load", "registered"),
         "adapter._exit": ("at_exit",),
-        "adapter._limits": ("size_is_unlimited",),
+        "adapter._limits": ("size_is_unlimited", "steps_are_no_directories"),
         "adapter._session": ("Session", "tell_of_empty"),
         "statistics": ("STATISTIC_NAMES",),
         "writing": ("CHANGED", "HostWriter", "Item", "Line", "Payload", "HostRun", "copy_memory", "sample_of"),

@@ -9,19 +9,24 @@ from ascend_dump._problem import Problem
 if TYPE_CHECKING:
     from ascend_dump._request import DumpRequest
 
-__all__ = ["size_is_unlimited"]
+__all__ = ["size_is_unlimited", "steps_are_no_directories"]
 
 
 def size_is_unlimited(request: DumpRequest, writer: str = "CANN") -> list[Problem]:
-    """The problems to report for the limits of a request that `writer`, which writes the dump, has no setting for."""
-    found = []
-    if request.max_bytes is not None:
-        message = f"max_bytes= changes nothing: {writer} has no limit on the size of a dump"
-        found.append(Problem("AD211", "silent", message, "select fewer steps or layers", "max_bytes"))
-    if request.keep is not None:
-        message = f"keep= changes nothing: {writer} removes no step that it has written"
-        found.append(Problem("AD211", "silent", message, "select the steps with steps=", "keep"))
-    if request.until is not None:
-        message = f"until= changes nothing: {writer} dumps until the capture ends"
-        found.append(Problem("AD211", "silent", message, "select the steps with steps=", "until"))
-    return found
+    """The problem to report for `max_bytes=` when `writer`, which writes the dump, knows no such limit."""
+    if request.max_bytes is None:
+        return []
+    message = f"max_bytes= changes nothing: {writer} has no limit on the size of a dump"
+    return [Problem("AD211", "silent", message, "select fewer steps, or let few stay: keep=", "max_bytes")]
+
+
+def steps_are_no_directories(request: DumpRequest, why: str) -> list[Problem]:
+    """The problems to report for `keep=` and `until=` where the steps of a dump cannot be told apart on disk.
+
+    why: a sentence without its full stop
+    """
+    return [
+        Problem("AD213", "silent", f"{name}= changes nothing: {why}", "select the steps with steps=", name)
+        for name in ("keep", "until")
+        if getattr(request, name) is not None
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,11 +22,15 @@ class Session(ABC):
     root     where this capture's files are
     config   the file that the program hands to its framework to switch this capture on, None: there is none
     failure  what kept this capture from being complete, if anything did; final once `stop` has returned
+    step_directories  where the framework writes a directory for each step by itself: what matches its path below
+             `root`, with the number of the step as the last group. The capture then does what `keep=` and `until=` ask
+             for. None: the session does, as with `HostWriter`, or there is no such directory
     """
 
     root: Path
     config: Optional[str] = None
     failure: Optional[AscendDumpError] = None
+    step_directories: Optional[re.Pattern[str]] = None
 
     @abstractmethod
     def stop(self) -> None:
@@ -49,7 +54,8 @@ class Session(ABC):
     def trigger(self, reason: str) -> None:
         """Record nothing after the open step, which stays with those before it. The first reason holds.
 
-        Raises NotSupported where the framework goes on dumping whatever happens.
+        With `step_directories` it may be called on another thread. Raises NotSupported where the framework goes on
+        dumping whatever happens.
         """
         raise NotSupported(
             "this framework dumps until the capture ends", hint='call cap.stop() instead of cap.trigger("...")'

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump._files import open_regular, read_regular, regular_status
 from ascend_dump._log import log
-from ascend_dump._paths import CATALOG, PRIVATE_DIRECTORY, PRIVATE_FILE
+from ascend_dump._paths import CATALOG, PRIVATE_DIRECTORY, PRIVATE_FILE, REMOVED_DIRECTORY
 from ascend_dump._version import __version__
 from ascend_dump.reading._record import Record
 from ascend_dump.reading._sources import Sources, graphs_beside
@@ -282,7 +282,7 @@ def _made_of(whole: Whole) -> str:
         except OSError:
             continue
         for item in items:
-            if item.name.startswith(CATALOG):
+            if item.name.startswith((CATALOG, REMOVED_DIRECTORY)):
                 continue
             if item.is_dir(follow_symlinks=False):
                 stack.append(item.path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ascend_dump._errors import DumpNotFound, ReadError, UnknownFormat
 from ascend_dump._files import read_regular
-from ascend_dump._paths import CALL, CALL_SCHEMA, CATALOG
+from ascend_dump._paths import CALL, CALL_SCHEMA, CATALOG, REMOVED_DIRECTORY
 from ascend_dump.reading._dialect import Batch, Directory, Entry, WrappedEntry, rank_of
 from ascend_dump.reading._dump import Dump
 from ascend_dump.reading._record import Record
@@ -177,7 +177,7 @@ def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]
             with os.scandir(path) as found:
                 for item in found:
                     # Links could lead out of the dump or in circles; opening a pipe would never return.
-                    if item.name.startswith(CATALOG):
+                    if item.name.startswith((CATALOG, REMOVED_DIRECTORY)):
                         continue
                     if item.is_dir(follow_symlinks=False):
                         stack.append((item.path, (*parts, item.name), call))

@@ -112,6 +112,22 @@ class TestKeep:
         cap.stop()
         assert steps_of(cap.dump()) == [3, 4]
 
+    @pytest.mark.parametrize("until", [None, "nonfinite"])
+    def test_of_a_decorated_function_with_a_target(self, dumps: Path, until: Any) -> None:
+        model = net()
+
+        @ascend_dump.capture(model, path=dumps, keep=2, until=until, strict=True)
+        def step(number: float) -> Any:
+            model(torch.full((1, 4), number))
+            return model(torch.full((1, 4), number))
+
+        for number in range(7):
+            step(torch.nan if number == 4 else 1.0)
+        cap = step.capture
+        cap.stop()
+        assert steps_of(cap.dump()) == ([5, 6] if until is None else [2, 3, 4])
+        assert cap.dump().errors() == []
+
     def test_two_captures_keep_their_own(self, dumps: Path) -> None:
         caps = []
         for _ in range(2):

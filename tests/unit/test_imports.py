@@ -36,7 +36,7 @@ FLOORS: list[set[str]] = [
     {"reading", "converting"},
     {"analysis"},
     {"report"},
-    {"_calls", "_decorator"},
+    {"_calls", "_decorator", "_recorder"},
     {"_capture"},
     {"_activation"},
     {"cli", "startup"},

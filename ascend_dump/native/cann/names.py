@@ -16,6 +16,7 @@ __all__ = [
     "EXCEPTION_DIRECTORY",
     "OPDEBUG_NAME",
     "OPDEBUG_TYPE",
+    "STEP_DIRECTORY",
     "DumpName",
     "Place",
     "build_name",
@@ -45,6 +46,11 @@ _REPLACED = str.maketrans({" ": "_", ".": "_", "/": "_", "\\": "_"})
 _WATCH = "_To_"
 #: A glob's set of letters and digits, which sanitizing leaves as they are.
 _SET_WITHOUT_REPLACED = re.compile(r"!?(?:[0-9]-[0-9]|[a-z]-[a-z]|[A-Z]-[A-Z]|[^\W_])+")
+
+
+#: The path of the directory of one step of a model below a dump path, which has the level of a rank where torchair
+#: dumps; the last group is the number of the step.
+STEP_DIRECTORY = re.compile(r"(?:worldsize\d+_global_rank\d+/)?\d{14}/\d{1,9}/[^/]+/\d{1,18}/(\d{1,18})", re.ASCII)
 
 
 class DumpName(NamedTuple):

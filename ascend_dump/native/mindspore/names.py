@@ -20,6 +20,7 @@ __all__ = [
     "AUXILIARY",
     "CONSTANTS",
     "PARAMETER",
+    "STEP_DIRECTORY",
     "MindSporePlace",
     "NpyName",
     "build_name",
@@ -37,6 +38,8 @@ AUXILIARY = re.compile(
     r"ms_output_trace_code_graph_\d+\.(?:ir|pb)|ms_(?:global_)?execution_order_graph_\d+\.csv|acl_dump_\d+\.json",
     re.ASCII,
 )
+#: The path of the directory of one iteration of a graph below a dump path; the group is its number.
+STEP_DIRECTORY = re.compile(r"rank_\d{1,9}/[^/]+/\d{1,18}/(\d{1,18})", re.ASCII)
 METADATA_DIRECTORY = ".dump_metadata"
 #: Names of long file names, which jit_level O2 has in common with CANN.
 _MAPPING = "mapping.csv"

@@ -1,0 +1,224 @@
+"""Recorders of what a framework dumps by itself: `keep=` and `until=` by removing and reading its step directories.
+
+A thread looks at them from time to time: nothing tells it when a step ends, but a step is complete once the framework
+has begun a newer one. Host dumps need no such thread, their writer does the same (`ascend_dump.writing`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import time
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Optional
+
+from ascend_dump._errors import AscendDumpError, NotSupported, ReadError
+from ascend_dump._paths import holds_files
+from ascend_dump._request import DumpRequest
+from ascend_dump.adapter._session import Session
+from ascend_dump.writing.ending import Ended
+from ascend_dump.writing.step_trees import StepDirectory, find_steps, remove_step
+
+__all__ = ["TreeRecorder", "recorder_of"]
+
+log = logging.getLogger("ascend_dump")
+
+#: Seconds between two looks; after one that took long it rests so many times as long.
+_PAUSE, _REST = 0.5, 20
+
+
+def recorder_of(session: Session, request: DumpRequest, *, triggered: bool = False) -> Optional[TreeRecorder]:
+    """What thins the dump of a session, None where nothing is asked for, or where the session does it by itself.
+
+    triggered: the program asks for the end of the recording
+    """
+    layout = session.step_directories
+    if layout is None or not (triggered or request.keep is not None or request.until is not None):
+        return None
+    return TreeRecorder(session, request, layout)
+
+
+class TreeRecorder:
+    """Thins the step directories below `session.root` until `stop`, each stream of steps for itself.
+
+    ended    why and where the recording ended, None while it goes on
+    unknown  with until="nonfinite": of how many tensors nobody could tell whether they hold NaN or Inf
+    """
+
+    def __init__(self, session: Session, request: DumpRequest, layout: re.Pattern[str]) -> None:
+        self.ended: Optional[Ended] = None
+        self.unknown = 0
+        self._session, self._request, self._layout = session, request, layout
+        self._root: Path = session.root
+        self._removed = 0
+        self._seen = False
+        self._failed = False
+        #: By stream: the last step that was looked at for NaN and Inf, and the last one that stays.
+        self._checked: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+        #: Whether the framework was told to write nothing more.
+        self._quiet = False
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ascend_dump recorder", daemon=True)
+        self._thread.start()
+
+    def trigger(self, reason: str) -> None:
+        """End the recording with the newest step of each stream. The first reason holds."""
+        with self._lock:
+            if self.ended is None:
+                self._end(Ended(reason, None), find_steps(self._root, self._layout))
+
+    def stop(self) -> None:
+        """Look a last time, when the framework writes no more."""
+        if os.getpid() != self._pid:
+            return
+        self._stop.set()
+        self._thread.join()
+        self._look(over=True)
+        if not self._seen and self._holds_records():
+            log.warning(
+                "keep= and until= changed nothing: what was dumped into %s has no directory for each step, so nothing "
+                "was removed or looked at [AD213]",
+                self._root,
+            )
+
+    def kept(self) -> dict[str, Any]:
+        """What a manifest says of it, as `HostWriter.kept`."""
+        found: dict[str, Any] = {}
+        if self._request.keep is not None:
+            found["removed"] = {"steps": self._removed}
+        if self.ended is not None:
+            found["ended"] = self.ended._asdict()
+        if self._request.until is not None:
+            found["unknown"] = self.unknown
+        return found
+
+    def _run(self) -> None:
+        pause = _PAUSE
+        while not self._stop.wait(pause):
+            began = time.monotonic()
+            self._look()
+            if self._quiet:
+                return
+            pause = max(_PAUSE, _REST * (time.monotonic() - began))
+
+    def _look(self, *, over: bool = False) -> None:
+        """Read the steps that are complete, and remove those that are not to stay. over: the newest is complete too."""
+        with self._lock:
+            try:
+                found = find_steps(self._root, self._layout)
+                self._seen = self._seen or bool(found)
+                if self._request.until is not None and self.ended is None:
+                    self._check(found, over)
+                old, late = self._superfluous(found, over)
+                for step in (*old, *late):
+                    remove_step(step)
+                self._removed += len(old)
+            except Exception as error:  # the program must not suffer
+                if not self._failed:
+                    self._failed = True
+                    log.warning("steps of %s could not be removed or read: %s", self._root, error)
+                    log.debug("a recorder failed", exc_info=True)
+
+    def _holds_records(self) -> bool:
+        from ascend_dump.reading import open_dump
+
+        if not holds_files(self._root):
+            return False
+        try:
+            return bool(open_dump(self._root))
+        except ReadError:
+            return False
+
+    def _superfluous(self, found: list[StepDirectory], over: bool) -> tuple[list[StepDirectory], list[StepDirectory]]:
+        """The steps that are too old to stay, and those that came after the recording had ended."""
+        old, late = [], []
+        for name, group in groupby(found, key=lambda step: step.stream):
+            steps = list(group)
+            most = self._request.keep
+            if self.ended is not None:
+                last = self._last.get(name, -1)
+                # The newest one is left alone while it is written.
+                late += [step for step in (steps if over else steps[:-1]) if step.number > last]
+                steps = [step for step in steps if step.number <= last]
+            if most is not None:
+                # Besides those that stay there is the one that is being written, or that ended the recording.
+                most += self.ended is not None or not over
+                filled = [step for step in steps if holds_files(step.path)]
+                # Steps in which nothing was dumped do not push others out.
+                first = filled[-most].number if len(filled) > most else -1
+                old += [step for step in steps if step.number < first]
+        return old, late
+
+    def _check(self, found: list[StepDirectory], over: bool) -> None:
+        """Look for NaN and Inf in steps that are complete, those of each stream in their order."""
+        for name, group in groupby(found, key=lambda step: step.stream):
+            steps = list(group)
+            for step in steps if over else steps[:-1]:
+                if step.number <= self._checked.get(name, -1):
+                    continue
+                self._checked[name] = step.number
+                wrong = self._wrong_in(step.path)
+                if wrong is None:
+                    continue
+                before = [one for one in found if one.stream != name or one.number <= step.number]
+                self._end(Ended(wrong.reason, step.number, wrong.operator), before)
+                log.warning("%s at step %d: the capture keeps it and records nothing more", wrong.reason, step.number)
+                return
+
+    def _end(self, ended: Ended, last: list[StepDirectory]) -> None:
+        self._last = {step.stream: step.number for step in last}
+        newest = max(self._last.values(), default=None)
+        self.ended = ended if ended.step is not None else ended._replace(step=newest)
+        try:
+            self._session.trigger(ended.reason)
+            self._quiet = True
+        except NotSupported:
+            log.info("the framework goes on dumping: what comes is removed until the capture ends")
+
+    def _wrong_in(self, step: Path) -> Optional[Ended]:
+        """What is wrong in a step, by its values, statistics or the device's own reports of overflow."""
+        from ascend_dump.analysis.nonfinite import executions
+        from ascend_dump.analysis.overflow import find_overflows
+        from ascend_dump.nonfinite import Judge
+        from ascend_dump.reading import open_dump
+
+        try:
+            dump = open_dump(step)
+            if self._request.scene == "overflow":
+                for overflow in find_overflows(dump).overflows:
+                    name = str((overflow.operator or {}).get("op_name") or overflow.record.op_name)
+                    return Ended(f"an overflow in {name}", None, name)
+                return None
+            judge = Judge()
+            for members in executions(dump):
+                inputs = [record for record in members if record.io == "input"]
+                outputs = [record for record in members if record.io == "output"]
+                wrong = judge.look_at(
+                    members[0].op_type or "", [self._slot(one) for one in inputs], [self._slot(one) for one in outputs]
+                )
+                if wrong is not None:
+                    one = (outputs or inputs)[wrong.output]
+                    name = f"{one.op_name}.{one.io}.{one.index}"
+                    return Ended(f"{wrong.what} in {name}", None, name)
+        except ReadError as error:
+            log.debug("a step could not be read: %s", error)
+            self.unknown += 1
+        return None
+
+    def _slot(self, record: Any) -> Any:
+        from ascend_dump.analysis.nonfinite import is_no_value
+        from ascend_dump.nonfinite import Slot
+
+        if is_no_value(record):
+            return Slot(None)
+        try:
+            return Slot(record.statistics(), record.content)
+        except AscendDumpError:
+            self.unknown += 1
+            return Slot(None)
