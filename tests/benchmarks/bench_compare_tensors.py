@@ -1,14 +1,25 @@
-"""Comparing two tensors, in GB/s of one side with the data in memory; msprobe beside it where it is installed.
+"""Comparing tensors, in GB/s of one side with the data in memory; msprobe beside it where it is installed.
 
 Usage: bench_compare_tensors.py [MEGABYTES]     (default 256; the aim is 2 GB/s on two processors, 50 times msprobe)
 
-msprobe is the package mindstudio-probe. Its numbers of a pair are asked for as its own comparison asks for them.
+msprobe is the package mindstudio-probe. First pairs of arrays: its numbers of a pair are asked for as its own comparison
+asks for them. Then two dumps of one program, in which every tensor differs: the commands `ascend-dump compare` and
+`msprobe compare` from start to exit, each on dumps of its own of the same tensors.
+
+Other work on the machine makes wall times longer and leaves the time of processors nearly alone, so both are given, and
+ratios are of calls in turns. "2 processors" is twice what one second of a processor compares; msprobe uses one here.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import resource
+import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 from statistics import median
 from typing import Any, Callable, Optional
 
@@ -20,6 +31,10 @@ from ascend_dump.analysis.compare import measure
 
 ROUNDS = 5
 _DISTINCT = 1 << 20
+#: msprobe is given a part of the arrays: its time is proportional to their size.
+_PART = 16
+_TENSORS = 16
+Times = tuple[float, float]  # of the wall, of the processors
 
 
 def pair(name: str, size: int, share: float) -> tuple[np.ndarray, np.ndarray]:
@@ -33,11 +48,15 @@ def pair(name: str, size: int, share: float) -> tuple[np.ndarray, np.ndarray]:
     return np.resize(a, count), np.resize(b, count)
 
 
-def seconds(call: Callable[[Any, Any], object], a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
-    """Of the wall, and of the processors."""
+def seconds(call: Callable[[], object]) -> Times:
     start, used = time.perf_counter(), time.process_time()
-    call(a, b)
+    call()
     return time.perf_counter() - start, time.process_time() - used
+
+
+def medians(times: list[Times]) -> Times:
+    wall, used = (median(column) for column in zip(*times))
+    return wall, used
 
 
 def of_msprobe() -> Optional[Callable[[Any, Any], object]]:
@@ -45,29 +64,131 @@ def of_msprobe() -> Optional[Callable[[Any, Any], object]]:
         from msprobe.core.compare.npy_compare import compare_ops_apply
     except ImportError:
         return None
-    return lambda a, b: compare_ops_apply(a.copy(), b.copy(), False, "")
+    # Its comparison gives arrays of bfloat16 as float32.
+    return lambda a, b: compare_ops_apply(*(np.array(one, dtype=_type_there(one)) for one in (a, b)), False, "")
+
+
+def _type_there(array: np.ndarray) -> Any:
+    return np.float32 if array.dtype.name == "bfloat16" else array.dtype
+
+
+def arrays(size: int) -> None:
+    peer = of_msprobe()
+    heads = ("type", "differ", "GB/s", "2 processors", "times msprobe", "of processor")
+    print("".join(f"{head:>15}" for head in heads))
+    for name in ("float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "int32"):
+        for share in (0.0, 0.01, 1.0):
+            a, b = pair(name, size, share)
+            part_a, part_b = a[: a.size // _PART], b[: b.size // _PART]
+            measure(part_a, part_b)
+            ours: list[Times] = []
+            theirs: list[Times] = []
+            for _ in range(ROUNDS):
+                ours.append(seconds(lambda a=a, b=b: measure(a, b)))
+                if peer is not None and share == 1.0 and not name.startswith("float8"):
+                    theirs.append(seconds(lambda a=part_a, b=part_b: peer(a, b)))
+            wall, used = medians(ours)
+            ratios = ["-", "-"]
+            if theirs:
+                ratios = [f"{_PART * there / here:.0f}" for there, here in zip(medians(theirs), (wall, used))]
+            row = (name, f"{share:.0%}", f"{a.nbytes / wall / 1e9:.2f}", f"{2 * a.nbytes / used / 1e9:.2f}", *ratios)
+            print("".join(f"{cell:>15}" for cell in row), flush=True)
+
+
+def program(factor: float, count: int) -> Callable[[], None]:
+    """Operators on distinct tensors, whose inputs and outputs a dump holds: twice `_TENSORS` tensors of so many elements."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(count, generator=generator) for _ in range(_TENSORS)]
+    noise = 1 + factor * torch.randn(count, generator=generator)
+    inputs = [one * noise for one in inputs]
+
+    def run() -> None:
+        for one in inputs:
+            torch.nn.functional.relu(one)
+
+    return run
+
+
+def make_dump(tool: str, root: Path, factor: float, count: int) -> None:
+    """Run in a process of its own, because both patch PyTorch."""
+    run = program(factor, count)
+    if tool == "ascend_dump":
+        import ascend_dump
+
+        with ascend_dump.capture(framework="torch", path=root, mode="all"):
+            run()
+        return
+    from msprobe.pytorch import PrecisionDebugger
+
+    everything: dict[str, Any] = {"scope": [], "list": [], "data_mode": ["all"]}
+    settings = {"task": "tensor", "dump_path": str(root), "rank": [], "step": [], "level": "L1", "tensor": everything}
+    file = root.with_suffix(".json")
+    file.write_text(json.dumps(settings))
+    debugger = PrecisionDebugger(config_path=str(file))
+    debugger.start()
+    run()
+    debugger.stop()
+    debugger.step()
+
+
+def command(argv: list[str], codes: tuple[int, ...]) -> Times:
+    """How long a program takes from start to exit."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.perf_counter()
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+    wall = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode not in codes:
+        raise SystemExit(f"{argv}: {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def dumps(size: int, folder: Path) -> None:
+    count = size // 4 // (2 * _TENSORS)
+    tools = ["ascend_dump"] + (["msprobe"] if of_msprobe() is not None else [])
+    for tool in tools:
+        for side, factor in (("actual", 1e-3), ("reference", 0.0)):
+            folder.joinpath(tool).mkdir(exist_ok=True)
+            root = folder / tool / side
+            making = [sys.executable, __file__, "--make", tool, str(root), str(factor), str(count)]
+            subprocess.run(making, check=True, capture_output=True)
+    programs = Path(sys.executable).parent
+    ours = [sys.executable, "-m", "ascend_dump", "compare", *(str(folder / tools[0] / side) for side in SIDES)]
+    command(ours, (0, 1))  # compiles
+    rounds: dict[str, list[Times]] = {tool: [] for tool in tools}
+    for number in range(3):
+        rounds["ascend_dump"].append(command(ours, (0, 1)))
+        if "msprobe" in tools:
+            [target], [golden] = (list((folder / "msprobe" / side).glob("step*/*/dump.json")) for side in SIDES)
+            out = folder / f"out{number}"
+            out.mkdir(mode=0o750)
+            # Modes of folders and files are checked there.
+            their = [str(programs / "msprobe"), "compare", "-tp", str(target), "-gp", str(golden), "-o", str(out)]
+            rounds["msprobe"].append(command(their, (0,)))
+    found = {tool: medians(times) for tool, times in rounds.items()}
+    for tool, (wall, used) in found.items():
+        print(
+            f"{tool}: two dumps of {2 * _TENSORS} float32 tensors, {size >> 20} MB of each side, from start to exit: "
+            f"{wall:.2f} s, {used:.2f} s of processor; {size / wall / 1e9:.2f} GB/s"
+        )
+    if "msprobe" in found:
+        wall, used = (there / here for there, here in zip(found["msprobe"], found["ascend_dump"]))
+        print(f"msprobe takes {wall:.0f} times as long, {used:.0f} times of processor")
+
+
+SIDES = ("actual", "reference")
 
 
 def main(megabytes: int = 256) -> None:
-    peer = of_msprobe()
-    heads = ("type", "differ", "GB/s", "GB/s per processor", "times msprobe")
-    print("".join(f"{head:>20}" for head in heads))
-    for name in ("float32", "bfloat16", "float16", "float64"):
-        for share in (0.0, 0.01, 1.0):
-            a, b = pair(name, megabytes << 20, share)
-            measure(a[:_DISTINCT], b[:_DISTINCT])
-            rounds, of_peer = [], []
-            for _ in range(ROUNDS):
-                # In turns, so that the machine's other work hits both alike.
-                rounds.append(seconds(measure, a, b))
-                if peer is not None and name == "float32" and share == 1.0:
-                    part = a.size // 16
-                    of_peer.append(16 * seconds(peer, a[:part], b[:part])[0])
-            wall, used = (median(times) for times in zip(*rounds))
-            times = f"{median(of_peer) / wall:.0f}" if of_peer else "-"
-            row = (name, f"{share:.0%}", f"{a.nbytes / wall / 1e9:.2f}", f"{a.nbytes / used / 1e9:.2f}", times)
-            print("".join(f"{cell:>20}" for cell in row))
+    arrays(megabytes << 20)
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
+        dumps(megabytes << 20, Path(folder))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 256)
+    if sys.argv[1:2] == ["--make"]:
+        make_dump(sys.argv[2], Path(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]))
+    else:
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 256)

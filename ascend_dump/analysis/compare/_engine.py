@@ -22,8 +22,9 @@ log = logging.getLogger("ascend_dump")
 #: Elements from which compiled kernels are worth loading numba, and worth calling where it is loaded.
 _WORTH_LOADING = 1 << 20
 _WORTH_CALLING = 1 << 13
-#: Elements of a part: a thread has work for about half a millisecond, many times what it takes to start one.
-_PART = 1 << 18
+#: Elements of a part: a thread has work for about half a millisecond, many times what it takes to start one. Parts of
+#: large tensors are multiples of it, about so many.
+_PART, _PARTS = 1 << 18, 32
 _MOST_THREADS = 8
 
 _failed = False
@@ -57,16 +58,16 @@ def compiled_sums(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Optional[Sum
     """The pass over two flat arrays of floats, whose types may differ; None where numpy has to do it."""
     if not _is_worth_it(a.size):
         return None
-    tables = [_table(array.dtype) for array in (a, b)]
-    if any(table is None for table in tables):
+    words_a, words_b = _words(a.dtype), _words(b.dtype)
+    if words_a is None or words_b is None:
         return None
-    words = [_words(array) for array in (a, b)]
-    known = (kind.mantissa, kind.lowest, kind.unit, a.dtype == b.dtype, "float64" in (a.dtype.name, b.dtype.name))
+    known = (kind.mantissa, kind.lowest, kind.unit, a.dtype == b.dtype, 8 in (a.itemsize, b.itemsize))
     try:
         with compiling():
             from ascend_dump.analysis.compare._kernels import pair
 
-        parts = _over_parts(pair, *words, *tables, known)
+        sides = (_read_only(a.view(words_a.dtype)), _read_only(b.view(words_b.dtype)))
+        parts = _over_parts(pair, *sides, words_a.table, words_b.table, known)
     except Exception as error:  # whatever a compiler or its cache may raise: numpy can do the same work
         _give_up(error)
         return None
@@ -104,10 +105,28 @@ def _give_up(error: Exception) -> None:
         log.warning("numba cannot compare tensors (%s); numpy does, several times slower", type(error).__name__)
 
 
-def _words(array: np.ndarray) -> np.ndarray:
-    """The bits as the kernels tell types by them: those of bfloat16 are signed."""
-    name = "i2" if array.dtype.name == "bfloat16" else f"u{array.dtype.itemsize}"
-    return _read_only(array.view(name))
+class _Words(NamedTuple):
+    """How the kernels read a type of floats: as which integers, and the table of what those of 8 bits stand for."""
+
+    dtype: np.dtype[Any]
+    table: Any
+
+
+@functools.lru_cache(maxsize=64)
+def _words(dtype: np.dtype[Any]) -> Optional[_Words]:
+    """None for a type that they do not know."""
+    import numpy as np
+
+    if not dtype.isnative:
+        return None
+    if dtype.name == "bfloat16":
+        # The sign tells it from float16.
+        return _Words(np.dtype(np.int16), ())
+    if dtype.kind == "f" and dtype.itemsize in (2, 4, 8) and dtype.name.startswith("float"):
+        return _Words(np.dtype(f"u{dtype.itemsize}"), ())
+    if dtype.itemsize != 1:
+        return None
+    return _Words(np.dtype(np.uint8), _read_only(np.arange(256, dtype=np.uint8).view(dtype).astype(np.float64)))
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
@@ -115,20 +134,6 @@ def _read_only(array: np.ndarray) -> np.ndarray:
     view: np.ndarray = array.view()
     view.flags.writeable = False
     return view
-
-
-@functools.lru_cache(maxsize=64)
-def _table(dtype: np.dtype[Any]) -> Any:
-    """The values of a type of 8 bits, () of a wider one that the kernels know, None of any other."""
-    import numpy as np
-
-    if not dtype.isnative:
-        return None
-    if dtype.name in ("float32", "float64", "bfloat16", "float16"):
-        return ()
-    if dtype.itemsize != 1:
-        return None
-    return _read_only(np.arange(256, dtype=np.uint8).view(dtype).astype(np.float64))
 
 
 def _over_parts(kernel: Callable[..., Any], a: np.ndarray, b: np.ndarray, *how: Any) -> list[tuple[int, Any]]:
@@ -142,11 +147,13 @@ def _over_parts(kernel: Callable[..., Any], a: np.ndarray, b: np.ndarray, *how: 
             kernel(a[:0], b[:0], *how)
         _compiled.add(signature)
 
-    def part(start: int) -> tuple[int, Any]:
-        return start, kernel(*(_aligned(side[start : start + _PART]) for side in (a, b)), *how)
+    size = max(a.size // _PARTS // _PART, 1) * _PART
 
-    threads = min(_MOST_THREADS, _processors(), -(-a.size // _PART))
-    starts = range(0, a.size, _PART)
+    def part(start: int) -> tuple[int, Any]:
+        return start, kernel(*(_aligned(side[start : start + size]) for side in (a, b)), *how)
+
+    starts = range(0, a.size, size)
+    threads = min(_MOST_THREADS, _processors(), len(starts))
     if threads < 2:
         return [part(start) for start in starts]
     from concurrent.futures import ThreadPoolExecutor
@@ -167,37 +174,38 @@ def _processors() -> int:
 
 
 def _merged(parts: list[tuple[int, Any]]) -> Sums:
-    from ascend_dump.analysis.compare._kernels import SUM_NAMES, merged_counts
+    import numpy as np
 
-    every = [(start, dict(zip(SUM_NAMES, values.tolist()))) for start, (values, _) in parts]
-    unequal, signed, ulp = merged_counts(sum(counts for _, (_, counts) in parts))
+    from ascend_dump.analysis.compare._kernels import SUM_NAMES, histogram
 
-    def total(name: str) -> float:
-        return float(sum(values[name] for _, values in every))
+    every = np.array([numbers for _, (numbers, _) in parts])
+    total = dict(zip(SUM_NAMES, every.sum(axis=0).tolist()))
+    most = dict(zip(SUM_NAMES, every.max(axis=0).tolist()))
+    unequal, signed, ulp = histogram(sum(counts for _, (_, counts) in parts))
 
-    def most(name: str) -> float:
-        return float(max(values[name] for _, values in every))
+    def first(name: str, place: str, value: float) -> int:
+        """Where an element is, of the first part whose number of this name is the value."""
+        part = int((every[:, SUM_NAMES.index(name)] >= value).argmax())
+        at = int(every[part, SUM_NAMES.index(place)])
+        return parts[part][0] + at if at >= 0 else -1
 
-    largest = most("largest")
-    where = next((start + int(v["where"]) for start, v in every if v["where"] >= 0 and v["largest"] == largest), -1)
-    first = next((start + int(v["first_nonfinite"]) for start, v in every if v["first_nonfinite"] >= 0), -1)
     return Sums(
-        d2=total("d2"),
-        b2=total("b2"),
-        a2=total("a2"),
-        ab=total("ab"),
-        leaning=total("leaning"),
-        total=total("total"),
-        largest=largest,
-        largest_rel=most("largest_rel"),
-        excess=most("excess"),
-        where=where,
+        d2=total["d2"],
+        b2=total["b2"],
+        a2=total["a2"],
+        ab=total["ab"],
+        leaning=total["leaning"],
+        total=total["total"],
+        largest=most["largest"],
+        largest_rel=most["largest_rel"],
+        excess=most["excess"],
+        where=first("largest", "where", most["largest"]),
         unequal=unequal,
         signed=signed,
-        finite=int(total("finite")),
-        nonfinite=int(total("nonfinite")),
-        first_nonfinite=first,
-        nan=(int(total("nan_a")), int(total("nan_b"))),
-        inf=(int(total("inf_a")), int(total("inf_b"))),
+        finite=int(total["finite"]),
+        nonfinite=int(total["nonfinite"]),
+        first_nonfinite=first("nonfinite", "first_nonfinite", 1),
+        nan=(int(total["nan_a"]), int(total["nan_b"])),
+        inf=(int(total["inf_a"]), int(total["inf_b"])),
         ulp=ulp,
     )

@@ -15,7 +15,7 @@ from numba import types
 
 from ascend_dump.statistics._numba_primitives import SUMS, float_bits, inner, intrinsic, kernel, larger, like
 
-__all__ = ["SUM_NAMES", "count_unequal", "merged_counts", "pair"]
+__all__ = ["SUM_NAMES", "count_unequal", "histogram", "pair"]
 
 #: Elements of a block: two blocks of float64 stay in the cache, beside what they are read from.
 _BLOCK = 1024
@@ -29,7 +29,8 @@ _D2, _B2, _A2, _AB, _LEANING, _TOTAL, _LARGEST, _REL, _EXCESS, _WHERE = range(10
 _FINITE, _NONFINITE, _FIRST, _NAN_A, _NAN_B, _INF_A, _INF_B = range(10, 17)
 
 #: Differences are counted by their size in units in the last place, and, in three rows of bins, by whether actual is
-#: the larger one in magnitude, the smaller one, or the reference is zero; those that are zero are counted behind them.
+#: the larger one in magnitude, the smaller one, or the reference is zero. Those that are zero fill a fourth row, all
+#: bins of it alike: neighbours that add to one count wait for each other.
 _SMALLER, _OF_ZERO, _NONE = _BINS, 2 * _BINS, 3 * _BINS
 
 
@@ -183,13 +184,13 @@ def _count(x: Any, y: Any, kind: Any, heads: Any, bins: Any, counts: Any) -> Non
         apart = like(exponent - max(place, least) + first, zero)
         apart = min(max(apart, zero), last)
         row = of_zero if place == zero else like(((difference ^ reference) >> 9) & _SMALLER, zero)
-        bins[i] = none if exponent == zero else like(apart + row, zero)
+        bins[i] = like(none + (i & (_BINS - 1)), zero) if exponent == zero else like(apart + row, zero)
     if kind[4]:
         # Numbers below the smallest normal float64 are none in these bits.
         for i in range(x.size):
             if bins[i] >= _OF_ZERO:
                 bins[i] = _bin(x[i] - y[i], y[i], kind)
-    # Equal neighbours would wait for each other's store in one row of counts.
+    # Neighbours are counted apart, as above.
     whole = x.size - x.size % 4
     for i in range(0, whole, 4):
         counts[0, bins[i]] += 1
@@ -272,7 +273,7 @@ def _add_equal(y: Any, kind: Any, found: Any) -> bool:
 
 @kernel
 def pair(a: Any, b: Any, table_a: Any, table_b: Any, kind: Any) -> Any:
-    """The sums of two arrays of words, and the counts of their differences, see `merged_counts`.
+    """The sums of two arrays of words, and the counts of their differences, see `histogram`.
 
     table_a, table_b    what the words stand for, see `_as_double`
     kind                bits of the significand, lowest exponent and unit of rounding of the coarser type; whether equal
@@ -282,7 +283,7 @@ def pair(a: Any, b: Any, table_a: Any, table_b: Any, kind: Any) -> Any:
     found[_EXCESS] = -np.inf
     found[_WHERE] = -1
     found[_FIRST] = -1
-    counts = np.zeros((4, _NONE + 1), dtype=np.int64)
+    counts = np.zeros((4, 4 * _BINS), dtype=np.int64)
     room = np.empty((2, _BLOCK), dtype=np.int16), np.empty(_BLOCK, dtype=np.uint8)
     places = np.empty(_BLOCK, dtype=np.int64)
     values = np.empty((2, _BLOCK))
@@ -302,14 +303,14 @@ def pair(a: Any, b: Any, table_a: Any, table_b: Any, kind: Any) -> Any:
                 continue
         n = _take_finite(x, y, start, places, found)
         _add(x[:n], y[:n], start, places[:n], kind, room, found, counts)
-    return found, counts
+    return found, counts.sum(axis=0)
 
 
-def merged_counts(counts: Any) -> tuple[int, int, Any]:
-    """Of the counts of a kernel: unequal elements, by how many more are larger than smaller, and the histogram."""
-    larger_ones, smaller_ones, of_zero = counts.sum(axis=0)[:_NONE].reshape(3, _BINS)
-    ulp = larger_ones + smaller_ones + of_zero
-    return int(ulp.sum()), int(larger_ones.sum() - smaller_ones.sum()), ulp
+def histogram(counts: Any) -> tuple[int, int, Any]:
+    """Of the counts of a kernel: unequal elements, by how many more are larger than smaller, and the bins of all."""
+    rows = counts[:_NONE].reshape(3, _BINS)
+    larger_ones, smaller_ones, of_zero = rows.sum(axis=1).tolist()
+    return larger_ones + smaller_ones + of_zero, larger_ones - smaller_ones, rows.sum(axis=0)
 
 
 @inner()

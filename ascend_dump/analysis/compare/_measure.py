@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -16,8 +17,9 @@ __all__ = ["ULP_BINS", "Measure", "measure"]
 
 #: Bins of the histogram of differences, in units in the last place: bin 0 those below 1, bin k those in [2^(k-1), 2^k).
 ULP_BINS = 64
-#: Elements that are looked at together: what numpy makes of them stays in the cache.
-_BLOCK = 1 << 15
+#: Elements that are looked at together: what numpy makes of them stays in the cache, and products of so few are not
+#: spread over the threads of a library.
+_BLOCK = 1 << 13
 #: The square of the largest float64, divided by the square of this power of two, leaves room for sums of any length.
 _SHRUNK = 600
 
@@ -77,7 +79,7 @@ def measure(actual: np.ndarray, reference: np.ndarray) -> Measure:
 
     if actual.shape != reference.shape:
         raise ValueError(f"shapes {actual.shape} and {reference.shape} cannot be compared element by element")
-    kinds = [float_kind(array.dtype.name) for array in (actual, reference)]
+    kinds = [_kind_of(array.dtype) for array in (actual, reference)]
     if kinds[0] is None and kinds[1] is None:
         return _exact(actual, reference)
     known = [kind for kind in kinds if kind is not None]
@@ -119,6 +121,12 @@ def measure(actual: np.ndarray, reference: np.ndarray) -> Measure:
         bias=abs(found.leaning) / found.total if found.total else 0.0,
         ulp=tuple(found.ulp.tolist()),
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _kind_of(dtype: np.dtype[Any]) -> Optional[FloatKind]:
+    """`float_kind`; numpy takes microseconds to make the name of a type."""
+    return float_kind(dtype.name)
 
 
 def _sums(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Sums:
