@@ -327,7 +327,7 @@ def _by_order(a: Side, b: Side, pairs: _Pairs) -> bool:
 
 
 def _drop_strangers(a: Side, b: Side, pairs: _Pairs) -> None:
-    """Of the pairs that nothing but order and readers speak for, leave those that read the same: of others no difference would
+    """Of the pairs that only order or readers speak for, leave those that read the same: of others no difference would
     say anything."""
     strangers = [0]
     while strangers:
