@@ -116,22 +116,22 @@ def pair_across(
     _by_dataflow(a, b, pairs)
     _drop_strangers(a, b, pairs)
     found = Across(views=(a.views, b.views))
-    parts = _parts(a, b, pairs)
+    pieces = _pieces(a, b, pairs)
     paired_places = (
-        {one.place for one in pairs.values()} | {one.left for one in parts},
-        {*pairs, *(one.right for one in parts)},
+        {one.place for one in pairs.values()} | {one.left for one in pieces},
+        {*pairs, *(one.right for one in pieces)},
     )
     belong = _inner(a, paired_places[0]), _inner(b, paired_places[1])
     outputs = {right: _outputs(a.tensors[one.place], b.tensors[right]) for right, one in pairs.items()}
-    every = [*(pair for sides in outputs.values() for pair in sides), *(one.sides for one in parts)]
+    every = [*(pair for sides in outputs.values() for pair in sides), *(one.sides for one in pieces)]
     same = {(identity_of(x), identity_of(y)) for x, y in every if x is not None and y is not None}
     for right, one in pairs.items():
         agree = _agree(a.tensors[one.place][0], b.tensors[right][0])
         tensors = (_inputs(a, b, one.place, right, paired_places, same, agree=agree), outputs[right])
         found.matches.append(Match(actual[one.place], reference[right], one.how, one.confidence, tensors))
-    for part in parts:
-        tensors = (_inputs(a, b, part.left, part.right, paired_places, same, agree=True), [part.sides])
-        found.matches.append(Match(actual[part.left], reference[part.right], "value", 0.9, tensors))
+    for piece in pieces:
+        tensors = (_inputs(a, b, piece.left, piece.right, paired_places, same, agree=True), [piece.sides])
+        found.matches.append(Match(actual[piece.left], reference[piece.right], "value", 0.9, tensors))
     found.matches.sort(key=lambda match: match.reference.position)
     for number, (side, paired) in enumerate(zip((a, b), paired_places)):
         for place in side.computing:
@@ -271,7 +271,7 @@ def _by_key(side: Side, places: Sequence[int], paired: Mapping[int, int]) -> dic
     return found
 
 
-class _Part(NamedTuple):
+class _Piece(NamedTuple):
     """An operator without a partner whose first output is another output of an operator of the other side."""
 
     left: int
@@ -279,7 +279,7 @@ class _Part(NamedTuple):
     sides: _Sides
 
 
-def _parts(a: Side, b: Side, pairs: _Pairs) -> list[_Part]:
+def _pieces(a: Side, b: Side, pairs: _Pairs) -> list[_Piece]:
     taken = {one.place for one in pairs.values()}
     found = []
     for right in b.computing:
@@ -287,14 +287,14 @@ def _parts(a: Side, b: Side, pairs: _Pairs) -> list[_Part]:
             tensor = b.tensors[right][0]
             other = _among_others(a, tensor)
             if other is not None:
-                found.append(_Part(other.operator, right, (other.record, tensor.record)))
-    done = {part.left for part in found}
+                found.append(_Piece(other.operator, right, (other.record, tensor.record)))
+    done = {piece.left for piece in found}
     for left in a.computing:
         if left not in taken and left not in done:
             tensor = a.tensors[left][0]
             other = _among_others(b, tensor)
             if other is not None:
-                found.append(_Part(left, other.operator, (tensor.record, other.record)))
+                found.append(_Piece(left, other.operator, (tensor.record, other.record)))
     return found
 
 
