@@ -102,6 +102,12 @@ def _refuse_what_no_file_says(request: DumpRequest) -> None:
         )
     if request.max_bytes is not None:
         raise NotSupported("CANN has no limit on the size of a dump", hint="select fewer steps or layers")
+    for name in ("keep", "until"):
+        if getattr(request, name) is not None:
+            raise NotSupported(
+                f"{name}= is what a capture does while the program runs, and no configuration file says it",
+                hint="use `ascend-dump run`, ASCEND_DUMP or ascend_dump.capture, or leave it out",
+            )
 
 
 def _content(

@@ -26,6 +26,11 @@ def overflow(tmp_path_factory: pytest.TempPathFactory) -> Walked:
     return walk_once("02_first_overflow", tmp_path_factory, imported=COMPILER)
 
 
+@pytest.fixture(scope="module")
+def recorder(tmp_path_factory: pytest.TempPathFactory) -> Walked:
+    return walk_once("09_nan_at_step_4000", tmp_path_factory, imported=COMPILER)
+
+
 class TestTraining:
     def test_losses_are_the_same_with_and_without_a_capture(self, training: Walked) -> None:
         losses = re.findall(r"^step \d: loss .*$", training.printed, re.MULTILINE)
@@ -56,3 +61,25 @@ class TestOverflow:
     def test_the_repaired_network_overflows_nowhere(self, overflow: Walked) -> None:
         assert {record.step for record in ascend_dump.open(overflow.place / "dumps")} == {3}
         assert not list((overflow.place / "repaired").rglob("index.jsonl"))
+
+
+class TestRecorder:
+    def test_the_loss_shows_it_a_step_too_late(self, recorder: Walked) -> None:
+        losses = dict(re.findall(r"^step (\d+): loss (.*)$", recorder.printed, re.MULTILINE)[:7])
+        assert losses["401"] == "nan"
+        assert float(losses["400"]) < 1
+
+    def test_the_steps_around_the_fault_are_there(self, recorder: Walked) -> None:
+        dump = ascend_dump.open(recorder.place / "dumps")
+        assert {record.step for record in dump} == {397, 398, 399, 400}
+        assert "397 older steps were removed (keep=3)" in recorder.printed
+        assert "the recording ended at step 400: -Inf in length/div_0.output.0" in recorder.printed
+
+    def test_the_operator_is_named(self, recorder: Walked) -> None:
+        assert "1. aten::div length/div_0  (first)" in recorder.printed
+        assert "values · step 400" in recorder.printed
+
+    def test_the_repaired_network_ends_nothing(self, recorder: Walked) -> None:
+        (run,) = ascend_dump.open(recorder.place / "repaired").runs()
+        assert run.notes[-1] == "no step produced NaN or Inf, as far as it was recorded"
+        assert {record.step for record in ascend_dump.open(recorder.place / "repaired")} == {497, 498, 499}

@@ -105,9 +105,11 @@ class TestOwnSettings:
         assert [problem["severity"] for problem in document["problems"]] == ["error"]
 
     def test_ranks_can_be_written(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["config", "--for", "ascend-dump", "--ranks", "0|2", "--max-bytes", "1000"]) == Exit.OK
+        asked = ["--ranks", "0|2", "--max-bytes", "1000", "--keep", "3", "--until", "nonfinite"]
+        assert main(["config", "--for", "ascend-dump", *asked]) == Exit.OK
         written = json.loads(capsys.readouterr().out)
         assert (written["ranks"], written["max_bytes"]) == ("0|2", 1000)
+        assert (written["keep"], written["until"]) == (3, "nonfinite")
 
 
 class TestSurroundings:
