@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ascend_dump._steps import Steps
     from ascend_dump.adapter._contract import Adapter, AdapterInfo, adapters
     from ascend_dump.analysis.compare import Comparison, compare
+    from ascend_dump.analysis.replay import Replay, replay
     from ascend_dump.analysis.triage import Triage, triage
     from ascend_dump.reading._dump import Dump
     from ascend_dump.reading._open import open_dump as open  # noqa: A004  (as in `gzip.open`: used with its package)
@@ -60,6 +61,7 @@ __all__ = [
     "Problem",
     "ReadError",
     "Record",
+    "Replay",
     "Statistics",
     "Steps",
     "Triage",
@@ -70,6 +72,7 @@ __all__ = [
     "capture",
     "compare",
     "open",
+    "replay",
     "triage",
 ]
 
@@ -98,6 +101,7 @@ _HOMES: dict[str, tuple[str, str]] = {
         "_steps": ("Steps",),
         "statistics": ("Statistics",),
         "analysis.compare": ("Comparison", "compare"),
+        "analysis.replay": ("Replay", "replay"),
         "analysis.triage": ("Triage", "triage"),
         "reading._dump": ("Dump",),
         "reading._record": ("Record",),

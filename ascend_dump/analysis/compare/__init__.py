@@ -3,6 +3,19 @@
 from ascend_dump.analysis.compare._comparison import Comparison, compare
 from ascend_dump.analysis.compare._measure import Measure, measure
 from ascend_dump.analysis.compare._result import KINDS, Origin, Pair
+from ascend_dump.analysis.compare._rules import rules_of
 from ascend_dump.analysis.compare._verdict import Rules, judge, worst
 
-__all__ = ["KINDS", "Comparison", "Measure", "Origin", "Pair", "Rules", "compare", "judge", "measure", "worst"]
+__all__ = [
+    "KINDS",
+    "Comparison",
+    "Measure",
+    "Origin",
+    "Pair",
+    "Rules",
+    "compare",
+    "judge",
+    "measure",
+    "rules_of",
+    "worst",
+]

@@ -18,6 +18,7 @@ from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._match import Match
 from ascend_dump.analysis.compare._measure import Measure
 from ascend_dump.analysis.compare._names import is_view
+from ascend_dump.analysis.compare._of_operator import judge_output, rounding_type
 from ascend_dump.analysis.compare._operators import Operator, storage_of
 from ascend_dump.analysis.compare._records import Difference, Differences, identity_of, type_of
 from ascend_dump.analysis.compare._result import Origin, Pair
@@ -31,10 +32,7 @@ from ascend_dump.analysis.compare._types import (
     VIEWS,
     input_scale_matters,
     operator_class,
-    reduction_length,
     rounds_as_inputs,
-    rounds_in_between,
-    sums_in_own_type,
 )
 from ascend_dump.analysis.compare._undefined import why_undefined, written_inputs
 from ascend_dump.analysis.compare._verdict import Noise, Rules, judge
@@ -324,27 +322,13 @@ class Divergence:
     def _judge_output(
         self, match: Match, a: Record, b: Record, found: Difference, input_noise: list[_Noise], *, clean: bool
     ) -> tuple[str, str]:
-        operator, dtype = match.reference, type_of(a, b)
+        operator = match.reference
         assert found.measure is not None
-        if rounds_as_inputs(operator.op_type):
-            dtype = type_of(b, *operator.inputs)
-        terms = reduction_length(operator.op_type, operator.inputs, b)
-        own_type = sums_in_own_type(operator.op_type)
-        rules = self._rules.of(operator.op_name, operator.op_type)
+        dtype = rounding_type(operator, b) if rounds_as_inputs(operator.op_type) else type_of(a, b)
 
         def said(measured: Measure, scale: float = 0.0) -> tuple[str, str]:
             noise = _made_of(operator, input_noise, measured, scale)
-            verdict = judge(
-                measured,
-                dtype,
-                rules,
-                terms=terms,
-                own_type=own_type,
-                rough=rounds_in_between(operator.op_type),
-                noise=noise,
-                scale=scale,
-                cast=found.cast,
-            )
+            verdict = judge_output(operator, b, measured, dtype, self._rules, noise=noise, scale=scale, cast=found.cast)
             return self._judged(found, verdict, b)
 
         verdict, reason = said(found.measure)

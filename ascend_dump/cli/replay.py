@@ -1,0 +1,92 @@
+"""`ascend-dump replay`: are the recorded outputs right for the recorded inputs?"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Optional
+
+import click
+
+from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._reading import open_selected, progress, reading_options, shape_text, tell_nothing_matched
+
+if TYPE_CHECKING:
+    from ascend_dump.analysis.replay import Replay, Replayed
+
+_NAMED = 3
+
+
+@click.command(short_help="Run recorded PyTorch operators again: are their outputs right?")
+@reading_options
+@click.option("--dtype", default="float64", show_default=True, metavar="TYPE", help="The finer type: float64, float32.")
+@click.option("--rules", metavar="FILE", help="TOML or JSON: thresholds, as `ascend-dump compare` takes them.")
+@click.option("-n", "--limit", type=click.IntRange(0), default=20, show_default=True, help="Rows; 0: all.")
+def replay(path: str, as_json: bool, dtype: str, rules: Optional[str], limit: int, **selectors: Optional[str]) -> Exit:
+    """Run the PyTorch operators of the dump at PATH (default: dumps) again on this host, each from its recorded inputs
+    and arguments, in their own type and in a finer one.
+
+    An operator that is different computes wrongly; one that only got wrong inputs is not. No reference is needed.
+    Random operators, collectives, those with side effects and those whose inputs are not recorded cannot be run again:
+    they are listed with the reason. PyTorch runs what the dump says, so use dumps that you trust.
+
+    Exit code 0 when all outputs that were checked are equal or noise, 1 when one is not or nothing could be checked, 3
+    when something cannot be read.
+    """
+    from ascend_dump.analysis.compare import rules_of
+    from ascend_dump.analysis.replay import replay as run_again
+
+    found = run_again(
+        open_selected(path, selectors),
+        dtype,
+        rules=rules_of(rules),
+        watch=lambda every: progress(every, "operators"),
+    )
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        write_document(sys.stdout, "replay", found.to_dict())
+    else:
+        _show(found, limit)
+    if not found.pairs and not found.refused:
+        tell_nothing_matched(path, selectors)
+    if found.verdict in ("equal", "noise"):
+        return Exit.OK
+    return Exit.UNREADABLE if found.verdict == "unreadable" else Exit.DIFFERENT
+
+
+def _show(found: Replay, limit: int) -> None:
+    from ascend_dump.report.tables import Column, counted, escape, write_table
+
+    if found.pairs:
+        click.echo(f"{found.verdict}: {', '.join(f'{count} {verdict}' for verdict, count in found.counts.items())}")
+    else:
+        click.echo("no operator could be run again, so that nothing is known of their outputs")
+    wrong = found.wrong
+    if wrong:
+        click.echo("\noutputs that their operators do not give for the recorded inputs:")
+        columns = [Column("step", right=True), Column("tensor", elastic=True), Column("shape"), Column("verdict")]
+        columns += [Column("source"), Column("reason")]
+        write_table(columns, [_row(one) for one in wrong[: limit or None]], sys.stdout)
+        if limit and len(wrong) > limit:
+            click.echo(f"and {len(wrong) - limit} more: --limit 0 shows all")
+    if found.refused:
+        click.echo(f"\n{counted(len(found.refused), 'operator')} not run again:")
+        for reason, count in Counter(one.reason for one in found.refused).most_common():
+            some = [one for one in found.refused if one.reason == reason]
+            names = list(dict.fromkeys(one.op_type for one in some))
+            more = f" and {len(names) - _NAMED} more types" if len(names) > _NAMED else ""
+            click.echo(f"  {count:>5}  {escape(_meaning(reason))}: {escape(', '.join(names[:_NAMED]))}{more}")
+
+
+def _meaning(reason: str) -> str:
+    from ascend_dump.analysis.replay import REASONS
+
+    return REASONS[reason]
+
+
+def _row(one: Replayed) -> list[str]:
+    record = one.record
+    step = "-" if record.step is None else str(record.step)
+    source = (record.source or "-").rpartition("/")[2]
+    return [step, record.label, shape_text(record), one.verdict, source, one.reason]
