@@ -13,6 +13,7 @@ from ascend_dump._files import open_regular, read_regular
 from ascend_dump.reading._dialect import Batch, Dialect, Directory, Entry, rank_of
 from ascend_dump.reading._dump import Dump
 from ascend_dump.reading._open import open_dump
+from ascend_dump.reading._provenance import MadeOf
 from ascend_dump.reading._record import FIELDS, Loader, Record
 from ascend_dump.reading._registry import DialectInfo, registered_dialects
 from ascend_dump.reading._runs import Run, RunState
@@ -26,6 +27,7 @@ __all__ = [
     "Dump",
     "Entry",
     "Loader",
+    "MadeOf",
     "Record",
     "Run",
     "RunState",

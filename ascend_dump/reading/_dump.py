@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import polars
 
     from ascend_dump.reading._catalog_cache import Watch
+    from ascend_dump.reading._provenance import MadeOf, Provenance
 
 __all__ = ["Dump"]
 
@@ -107,6 +108,7 @@ class Dump:
         runs: tuple[Path, ...] = (),
         whole: Optional[list[Entry]] = None,
         rows: tuple[polars.Expr, ...] = (),
+        provenance: Optional[Provenance] = None,
     ) -> None:
         self.root = root
         self._entries = entries
@@ -118,6 +120,7 @@ class Dump:
         self._runs = runs
         #: What rows of the catalog are kept.
         self._rows = rows
+        self._provenance = provenance
         self._ahead: Optional[_Ahead] = None
 
     def __iter__(self) -> Iterator[Record]:
@@ -207,6 +210,7 @@ class Dump:
             self._runs,
             self._all,
             self._rows if rows is None else rows,
+            self._provenance,
         )
 
     def batches(self) -> Iterator[Batch]:
@@ -275,6 +279,13 @@ class Dump:
         )
         kept = [entry for entry in self._entries if query.may_match(entry)]
         return self._narrowed(entries=kept, queries=(*self._queries, query))
+
+    def made_of(self, record: Record) -> MadeOf:
+        """What the operator of a record was in the program, where it is one of a compiled graph and GE's or torchair's
+        text of that graph lies in the dump or beside it (`ge_proto_*_Build.txt`, `dynamo_*_graph_*.py`)."""
+        from ascend_dump.reading._provenance import MadeOf
+
+        return MadeOf() if self._provenance is None else self._provenance.of(record)
 
     def known_values(self, field: str) -> set[Any]:
         """The values of a field as far as names of files and directories tell them; opens no file.

@@ -13,6 +13,7 @@ from ascend_dump._files import read_regular
 from ascend_dump._paths import CALL, CALL_SCHEMA, CATALOG, REMOVED_DIRECTORY
 from ascend_dump.reading._dialect import Batch, Directory, Entry, WrappedEntry, rank_of
 from ascend_dump.reading._dump import Dump
+from ascend_dump.reading._provenance import Provenance, is_ge_graph
 from ascend_dump.reading._record import Record
 from ascend_dump.reading._registry import dialects
 from ascend_dump.reading._runs import runs_above
@@ -134,7 +135,7 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
         files += len(directory.names)
         if MANIFEST in directory.names:
             runs.append(directory.path.absolute())
-        graphs += [directory.path / name for name in directory.names if is_graph_file(name)]
+        graphs += [directory.path / name for name in directory.names if is_graph_file(name) or is_ge_graph(name)]
         for dialect in asked:
             if not directory.names:
                 break
@@ -154,8 +155,10 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
             hint=f"known dialects: {', '.join(dialect.name for dialect in asked)}",
         )
     entries.sort(key=_order)
-    sources = Sources([*graphs_beside(root), *graphs])
-    return Dump(root, entries, sources=sources if sources else None, runs=tuple(dict.fromkeys(runs)))
+    graphs += graphs_beside(root)
+    sources = Sources(graphs) or None
+    provenance = Provenance([path for path in graphs if is_ge_graph(path.name)], sources) or None
+    return Dump(root, entries, sources=sources, runs=tuple(dict.fromkeys(runs)), provenance=provenance)
 
 
 def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]:

@@ -7,10 +7,11 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ascend_dump._errors import ReadError
 from ascend_dump.native.torchair.graph import parse_graph_file, read_torchair_graph
+from ascend_dump.reading._provenance import is_ge_graph
 
 if TYPE_CHECKING:
     from ascend_dump.reading._record import Record
@@ -22,6 +23,13 @@ log = logging.getLogger("ascend_dump")
 _MODEL = re.compile(r"graph_(\d{1,9})", re.ASCII)
 
 
+class _Told(NamedTuple):
+    """By names of operators: lines of the program, and nodes of PyTorch's graph."""
+
+    lines: dict[str, str]
+    nodes: dict[str, str]
+
+
 class Sources:
     """torchair's graphs, each read when a record first asks for it."""
 
@@ -30,19 +38,28 @@ class Sources:
         # Later entries replace earlier ones: optimized graphs after original ones, the last run last.
         named.sort(key=lambda pair: (pair[0].kind == "optimized", pair[0].time))
         self._files = {(parsed.id, parsed.rank): path for parsed, path in named}
-        self._known: dict[Path, dict[str, str]] = {}
+        self._known: dict[Path, _Told] = {}
 
     def __bool__(self) -> bool:
         return bool(self._files)
 
     def find(self, record: Record) -> Optional[str]:
         """`file:line` of the program for the record's operator, by its name in GE or in PyTorch's graph."""
+        told = self._told(record)
+        return None if told is None else told.lines.get(record.op_name)
+
+    def node_of(self, record: Record) -> Optional[str]:
+        """The node of PyTorch's graph that the record's operator was made for."""
+        told = self._told(record)
+        return None if told is None else told.nodes.get(record.op_name)
+
+    def _told(self, record: Record) -> Optional[_Told]:
         path = self._graph_of(record)
         if path is None:
             return None
         if path not in self._known:
             self._known[path] = _read(path)
-        return self._known[path].get(record.op_name)
+        return self._known[path]
 
     def _graph_of(self, record: Record) -> Optional[Path]:
         rank = record.rank or 0
@@ -56,15 +73,20 @@ class Sources:
         return found[0] if len(found) == 1 else None
 
 
-def _read(path: Path) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _read(path: Path) -> _Told:
+    found = _Told({}, {})
+    last: dict[str, str] = {}
     try:
         for one in read_torchair_graph(path):
             if one.source:
-                found.setdefault(one.node.name, one.source)
-                found.setdefault(one.fx, one.source)
+                found.lines.setdefault(one.node.name, one.source)
+                found.lines.setdefault(one.fx, one.source)
+            if one.fx and one.node.type:
+                last[one.fx] = one.node.name
     except ReadError as error:
         log.debug("%s", error)
+    # Of the operators of one node the last one makes its value.
+    found.nodes.update((name, node) for node, name in last.items())
     return found
 
 
@@ -74,11 +96,10 @@ def is_graph_file(name: str) -> bool:
 
 
 def graphs_beside(root: Path) -> list[Path]:
-    """The graphs in the directory that holds `root`: torchair writes them to the working directory by default."""
+    """The graphs in the directory that holds `root`: torchair and GE write them to the working directory by default."""
     try:
         with os.scandir(root.absolute().parent) as found:
-            return [
-                Path(item.path) for item in found if is_graph_file(item.name) and item.is_file(follow_symlinks=False)
-            ]
+            named = (item for item in found if is_graph_file(item.name) or is_ge_graph(item.name))
+            return [Path(item.path) for item in named if item.is_file(follow_symlinks=False)]
     except OSError:
         return []

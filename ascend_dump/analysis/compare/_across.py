@@ -5,7 +5,8 @@ more: the same network on the same data makes the same values up to rounding, wh
 first, each taking what is left:
 
 mapping     the user says so
-provenance  the dump itself says of what a fused operator was made (GE), and what both sides call by one name
+provenance  the dump, or a graph beside it, says of what an operator was made (GE, torchair); what both sides call by one
+            name
 value       the outputs are the same values in some layout
 parameter   the same operation reads the same parameter, which no other reads
 inputs      the same operation reads what paired operators made, which no other does
@@ -31,6 +32,7 @@ from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._layouts import find_layout
 from ascend_dump.analysis.compare._match import Match, common
 from ascend_dump.analysis.compare._operators import Operator
+from ascend_dump.analysis.compare._provenance import Told, is_fused, origins_of
 from ascend_dump.analysis.compare._records import identity_of, type_of
 from ascend_dump.analysis.compare._sides import NEAR, Output, Read, Side, output_of
 from ascend_dump.reading import Record
@@ -91,7 +93,7 @@ def is_across(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool
     numbered = [
         2 * sum(_NUMBERED.search(one.op_name) is not None for one in side) > len(side) for side in (actual, reference)
     ]
-    if numbered[0] != numbered[1] or _is_fused(actual, reference):
+    if numbered[0] != numbered[1] or is_fused(actual, reference):
         return True
     shared = len(types[0] & types[1])
     return shared < _SHARED * len(types[0] | types[1]) and shared < _CONTAINED * min(map(len, types))
@@ -116,13 +118,17 @@ def pair_across(
     _by_dataflow(a, b, pairs)
     _drop_strangers(a, b, pairs)
     found = Across(views=(a.views, b.views))
-    pieces = _pieces(a, b, pairs)
+    told = Told(actual, reference)
+    pieces = _pieces(a, b, pairs, told)
     paired_places = (
         {one.place for one in pairs.values()} | {one.left for one in pieces},
         {*pairs, *(one.right for one in pieces)},
     )
     belong = _inner(a, paired_places[0]), _inner(b, paired_places[1])
-    outputs = {right: _outputs(a.tensors[one.place], b.tensors[right]) for right, one in pairs.items()}
+    outputs = {
+        right: _outputs(a.tensors[one.place], b.tensors[right], told.outputs(one.place, right))
+        for right, one in pairs.items()
+    }
     every = [*(pair for sides in outputs.values() for pair in sides), *(one.sides for one in pieces)]
     same = {(identity_of(x), identity_of(y)) for x, y in every if x is not None and y is not None}
     for right, one in pairs.items():
@@ -131,7 +137,7 @@ def pair_across(
         found.matches.append(Match(actual[one.place], reference[right], one.how, one.confidence, tensors))
     for piece in pieces:
         tensors = (_inputs(a, b, piece.left, piece.right, paired_places, same, agree=True), [piece.sides])
-        found.matches.append(Match(actual[piece.left], reference[piece.right], "value", 0.9, tensors))
+        found.matches.append(Match(actual[piece.left], reference[piece.right], piece.how, piece.confidence, tensors))
     found.matches.sort(key=lambda match: match.reference.position)
     for number, (side, paired) in enumerate(zip((a, b), paired_places)):
         for place in side.computing:
@@ -153,7 +159,7 @@ def _by_mapping(a: Side, b: Side, mapping: Mapping[str, str], pairs: _Pairs) -> 
 
 def _by_provenance(a: Side, b: Side, pairs: _Pairs) -> None:
     """Of a fused operator the names of what it was made of; else its own, where the operation is the same too."""
-    origins = [{place: _origins(side.operators[place]) for place in side.computing} for side in (a, b)]
+    origins = [{place: origins_of(side.operators[place]) for place in side.computing} for side in (a, b)]
     makers = {name: place for place, names in origins[1].items() for name in names}
     own = {b.operators[place].op_name: place for place in b.computing}
     taken = {found.place for found in pairs.values()}
@@ -172,22 +178,6 @@ def _by_provenance(a: Side, b: Side, pairs: _Pairs) -> None:
         same = own.get(name)
         if same is not None and a.operators[left].op_type == b.operators[same].op_type:
             pair(left, same, "name", 0.9)
-
-
-def _origins(operator: Operator) -> list[str]:
-    """The operators that the last one of a fused operator was before the graph was changed."""
-    told = (record.attrs.get("original_op") for record in operator.outputs)
-    names = [str(one["name"]) for one in told if isinstance(one, dict) and one.get("name")]
-    return [name for name in dict.fromkeys(names) if name != operator.op_name]
-
-
-def _is_fused(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Whether operators of one side are made of what are operators of the other."""
-    for side, other in ((actual, reference), (reference, actual)):
-        names = {one.op_name for one in other}
-        if any(name in names for one in side for name in _origins(one)):
-            return True
-    return False
 
 
 def _by_value(a: Side, b: Side, pairs: _Pairs) -> None:
@@ -272,25 +262,28 @@ def _by_key(side: Side, places: Sequence[int], paired: Mapping[int, int]) -> dic
 
 
 class _Piece(NamedTuple):
-    """An operator without a partner whose first output is another output of an operator of the other side."""
+    """An operator without a partner, an output of which is another output of an operator of the other side."""
 
     left: int
     right: int
     sides: _Sides
+    how: str = "value"
+    confidence: float = 0.9
 
 
-def _pieces(a: Side, b: Side, pairs: _Pairs) -> list[_Piece]:
+def _pieces(a: Side, b: Side, pairs: _Pairs, told: Told) -> list[_Piece]:
     taken = {one.place for one in pairs.values()}
-    found = []
+    found = [_Piece(*one, "provenance", 1.0) for one in told.apart((taken, pairs))]
+    known = {one.left for one in found} - taken, {one.right for one in found} - set(pairs)
     for right in b.computing:
-        if right not in pairs:
+        if right not in pairs and right not in known[1]:
             tensor = b.tensors[right][0]
             other = _among_others(a, tensor)
             if other is not None:
                 found.append(_Piece(other.operator, right, (other.record, tensor.record)))
     done = {piece.left for piece in found}
     for left in a.computing:
-        if left not in taken and left not in done:
+        if left not in taken and left not in done and left not in known[0]:
             tensor = a.tensors[left][0]
             other = _among_others(b, tensor)
             if other is not None:
@@ -462,11 +455,13 @@ def _same_size(one: Read, other: Read) -> bool:
     return size > 1 and math.prod(one[0].shape or ()) == size
 
 
-def _outputs(a: Sequence[Output], b: Sequence[Output]) -> list[_Sides]:
-    """The first ones if they are of one size, and of the others those that are the same values."""
-    found: list[_Sides] = []
-    rest, others = list(a), list(b)
-    if rest[0].size == others[0].size:
+def _outputs(a: Sequence[Output], b: Sequence[Output], told: Sequence[_Sides]) -> list[_Sides]:
+    """Those of which the dump tells; else the first ones if they are of one size. Of the others those that are the same
+    values."""
+    found: list[_Sides] = list(told)
+    known = {id(record) for sides in told for record in sides}
+    rest, others = ([one for one in side if id(one.record) not in known] for side in (a, b))
+    if not told and rest[0].size == others[0].size:
         found.append((rest.pop(0).record, others.pop(0).record))
     for tensor in others:
         one = next((one for one in rest if one.near(tensor) and find_layout(one.array, tensor.array)), None)

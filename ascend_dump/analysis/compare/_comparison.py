@@ -24,7 +24,7 @@ from ascend_dump.analysis.compare._result import Origin, Pair
 from ascend_dump.analysis.compare._rules import RuleSource, rules_of
 from ascend_dump.analysis.compare._spread import Spread
 from ascend_dump.analysis.compare._verdict import ORDER, Rules, worst
-from ascend_dump.reading import Batch, Dump, open_dump
+from ascend_dump.reading import Batch, Dump, MadeOf, Record, open_dump
 
 if TYPE_CHECKING:
     import polars
@@ -34,6 +34,7 @@ __all__ = ["Comparison", "compare"]
 _Dumplike = Union[Dump, str, "os.PathLike[str]"]
 _Result = TypeVar("_Result")
 _Key = tuple[Optional[int], Optional[int]]  # rank, step
+_Origin = Callable[[Record], MadeOf]
 _Steps = list[tuple[_Key, list[Batch], list[Batch]]]  # of actual, of the reference
 
 
@@ -96,11 +97,15 @@ class Comparison:
 
         Edited, it can be given to `compare(mapping=...)`.
         """
-        return {
-            pair.actual.op_name: pair.reference.op_name
-            for pair in self.pairs
-            if pair.actual is not None and pair.reference is not None and pair.actual.io != "input"
-        }
+        found: dict[str, tuple[int, str]] = {}
+        for pair in self.pairs:
+            one, other = pair.actual, pair.reference
+            if one is not None and other is not None and one.io != "input":
+                # Of a fused operator other outputs than the first may be those of other operators.
+                known = found.get(one.op_name)
+                if known is None or one.index < known[0]:
+                    found[one.op_name] = (one.index, other.op_name)
+        return {name: reference for name, (_, reference) in found.items()}
 
     def save_mapping(self, path: Union[str, os.PathLike[str]]) -> Path:
         """Write `mapping` as JSON, to edit and to give back."""
@@ -247,7 +252,7 @@ def _compare(
             )
     spreads = sides[2] if again is not None else {}
     ranks = [list(group) for _, group in groupby(_joined(*sides[:2]), key=lambda one: one[0][0])]
-    task = partial(_compare_rank, rules, mapping, spreads)
+    task = partial(_compare_rank, rules, mapping, spreads, (dumps[0].made_of, dumps[1].made_of))
     if executor is not None:
         found = list(executor.map(partial(_at_once, task), ranks))
     else:
@@ -276,6 +281,7 @@ def _compare_rank(
     rules: Rules,
     mapping: Optional[Mapping[str, str]],
     spreads: dict[_Key, list[Batch]],
+    made_of: tuple[_Origin, _Origin],
     steps: _Steps,
 ) -> _Work[_OfRank]:
     divergence = Divergence(rules)
@@ -289,7 +295,7 @@ def _compare_rank(
         again = spreads.get(key)
         if again is None and len(spreads) == 1:
             [again] = spreads.values()
-        left, right, third = map(_operators, (a, b, again or ()))
+        left, right, third = map(_operators, (a, b, again or ()), (*made_of, None))
         pairs: list[Pair] = []
         for pair in _compare_step(divergence, left, right, third, mapping, inside):
             pairs.append(pair)
@@ -298,8 +304,8 @@ def _compare_rank(
     return parts, divergence.origins(), inside
 
 
-def _operators(batches: Iterable[Batch]) -> list[Operator]:
-    return operators(record for batch in batches for record in batch)
+def _operators(batches: Iterable[Batch], made_of: Optional[_Origin]) -> list[Operator]:
+    return operators((record for batch in batches for record in batch), made_of)
 
 
 def _steps(dump: Dump) -> _Work[dict[_Key, list[Batch]]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
-from ascend_dump.reading import Record
+from ascend_dump.reading import MadeOf, Record
 
 __all__ = ["Operator", "module_of", "operators", "storage_of"]
 
@@ -21,6 +21,7 @@ class Operator:
 
     position    place in the execution order of its step, from 0
     broken      records that cannot be read and belong to it as far as is known
+    made_of     of one of a compiled graph: what it was in the program
     """
 
     position: int
@@ -32,6 +33,7 @@ class Operator:
     inputs: list[Record] = field(default_factory=list)
     outputs: list[Record] = field(default_factory=list)
     broken: list[Record] = field(default_factory=list)
+    made_of: MadeOf = field(default_factory=MadeOf)
 
     @property
     def records(self) -> Iterator[Record]:
@@ -49,10 +51,10 @@ class Operator:
         return self.op_name or self.op_type
 
 
-def operators(records: Iterable[Record]) -> list[Operator]:
+def operators(records: Iterable[Record], made_of: Optional[Callable[[Record], MadeOf]] = None) -> list[Operator]:
     """Group records, in the order a Dump gives them, into operators.
 
-    Records of one run of an operator follow each other.
+    Records of one run of an operator follow each other. made_of: tells of a record what its operator was.
     """
     found: list[Operator] = []
     last: Any = None
@@ -70,6 +72,8 @@ def operators(records: Iterable[Record]) -> list[Operator]:
                 )
             )
             last = key
+            if made_of is not None:
+                found[-1].made_of = made_of(record)
         operator = found[-1]
         if record.error is not None:
             operator.broken.append(record)

@@ -6,11 +6,11 @@ import mmap
 import os
 import re
 from collections.abc import Iterator
-from typing import NamedTuple, Union
+from typing import NamedTuple, Optional, Union
 
 from ascend_dump._errors import CorruptDump
 
-__all__ = ["GraphText", "Node", "escape"]
+__all__ = ["GraphText", "Node", "OutputOrigin", "escape"]
 
 _Path = Union[str, "os.PathLike[str]"]
 
@@ -29,6 +29,12 @@ _OPENS = {
     (_ATTR, b"value"): _VALUE,
     (_VALUE, b"list"): _LIST,
 }
+#: The description of an output, and what it says of where the output came from.
+_OUTPUT = b"output_desc"
+_ORIGIN = re.compile(
+    rb'key\s*:\s*"(_datadump_origin_name|_datadump_origin_output_index|_fx_tensor_name)"\s*value\s*:?\s*\{\s*'
+    rb'(?:s\s*:\s*("(?:[^"\\]|\\.)*")|i\s*:\s*(\d{1,9}))'
+)
 _OPEN, _CLOSE = ord("{"), b"}"
 _QUOTES = (ord('"'), ord("'"))
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[{}]|[^\s{}"\',;]+')
@@ -44,6 +50,22 @@ _LONGEST_JUMP = 1 << 20
 _MOST_FAILED_JUMPS = 100
 
 
+class OutputOrigin(NamedTuple):
+    """What an output of a graph was before GE changed the graph; "" and 0 where it is not said.
+
+    name, output  the operator and the number of its output
+    fx            the tensors of PyTorch's graph: `{node}.OUTPUT.{i}`, of fused operators one behind the other
+    """
+
+    name: str = ""
+    output: int = 0
+    fx: str = ""
+
+
+_NO_ORIGIN = OutputOrigin()
+_OF_OUTPUT = (b"_datadump_origin_name", b"_datadump_origin_output_index", b"_fx_tensor_name")
+
+
 class Node(NamedTuple):
     """One operator of a graph.
 
@@ -53,6 +75,7 @@ class Node(NamedTuple):
     original_names  names of the operators that GE fused into this one; `layers=` takes them too
     original_type   the framework's type of an operator that GE wraps (FrameworkOp)
     no_task         GE sends no task to the device for it
+    origins         of the outputs, as far as one of them has any
     """
 
     name: str
@@ -65,6 +88,7 @@ class Node(NamedTuple):
     original_type: str = ""
     no_task: bool = False
     dumped_without_task: bool = False
+    origins: tuple[OutputOrigin, ...] = ()
 
 
 class GraphText:
@@ -81,25 +105,38 @@ class GraphText:
         data = self._data
         state, depth, graph, attr, indent = _ROOT, 0, "", b"", 0
         fields: dict[bytes, list[bytes]] = {}
+        outputs: list[OutputOrigin] = []
+        #: The pieces of the output that the text is at, where it could not be taken as a whole.
+        held: Optional[list[bytes]] = None
         for line in iter(data.readline, b""):
             text = line.strip()
             if not text:
                 continue
             for piece in (text,) if _is_simple(text) else self._split(text):
+                if depth and held is not None:
+                    held.append(piece)
                 if piece == _CLOSE:
                     if depth:
                         depth -= 1
+                        if not depth and held is not None:
+                            outputs.append(_origin(b" ".join(held)))
+                            held = None
                         continue
                     if state == _OP:
-                        yield _node(fields, graph)
+                        yield _node(fields, graph, outputs)
                     elif state == _ROOT:
                         raise self._broken("it closes more messages than it opens")
                     state -= 1
                 elif piece[-1] == _OPEN:
                     opened = None if depth else _OPENS.get((state, piece[:-1].rstrip(b" :\t")))
                     if opened is None or (opened == _VALUE and attr not in _WANTED):
+                        is_output = state == _OP and not depth and piece.startswith(_OUTPUT)
+                        start = data.tell()
                         if piece is not text or not self._jump(_indent(line)):
                             depth += 1
+                            held = [] if is_output else held
+                        elif is_output:
+                            outputs.append(_origin(data[start : data.tell()]))
                         continue
                     state = opened
                     if state == _GRAPH:
@@ -107,7 +144,7 @@ class GraphText:
                     elif state == _OP:
                         if until_named:
                             return
-                        fields = {}
+                        fields, outputs = {}, []
                     elif state == _ATTR:
                         attr, indent = b"", _indent(line)
                 elif not depth:
@@ -195,7 +232,16 @@ def _indent(line: bytes) -> int:
     return len(line) - len(line.lstrip(b" "))
 
 
-def _node(fields: dict[bytes, list[bytes]], graph: str) -> Node:
+def _origin(output: bytes) -> OutputOrigin:
+    """Of the text of a description of an output."""
+    if b"_origin_" not in output and b"_fx_" not in output:
+        return _NO_ORIGIN
+    found = {name: text or number for name, text, number in _ORIGIN.findall(output)}
+    name, output, fx = (found.get(key, b"") for key in _OF_OUTPUT)
+    return OutputOrigin(_text(name), int(output) if output.isdigit() else 0, _text(fx))
+
+
+def _node(fields: dict[bytes, list[bytes]], graph: str, outputs: list[OutputOrigin]) -> Node:
     def texts(key: bytes) -> tuple[str, ...]:
         return tuple(map(_text, fields.get(key, ())))
 
@@ -217,6 +263,7 @@ def _node(fields: dict[bytes, list[bytes]], graph: str) -> Node:
         "".join(texts(_ORIGINAL_TYPE)[-1:]),
         true(_NO_TASK),
         true(_DUMPED_WITHOUT_TASK),
+        tuple(outputs) if any(one != _NO_ORIGIN for one in outputs) else (),
     )
 
 

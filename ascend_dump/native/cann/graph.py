@@ -15,12 +15,13 @@ from typing import NamedTuple, Optional, Union
 
 from ascend_dump._errors import CorruptDump, DumpNotFound, ReadError
 from ascend_dump._files import NotRegularFile, open_descriptor
-from ascend_dump.native.cann._graph_text import GraphText, Node, escape
+from ascend_dump.native.cann._graph_text import GraphText, Node, OutputOrigin, escape
 from ascend_dump.native.cann.names import sanitize
 
 __all__ = [
     "NoDump",
     "Node",
+    "OutputOrigin",
     "build_graphs",
     "escape",
     "find_computational",

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ascend_dump import CorruptDump, DumpNotFound, ReadError
 from ascend_dump.native.cann.graph import (
     Node,
+    OutputOrigin,
     build_graphs,
     find_computational,
     find_model_folders,
@@ -139,6 +140,14 @@ def print_message(fields, indent, step, compact):
     return out
 
 
+def description(origin):
+    """Of an output, with what tells where it came from among the rest."""
+    attrs = [("dtype", "DT_FLOAT"), ("attr", [("key", quote("layout {")), ("value", [("s", quote("}"))])])]
+    told = {"_datadump_origin_name": ("s", quote(origin.name)), "_fx_tensor_name": ("s", quote(origin.fx))}
+    told["_datadump_origin_output_index"] = ("i", origin.output)
+    return attrs + [("attr", [("key", quote(key)), ("value", [value])]) for key, value in told.items()]
+
+
 def print_graph(nodes, step, compact):
     fields = [("name", quote("g"))]
     for node in nodes:
@@ -153,6 +162,7 @@ def print_graph(nodes, step, compact):
             op.append(("attr", [("key", quote("_no_task")), ("value", [("b", "true")])]))
         op += [("id", node.id), ("stream_id", node.stream_id)]
         op.append(("input_desc", [("dtype", "DT_FLOAT"), ("shape", [("dim", 2), ("dim", 3)]), ("empty", [])]))
+        op += [("output_desc", description(origin)) for origin in node.origins]
         fields.append(("op", op))
     return print_message([("graph", fields)], 0, step, compact)
 
@@ -170,6 +180,9 @@ nodes = st.builds(
     original_type=st.just(""),
     no_task=st.booleans(),
     dumped_without_task=st.just(False),
+    origins=st.lists(st.builds(OutputOrigin, names, st.integers(0, 99), names), max_size=2)
+    .map(tuple)
+    .map(lambda found: found if any(one != OutputOrigin() for one in found) else ()),
 )
 
 
