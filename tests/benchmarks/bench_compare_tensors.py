@@ -2,9 +2,9 @@
 
 Usage: bench_compare_tensors.py [MEGABYTES]     (default 256; the aim is 2 GB/s on two processors, 50 times msprobe)
 
-msprobe is the package mindstudio-probe. First pairs of arrays: its numbers of a pair are asked for as its own comparison
-asks for them. Then two dumps of one program, in which every tensor differs: the commands `ascend-dump compare` and
-`msprobe compare` from start to exit, each on dumps of its own of the same tensors.
+msprobe is the package mindstudio-probe. First pairs of arrays: its numbers of a pair are asked for as its own
+comparison asks for them. Then two dumps of one program, in which every tensor differs: the commands `ascend-dump
+compare` and `msprobe compare` from start to exit, each on dumps of its own of the same tensors.
 
 Other work on the machine makes wall times longer and leaves the time of processors nearly alone, so both are given, and
 ratios are of calls in turns. "2 processors" is twice what one second of a processor compares; msprobe uses one here.
@@ -96,7 +96,7 @@ def arrays(size: int) -> None:
 
 
 def program(factor: float, count: int) -> Callable[[], None]:
-    """Operators on distinct tensors, whose inputs and outputs a dump holds: twice `_TENSORS` tensors of so many elements."""
+    """Operators on distinct tensors of so many elements; a dump holds their inputs and outputs, twice `_TENSORS`."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
