@@ -10,6 +10,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump._errors import NotSupported
 from ascend_dump.analysis.compare._operators import Operator
+from ascend_dump.analysis.compare._stored import shape_in_model
 from ascend_dump.analysis.compare._types import operator_class
 from ascend_dump.analysis.nonfinite import is_no_value
 from ascend_dump.reading import Record
@@ -270,7 +271,7 @@ def _sorted(shape: Optional[tuple[int, ...]]) -> tuple[int, ...]:
 def _shapes(operator: Operator) -> Hashable:
     """Shapes of the outputs, else of the inputs, whatever the order of their axes."""
     records = operator.outputs or operator.inputs
-    return tuple([_sorted(record.shape) for record in records])
+    return tuple([_sorted(shape_in_model(record)) for record in records])
 
 
 def _place(operator: Operator) -> Optional[Hashable]:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump._errors import AscendDumpError, NotSupported
 from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._layouts import IDENTITY, find_layout
 from ascend_dump.analysis.compare._measure import Measure, measure
 from ascend_dump.analysis.compare._statistics import bounds
+from ascend_dump.analysis.compare._stored import as_in_model, in_one_layout, may_differ_in_layout
 from ascend_dump.analysis.nonfinite import is_no_value
 from ascend_dump.reading import Record
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["Difference", "Differences", "identity_of", "type_of"]
 
@@ -39,10 +43,17 @@ class Difference:
     layout: str = IDENTITY
 
 
-class _Read(NamedTuple):
-    """What reading both gave. lower: the numbers are lower bounds; same: every element has the same bits."""
+#: Bytes that are compared at once.
+_PIECE = 1 << 20
+#: What `find_layout` calls the layouts that it finds, where shapes differ.
+_REARRANGED = ("reshape", "permute")
 
-    numbers: Measure
+
+class _Read(NamedTuple):
+    """What reading both gave. numbers: None where shapes differ and no layout makes one tensor of both; lower: they are
+    lower bounds; same: every element has the same bits."""
+
+    numbers: Optional[Measure]
     lower: bool = False
     layout: str = IDENTITY
     same: bool = False
@@ -74,9 +85,7 @@ class Differences:
         hashed = left is not None and right is not None
         contents = (identity_of(a), identity_of(b))
         known = None if None in contents else contents
-        if a.shape != b.shape and not (self.layouts and math.prod(a.shape or ()) == math.prod(b.shape or ())):
-            return Difference("structure", f"shape {shape_text(a.shape)} instead of {shape_text(b.shape)}", known)
-        key = (left, right) if hashed else (*contents, a.shape, b.shape, a.dtype, b.dtype)
+        key = (left, right) if hashed else (*contents, a.shape, b.shape, a.dtype, b.dtype, a.format, b.format)
         found = self._measured.get(key) if known is not None else None
         if found is None:
             try:
@@ -86,6 +95,11 @@ class Differences:
             if known is not None:
                 self._measured[key] = found
         numbers, lower, layout = found.numbers, found.lower, found.layout
+        if numbers is None or (a.shape != b.shape and layout.startswith(_REARRANGED) and not self.layouts):
+            reason = f"shape {shape_text(a.shape)} instead of {shape_text(b.shape)}"
+            if numbers is not None:
+                reason += f", of the same values: {layout}"
+            return Difference("structure", reason, known, numbers, layout=layout)
         if a.dtype != b.dtype and not cast:
             return Difference("structure", f"{a.dtype} instead of {b.dtype}", known, numbers, lower, True, layout)
         if found.same:
@@ -94,20 +108,49 @@ class Differences:
 
     def _read(self, a: Record, b: Record) -> _Read:
         try:
-            left, right = a.numpy(), b.numpy()
+            arrays = self._arrays(a, b)
         except NotSupported:
             # One side at least has statistics only; those of the other are computed.
+            if a.shape != b.shape and not self._may_be_one(a, b):
+                return _Read(None)
             return _Read(bounds(a.statistics(), b.statistics(), type_of(a, b)), lower=True)
-        layout = find_layout(left, right, nearest=True) if self.layouts else None
-        if layout is not None:
-            name, left = layout.name, layout.of(left)
-        else:
-            # Other values: elements of one place are compared.
-            name, left = IDENTITY if left.shape == right.shape else "reshape", left.reshape(right.shape)
+        if arrays is None:
+            return _Read(None)
+        left, right, name = arrays
         numbers = measure(left, right)
         # Memory may hold equal elements in another order; zeros and NaN may be equal in other bits.
-        same = not numbers.unequal and left.dtype == right.dtype and left.tobytes() == right.tobytes()
+        same = not numbers.unequal and left.dtype == right.dtype and _same_bytes(left, right)
         return _Read(numbers, layout=name, same=same)
+
+    def _arrays(self, a: Record, b: Record) -> Optional[tuple[np.ndarray, np.ndarray, str]]:
+        """Both in one shape, and what was done to actual for that; None where they are not one tensor."""
+        stored = in_one_layout(a, b)
+        if stored is not None:
+            return stored
+        if not self.layouts and a.shape == b.shape:
+            return a.numpy(), b.numpy(), IDENTITY
+        if not self._may_be_one(a, b):
+            return None
+        left, right = as_in_model(a), as_in_model(b)
+        layout = find_layout(left, right, nearest=self.layouts)
+        if layout is not None:
+            return layout.of(left), right, layout.name
+        if left.size != right.size or not self.layouts:
+            return None
+        # Other values: elements of one place are compared.
+        return left.reshape(right.shape), right, IDENTITY if left.shape == right.shape else "reshape"
+
+    def _may_be_one(self, a: Record, b: Record) -> bool:
+        return math.prod(a.shape or ()) == math.prod(b.shape or ()) or may_differ_in_layout(a, b)
+
+
+def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
+    import numpy as np
+
+    x, y = (np.ascontiguousarray(side).reshape(-1).view(np.uint8) for side in (a, b))
+    return all(
+        np.array_equal(x[start : start + _PIECE], y[start : start + _PIECE]) for start in range(0, x.size, _PIECE)
+    )
 
 
 def identity_of(record: Record) -> Optional[Hashable]:

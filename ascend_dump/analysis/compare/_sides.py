@@ -12,6 +12,7 @@ from ascend_dump._errors import AscendDumpError
 from ascend_dump.analysis.compare._names import continues, is_source, is_view, operation
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._records import identity_of
+from ascend_dump.analysis.compare._stored import as_in_model
 from ascend_dump.analysis.compare._types import operator_class
 from ascend_dump.reading import Record
 
@@ -161,7 +162,7 @@ def output_of(place: int, record: Record) -> Optional[Output]:
     if not _is_float(record):
         return None
     try:
-        array = record.numpy()
+        array = as_in_model(record)
     except AscendDumpError:
         return None
     if not array.size or array.dtype.kind == "c":
