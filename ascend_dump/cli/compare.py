@@ -32,6 +32,7 @@ _WORST = 10
 @click.option("--write-mapping", metavar="FILE", help="Write the names as they were paired, to edit and give back.")
 @click.option("--rules", metavar="FILE", help="TOML or JSON: thresholds, for all operators or below globs of them.")
 @click.option("--noise", metavar="DUMP", help="Another run of REFERENCE: what differs no more than the two is noise.")
+@click.option("--replay", is_flag=True, help="Run PyTorch operators again where they differ: which side is wrong?")
 @click.option("--allow-unmatched", metavar="GLOB", multiple=True, help="Operators that one side may lack.")
 @click.option("--save", metavar="FILE", multiple=True, help="Save as .json, .csv, .parquet or .xml (JUnit).")
 @json_option
@@ -42,6 +43,7 @@ def compare(
     write_mapping: Optional[str],
     rules: Optional[str],
     noise: Optional[str],
+    replay: bool,
     allow_unmatched: tuple[str, ...],
     save: tuple[str, ...],
     as_json: bool,
@@ -66,6 +68,7 @@ def compare(
         mapping=names,
         rules=rules,
         noise=None if noise is None else open_selected(noise, selectors),
+        replay=replay,
         watch=lambda done: progress(done, "records read and compared"),
     )
     counts = dict(comparison.counts)

@@ -20,6 +20,7 @@ from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._match import Match, align
 from ascend_dump.analysis.compare._operators import Operator, operators
 from ascend_dump.analysis.compare._pairs import EqualStep, Pairs, are_equal
+from ascend_dump.analysis.compare._rerun import Rerun
 from ascend_dump.analysis.compare._result import Origin, Pair
 from ascend_dump.analysis.compare._rules import RuleSource, rules_of
 from ascend_dump.analysis.compare._spread import Spread
@@ -191,6 +192,7 @@ def compare(
     mapping: Optional[Mapping[str, str]] = None,
     rules: RuleSource = None,
     noise: Optional[_Dumplike] = None,
+    replay: bool = False,
     executor: Optional[Executor] = None,
     watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]] = None,
 ) -> Comparison:
@@ -200,6 +202,9 @@ def compare(
     mapping             names of operators of actual -> names in the reference, where they are not found by themselves
     rules               other thresholds: `Rules`, a mapping, or a TOML or JSON file, with globs of operators
     noise               a dump of another run of the reference: what differs no more than its two runs do is noise
+    replay              run PyTorch's operators again where a difference begins, each side from its own inputs, as
+                        `ascend_dump.replay` does: what is right on both sides is noise, else origins say which side is
+                        wrong. Needs PyTorch (else FrameworkMissing); PyTorch runs what the dumps say, so trust them
     executor            compares the ranks side by side, one task for each
     watch               is given something for each record that is read and each pair that is compared, and passes it
                         on, to show how far the work is; with an executor for the records only
@@ -213,7 +218,7 @@ def compare(
     used = rules_of(rules)
     dumps = [side if isinstance(side, Dump) else open_dump(side) for side in (actual, reference)]
     again = None if noise is None else noise if isinstance(noise, Dump) else open_dump(noise)
-    work = _compare(dumps, again, mapping, used, executor)
+    work = _compare(dumps, again, mapping, used, executor, replay)
     return _finish(work) if watch is None else _finish(work, watch)
 
 
@@ -239,6 +244,7 @@ def _compare(
     mapping: Optional[Mapping[str, str]],
     rules: Rules,
     executor: Optional[Executor],
+    replay: bool,
 ) -> _Work[Comparison]:
     named = [("actual", dumps[0]), ("the reference", dumps[1])]
     if again is not None:
@@ -252,7 +258,7 @@ def _compare(
             )
     spreads = sides[2] if again is not None else {}
     ranks = [list(group) for _, group in groupby(_joined(*sides[:2]), key=lambda one: one[0][0])]
-    task = partial(_compare_rank, rules, mapping, spreads, (dumps[0].made_of, dumps[1].made_of))
+    task = partial(_compare_rank, rules, mapping, spreads, (dumps[0].made_of, dumps[1].made_of), replay)
     if executor is not None:
         found = list(executor.map(partial(_at_once, task), ranks))
     else:
@@ -282,9 +288,10 @@ def _compare_rank(
     mapping: Optional[Mapping[str, str]],
     spreads: dict[_Key, list[Batch]],
     made_of: tuple[_Origin, _Origin],
+    replay: bool,
     steps: _Steps,
 ) -> _Work[_OfRank]:
-    divergence = Divergence(rules)
+    divergence = Divergence(rules, Rerun(rules) if replay else None)
     parts: list[Sequence[Pair]] = []
     inside: Counter[str] = Counter()
     for key, a, b in steps:

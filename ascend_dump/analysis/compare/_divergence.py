@@ -21,6 +21,7 @@ from ascend_dump.analysis.compare._names import is_view
 from ascend_dump.analysis.compare._of_operator import judge_output, rounding_type
 from ascend_dump.analysis.compare._operators import Operator, storage_of
 from ascend_dump.analysis.compare._records import Difference, Differences, identity_of, type_of
+from ascend_dump.analysis.compare._rerun import Rerun
 from ascend_dump.analysis.compare._result import Origin, Pair
 from ascend_dump.analysis.compare._roles import Roles
 from ascend_dump.analysis.compare._scale import natural_scale
@@ -86,8 +87,10 @@ class _Draft:
 class Divergence:
     """The state of the walk over the steps of one rank: what differences are known, and where they came from."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, rerun: Optional[Rerun] = None) -> None:
+        """rerun: runs operators again whose outputs differ."""
         self._rules = rules
+        self._rerun = rerun
         self._causes: dict[Any, frozenset[_Cause]] = {}
         #: Differences within rounding, with the origins that they may be a small consequence of.
         self._noise: dict[Any, _Noise] = {}
@@ -346,6 +349,10 @@ class Divergence:
                 verdict, reason = said(rest)
                 if verdict == "noise":
                     reason = f"{count} elements are rounding alone in its inputs already, the others {reason}"
+        if verdict == "different" and self._rerun is not None and clean and not input_noise and not found.bounds:
+            settled = self._rerun.settles(match, a, b)
+            if settled is not None:
+                verdict, reason = "noise", settled
         return verdict, reason
 
     def _regrouped(self, causes: Collection[_Cause]) -> bool:
@@ -427,6 +434,8 @@ class Divergence:
         if clean and not input_noise:
             count = len(match.reference.inputs)
             evidence.append(f"all {count} recorded inputs are equal" if count else "no inputs are recorded")
+        if self._rerun is not None and pair.verdict == "different":
+            evidence += self._rerun.evidence(match, pair.actual, pair.reference)
         return self._add(_Draft(kind, pair, evidence))
 
     def _remember(self, pair: Pair, contents: Optional[tuple[Any, Any]], causes: frozenset[_Cause]) -> None:

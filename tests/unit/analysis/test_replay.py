@@ -240,3 +240,43 @@ def test_a_record_of_other_shape_or_values_is_named(tmp_path: Path) -> None:
 def test_another_type_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ascend_dump.ConfigError, match="float64"):
         ascend_dump.replay(tmp_path, dtype="float16")
+
+
+@pytest.mark.parametrize("wrong", ["actual", "the reference"])
+def test_a_comparison_says_which_side_computes_wrongly(wrong: str, tmp_path: Path) -> None:
+    x = torch.randn(6, 8)
+
+    def program() -> None:
+        nn.functional.gelu(x).exp()
+
+    right = dump(tmp_path / "right", program)
+    with broken_gelu():
+        broken = dump(tmp_path / "broken", program)
+    pair = (broken, right) if wrong == "actual" else (right, broken)
+    [plain] = ascend_dump.compare(*pair).origins
+    assert not any("run again" in text for text in plain.evidence)
+    [origin] = ascend_dump.compare(*pair, replay=True).origins
+    assert origin.op_type == "aten::gelu"
+    other = "the reference" if wrong == "actual" else "actual"
+    assert any(text.startswith(f"run again, the output of {wrong} is wrong for its inputs") for text in origin.evidence)
+    assert f"run again, the output of {other} is right for its inputs" in origin.evidence
+
+
+def test_what_is_right_on_both_sides_is_noise_in_a_comparison_that_runs_it_again(tmp_path: Path) -> None:
+    x = np.linspace(1, 2, 1000, dtype=np.float32)
+    paths = []
+    for sign in (-1, 1):
+        y = -x
+        y[500] *= 1 + sign * 1.2e-5  # each is within the envelope of the true value, and not of the other one
+        writer = HostWriter(model_directory(tmp_path / str(sign)), metadata={})
+        first, second = item("neg_0", x, io="input"), item("neg_0", y)
+        first.line.call = msgspec.Raw(b'{"op":"aten.neg.default","args":{"self":{"input":0}}}')
+        write_step(writer, 0, first, second)
+        writer.close()
+        paths.append(tmp_path / str(sign))
+    assert ascend_dump.compare(*paths).verdict == "different"
+    found = ascend_dump.compare(*paths, replay=True)
+    assert (found.verdict, found.origins) == ("noise", ())
+    assert any("both outputs are within rounding" in pair.reason for pair in found.pairs)
+    assert main(["compare", *map(str, paths)]) == 1
+    assert main(["compare", *map(str, paths), "--replay"]) == 0
