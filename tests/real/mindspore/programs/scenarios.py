@@ -267,6 +267,27 @@ def own_configuration(dumps: str) -> Any:
     return {}
 
 
+def recorder(dumps: str) -> Any:
+    """NaN in one iteration, or a trigger, or neither: only some iterations stay."""
+    how = os.environ["HOW"]
+    graph_mode()
+    net = Root()
+    settings: dict[str, Any] = {"keep": 2, "until": "nonfinite" if how == "nan" else None}
+    with ascend_dump.capture(net, path=dumps, strict=True, **settings) as cap:
+        for step in range(8):
+            net(Tensor(np.full((2, 4), -1.0 if how == "nan" and step == 4 else 1.0, np.float32)))
+            if how == "trigger" and step == 4:
+                cap.trigger("loss spike")
+    return {"path": str(cap.path)}
+
+
+class Root(nn.Cell):
+    """NaN of negative numbers."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        return ops.sqrt(x) + 1
+
+
 def distributed(dumps: str) -> Any:
     """One of several ranks, started by msrun, that knows nothing of a dump."""
     from mindspore.communication import get_group_size, get_rank, init
