@@ -1,4 +1,5 @@
-"""Pair the operators of one network in two frameworks, which have other names, other layouts and other borders.
+"""Pair the operators of one network in two frameworks, which have other names, other layouts and other borders; and
+those of a program with what a compiler took apart.
 
 Names and order tell little there: one side fuses what the other spells out, and branches run in any order. Tensors tell
 more: the same network on the same data makes the same values up to rounding, whatever their layout. Passes, strongest
@@ -31,10 +32,12 @@ from typing import Callable, NamedTuple, Optional
 from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._layouts import find_layout
 from ascend_dump.analysis.compare._match import Match, common
+from ascend_dump.analysis.compare._names import is_view
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._provenance import Told, is_fused, origins_of
 from ascend_dump.analysis.compare._records import identity_of, type_of
 from ascend_dump.analysis.compare._sides import NEAR, Output, Read, Side, output_of
+from ascend_dump.analysis.compare._types import operator_class
 from ascend_dump.reading import Record
 
 __all__ = ["Across", "is_across", "pair_across"]
@@ -42,6 +45,8 @@ __all__ = ["Across", "is_across", "pair_across"]
 #: Two programs that share fewer of all their types of operators, and fewer of those of the smaller one, are written for
 #: different frameworks.
 _SHARED, _CONTAINED = 0.34, 0.8
+#: Of a program that was taken apart, more of the types of operators of each side are not those of the other.
+_ALONE = 0.05
 #: As MindSpore calls its operators.
 _NUMBERED = re.compile(r"-op\d+$")
 #: Of the operators that have the same order, one part in so many is taken at a time.
@@ -79,7 +84,7 @@ class Across:
 
 def is_across(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
     """Whether these are programs of two frameworks, by the types of their operators, or two graphs of one program of
-    which one was fused.
+    which one was fused, or its operators taken apart.
 
     Those of PyTorch have a namespace, and MindSpore numbers the names of operators in its own way. A part of a program
     has types that the whole has too.
@@ -89,7 +94,7 @@ def is_across(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool
         return False
     eager = [any("::" in name for name in names) for names in types]
     if any(eager):
-        return not all(eager)
+        return not all(eager) or _is_decomposed(actual, reference)
     numbered = [
         2 * sum(_NUMBERED.search(one.op_name) is not None for one in side) > len(side) for side in (actual, reference)
     ]
@@ -97,6 +102,15 @@ def is_across(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool
         return True
     shared = len(types[0] & types[1])
     return shared < _SHARED * len(types[0] | types[1]) and shared < _CONTAINED * min(map(len, types))
+
+
+def _is_decomposed(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
+    """Whether neither program has modules of the other, and both run operators that the other never runs."""
+    modules = [{one.place for one in side if one.place} for side in (actual, reference)]
+    if modules[0] & modules[1] or not any(modules):
+        return False
+    types = [{operator_class(one.op_type) for one in side if not is_view(one.op_type)} for side in (actual, reference)]
+    return all(len(own - other) > _ALONE * len(own) for own, other in (types, types[::-1]))
 
 
 def pair_across(
@@ -434,8 +448,9 @@ def _agree(one: Output, other: Output) -> bool:
     kind = float_kind(type_of(one.record, other.record))
     if layout is None or kind is None:
         return False
-    distance = layout.of(one.array).astype(np.float64) - other.array.astype(np.float64)
-    return float(np.linalg.norm(distance)) <= _AGREE * kind.unit * other.norm
+    with np.errstate(invalid="ignore"):
+        distance = layout.of(one.array).astype(np.float64) - other.array.astype(np.float64)
+    return float(np.linalg.norm(distance[np.isfinite(distance)])) <= _AGREE * kind.unit * other.norm
 
 
 def _same_values(one: Read, other: Read) -> bool:

@@ -59,6 +59,7 @@ def test_the_operator_of_a_fault_comes_first(
         ("last place of parameters, seed 0", "convolutions"),
         ("other order of sums", "recommender"),
         ("float64", "mlp"),
+        ("decomposed graphs", "mlp"),
     ],
 )
 def test_rounding_alone_has_no_origin(tmp_path: Path, rounding: str, program: str) -> None:
