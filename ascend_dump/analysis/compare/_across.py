@@ -6,8 +6,8 @@ more: the same network on the same data makes the same values up to rounding, wh
 first, each taking what is left:
 
 mapping     the user says so
-provenance  the dump, or a graph beside it, says of what an operator was made (GE, torchair); what both sides call by one
-            name
+provenance  the dump, or a graph beside it, says of what an operator was made (GE, torchair); what both sides call by
+            one name
 value       the outputs are the same values in some layout
 parameter   the same operation reads the same parameter, which no other reads
 inputs      the same operation reads what paired operators made, which no other does
