@@ -134,7 +134,7 @@ class TestMemory:
     def test_nothing_large_is_allocated(
         self, name: str, layout: Callable[[np.ndarray], np.ndarray], engine: str
     ) -> None:
-        array = layout(sample(name, (4000, 4000 * 4 // dtype_named(name).itemsize)))
+        array = layout(sample(name, (2800, 2800 * 4 // dtype_named(name).itemsize)))
         statistics(array[:2], engine=engine)
         tracemalloc.start()
         try:
