@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 from findings import findings
+from mindspore_process import dense_net, graph_mode, step
 
 import ascend_dump
-from ascend_dump import fakes
 from ascend_dump.adapter import RunDirectory, current_rank, load
 from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE
 
@@ -27,23 +27,13 @@ def ms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Itera
     """A process in graph mode whose device is not up yet; a parameter is MindSpore's version."""
     if hasattr(request, "param"):
         monkeypatch.setenv("ASCEND_DUMP_FAKE_MINDSPORE_VERSION", request.param)
-    for name in (CONFIG_VARIABLE, "RANK", "RANK_ID", "RANK_SIZE", "MS_WORKER_NUM", "DEVICE_ID", "HCCL_EXEC_TIMEOUT"):
-        monkeypatch.delenv(name, raising=False)
-    with fakes.install("mindspore"):
-        import mindspore
-
-        mindspore.set_context(mode=mindspore.GRAPH_MODE)
-        mindspore.set_device("CPU")
+    with graph_mode(monkeypatch, "CPU") as mindspore:
         yield mindspore
 
 
 @pytest.fixture
 def net(ms: Any) -> Any:
-    return ms.nn.SequentialCell(ms.nn.Dense(4, 3, weight_init="ones"), ms.nn.ReLU())
-
-
-def step(ms: Any, net: Any, value: float = 1.0) -> None:
-    net(ms.Tensor(np.full((2, 4), value, "f4")))
+    return dense_net(ms)
 
 
 def config_in(env: Any = os.environ) -> dict[str, Any]:

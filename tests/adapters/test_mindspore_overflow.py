@@ -10,31 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mindspore_process import dense_net, graph_mode, step
 
 import ascend_dump
-from ascend_dump import fakes
 from ascend_dump.cli import Exit, main
 from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE
 
 
 @pytest.fixture
 def ms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.delenv(CONFIG_VARIABLE, raising=False)
-    with fakes.install("mindspore"):
-        import mindspore
-
-        mindspore.set_context(mode=mindspore.GRAPH_MODE)
-        mindspore.set_device("Ascend")
+    with graph_mode(monkeypatch, "Ascend") as mindspore:
         yield mindspore
 
 
 @pytest.fixture
 def net(ms: Any) -> Any:
-    return ms.nn.SequentialCell(ms.nn.Dense(4, 3, weight_init="ones"), ms.nn.ReLU())
-
-
-def step(ms: Any, net: Any, value: float = 1.0) -> None:
-    net(ms.Tensor(np.full((2, 4), value, "f4")))
+    return dense_net(ms)
 
 
 def test_no_overflow_is_a_good_result(ms, net, tmp_path, caplog):

@@ -20,11 +20,6 @@ torch = pytest.importorskip("torch")
 from torch_helpers import Residual, flags, modes, transformer  # noqa: E402  (needs torch)
 
 
-@pytest.fixture
-def dumps(tmp_path: Path) -> Path:
-    return tmp_path / "dumps"
-
-
 def touched(model: Any) -> dict[str, Any]:
     """Everything that a capture changes while it is active, object by object."""
     found: dict[str, Any] = {}

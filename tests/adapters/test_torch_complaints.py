@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,36 +18,10 @@ torch = pytest.importorskip("torch")
 
 # Private: makes parts of the recorder fail, which no program can.
 from ascend_dump_torch import _names, _session  # noqa: E402  (needs torch)
-from torch_helpers import modes  # noqa: E402
+from torch_helpers import call, modes  # noqa: E402
+from torch_helpers import relu_net as net  # noqa: E402
 
-
-@pytest.fixture
-def dumps(tmp_path: Path) -> Path:
-    return tmp_path / "dumps"
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays() -> Iterator[None]:
-    """No test may leave a mode behind."""
-    yield
-    assert modes() == []
-
-
-def net() -> Any:
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
-
-
-INPUT = torch.ones(3, 4)
-
-
-def call(model: Any) -> Any:
-    return model(INPUT)
-
-
-def add(cap: Any) -> list[float]:
-    """The values that `number + 1` had in the steps of this capture."""
-    return [record.numpy().item() for record in cap.dump().select("add_0", io="output")]
+pytestmark = pytest.mark.usefixtures("modes_as_before")
 
 
 def complaint(caplog: pytest.LogCaptureFixture) -> str:

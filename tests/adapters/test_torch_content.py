@@ -26,11 +26,6 @@ from torch_helpers import (  # noqa: E402  (needs torch)
 )
 
 
-@pytest.fixture
-def dumps(tmp_path: Path) -> Path:
-    return tmp_path / "dumps"
-
-
 class Calls(torch.nn.Module):
     """A module that runs a function, so that its operators are one step."""
 

@@ -17,18 +17,7 @@ from ascend_dump import NotSupported
 
 torch = pytest.importorskip("torch")
 
-from torch_helpers import pretend_device  # noqa: E402  (needs torch)
-
-
-@pytest.fixture(autouse=True, params=["host", "device"])
-def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "device":
-        pretend_device(monkeypatch)
-
-
-@pytest.fixture
-def dumps(tmp_path: Path) -> Path:
-    return tmp_path / "dumps"
+pytestmark = pytest.mark.usefixtures("host_and_device")
 
 
 def dump_of(dumps: Path, run: Callable[[], Any], **settings: Any) -> tuple[Any, dict[str, int]]:

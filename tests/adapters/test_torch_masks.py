@@ -69,11 +69,6 @@ def ctc() -> Any:
     return torch.zeros(6, 1, 4).log_softmax(-1)
 
 
-@pytest.fixture
-def dumps(tmp_path: Path) -> Path:
-    return tmp_path / "dumps"
-
-
 def recorded(dumps: Path, run: Callable[[], Any]) -> list[str]:
     with ascend_dump.capture(path=dumps, scene="overflow", strict=True) as cap:
         run()

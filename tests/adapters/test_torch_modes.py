@@ -17,35 +17,11 @@ torch = pytest.importorskip("torch")
 from torch.overrides import TorchFunctionMode  # noqa: E402  (needs torch)
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
-from torch_helpers import Shadow, assert_same_as_shadow, flags, modes, value_of  # noqa: E402
+from torch_helpers import RAMP as INPUT  # noqa: E402
+from torch_helpers import Shadow, assert_same_as_shadow, modes, names_of, value_of  # noqa: E402
+from torch_helpers import dropout_net as net  # noqa: E402
 
-
-@pytest.fixture
-def dumps(tmp_path: Path) -> Path:
-    return tmp_path / "dumps"
-
-
-@pytest.fixture(autouse=True)
-def as_it_was() -> Iterator[None]:
-    """Whatever the test does, PyTorch's modes and its own record of them are as before."""
-    before = flags()
-    yield
-    assert modes() == []
-    assert flags() == before
-    # Keys and modes fit together: an operator without tensors fails otherwise.
-    assert torch.ones(2).sum().item() == 2
-
-
-def net() -> Any:
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Dropout(0.5), torch.nn.Tanh(), torch.nn.Linear(6, 2))
-
-
-INPUT = torch.linspace(-1, 1, 12).view(3, 4)
-
-
-def names_of(dump: Any) -> list[str]:
-    return list(dict.fromkeys(record.op_name for record in dump))
+pytestmark = pytest.mark.usefixtures("modes_as_before")
 
 
 class Count(TorchDispatchMode):

@@ -18,11 +18,6 @@ torch = pytest.importorskip("torch")
 from ascend_dump_torch import _session, _stack  # noqa: E402  (needs torch)
 
 
-@pytest.fixture
-def dumps(tmp_path: Path) -> Path:
-    return tmp_path / "dumps"
-
-
 class Block(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from typing import Any, Callable
 import pytest
 from interpreters import STARTUP
 from places import REPOSITORY
-from preloaded import run_preloaded
+from preloaded import COMPILER, run_preloaded
 
 import ascend_dump
 
@@ -35,7 +35,9 @@ PROGRAM = """
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Callable[..., Any]:
-    def run(settings: str = "", *, more: str = "pass", whole: bool = False) -> subprocess.CompletedProcess[str]:
+    def run(
+        settings: str = "", *, more: str = "pass", whole: bool = False, imported: str = "torch"
+    ) -> subprocess.CompletedProcess[str]:
         """whole: the process imports PyTorch itself, as that of a user."""
         file = tmp_path / "train.py"
         file.write_text(textwrap.dedent(PROGRAM) + textwrap.indent(textwrap.dedent(more), "    "))
@@ -48,7 +50,7 @@ def launch(tmp_path: Path) -> Callable[..., Any]:
             command = [sys.executable, str(file)]
             done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
         else:
-            done = run_preloaded(file, cwd=tmp_path, env=environment)
+            done = run_preloaded(file, cwd=tmp_path, env=environment, imported=imported)
         assert done.returncode == 0, done.stderr
         return done
 
@@ -56,7 +58,7 @@ def launch(tmp_path: Path) -> Callable[..., Any]:
 
 
 def test_each_call_of_the_model_is_a_step(launch: Any, tmp_path: Path) -> None:
-    launch("steps=0|2,mode=output", whole=True)
+    launch("steps=0|2,mode=output")
     dump = ascend_dump.open(tmp_path / "dumps")
     assert dump.known_values("step") == {0, 2}
     types = {record.op_type for record in dump.select(step=2)}
@@ -96,7 +98,7 @@ def test_torchair_takes_over_when_it_is_imported(launch: Any, tmp_path: Path) ->
             compiled = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config))
             compiled(torch.ones(1, 4).npu())
     """
-    done = launch(more=compiled)
+    done = launch(more=compiled, imported=COMPILER)
     assert done.stderr.count("nothing more is dumped by torch_npu: torchair takes over") == 1
     dump = ascend_dump.open(tmp_path / "dumps")
     assert {record.step for record in dump if record.model is None} == {0, 1, 2}

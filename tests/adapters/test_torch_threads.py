@@ -19,11 +19,6 @@ CHANGED = "changed before it was stored, by another thread or unseen"
 BIG = 200_000
 
 
-@pytest.fixture
-def dumps(tmp_path: Path) -> Path:
-    return tmp_path / "dumps"
-
-
 def values(cap: Any, op: str = "add_*") -> list[Any]:
     """Each input of an operator: its values if all are the same, or why they are not there."""
     found = []

@@ -18,11 +18,6 @@ torch = pytest.importorskip("torch")
 from torch_helpers import value_of  # noqa: E402  (needs torch)
 
 
-@pytest.fixture
-def dumps(tmp_path: Path) -> Path:
-    return tmp_path / "dumps"
-
-
 def dump_of(dumps: Path, run: Callable[[], Any], **settings: Any) -> Any:
     with ascend_dump.capture(path=dumps, strict=True, **settings) as cap:
         run()

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from findings import findings
-from torchair_helpers import make_input, make_mlp, options_of
+from torchair_helpers import make_input, make_mlp, options_of, simulated_torchair
 
 import ascend_dump
-from ascend_dump import fakes
 from ascend_dump.adapter import load
 from ascend_dump.cli import Exit, main
 from ascend_dump.fakes.device.npu import Npu
@@ -29,10 +28,8 @@ OPS = {"Transpose", "MatMulV2", "Mul", "Add", "Relu", "Transpose_1", "MatMulV2_1
 @pytest.fixture
 def npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Npu]:
     monkeypatch.chdir(tmp_path)
-    torch._dynamo.reset()
-    with fakes.install("torchair", environ={}) as device:
+    with simulated_torchair() as device:
         yield device
-    torch._dynamo.reset()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from ascend_dump_torchair import check_options
 from findings import findings
 from hypothesis import given
 from hypothesis import strategies as st
-from torchair_helpers import make_input, make_mlp, options_of
+from torchair_helpers import make_input, make_mlp, options_of, simulated_torchair
 
 import ascend_dump
 from ascend_dump import fakes
@@ -178,10 +178,8 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture
 def npu(place: Path) -> Iterator[Npu]:
-    torch._dynamo.reset()
-    with fakes.install("torchair", environ={}) as device:
+    with simulated_torchair() as device:
         yield device
-    torch._dynamo.reset()
 
 
 @pytest.fixture

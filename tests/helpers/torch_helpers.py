@@ -207,6 +207,34 @@ def pretend_device(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     return addresses
 
 
+def relu_net() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+
+
+def dropout_net() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Dropout(0.5), torch.nn.Tanh(), torch.nn.Linear(6, 2))
+
+
+#: Inputs of the small nets, made before any capture.
+RAMP, ONES = torch.linspace(-1, 1, 12).view(3, 4), torch.ones(3, 4)
+
+
+def call(model: torch.nn.Module) -> torch.Tensor:
+    return model(ONES)
+
+
+def names_of(dump: Any) -> list[str]:
+    """Of operators, each once, in their order."""
+    return list(dict.fromkeys(record.op_name for record in dump))
+
+
+def added(cap: Any) -> list[float]:
+    """The values that `number + 1` had in the steps of this capture."""
+    return [record.numpy().item() for record in cap.dump().select("add_0", io="output")]
+
+
 class Residual(torch.nn.Module):
     """A ResNet in small: convolutions, batch norms, a skip connection in channels_last or not."""
 

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from ascend_dump import fakes
+from ascend_dump.fakes.device.npu import Npu
+
+
+@contextmanager
+def simulated_torchair() -> Iterator[Npu]:
+    """The fake torchair, and nothing that Dynamo has compiled before or in the block."""
+    import torch
+
+    torch._dynamo.reset()
+    with fakes.install("torchair", environ={}) as device:
+        yield device
+    torch._dynamo.reset()
 
 
 def make_mlp() -> Any:

@@ -58,7 +58,7 @@ def pip(made: Interpreter, *args: str) -> None:
 
 
 def install(made: Interpreter, *what: str) -> None:
-    pip(made, "install", "--no-index", "--no-deps", "--no-build-isolation", *what)
+    pip(made, "install", "--no-index", "--no-deps", "--no-build-isolation", "--no-compile", *what)
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from preloaded import run_preloaded
+from torchair_helpers import simulated_torchair
 
 import ascend_dump
-from ascend_dump import fakes
 from ascend_dump.fakes.device.npu import Npu
 
 torch = pytest.importorskip("torch")
@@ -21,10 +21,8 @@ torch = pytest.importorskip("torch")
 @pytest.fixture
 def npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Npu]:
     monkeypatch.chdir(tmp_path)
-    torch._dynamo.reset()
-    with fakes.install("torchair", environ={}) as device:
+    with simulated_torchair() as device:
         yield device
-    torch._dynamo.reset()
 
 
 @pytest.fixture

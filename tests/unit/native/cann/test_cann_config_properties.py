@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,6 +54,7 @@ _dump = st.dictionaries(st.sampled_from([*DUMP, "x"]), _value | st.lists(_item, 
 _configs = st.fixed_dictionaries({"dump": _dump | _value}) | _json
 
 
+@pytest.mark.thorough
 @settings(max_examples=400, deadline=None)
 @given(config=_configs, situation=st.sampled_from(_SITUATIONS))
 def test_any_configuration_is_answered(config, situation):
