@@ -81,11 +81,11 @@ class AclSession(Session):
     def reasons(self) -> Optional[list[str]]:
         if self._request.scene in ("overflow", "exception"):
             return None
-        found = ["no model was loaded inside the block: those loaded before the dump was set are not dumped"]
+        found = ["a model that was loaded before the dump was set is not dumped: load it inside the block"]
         if self.prepared:
             found.insert(0, "acl.init was not given cap.config")
         if not self._request.steps.all:
-            found.append(f"no execution of a model had a number in steps={self._request.steps}; they count from 0")
+            found.append(f"executions count from 0, and only those of steps={self._request.steps} are dumped")
         if self._request.layers or self._request.models:
             found.append("no operator or model has a name that layers= and models= ask for; CANN compares exact names")
         if self._request.level == "kernel":

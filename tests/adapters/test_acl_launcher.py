@@ -68,4 +68,4 @@ def test_the_selected_executions_are_dumped(program: Path) -> None:
 def test_a_program_that_loads_nothing_is_told(program: Path) -> None:
     done = run(program, "idle", "--steps", "0")
     assert "the capture wrote nothing" in done.stderr
-    assert "no model was loaded" in done.stderr
+    assert "loaded before the dump was set is not dumped" in done.stderr
