@@ -113,6 +113,10 @@ def _show(comparison: Comparison, alone: list[Pair]) -> None:
             f"two frameworks: {comparison.inside[0]} operators of ACTUAL and {comparison.inside[1]} of REFERENCE make "
             "tensors that the other side does not have, inside of operators that are compared"
         )
+    if comparison.crossings:
+        some = "; ".join(f"{one.actual} with {one.reference} ({one.how})" for one in comparison.crossings[:_WORST])
+        more = f" and {len(comparison.crossings) - _WORST} more" if len(comparison.crossings) > _WORST else ""
+        click.echo(f"paired by weak evidence, across the order of other pairs: {escape(some)}{more}")
     if not comparison.has_partners:
         click.echo("no tensor has a partner on the other side: are these dumps of two programs, steps or ranks?")
     usual = Rules().to_dict()

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, Union
 
 from ascend_dump._errors import ConfigError, DumpNotFound, NotSupported
 from ascend_dump.analysis.compare._across import is_across, pair_across
 from ascend_dump.analysis.compare._divergence import Divergence
 from ascend_dump.analysis.compare._floats import float_kind
-from ascend_dump.analysis.compare._match import Match, align
+from ascend_dump.analysis.compare._match import Match, align, crossings
 from ascend_dump.analysis.compare._operators import Operator, operators
 from ascend_dump.analysis.compare._pairs import EqualStep, Pairs, are_equal
 from ascend_dump.analysis.compare._rerun import Rerun
-from ascend_dump.analysis.compare._result import Origin, Pair
+from ascend_dump.analysis.compare._result import Crossing, Origin, Pair
 from ascend_dump.analysis.compare._rules import RuleSource, rules_of
 from ascend_dump.analysis.compare._spread import Spread
 from ascend_dump.analysis.compare._verdict import ORDER, Rules, worst
@@ -50,6 +50,8 @@ class Comparison:
     rules       the thresholds that were used
     inside      of programs in two frameworks: how many operators of actual and of the reference lie inside a pair, and
                 make tensors that the other side does not have; these are not compared
+    crossings   operators that were paired by weak evidence and cross other pairs: look at these pairs first where a
+                verdict surprises, and correct them by a mapping
     """
 
     actual: Path
@@ -58,6 +60,7 @@ class Comparison:
     origins: tuple[Origin, ...]
     rules: Rules = field(default_factory=Rules)
     inside: tuple[int, int] = (0, 0)
+    crossings: tuple[Crossing, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -135,6 +138,7 @@ class Comparison:
             "rules": self.rules.to_dict(),
             "undefined": self.undefined,
             "inside": dict(zip(("actual", "reference"), self.inside)),
+            "crossings": [crossing._asdict() for crossing in self.crossings],
             "pairs": [pair.to_dict() for pair in self.pairs],
         }
 
@@ -265,18 +269,25 @@ def _compare(
         found = []
         for rank in ranks:
             found.append((yield from task(rank)))
-    inside = sum((counts for _, _, counts in found), Counter[str]())
+    inside = sum((one.inside for one in found), Counter[str]())
     return Comparison(
         dumps[0].root,
         dumps[1].root,
-        Pairs([part for parts, _, _ in found for part in parts]),
-        tuple(origin for _, origins, _ in found for origin in origins),
+        Pairs([part for one in found for part in one.parts]),
+        tuple(origin for one in found for origin in one.origins),
         rules,
         (inside["actual"], inside["reference"]),
+        tuple(crossing for one in found for crossing in one.crossings),
     )
 
 
-_OfRank = tuple[list[Sequence[Pair]], list[Origin], "Counter[str]"]
+class _OfRank(NamedTuple):
+    """What was found on one rank, its parts step by step."""
+
+    parts: list[Sequence[Pair]]
+    origins: list[Origin]
+    inside: Counter[str]
+    crossings: list[Crossing]
 
 
 def _at_once(task: Callable[[_Steps], _Work[_OfRank]], steps: _Steps) -> _OfRank:
@@ -292,8 +303,8 @@ def _compare_rank(
     steps: _Steps,
 ) -> _Work[_OfRank]:
     divergence = Divergence(rules, Rerun(rules) if replay else None)
-    parts: list[Sequence[Pair]] = []
-    inside: Counter[str] = Counter()
+    found = _OfRank([], [], Counter(), [])
+    parts = found.parts
     for key, a, b in steps:
         if not mapping and divergence.is_clean and are_equal(a, b):
             parts.append(EqualStep(a, b))
@@ -304,11 +315,12 @@ def _compare_rank(
             [again] = spreads.values()
         left, right, third = map(_operators, (a, b, again or ()), (*made_of, None))
         pairs: list[Pair] = []
-        for pair in _compare_step(divergence, left, right, third, mapping, inside):
+        for pair in _compare_step(divergence, left, right, third, mapping, found):
             pairs.append(pair)
             yield pair
         parts.append(pairs)
-    return parts, divergence.origins(), inside
+    found.origins.extend(divergence.origins())
+    return found
 
 
 def _operators(batches: Iterable[Batch], made_of: Optional[_Origin]) -> list[Operator]:
@@ -347,11 +359,12 @@ def _compare_step(
     right: list[Operator],
     again: list[Operator],
     mapping: Optional[Mapping[str, str]],
-    inside: Counter[str],
+    found: _OfRank,
 ) -> Iterator[Pair]:
     if is_across(left, right):
         across = pair_across(left, right, mapping)
-        inside.update(actual=across.inside[0], reference=across.inside[1])
+        found.inside.update(actual=across.inside[0], reference=across.inside[1])
+        found.crossings.extend(map(_crossing, crossings(across.matches)))
         spread = Spread(again, right) if again else None
         divergence.begin_step(right, _cast(across.matches), across.views, spread)
         for one in across.matches:
@@ -361,6 +374,7 @@ def _compare_step(
                 yield from divergence.only(operator, of_actual=number == 0)
         return
     matches = align(left, right, mapping)
+    found.crossings.extend(map(_crossing, crossings(matches)))
     spread = Spread(again, right) if again else None
     divergence.begin_step(right, _cast(matches), spread=spread)
     partner = {match.reference.position: match for match in matches}
@@ -376,6 +390,12 @@ def _compare_step(
         yield from divergence.walk(match)
     for operator in waiting:
         yield from divergence.only(operator, of_actual=True)
+
+
+def _crossing(match: Match) -> Crossing:
+    one, other = match.actual, match.reference
+    record = next(other.records)
+    return Crossing(one.label, other.label, match.how, match.confidence, record.step, record.rank)
 
 
 def _cast(matches: list[Match]) -> Optional[tuple[str, str]]:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import functools
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump._errors import NotSupported
+from ascend_dump.analysis.compare._flow import pairs_by_flow
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._stored import shape_in_model
 from ascend_dump.analysis.compare._types import operator_class
 from ascend_dump.analysis.nonfinite import is_no_value
 from ascend_dump.reading import Record
 
-__all__ = ["Match", "align", "common"]
+__all__ = ["Match", "align", "common", "crossings"]
 
 #: Operators that are aligned at once: the memory for it grows with the square.
 _WINDOW = 1 << 12
+#: From this confidence on a match says more than the order does.
+_STRONG = 0.9
 
 _Sides = tuple[Optional[Record], Optional[Record]]
 _Key = Callable[[Operator], Optional[Hashable]]
@@ -27,8 +30,8 @@ _Key = Callable[[Operator], Optional[Hashable]]
 class Match(NamedTuple):
     """Two operators that do the same in both programs.
 
-    how         "mapping", "content", "place", "order", "name": what tells so; "provenance", "value", "parameter" and
-                "dataflow" between frameworks and of fused graphs
+    how         "mapping", "content", "dataflow", "place", "order", "name": what tells so; "provenance", "value",
+                "parameter" and "inputs" between frameworks and of fused graphs
     confidence  1.0 certain … 0.5 by position only
     tensors     pairs of inputs and pairs of outputs, where others than those of equal place are the same tensor
     """
@@ -48,6 +51,24 @@ class Match(NamedTuple):
         return _by_place(self.actual.outputs, self.reference.outputs) if self.tensors is None else self.tensors[1]
 
 
+def crossings(matches: Iterable[Match]) -> list[Match]:
+    """The matches of weak evidence (confidence below 0.9) that cross stronger ones, in the order of the reference."""
+    ordered = sorted(matches, key=lambda match: match.reference.position)
+    strong = [match for match in ordered if match.confidence >= _STRONG]
+    row = [strong[at] for at in longest_row([match.actual.position for match in strong])]
+    found = []
+    passed = 0
+    for match in ordered:
+        while passed < len(row) and row[passed].reference.position <= match.reference.position:
+            passed += 1
+        if match.confidence < _STRONG:
+            before = row[passed - 1].actual.position if passed else -1
+            after = row[passed].actual.position if passed < len(row) else match.actual.position + 1
+            if not before < match.actual.position < after:
+                found.append(match)
+    return found
+
+
 def _by_place(a: list[Record], b: list[Record]) -> list[_Sides]:
     """Records of the same place of two operators."""
     left = {(record.io, record.index): record for record in a}
@@ -62,9 +83,10 @@ def align(
 
     Where every operator has its equal at its place, that is its partner. Else passes, strongest first, each in the
     gaps that the ones before left: the user's mapping (names of actual to names of reference); of graphs, unique
-    contents and names in any order; unique contents; place and call (module path, type, phase and shapes); type and
-    shapes without names; type alone. These pairs never cross; of what is left then, unique contents are paired
-    wherever they ran. Raises NotSupported without rapidfuzz.
+    contents and names in any order; unique contents; dataflow (what reads the outputs of paired operators); place and
+    call (module path, type, phase and shapes); type and shapes without names; type alone. Pairs by dataflow may cross
+    others, these others never do; of what is left then, unique contents are paired wherever they ran. Raises
+    NotSupported without rapidfuzz.
     """
     if not mapping and len(actual) == len(reference) and all(map(_is_same, actual, reference)):
         return [Match(one, other, "content", 1.0) for one, other in zip(actual, reference)]
@@ -81,7 +103,14 @@ def align(
     if not any("::" in one.op_type for one in reference):
         _unordered(actual, reference, _KEYS_IN_GRAPHS, found)
     left, right = _left_over(actual, reference, found)
-    _anchored(left, right, [(_contents, "content", 1.0), (_place, "place", 0.95)], found)
+    known = _patience([_contents(one) for one in left], [_contents(one) for one in right])
+    row = [Match(left[i], right[j], "content", 1.0) for i, j in known]
+    before = [(match.actual.position, match.reference.position) for match in (*found, *row)]
+    flow = pairs_by_flow(actual, reference, before, _kind)
+    row += [Match(actual[i], reference[j], "dataflow", 0.95) for i, j in flow]
+    found += row
+    for a, b in _gaps(left, right, row):
+        _anchored(a, b, [(_place, "place", 0.95)], found)
     _unordered(left, right, _KEYS_ANYWHERE, found)
     return sorted(found, key=lambda match: match.reference.position)
 
@@ -102,6 +131,25 @@ def _anchored(
         if i < len(a) and j < len(b):
             found.append(Match(a[i], b[j], how, confidence))
         i0, j0 = i + 1, j + 1
+
+
+def _gaps(
+    a: Sequence[Operator], b: Sequence[Operator], pairs: Sequence[Match]
+) -> Iterator[tuple[list[Operator], list[Operator]]]:
+    """The operators without a partner between those pairs that do not cross."""
+    ordered = sorted(pairs, key=lambda match: match.reference.position)
+    row = [ordered[at] for at in longest_row([match.actual.position for match in ordered])]
+    free_a, free_b = _left_over(a, b, pairs)
+    i = j = 0
+    for match in row:
+        i0, j0 = i, j
+        while i < len(free_a) and free_a[i].position < match.actual.position:
+            i += 1
+        while j < len(free_b) and free_b[j].position < match.reference.position:
+            j += 1
+        if i > i0 and j > j0:
+            yield free_a[i0:i], free_b[j0:j]
+    yield free_a[i:], free_b[j:]
 
 
 def _left_over(
@@ -129,11 +177,15 @@ def _patience(a: Sequence[Optional[Hashable]], b: Sequence[Optional[Hashable]]) 
     count_a, count_b = Counter(a), Counter(b)
     place = {key: j for j, key in enumerate(b) if key is not None and count_b[key] == 1}
     pairs = [(i, place[key]) for i, key in enumerate(a) if key in place and count_a[key] == 1]
-    # The longest increasing subsequence of the second places.
+    return [pairs[at] for at in longest_row([j for _, j in pairs])]
+
+
+def longest_row(numbers: Sequence[int]) -> list[int]:
+    """The places of the longest row of numbers in which each is larger than the one before."""
     tails: list[int] = []
     heads: list[int] = []
     before: list[int] = []
-    for index, (_, j) in enumerate(pairs):
+    for index, j in enumerate(numbers):
         at = bisect_left(tails, j)
         before.append(heads[at - 1] if at else -1)
         if at == len(tails):
@@ -145,7 +197,7 @@ def _patience(a: Sequence[Optional[Hashable]], b: Sequence[Optional[Hashable]]) 
     row = []
     index = heads[-1] if heads else -1
     while index >= 0:
-        row.append(pairs[index])
+        row.append(index)
         index = before[index]
     return row[::-1]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.compare._measure import Measure
 from ascend_dump.reading import Record
 
-__all__ = ["KINDS", "Origin", "Pair"]
+__all__ = ["KINDS", "Crossing", "Origin", "Pair"]
 
 #: Kinds of origins, and what they mean.
 KINDS = {
@@ -81,6 +81,21 @@ class Pair:
             "undefined": self.undefined,
             "measure": None if self.measure is None else self.measure._asdict(),
         }
+
+
+class Crossing(NamedTuple):
+    """Two operators that were paired by weak evidence and, as they ran, cross pairs of stronger evidence.
+
+    actual, reference  their names
+    how, confidence    as those of `Pair`
+    """
+
+    actual: str
+    reference: str
+    how: str
+    confidence: float
+    step: Optional[int]
+    rank: Optional[int]
 
 
 @dataclass(frozen=True)
