@@ -45,6 +45,8 @@ __all__ = [
 MOST_KEPT = 4096
 #: What `Named.kind` may be.
 KINDS_OF_VALUES = ("dtype", "device", "layout", "memory_format", "generator", "object")
+#: Tensors in the lists of one call.
+_MOST_TENSORS = 1 << 16
 #: Lists in lists; deeper ones come from no operator.
 _DEEPEST = 8
 
@@ -187,7 +189,8 @@ def read_call(text: bytes) -> Arguments:
     if not isinstance(found, dict) or not isinstance(found.get("op"), str) or not isinstance(found.get("args"), dict):
         raise ValueError('expected {"op": name, "args": values by name}')
     generator = found.get("generator")
-    values = {name: _value(value, 0) for name, value in found["args"].items()}
+    reader = _Values()
+    values = {name: reader.read(value) for name, value in found["args"].items()}
     return Arguments(found["op"], values, None if generator is None else _generator(generator))
 
 
@@ -201,37 +204,49 @@ def _generator(found: Any) -> GeneratorState:
     return GeneratorState(device, digest, seed, offset)
 
 
-def _value(found: Any, depth: int) -> Any:
-    if isinstance(found, list):
-        if depth >= _DEEPEST:
-            raise ValueError(f"lists are nested more than {_DEEPEST} deep")
-        return [_value(one, depth + 1) for one in found]
-    if not isinstance(found, dict):
-        return found
-    if set(found) == {"cut", "length"}:
-        kept, length = found["cut"], found["length"]
-        if isinstance(kept, (list, str)) and type(length) is int:
-            return Cut(_value(kept, depth + 1), length)
-    elif len(found) == 1:
-        [(kind, value)] = found.items()
-        if kind in KINDS_OF_VALUES and isinstance(value, str):
-            return Named(kind, value)
-        if kind in ("input", "output") and _is_place(value):
-            return TensorOf(kind, value)
-        if kind in ("inputs", "outputs") and isinstance(value, list) and len(value) == 2 and all(map(_is_place, value)):
-            start, count = value
-            if count > 1 << 20:
-                raise ValueError(f"a list of {count} tensors")
-            return [TensorOf(kind[:-1], start + i) for i in range(count)]
-        if kind == "float" and value in ("nan", "inf", "-inf"):
-            return float(value)
-        if kind == "int" and isinstance(value, str) and len(value) <= MOST_KEPT:
-            return int(value)
-        if kind == "complex" and isinstance(value, list) and len(value) == 2:
-            real, imaginary = (_value(one, depth + 1) for one in value)
-            if type(real) is float and type(imaginary) is float:
-                return complex(real, imaginary)
-    raise ValueError(f"an argument is {json.dumps(found)[:100]}, which this version does not know")
+class _Values:
+    """Reads the values of one call."""
+
+    def __init__(self) -> None:
+        #: A short text may stand for many tensors.
+        self._tensors = _MOST_TENSORS
+
+    def read(self, found: Any, depth: int = 0) -> Any:
+        if isinstance(found, list):
+            if depth >= _DEEPEST:
+                raise ValueError(f"lists are nested more than {_DEEPEST} deep")
+            return [self.read(one, depth + 1) for one in found]
+        if not isinstance(found, dict):
+            return found
+        if set(found) == {"cut", "length"}:
+            kept, length = found["cut"], found["length"]
+            if isinstance(kept, (list, str)) and type(length) is int:
+                return Cut(self.read(kept, depth + 1), length)
+        elif len(found) == 1:
+            [(kind, value)] = found.items()
+            if kind in KINDS_OF_VALUES and isinstance(value, str):
+                return Named(kind, value)
+            if kind in ("input", "output") and _is_place(value):
+                return TensorOf(kind, value)
+            if kind in ("inputs", "outputs") and isinstance(value, list) and len(value) == 2:
+                return self._row(kind[:-1], *value)
+            if kind == "float" and value in ("nan", "inf", "-inf"):
+                return float(value)
+            if kind == "int" and isinstance(value, str) and len(value) <= MOST_KEPT:
+                return int(value)
+            if kind == "complex" and isinstance(value, list) and len(value) == 2:
+                real, imaginary = (self.read(one, depth + 1) for one in value)
+                if type(real) is float and type(imaginary) is float:
+                    return complex(real, imaginary)
+        raise ValueError(f"an argument is {json.dumps(found)[:100]}, which this version does not know")
+
+    def _row(self, io: str, start: Any, count: Any) -> list[TensorOf]:
+        if not _is_place(start) or not _is_place(count):
+            raise ValueError(f"tensors are numbered {json.dumps([start, count])[:100]}")
+        self._tensors -= count
+        if self._tensors < 0:
+            raise ValueError(f"it has more than {_MOST_TENSORS} tensors")
+        return [TensorOf(io, start + i) for i in range(count)]
 
 
 def _is_place(value: Any) -> bool:

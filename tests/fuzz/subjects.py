@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
+import msgspec
 import numpy as np
 from places import DATA
 
@@ -59,11 +60,16 @@ def use_dump(place: Path) -> None:
         repr(record)
         hash(record)
         json.dumps(record.to_dict())
-        for call in (record.numpy, record.statistics, partial(record.numpy, format="NCHW")):
+        reads = (record.numpy, record.statistics, partial(record.numpy, format="NCHW"), partial(_arguments, record))
+        for call in reads:
             try:
                 call()
             except AscendDumpError:
                 continue
+
+
+def _arguments(record: Any) -> str:
+    return str(record.arguments)
 
 
 def use_all(read: Callable[[Path], Iterable[Any]], path: Path) -> None:
@@ -187,6 +193,13 @@ def _below(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
+_CALLS = (
+    b'{"op":"aten.add.Tensor","args":{"self":{"input":0},"alpha":{"float":"nan"},"dtype":{"dtype":"float32"}}}',
+    b'{"op":"aten.rand.default","args":{"size":[2,3]},"generator":{"device":"cpu","hash":"00","seed":5}}',
+    b'{"op":"aten._foreach_mul.ScalarList","args":{"self":{"inputs":[0,9]},"scalars":{"cut":[1.5],"length":5000}}}',
+)
+
+
 def _host() -> dict[str, bytes]:
     from host_dumps import item, model_directory, write_step
 
@@ -197,7 +210,10 @@ def _host() -> dict[str, bytes]:
         writer = HostWriter(model_directory(root), metadata={})
         arrays = [np.arange(12, dtype=dtype).reshape(3, 4) for dtype in ("f4", "f8", "i4", "u1", "c8", "f2")]
         for step in range(2):
-            write_step(writer, step, *(item(f"layer/{one.dtype}_0", one, index=step) for one in arrays))
+            items = [item(f"layer/{one.dtype}_0", one, index=step) for one in arrays]
+            for number, one in enumerate(items):
+                one.line.call = msgspec.Raw(_CALLS[number % len(_CALLS)])
+            write_step(writer, step, *items)
         writer.close()
         return _below(root)
     finally:

@@ -83,6 +83,7 @@ def test_whatever_is_no_call_is_a_value_error(text: bytes) -> None:
     "text",
     [
         b'{"op":"o","args":{"x":{"inputs":[0,99999999999]}}}',
+        b'{"op":"o","args":{"x":[' + b",".join([b'{"inputs":[0,60000]}'] * 9000) + b"]}}",
         b'{"op":"o","args":{"x":{"input":-1}}}',
         b'{"op":"o","args":{"x":{"pickle":"cos"}}}',
         b'{"op":"o","args":{"x":' + b"[" * 50 + b"]" * 50 + b"}}",
