@@ -23,6 +23,7 @@ from ascend_dump.analysis.compare._pairs import EqualStep, Pairs, are_equal
 from ascend_dump.analysis.compare._rerun import Rerun
 from ascend_dump.analysis.compare._result import Crossing, Origin, Pair
 from ascend_dump.analysis.compare._rules import RuleSource, rules_of
+from ascend_dump.analysis.compare._shards import Portions, hold_parts, of_one_rank
 from ascend_dump.analysis.compare._spread import Spread
 from ascend_dump.analysis.compare._verdict import ORDER, Rules, worst
 from ascend_dump.reading import Batch, Dump, MadeOf, Record, open_dump
@@ -213,8 +214,10 @@ def compare(
     watch               is given something for each record that is read and each pair that is compared, and passes it
                         on, to show how far the work is; with an executor for the records only
 
-    Steps and ranks are compared with the same step and rank; where each side has one only, with that. A step or a rank
-    that one side lacks is unmatched. Raises DumpNotFound for a side without records, and what `open` raises.
+    Steps and ranks are compared with the same step and rank; where each side has one only, with that. Where one side
+    has one rank, and shapes of the several ranks of the other side are parts of its shapes, each of these is compared
+    with its part. A step or a rank that one side lacks is unmatched. Raises DumpNotFound for a side without records,
+    and what `open` raises.
 
     >>> comparison = ascend_dump.compare("npu_dumps", "gpu_dumps")   # doctest: +SKIP
     >>> comparison.verdict, comparison.origins[0].op_name            # doctest: +SKIP
@@ -261,8 +264,11 @@ def _compare(
                 f"{name} holds no records", path=dump.root, hint="widen the selection, see `ascend-dump ls`"
             )
     spreads = sides[2] if again is not None else {}
-    ranks = [list(group) for _, group in groupby(_joined(*sides[:2]), key=lambda one: one[0][0])]
-    task = partial(_compare_rank, rules, mapping, spreads, (dumps[0].made_of, dumps[1].made_of), replay)
+    made_of = (dumps[0].made_of, dumps[1].made_of)
+    group = _Group.of(sides[0], sides[1], made_of)
+    joined = _joined(*sides[:2]) if group is None else group.joined(sides[1 if group.of_actual else 0])
+    ranks = [list(steps) for _, steps in groupby(joined, key=lambda one: one[0][0])]
+    task = partial(_compare_rank, rules, mapping, spreads, made_of, group, replay)
     if executor is not None:
         found = list(executor.map(partial(_at_once, task), ranks))
     else:
@@ -270,11 +276,12 @@ def _compare(
         for rank in ranks:
             found.append((yield from task(rank)))
     inside = sum((one.inside for one in found), Counter[str]())
+    origins = [origin for one in found for origin in one.origins]
     return Comparison(
         dumps[0].root,
         dumps[1].root,
         Pairs([part for one in found for part in one.parts]),
-        tuple(origin for one in found for origin in one.origins),
+        tuple(origins if group is None else of_one_rank(origins)),
         rules,
         (inside["actual"], inside["reference"]),
         tuple(crossing for one in found for crossing in one.crossings),
@@ -299,6 +306,7 @@ def _compare_rank(
     mapping: Optional[Mapping[str, str]],
     spreads: dict[_Key, list[Batch]],
     made_of: tuple[_Origin, _Origin],
+    group: Optional[_Group],
     replay: bool,
     steps: _Steps,
 ) -> _Work[_OfRank]:
@@ -315,7 +323,8 @@ def _compare_rank(
             [again] = spreads.values()
         left, right, third = map(_operators, (a, b, again or ()), (*made_of, None))
         pairs: list[Pair] = []
-        for pair in _compare_step(divergence, left, right, third, mapping, found):
+        shards = None if group is None else group.shards(key, left if group.of_actual else right)
+        for pair in _compare_step(divergence, left, right, third, mapping, found, shards):
             pairs.append(pair)
             yield pair
         parts.append(pairs)
@@ -346,11 +355,66 @@ def _joined(a: dict[_Key, list[Batch]], b: dict[_Key, list[Batch]]) -> _Steps:
         [left] = a.values()
         return [(key, left, right)]
 
-    def order(key: _Key) -> tuple[int, int]:
-        rank, step = key
-        return (-1 if rank is None else rank, -1 if step is None else step)
+    keys = sorted({*a, *b}, key=lambda key: (_number(key[0]), _number(key[1])))
+    return [(key, a.get(key, []), b.get(key, [])) for key in keys]
 
-    return [(key, a.get(key, []), b.get(key, [])) for key in sorted({*a, *b}, key=order)]
+
+class _Group(NamedTuple):
+    """The ranks of the side that has several, which hold parts of what the one rank of the other side has.
+
+    numbers     of the ranks, in order
+    batches     of these ranks
+    made_of     as that of the dump of this side
+    """
+
+    of_actual: bool
+    numbers: tuple[Optional[int], ...]
+    batches: dict[_Key, list[Batch]]
+    made_of: _Origin
+
+    @classmethod
+    def of(
+        cls, a: dict[_Key, list[Batch]], b: dict[_Key, list[Batch]], made_of: tuple[_Origin, _Origin]
+    ) -> Optional[_Group]:
+        """None where both sides have as many ranks, or where shapes do not tell of parts."""
+        counts = [len({rank for rank, _ in side}) for side in (a, b)]
+        if min(counts) != 1 or counts[0] == counts[1]:
+            return None
+        place = 0 if counts[0] > 1 else 1
+        several, one = (a, b) if place == 0 else (b, a)
+        numbers = tuple(sorted({rank for rank, _ in several}, key=_number))
+        found = cls(place == 0, numbers, several, made_of[place])
+        for (_, step), batches in one.items():
+            own = several.get((numbers[0], step))
+            if own is not None:
+                whole = _operators(batches, made_of[1 - place])
+                return found if hold_parts(_operators(own, found.made_of), whole, len(numbers)) else None
+        return None
+
+    def joined(self, other: dict[_Key, list[Batch]]) -> _Steps:
+        """As `_joined`: each rank beside the one of the other side."""
+        of_other = {step: batches for (_, step), batches in other.items()}
+        steps = sorted({*of_other, *(step for _, step in self.batches)}, key=_number)
+        rows = [
+            ((rank, step), self.batches.get((rank, step), []), of_other.get(step, []))
+            for rank in self.numbers
+            for step in steps
+        ]
+        return rows if self.of_actual else [(key, whole, own) for key, own, whole in rows]
+
+    def shards(self, key: _Key, own: Sequence[Operator]) -> Portions:
+        """The other ranks in the step of one."""
+        rank, step = key
+
+        def operators_of(place: int) -> list[Operator]:
+            return _operators(self.batches.get((self.numbers[place], step), []), self.made_of)
+
+        count, place = len(self.numbers), self.numbers.index(rank)
+        return Portions(own, operators_of, count, place, of_actual=self.of_actual)
+
+
+def _number(value: Optional[int]) -> int:
+    return -1 if value is None else value
 
 
 def _compare_step(
@@ -360,8 +424,9 @@ def _compare_step(
     again: list[Operator],
     mapping: Optional[Mapping[str, str]],
     found: _OfRank,
+    shards: Optional[Portions] = None,
 ) -> Iterator[Pair]:
-    if is_across(left, right):
+    if shards is None and is_across(left, right):
         across = pair_across(left, right, mapping)
         found.inside.update(actual=across.inside[0], reference=across.inside[1])
         found.crossings.extend(map(_crossing, crossings(across.matches)))
@@ -373,10 +438,10 @@ def _compare_step(
             for operator in alone:
                 yield from divergence.only(operator, of_actual=number == 0)
         return
-    matches = align(left, right, mapping)
+    matches = align(left, right, mapping, parts=shards is not None)
     found.crossings.extend(map(_crossing, crossings(matches)))
     spread = Spread(again, right) if again else None
-    divergence.begin_step(right, _cast(matches), spread=spread)
+    divergence.begin_step(right, _cast(matches), spread=spread, shards=shards)
     partner = {match.reference.position: match for match in matches}
     taken = {match.actual.position for match in matches}
     waiting = [one for one in left if one.position not in taken]

@@ -25,8 +25,10 @@ from ascend_dump.analysis.compare._rerun import Rerun
 from ascend_dump.analysis.compare._result import Origin, Pair
 from ascend_dump.analysis.compare._roles import Roles
 from ascend_dump.analysis.compare._scale import natural_scale
+from ascend_dump.analysis.compare._shards import Portions
 from ascend_dump.analysis.compare._spread import Spread
 from ascend_dump.analysis.compare._types import (
+    COLLECTIVES,
     COPIES,
     EXPONENTIALS,
     RANDOM,
@@ -55,7 +57,6 @@ _MADE_ALONE = "made by an operator that the other side does not run"
 _NOT_WRITTEN = "no recorded operator wrote it before"
 _SAME_STATE = "its generator was in the same state on both sides"
 _OTHER_STATE = "its generator was in another state already: seed it alike, or look for who drew from it before"
-_COLLECTIVE = ("c10d::", "_c10d_functional::", "c10d_functional::", "Hcom", "hccl")
 
 
 class _Noise(NamedTuple):
@@ -110,14 +111,17 @@ class Divergence:
         cast: Optional[tuple[str, str]] = None,
         views: Optional[tuple[dict[Any, Any], dict[Any, Any]]] = None,
         spread: Optional[Spread] = None,
+        shards: Optional[Portions] = None,
     ) -> None:
         """Numbers of storages begin anew with each step.
 
         cast: the types of actual and reference, where the one program as a whole computes in another type.
         views: of programs in two frameworks, by contents: what they are a view of. Layouts may differ there.
         spread: another run of the reference.
+        shards: the other ranks, where several of one side hold parts of what the one of the other side has.
         """
         self._spread = spread
+        self._differences.shards = shards
         self._differences.layouts = views is not None
         for copies, known in zip(self._copies, views or ()):
             copies.update(known)
@@ -244,8 +248,9 @@ class Divergence:
             verdict, reason = self._judged(found, judge(found.measure, type_of(a, b), rules, cast=found.cast), b)
             pair = replace(pair, verdict=verdict, reason=reason)
             if verdict != "different":
-                noise = self._keep_noise(found, type_of(a, b), causes)
-                return pair, noise, _NONE
+                # Several ranks bring together what one rank has without that: it is no change of the program.
+                of = causes if self._differences.shards is None else _NONE
+                return pair, self._keep_noise(found, type_of(a, b), of), _NONE
         if causes and self._regrouped(causes):
             return replace(pair, verdict="unmatched", explained=True, reason=_MADE_ALONE), None, causes
         if causes:
@@ -423,7 +428,7 @@ class Divergence:
             state = same_generator(match.actual, match.reference)
             if state is not None:
                 evidence.append(_SAME_STATE if state else _OTHER_STATE)
-        elif match.reference.op_type.startswith(_COLLECTIVE):
+        elif match.reference.op_type.startswith(COLLECTIVES):
             kind = "collective"
         elif input_noise and pair.measure is not None and not pair.measure.nonfinite:
             largest = max(one.error for one in input_noise)

@@ -77,7 +77,11 @@ def _by_place(a: list[Record], b: list[Record]) -> list[_Sides]:
 
 
 def align(
-    actual: Sequence[Operator], reference: Sequence[Operator], mapping: Optional[Mapping[str, str]] = None
+    actual: Sequence[Operator],
+    reference: Sequence[Operator],
+    mapping: Optional[Mapping[str, str]] = None,
+    *,
+    parts: bool = False,
 ) -> list[Match]:
     """Pair operators of one step, in the order of the reference; what is left over has no partner.
 
@@ -87,6 +91,8 @@ def align(
     call (module path, type, phase and shapes); type and shapes without names; type alone. Pairs by dataflow may cross
     others, these others never do; of what is left then, unique contents are paired wherever they ran. Raises
     NotSupported without rapidfuzz.
+
+    parts: tensors of one side may be parts of those of the other, so that shapes say nothing.
     """
     if not mapping and len(actual) == len(reference) and all(map(_is_same, actual, reference)):
         return [Match(one, other, "content", 1.0) for one, other in zip(actual, reference)]
@@ -105,12 +111,16 @@ def align(
     left, right = _left_over(actual, reference, found)
     known = _patience([_contents(one) for one in left], [_contents(one) for one in right])
     row = [Match(left[i], right[j], "content", 1.0) for i, j in known]
-    before = [(match.actual.position, match.reference.position) for match in (*found, *row)]
-    flow = pairs_by_flow(actual, reference, before, _kind)
-    row += [Match(actual[i], reference[j], "dataflow", 0.95) for i, j in flow]
+    if not parts:
+        before = [(match.actual.position, match.reference.position) for match in (*found, *row)]
+        flow = pairs_by_flow(actual, reference, before, _kind)
+        row += [Match(actual[i], reference[j], "dataflow", 0.95) for i, j in flow]
     found += row
     for a, b in _gaps(left, right, row):
-        _anchored(a, b, [(_place, "place", 0.95)], found)
+        if parts:
+            _sequence(a, b, _KEYS_OF_PARTS, found)
+        else:
+            _anchored(a, b, [(_place, "place", 0.95)], found)
     _unordered(left, right, _KEYS_ANYWHERE, found)
     return sorted(found, key=lambda match: match.reference.position)
 
@@ -359,4 +369,8 @@ _KEYS_IN_GAPS: Sequence[tuple[_Key, str, float]] = (
     (_place, "place", 0.9),
     (_kind, "order", 0.7),
     (_effect, "order", 0.5),
+)
+_KEYS_OF_PARTS: Sequence[tuple[_Key, str, float]] = (
+    (lambda one: (operator_class(one.op_type), one.place, one.phase), "place", 0.9),
+    (lambda one: (operator_class(one.op_type), one.phase), "order", 0.7),
 )

@@ -11,6 +11,7 @@ from ascend_dump._errors import AscendDumpError, NotSupported
 from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._layouts import IDENTITY, find_layout
 from ascend_dump.analysis.compare._measure import Measure, measure
+from ascend_dump.analysis.compare._shards import Portions
 from ascend_dump.analysis.compare._statistics import bounds
 from ascend_dump.analysis.compare._stored import as_in_model, in_one_layout, may_differ_in_layout
 from ascend_dump.analysis.nonfinite import is_no_value
@@ -66,6 +67,8 @@ class Differences:
         self._measured: dict[Any, _Read] = {}
         #: Whether one tensor may lie in memory in two ways: in two frameworks.
         self.layouts = False
+        #: The other ranks, where several of one side hold parts of what the one of the other side has.
+        self.shards: Optional[Portions] = None
         #: The types of actual and reference, where the one program as a whole computes in another type.
         self.cast: Optional[tuple[Optional[str], Optional[str]]] = None
 
@@ -86,7 +89,8 @@ class Differences:
         contents = (identity_of(a), identity_of(b))
         known = None if None in contents else contents
         key = (left, right) if hashed else (*contents, a.shape, b.shape, a.dtype, b.dtype, a.format, b.format)
-        found = self._measured.get(key) if known is not None else None
+        # A tensor of a rank may be one thing here and another there.
+        found = self._measured.get(key) if known is not None and self.shards is None else None
         if found is None:
             try:
                 found = self._read(a, b)
@@ -127,6 +131,10 @@ class Differences:
         stored = in_one_layout(a, b)
         if stored is not None:
             return stored
+        if self.shards is not None:
+            part = self.shards.arrays(a, b)
+            if part is not None:
+                return part
         if not self.layouts and a.shape == b.shape:
             return a.numpy(), b.numpy(), IDENTITY
         if not self._may_be_one(a, b):

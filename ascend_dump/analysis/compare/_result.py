@@ -30,7 +30,9 @@ class Pair:
     how, confidence   how the operators were paired, and how sure that is (1.0 certain, 0.5 by position only)
     transformation    what was done to `actual` before it was measured: "identity", "cast" (of another type),
                       "reshape", "permute(0, 3, 1, 2)" (its axes in this order), "NC1HWC0→NCHW" (blocks of the
-                      device undone, and what fills them up left out; "… of the reference" where that has them)
+                      device undone, and what fills them up left out; "… of the reference" where that has them),
+                      "part 1 of 2 along axis 0" (what one of several ranks has of the tensor of one rank), "sum over
+                      2 ranks" (of which each has a term)
     verdict           "equal", "noise", "undecided" (of statistics that agree), "unmatched", "structure", "different"
                       or "unreadable"
     reason            the verdict in words, with numbers

@@ -11,6 +11,7 @@ from typing import Optional
 from ascend_dump.reading import Record
 
 __all__ = [
+    "COLLECTIVES",
     "COPIES",
     "EXPONENTIALS",
     "PRODUCTS",
@@ -77,6 +78,8 @@ _IN_OWN_TYPE = frozenset(
         "_log_softmax_backward_data",
     }
 )
+#: How the types of operators begin that ranks run together.
+COLLECTIVES = ("c10d::", "_c10d_functional::", "c10d_functional::", "Hcom", "hccl")
 #: Operators that give the values of their input again, maybe in another type.
 COPIES = frozenset({"_to_copy", "to", "clone", "contiguous", "detach", "alias", "lift_fresh", "Cast", "TransData"})
 #: Operators that give another view of the same memory, or the same elements in another shape.
