@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union, overload
 
 from ascend_dump._call_gate import CallGate
 from ascend_dump._calls import CallsSession
@@ -25,7 +25,7 @@ from ascend_dump._mark import Mark
 from ascend_dump._paths import RunDirectory, holds_files, make_private_directory
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank, is_selected
-from ascend_dump._recorder import TreeRecorder, recorder_of
+from ascend_dump._recorder import StepRecorder
 from ascend_dump._request import Data, DumpRequest, FrameworkName, Level, Mode, Scene, Until, unknown_name
 from ascend_dump._steps import StepsLike
 from ascend_dump.adapter._contract import Adapter, Repeats, choose
@@ -35,65 +35,17 @@ from ascend_dump.adapter._session import Session
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from typing_extensions import ParamSpec, Unpack
+
+    from ascend_dump._capture_types import CaptureSettings, Decorated, Function, Untyped
     from ascend_dump.reading import Dump
-
-__all__ = ["Capture", "capture"]
-
-log = logging.getLogger("ascend_dump")
-
-#: Letters of the text of an exception that are kept as the reason of a trigger.
-_LONGEST_REASON = 500
-
-if TYPE_CHECKING:
-    from types import CodeType
-
-    from typing_extensions import ParamSpec, TypedDict, Unpack
 
     _P = ParamSpec("_P")
     _R = TypeVar("_R", covariant=True)
 
-    class Function(Protocol[_P, _R]):
-        """A plain function or method: a model has a call, but no code of its own."""
+__all__ = ["Capture", "capture"]
 
-        @property
-        def __code__(self) -> CodeType: ...
-
-        def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
-
-    class Decorated(Protocol[_P, _R]):
-        """A decorated function: called as before, and `capture` is what it is dumped by."""
-
-        @property
-        def capture(self) -> Capture: ...
-
-        def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
-
-        def __get__(self, instance: Any, owner: Any = None) -> Callable[..., _R]: ...
-
-    class Untyped:
-        """An object of a class with an untyped base fits every type, this one first; nothing else fits it."""
-
-    class CaptureSettings(TypedDict, total=False):
-        """The keywords of `capture`."""
-
-        path: Union[str, os.PathLike[str]]
-        steps: StepsLike
-        mode: Mode
-        layers: Union[str, Iterable[str]]
-        models: Union[str, Iterable[str]]
-        data: Data
-        stats: Union[str, Iterable[str]]
-        level: Level
-        scene: Optional[Scene]
-        watch: Union[str, Iterable[str]]
-        quant: bool
-        ranks: StepsLike
-        framework: Optional[FrameworkName]
-        max_bytes: Union[int, str, None]
-        keep: Union[int, str, None]
-        until: Optional[Until]
-        strict: bool
-        options: Optional[Mapping[str, Any]]
+log = logging.getLogger("ascend_dump")
 
 
 @overload
@@ -206,7 +158,7 @@ class Capture:
         self._path: Optional[Path] = None
         self._state = _State.IDLE
         self._mark: Optional[Mark] = None
-        self._recorder: Optional[TreeRecorder] = None
+        self._recorder: Optional[StepRecorder] = None
         self._step = 0
         self._each_call: Optional[bool] = None
         #: Decorated functions only: arm at the first call, even if `steps=` does not select it.
@@ -343,16 +295,8 @@ class Capture:
             raise CaptureError(
                 "trigger() was called on a capture that is not active", hint="call it inside the block, or in a step"
             )
-        if self._running is not None:  # else another rank is selected
-            self._trigger(self._running, reason.strip())
-
-    def _trigger(self, session: Session, reason: str) -> None:
-        if self._recorder is None:
-            self._recorder = recorder_of(session, self.request, triggered=True)
-        if self._recorder is None:
-            session.trigger(reason)
-        else:
-            self._recorder.trigger(reason)
+        if self._recorder is not None:  # else another rank is selected
+            self._recorder.trigger(reason.strip())
 
     def dump(self) -> Dump:
         """What this capture wrote so far, as a Dump; usable inside and after the block."""
@@ -419,7 +363,7 @@ class Capture:
             session = CallsSession(adapter, self.request, self._target, made) if calls else self._start(adapter, made)
             self._path = session.root
             self._mark = Mark(self._path, adapter.name, self.request)
-            self._recorder = recorder_of(session, self.request)
+            self._recorder = StepRecorder(session, self.request)
             self._process = os.getpid()
             self.end_at_exit()
         else:
@@ -517,13 +461,8 @@ class Capture:
         session.fail(found)
 
     def _trigger_by(self, error: Optional[BaseException]) -> None:
-        """End a recorder by the program's exception: the steps before it are what was recorded for."""
-        session = self._running
-        if error is None or session is None or (self.request.keep is None and self.request.until is None):
-            return
-        text = " ".join(str(error).split())[:_LONGEST_REASON]
-        with contextlib.suppress(NotSupported):
-            self._trigger(session, f"{type(error).__name__}: {text}" if text else type(error).__name__)
+        if self.active and self._recorder is not None:
+            self._recorder.trigger_by(error)
 
     def _abandon(self) -> None:
         """Forget a capture whose first call could not be begun."""

@@ -6,6 +6,7 @@ has begun a newer one. Host dumps need no such thread, their writer does the sam
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -22,23 +23,60 @@ from ascend_dump.adapter._session import Session
 from ascend_dump.writing.ending import Ended
 from ascend_dump.writing.step_trees import StepDirectory, find_steps, remove_step
 
-__all__ = ["TreeRecorder", "recorder_of"]
+__all__ = ["StepRecorder", "TreeRecorder"]
 
 log = logging.getLogger("ascend_dump")
 
 #: Seconds between two looks; after one that took long it rests so many times as long.
 _PAUSE, _REST = 0.5, 20
+#: Letters of the text of an exception that are kept as a reason.
+_LONGEST_REASON = 500
 
 
-def recorder_of(session: Session, request: DumpRequest, *, triggered: bool = False) -> Optional[TreeRecorder]:
-    """What thins the dump of a session, None where nothing is asked for, or where the session does it by itself.
+class StepRecorder:
+    """What a capture does for `keep=`, `until=`, `trigger` and exceptions, with any session.
 
-    triggered: the program asks for the end of the recording
+    A session that thins its steps by itself is told of triggers; trees of others are thinned by a `TreeRecorder`.
     """
-    layout = session.step_directories
-    if layout is None or not (triggered or request.keep is not None or request.until is not None):
-        return None
-    return TreeRecorder(session, request, layout)
+
+    def __init__(self, session: Session, request: DumpRequest) -> None:
+        self._session, self._request = session, request
+        self._asked = request.keep is not None or request.until is not None
+        self._trees = self._begin() if self._asked else None
+        if self._asked and self._trees is None and type(session).trigger is Session.trigger:
+            log.warning(
+                "keep= and until= change nothing: the adapter neither thins its dump nor says where its steps are "
+                "[AD213]"
+            )
+
+    def trigger(self, reason: str) -> None:
+        """End the recording with the open step. Raises NotSupported where the framework cannot be kept from dumping."""
+        if self._trees is None:
+            self._trees = self._begin()
+        if self._trees is None:
+            self._session.trigger(reason)
+        else:
+            self._trees.trigger(reason)
+
+    def trigger_by(self, error: Optional[BaseException]) -> None:
+        """End a recorder by the program's exception: the steps before it are what was recorded for."""
+        if error is not None and self._asked:
+            text = " ".join(str(error).split())[:_LONGEST_REASON]
+            with contextlib.suppress(NotSupported):
+                self.trigger(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+    def stop(self) -> None:
+        """Finish, once the session has stopped."""
+        if self._trees is not None:
+            self._trees.stop()
+
+    def kept(self) -> dict[str, Any]:
+        """What the manifest says of the steps that stay, where the session writes none by itself."""
+        return {} if self._trees is None else self._trees.kept()
+
+    def _begin(self) -> Optional[TreeRecorder]:
+        layout = self._session.step_directories
+        return None if layout is None else TreeRecorder(self._session, self._request, layout)
 
 
 class TreeRecorder:

@@ -259,3 +259,18 @@ def test_a_dump_without_a_directory_for_each_step_is_told(
     with ascend_dump.capture(framework=name, path="dumps", keep=1, steps=steps):
         step(1.0)
     assert ("keep= and until= changed nothing" in caplog.text) == (steps == "0-9")
+
+
+def test_a_dump_that_was_opened_before_has_typed_errors(name: str, step: Callable[[float], object]) -> None:
+    with ascend_dump.capture(framework=name, path="dumps", keep=1) as cap:
+        run_steps(name, cap, step, [1.0] * 2)
+        before = cap.dump()
+        records = list(before)
+        run_steps(name, cap, step, [1.0] * 3)
+    assert len(steps_of(cap.dump())) == 1
+    assert records
+    for record in records:
+        with pytest.raises(ascend_dump.ReadError):
+            record.numpy()
+    assert all(record.error is not None for record in before)
+    before.catalog().collect()

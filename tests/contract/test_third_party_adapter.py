@@ -91,6 +91,19 @@ def test_what_it_raises_at_the_end_stays_out_of_the_program(
             network(np.float32(4))
 
 
+def test_one_that_has_no_recorder_is_told_of(toy: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    import ascend_dump
+
+    network = toy.Network(first=np.sqrt)
+    for settings in ({"keep": 2}, {"until": "nonfinite"}, {}):
+        caplog.clear()
+        with ascend_dump.capture(network, path=tmp_path, **settings) as cap:
+            network(np.float32(4))
+            with pytest.raises(ascend_dump.NotSupported, match="until the capture ends"):
+                cap.trigger("enough")
+        assert ("keep= and until= change nothing" in caplog.text) == bool(settings)
+
+
 #: What an author may get wrong, as a change of the sound adapter, and the tests that tell.
 FAULTS = {
     "keeps dumping after stop": (

@@ -36,7 +36,7 @@ FLOORS: list[set[str]] = [
     {"reading", "converting"},
     {"analysis"},
     {"report"},
-    {"_calls", "_decorator", "_recorder"},
+    {"_calls", "_capture_types", "_decorator", "_recorder"},
     {"_capture"},
     {"_activation"},
     {"cli", "startup"},
