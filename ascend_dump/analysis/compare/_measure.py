@@ -69,11 +69,13 @@ class Measure(NamedTuple):
         return self.unequal / self.count if self.count else 0.0
 
 
-def measure(actual: np.ndarray, reference: np.ndarray) -> Measure:
+def measure(actual: np.ndarray, reference: np.ndarray, dtype: Optional[str] = None) -> Measure:
     """Compare two arrays of one shape element by element, in float64.
 
     Types may differ; the coarser one says what rounding may do. Complex numbers count as two real ones. Integers and
     bool are exact: `max_abs` is their largest difference. Raises ValueError for different shapes.
+
+    dtype: what the values were rounded to, where the arrays have a finer type: "hifloat8", whose values are float32.
     """
     import numpy as np
 
@@ -82,7 +84,7 @@ def measure(actual: np.ndarray, reference: np.ndarray) -> Measure:
     kinds = [_kind_of(array.dtype) for array in (actual, reference)]
     if kinds[0] is None and kinds[1] is None:
         return _exact(actual, reference)
-    known = [kind for kind in kinds if kind is not None]
+    known = [kind for kind in (*kinds, float_kind(dtype or "")) if kind is not None]
     kind = min(known, key=lambda one: one.mantissa)
     shape = actual.shape
     turned = _in_memory_order(actual, reference)

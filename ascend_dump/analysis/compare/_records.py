@@ -121,7 +121,7 @@ class Differences:
         if arrays is None:
             return _Read(None)
         left, right, name = arrays
-        numbers = measure(left, right)
+        numbers = measure(left, right, type_of(a, b))
         # Memory may hold equal elements in another order; zeros and NaN may be equal in other bits.
         same = not numbers.unequal and left.dtype == right.dtype and _same_bytes(left, right)
         return _Read(numbers, layout=name, same=same)
@@ -185,9 +185,18 @@ def identity_of(record: Record) -> Optional[Hashable]:
 
 def type_of(*records: Record) -> str:
     """The coarsest type of some records."""
-    names = [one.dtype or "" for one in records]
+    names = [_rounded_to(one) for one in records]
     known = [(kind.mantissa, name) for name in names for kind in (float_kind(name),) if kind is not None]
     return min(known)[1] if known else names[0]
+
+
+def _rounded_to(record: Record) -> str:
+    """The type that the values were rounded to, which may be coarser than that of the array that has them."""
+    if record.format is not None and record.dtype == "float32":
+        stored = str(record.attrs.get("data_type", "")).lower()
+        if float_kind(stored) is not None:
+            return stored
+    return record.dtype or ""
 
 
 def shape_text(shape: Optional[tuple[int, ...]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -11,7 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+import ascend_dump
 from ascend_dump.analysis.compare import Rules, judge, measure
+from ascend_dump.native.cann.dtypes import hifloat8_values
+from ascend_dump.native.cann.dump_file import tensor_of, write
 
 FLOATS = ["float32", "float64", "float16", "bfloat16"]
 
@@ -93,6 +97,34 @@ def test_small_floats_are_judged_by_their_own_rounding(name: str) -> None:
     a = as_type(exact * (1 + 1e-4 * rng.standard_normal(1000)), name)
     assert judge(measure(a, b), name, Rules())[0] == "noise"
     assert judge(measure(as_type(exact * 2, name), b), name, Rules())[0] == "different"
+
+
+def rounded_to_hifloat8(values: np.ndarray) -> np.ndarray:
+    """The codes of the nearest values."""
+    table = hifloat8_values()
+    distances = np.abs(values[:, None] - np.where(np.isfinite(table), table, np.inf)[None, :])
+    return np.argmin(distances, axis=1).astype("uint8")
+
+
+def test_hifloat8_in_files_of_the_device_is_judged_by_its_own_rounding(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    exact = rng.standard_normal(1000) * 2.0 ** rng.integers(-12, 12, 1000)
+    noisy = exact * (1 + 0.02 * rng.standard_normal(1000))
+    for name, values in (
+        ("reference", exact),
+        ("noisy", noisy),
+        ("wrong", np.where(np.abs(exact) == np.abs(exact).max(), -exact, exact)),
+    ):
+        tensor, data = tensor_of("output", 0, rounded_to_hifloat8(values))
+        (tmp_path / name).mkdir()
+        file = tmp_path / name / "Cast.hif8.5.7.1589195081588151"
+        write(file, [(tensor._replace(data_type=33), data)], op_name="hif8", dump_time=1589195081588151)
+    [pair] = ascend_dump.compare(tmp_path / "noisy", tmp_path / "reference").pairs
+    assert (pair.verdict, pair.record.attrs["data_type"]) == ("noise", "HIFLOAT8")
+    assert pair.measure is not None
+    assert pair.measure.unequal > 50
+    [pair] = ascend_dump.compare(tmp_path / "wrong", tmp_path / "reference").pairs
+    assert pair.verdict == "different"
 
 
 def test_shapes_that_differ_are_refused() -> None:
