@@ -249,6 +249,8 @@ def _from_weight(
             hint="give the shape the weight has in the model (--shape)",
         )
     first, n1, n0, c0 = array.shape
+    if not n0 or not c0:
+        raise _unfit(source, array, original)
     found: dict[str, dict[str, int]] = {}
     for layout in _candidates(len(original), original_format) if len(original) == rank else ():
         extents = dict(zip(layout, original))

@@ -235,6 +235,8 @@ def test_without_an_original_shape_the_padding_stays() -> None:
         ("NC1HWC0", (1, 2, 3, 3, 0), (1, 20, 3, 3)),
         ("FRACTAL_Z", (4, 1, 16, 16), (17, 16, 2, 2)),
         ("FRACTAL_Z", (4, 1, 16), (16, 16, 2, 2)),
+        ("FRACTAL_Z", (4, 1, 16, 0), (16, 16, 2, 2)),
+        ("FRACTAL_Z", (4, 1, 0, 16), (16, 16, 2, 2)),
         ("FRACTAL_NZ", (2, 2, 16, 16), (33, 20)),
         ("FRACTAL_NZ", (3, 2, 2, 16, 16), (2, 30, 20)),
         ("FRACTAL_NZ", (2, 16, 16), (30, 20)),
