@@ -9,6 +9,8 @@ sitecustomize that `ascend-dump run` puts on PYTHONPATH. Both may run in one int
                                     stderr: at once where nothing can be dumped, and at its end where
                                     the dump is empty or incomplete
     ASCEND_DUMP_DISABLED_ADAPTERS   names of adapters to leave out, `*` for all
+    ASCEND_DUMP_RUN                 the process that `ascend-dump run` has become: at its end it tells when neither it
+                                    nor a process below it imported a framework; other processes say nothing
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import contextlib
 import logging
 import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional
 
@@ -33,10 +36,11 @@ if TYPE_CHECKING:
     from ascend_dump.adapter._contract import Adapter
     from ascend_dump.adapter._session import Session
 
-__all__ = ["STRICT", "VARIABLE", "LaunchedCapture", "launch", "requested", "start"]
+__all__ = ["RUN", "STRICT", "VARIABLE", "LaunchedCapture", "launch", "requested", "start"]
 
 VARIABLE = "ASCEND_DUMP"
 STRICT = "ASCEND_DUMP_STRICT"
+RUN = "ASCEND_DUMP_RUN"
 _OFF = ("", "0", "off", "false", "no")
 
 log = logging.getLogger("ascend_dump")
@@ -82,6 +86,8 @@ def _arm() -> None:
         give_messages_a_name()
         request = requested()
         assert request is not None, "start() returned when it is off"
+        if os.environ.get(RUN) == str(os.getpid()):
+            atexit.register(_tell_nothing, os.getpid(), os.path.abspath(request.path), time.time())
         found = _launchable_adapters()
         from wrapt import register_post_import_hook
 
@@ -209,6 +215,36 @@ def _tell_unused(process: int) -> None:
     reason = first.unused() if first.unused is not None else ""
     if reason:
         log.warning("%s is set, but %s: nothing of this process was captured", VARIABLE, reason)
+
+
+def _tell_nothing(process: int, path: str, since: float) -> None:
+    """Say that no framework was imported in the whole run; whoever imported one says itself what came of it."""
+    global _failed
+    if _launched or os.getpid() != process or _is_written(path, since):
+        return
+    log.warning(
+        "%s is set, but this process imported no framework that can be captured, and no process below it wrote into "
+        "%s: nothing was dumped",
+        VARIABLE,
+        path,
+    )
+    _failed = _failed or _is_strict()
+
+
+def _is_written(path: str, since: float) -> bool:
+    """Whether something was made in this directory of dumps: a run is a directory below that of its rank."""
+    for place in (path, *_entries(path)):
+        with contextlib.suppress(OSError):
+            # File systems round their times.
+            if os.lstat(place).st_mtime >= since - 2:
+                return True
+    return False
+
+
+def _entries(path: str) -> list[str]:
+    with contextlib.suppress(OSError), os.scandir(path) as found:
+        return [one.path for one in found]
+    return []
 
 
 def _failed_at_exit(error: Exception) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Optional
 
 import click
 
-from ascend_dump._activation import VARIABLE
+from ascend_dump._activation import RUN, VARIABLE
 from ascend_dump._errors import ConfigError, WriteError
 from ascend_dump._paths import RunDirectory
 from ascend_dump._rank import current_rank
@@ -136,7 +136,7 @@ def _launch(program: str, command: tuple[str, ...], environment: Mapping[str, st
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        os.execve(program, command, {**os.environ, **environment})
+        os.execve(program, command, {**os.environ, **environment, RUN: str(os.getpid())})
     except OSError as error:
         raise ConfigError(
             f"cannot run {command[0]!r}: {error.strerror}",

@@ -80,6 +80,7 @@ class TestRun:
         [(program, command, environment)] = launched
         assert (program, command) == (shutil.which("env"), ("env", "--version"))
         assert environment["PYTHONPATH"] == SITE
+        assert environment["ASCEND_DUMP_RUN"] == str(os.getpid())
         assert not (tmp_path / "d").exists()
 
     def test_a_relative_path_is_meant_from_here(
@@ -257,6 +258,27 @@ class TestLaunched:
         done = bare_interpreter.run("-m", "ascend_dump", "run", "--path", str(path), "--", *inner, *command)
         assert (done.returncode, done.stderr) == (37, "")
         assert [record.io for record in ascend_dump.open(path)] == ["output"]
+
+    @pytest.mark.parametrize("strict", [False, True])
+    def test_a_run_without_a_framework_says_that_nothing_was_dumped(
+        self, strict: bool, interpreter: Interpreter, tmp_path: Path
+    ) -> None:
+        command = [str(interpreter.python), "-c", "import subprocess, sys; subprocess.run([sys.executable, '-c', ''])"]
+        environment = {"ASCEND_DUMP_STRICT": "1"} if strict else {}
+        options = ["-m", "ascend_dump", "run", "--path", str(tmp_path / "dumps"), "--"]
+        done = interpreter.run(*options, *command, **environment)
+        assert done.returncode == (2 if strict else 0)
+        assert done.stderr.count("nothing was dumped") == 1
+
+    def test_a_run_whose_child_dumps_says_nothing(self, interpreter: Interpreter, network: Path) -> None:
+        child = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, {str(network)!r}]))"
+        path = network.parent / "dumps"
+        path.mkdir()
+        os.utime(path, (0, 0))
+        command = ["-m", "ascend_dump", "run", "--path", str(path), "--", str(interpreter.python), "-c", child]
+        for _ in range(2):  # the second time the directory of the rank is there
+            done = interpreter.run(*command)
+            assert (done.returncode, done.stderr) == (37, "")
 
     def test_a_signal_ends_it_as_it_would_without_us(self, bare_interpreter: Interpreter, tmp_path: Path) -> None:
         command = ["-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
