@@ -18,7 +18,7 @@ from ascend_dump_tensorflow._arrays import Seen, payload_of
 __all__ = ["read", "watch"]
 
 
-class _Values(NamedTuple):
+class _OutputInTime(NamedTuple):
     """What one output of a node was in this run, in the order of time."""
 
     times: list[int]
@@ -108,7 +108,7 @@ class _Device:
                 self._files.setdefault((datum.node_name, datum.output_slot), []).append((datum.timestamp, datum))
         for one in self._files.values():
             one.sort(key=lambda pair: pair[0])
-        self._values: dict[tuple[str, int], _Values] = {}
+        self._values: dict[tuple[str, int], _OutputInTime] = {}
         self._slots: dict[str, list[int]] = {}
         for node, slot in sorted(self._files):
             self._slots.setdefault(node, []).append(slot)
@@ -152,7 +152,9 @@ class _Device:
         # A Switch writes one of its outputs each time.
         return sorted((time, [(slot, place)]) for slot, one in zip(slots, times) for place, time in enumerate(one))
 
-    def _seen(self, kind: str, node: str, io: str, index: int, time: int, value: _Values, place: int) -> Iterator[Seen]:
+    def _seen(
+        self, kind: str, node: str, io: str, index: int, time: int, value: _OutputInTime, place: int
+    ) -> Iterator[Seen]:
         payload = value.payloads[place] if place >= 0 else None
         if payload is not None:
             yield Seen(kind, node, io, index, time, payload, self._label)
@@ -170,11 +172,11 @@ class _Device:
     def _times(self, node: str, slot: int) -> list[int]:
         return [time for time, _ in self._files.get((node, slot), ())]
 
-    def _value(self, node: str, slot: int) -> _Values:
+    def _value(self, node: str, slot: int) -> _OutputInTime:
         found = self._values.get((node, slot))
         if found is None:
             files = self._files.get((node, slot), [])
-            found = _Values([time for time, _ in files], [payload_of(datum.get_tensor()) for _, datum in files])
+            found = _OutputInTime([time for time, _ in files], [payload_of(datum.get_tensor()) for _, datum in files])
             self._values[(node, slot)] = found
         return found
 
