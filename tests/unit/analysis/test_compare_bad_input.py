@@ -1,0 +1,166 @@
+"""Input that cannot be compared as a whole gets a verdict or a typed error that says so, never a pass."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ascend_dump
+from ascend_dump import AscendDumpError, DumpNotFound
+from ascend_dump.cli import main
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("rapidfuzz")
+
+
+def dump(path: Path, steps: int = 2, *, by: float = 0.0, model: Any = None, **settings: Any) -> Path:
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        network[0].weight[1, 1] += by
+        chosen = model or network
+        with ascend_dump.capture(chosen, path=path, steps=f"0-{steps - 1}", **settings):
+            for _ in range(steps):
+                chosen(x)
+    return path
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return dump(tmp_path_factory.mktemp("bad_input") / "reference")
+
+
+@pytest.fixture(params=["actual", "reference"])
+def compare(
+    request: pytest.FixtureRequest, reference: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[[Path], tuple[str, int]]:
+    """The verdict, or the name of the error, and the exit code: what is given as actual, and as the reference."""
+
+    def call(path: Path, *options: str) -> tuple[str, int]:
+        sides = (path, reference) if request.param == "actual" else (reference, path)
+        try:
+            said = ascend_dump.compare(*sides).verdict
+        except AscendDumpError as error:
+            said = type(error).__name__
+        code = main(["compare", *map(str, sides), *options])
+        printed = capsys.readouterr()
+        assert said in printed.out.partition(":")[0] or (code > 1 and printed.err), "the verb says the same"
+        return said, code
+
+    return call
+
+
+def changed(reference: Path, path: Path, glob: str, change: Callable[[Path], object]) -> Path:
+    """A copy of the reference in which something was done to files."""
+    shutil.copytree(reference, path)
+    files = list(path.rglob(glob))
+    assert files
+    for file in files:
+        change(file)
+    return path
+
+
+def of_rank(source: Path, path: Path, *ranks: int) -> Path:
+    """The dump of the only rank of `source`, under other numbers of ranks."""
+    path.mkdir()
+    [directory] = source.glob("worldsize*")
+    for rank in ranks:
+        shutil.copytree(directory, path / f"worldsize{max(ranks) + 1}_global_rank{rank}")
+    return path
+
+
+class TestWhatIsNotThere:
+    def test_a_step(self, compare: Any, tmp_path: Path) -> None:
+        assert compare(dump(tmp_path / "one", 1)) == ("unmatched", 1)
+
+    def test_a_rank(self, compare: Any, reference: Path, tmp_path: Path) -> None:
+        assert compare(of_rank(reference, tmp_path / "two", 0, 1)) == ("unmatched", 1)
+
+    def test_all_ranks(self, reference: Path, tmp_path: Path) -> None:
+        sides = of_rank(reference, tmp_path / "a", 0, 1), of_rank(reference, tmp_path / "b", 2, 3)
+        found = ascend_dump.compare(*sides)
+        assert set(found.counts) == {"unmatched"}
+        assert main(["compare", *map(str, sides)]) == 1
+
+    def test_the_model(self, compare: Any, tmp_path: Path) -> None:
+        other = torch.nn.Sequential(torch.nn.Softmax(-1), torch.nn.LayerNorm(4))
+        said, code = compare(dump(tmp_path / "other", model=other))
+        assert said in ("unmatched", "structure", "different")
+        assert code == 1
+
+    def test_all_records(self, compare: Any, tmp_path: Path) -> None:
+        (tmp_path / "empty").mkdir()
+        assert compare(tmp_path / "empty") == ("DumpNotFound", 3)
+        assert compare(tmp_path / "nothing") == ("DumpNotFound", 3)
+
+    @pytest.mark.parametrize("selection", [("--step", "7"), ("--rank", "9"), ("--op", "nothing*")])
+    def test_all_that_was_asked_for(
+        self, reference: Path, capsys: pytest.CaptureFixture[str], selection: tuple[str, str]
+    ) -> None:
+        assert main(["compare", str(reference), str(reference), *selection]) == 3
+        assert "actual holds no records" in capsys.readouterr().err
+
+    def test_a_dump_for_noise(self, reference: Path) -> None:
+        empty = ascend_dump.open(reference).select(op="nothing")
+        with pytest.raises(DumpNotFound, match="the other run of the reference holds no records"):
+            ascend_dump.compare(reference, reference, noise=empty)
+
+
+class TestWhatIsBroken:
+    """One element of a weight differs, so that tensors have to be read."""
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda file: file.write_bytes(file.read_bytes()[:50]),
+            lambda file: file.write_bytes(b""),
+            lambda file: file.unlink(),
+            lambda file: file.write_bytes(b"\0garbage" * 9),
+        ],
+        ids=["truncated", "empty", "gone", "garbage"],
+    )
+    def test_tensors(self, compare: Any, tmp_path: Path, change: Callable[[Path], object]) -> None:
+        whole = dump(tmp_path / "whole", by=0.5)
+        assert compare(changed(whole, tmp_path / "broken", "*.safetensors", change)) == ("unreadable", 3)
+
+    def test_the_end_of_an_index(self, compare: Any, reference: Path, tmp_path: Path) -> None:
+        half = changed(
+            reference, tmp_path / "half", "index.jsonl", lambda file: file.write_bytes(file.read_bytes()[:900])
+        )
+        said, code = compare(half)
+        assert said in ("unmatched", "unreadable")
+        assert code in (1, 3)
+
+    def test_a_line_of_an_index(self, compare: Any, reference: Path, tmp_path: Path) -> None:
+        def change(file: Path) -> None:
+            file.write_bytes(file.read_bytes().replace(b'"io"', b'"iq"', 1))
+
+        assert compare(changed(reference, tmp_path / "line", "index.jsonl", change)) == ("unreadable", 3)
+
+    def test_an_index(self, compare: Any, reference: Path, tmp_path: Path) -> None:
+        garbage = changed(
+            reference, tmp_path / "garbage", "index.jsonl", lambda file: file.write_bytes(b"\0\1{\n" * 50)
+        )
+        assert compare(garbage) == ("unreadable", 3)
+
+    def test_what_is_no_dump(self, compare: Any, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("hello")
+        assert compare(tmp_path / "file") == ("UnknownFormat", 3)
+
+
+def test_equal_hashes_are_proof_whatever_became_of_the_tensors(compare: Any, reference: Path, tmp_path: Path) -> None:
+    """They were made of what was captured; no tensor is read for them."""
+    gone = changed(reference, tmp_path / "gone", "*.safetensors", lambda file: file.unlink())
+    assert compare(gone) == ("equal", 0)
+
+
+def test_statistics_on_one_side(compare: Any, tmp_path: Path) -> None:
+    """Hashes that differ say that something does, and statistics do not always prove how much."""
+    said, code = compare(dump(tmp_path / "stats", by=1e-6, data="stats"))
+    assert said == "undecided"
+    assert code == 1
