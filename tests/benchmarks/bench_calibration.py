@@ -64,6 +64,9 @@ SHAPES = ((64, 256), (128, 1024))
 SCALES = (1.0, 8.0)
 
 
+Operators = dict[str, Callable[[Any], Any]]
+
+
 def positive(x: Any) -> Any:
     return x.abs() + 0.01
 
@@ -76,7 +79,7 @@ def image(x: Any) -> Any:
     return x.reshape(2, 4, -1, 32)
 
 
-OPERATORS: dict[str, Callable[[Any], Any]] = {
+OPERATORS: Operators = {
     **{name: getattr(torch, name) for name in ("exp", "sigmoid", "tanh", "erf", "sin", "cos")},
     "gelu": functional.gelu,
     "gelu of tanh": lambda x: functional.gelu(x, approximate="tanh"),
@@ -145,13 +148,14 @@ OPERATORS: dict[str, Callable[[Any], Any]] = {
 class Zoo(nn.Module):
     """Every operator on data of its own, and parameters whose gradients the optimizers take."""
 
-    def __init__(self, dtype: torch.dtype, shape: tuple[int, int], scale: float) -> None:
+    def __init__(self, operators: Operators, dtype: torch.dtype, shape: tuple[int, int], scale: float) -> None:
         super().__init__()
-        self.data = nn.ParameterList([(scale * torch.randn(shape)).to(dtype) for _ in OPERATORS])
+        self.operators = operators
+        self.data = nn.ParameterList([(scale * torch.randn(shape)).to(dtype) for _ in operators])
 
     def forward(self, x: Any) -> Any:
         total = x
-        for data, operator in zip(self.data, OPERATORS.values()):
+        for data, operator in zip(self.data, self.operators.values()):
             made = operator(data)
             # Gradients that are no more alike than those of a network.
             weights = torch.linspace(-1, 1, made.numel(), dtype=made.dtype).reshape(made.shape)
@@ -182,13 +186,21 @@ class Optimizers:
             one.step()
 
 
-def program(dtype: torch.dtype, shape: tuple[int, int], scale: float) -> Program:
+def program(
+    dtype: torch.dtype,
+    shape: tuple[int, int],
+    scale: float,
+    operators: Operators = OPERATORS,
+    optimizers: Any = Optimizers,
+    seed: int = 0,
+) -> Program:
+    def build() -> Zoo:
+        torch.manual_seed(seed)
+        return Zoo(operators, dtype, shape, scale)
+
+    batch = [torch.zeros(()), torch.zeros(())]
     return Program(
-        f"{dtype} {shape} {scale}",
-        lambda: Zoo(dtype, shape, scale),
-        lambda times: [torch.zeros(()), torch.zeros(())],
-        lambda total, target: total - target,
-        Optimizers,  # type: ignore[arg-type]  # it has what is called of an optimizer
+        f"{dtype} {shape} {scale}", build, lambda times: list(batch), lambda total, target: total - target, optimizers
     )
 
 
@@ -203,16 +215,15 @@ def count(found: Comparison, total: Counter[str], wrong: Counter[str], said: lis
             said.append(f"{where}: {pair.record.label} {pair.record.dtype} {pair.record.shape}: {pair.reason}")
 
 
-def compiled(dtype: torch.dtype, shape: tuple[int, int], scale: float, total: Any, wrong: Any, said: list[str]) -> None:
+def compiled(zoo: Zoo, where: str, total: Counter[str], wrong: Counter[str], said: list[str]) -> None:
     """What inductor makes of the operators, forward."""
-    zoo = Zoo(dtype, shape, scale)
     torch._dynamo.reset()
 
     def every(data: list[Any]) -> list[Any]:
-        return [operator(one) for operator, one in zip(OPERATORS.values(), data)]
+        return [operator(one) for operator, one in zip(zoo.operators.values(), data)]
 
     data = [one.detach() for one in zoo.data]
-    for name, a, b in zip(OPERATORS, torch.compile(every)(data), every(data)):
+    for name, a, b in zip(zoo.operators, torch.compile(every)(data), every(data)):
         x, y = (as_array(one) for one in (a, b))
         found = measure(x, y)
         terms = max(data[0].numel() // max(y.size, 1), 64)
@@ -221,7 +232,7 @@ def compiled(dtype: torch.dtype, shape: tuple[int, int], scale: float, total: An
         verdict, reason = judge(found, y.dtype.name, Rules(), terms=terms, own_type=own_type)
         if verdict == "different":
             wrong[f"{name}, compiled"] += 1
-            said.append(f"compiled {dtype} {shape} {scale}: {name}: {reason}, rms {found.rms:.3g}")
+            said.append(f"compiled {where}: {name}: {reason}, rms {found.rms:.3g}")
 
 
 def as_array(tensor: Any) -> Any:
@@ -254,7 +265,12 @@ def main(only_type: str = "", only_way: str = "") -> int:
                         count(ascend_dump.compare(actual, reference), total, wrong, said, where)
                         shutil.rmtree(actual)
                 if only_way in "compiled" and shutil.which("g++") and scale == 1.0 and shape == SHAPES[0]:
-                    compiled(dtype, shape, scale, total, wrong, said)
+                    compiled(Zoo(OPERATORS, dtype, shape, scale), f"{dtype} {shape} {scale}", total, wrong, said)
+    return report(total, wrong, said)
+
+
+def report(total: Counter[str], wrong: Counter[str], said: list[str]) -> int:
+    """Print the table; how many outputs were called different."""
     operators = {name.partition(",")[0] for name in total}
     print(f"{'operator':45}{'differ':>8}{'different':>10}")
     for name in sorted(total):

@@ -30,11 +30,22 @@ def _floats(values: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 
 #: Made of random numbers: the type they are drawn in is a part of them. Or nothing is computed.
-_AS_IT_IS = ("bernoulli", "random", "normal", "uniform", "empty", "copy_", "_to_copy", "_efficientzerotensor")
+_AS_IT_IS = (
+    "bernoulli",
+    "random",
+    "normal",
+    "uniform",
+    "empty",
+    "copy_",
+    "_to_copy",
+    "_efficientzerotensor",
+    "linspace",
+    "_fft",
+)
 
 
 #: Kernels that are never given anything but dense tensors.
-_DENSE = ("native_", "_fused_rms_norm", "_scaled_dot_product", "_embedding_bag", "embedding_dense")
+_DENSE = ("native_", "_weight_norm", "_fused_rms_norm", "_scaled_dot_product", "_embedding_bag", "embedding_dense")
 
 
 def _is_view(func: Any) -> bool:

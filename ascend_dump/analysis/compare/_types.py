@@ -66,6 +66,12 @@ _IN_OWN_TYPE = frozenset(
         "cumprod",
         "cumsum",
         "embedding_dense_backward",
+        "_embedding_bag_backward",
+        "_embedding_bag_dense_backward",
+        "grid_sampler_2d",
+        "grid_sampler_2d_backward",
+        "grid_sampler_3d",
+        "grid_sampler_3d_backward",
         "index_add",
         "native_layer_norm_backward",
         "index_put",
@@ -76,6 +82,7 @@ _IN_OWN_TYPE = frozenset(
         "scatter_add",
         "_softmax_backward_data",
         "_log_softmax_backward_data",
+        "_trilinear",
     }
 )
 #: How the types of operators begin that ranks run together.
@@ -92,7 +99,17 @@ VIEWS = frozenset(
 #: Operators that make of an absolute error a relative one.
 EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "Exp"})
 #: Kernels that round several intermediate results to the type of the tensor.
-_ROUGH = frozenset({"convolution_backward", "glu_backward", "_scaled_dot_product_flash_attention_for_cpu_backward"})
+_ROUGH = frozenset(
+    {
+        "addbmm",
+        "convolution_backward",
+        "glu_backward",
+        "soft_margin_loss_backward",
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+    }
+)
+#: Operators that read between the elements of an image: the place is rounded, and an error of it is one of all places.
+_INTERPOLATIONS = ("upsample_", "_upsample_", "grid_sampler")
 #: Products: the length of their sums is the last axis of the first matrix, at this place among the inputs.
 PRODUCTS = {
     "mm": 0,
@@ -189,6 +206,10 @@ def reduction_length(op_type: str, inputs: Sequence[Record], output: Record) -> 
         if output.shape == data:
             return math.prod(weight) // max(weight[1], 1)
         return math.prod(gradient) // max(gradient[1], 1)
+    if name.startswith(_INTERPOLATIONS):
+        # Of the longest axis; its square, because the envelope grows with the root.
+        sizes = [size for shape in (*shapes.values(), output.shape) if shape is not None for size in shape[2:]]
+        return (2 * max(sizes, default=1)) ** 2
     read = max((math.prod(shape) for shape in shapes.values() if shape is not None), default=0)
     written = math.prod(output.shape) if output.shape is not None else 0
     return read // written if written and read > written else None

@@ -32,7 +32,7 @@ class Rules(NamedTuple):
     steps       how many units of rounding kernels of narrow types lose in between
     drift       how far the signs of the differences may lean to one side, in standard deviations
     bias        relative bias, in units of rounding, that implementations of one function may have: types of 16 bits
-                and fewer, others
+                and fewer (where alike values are rounded alike), others
     gain        how much an operator may enlarge the relative error of its inputs
     flips       the share of indices and flags that noise in the inputs may flip
     undefined   outputs, by their index, that carry no defined value, beside those that are known; below a glob only
@@ -44,7 +44,7 @@ class Rules(NamedTuple):
     terms: int = 1024
     drift: float = 6.0
     steps: float = 1.5
-    bias: tuple[float, float] = (0.5, 4.0)
+    bias: tuple[float, float] = (1.0, 4.0)
     gain: float = 16.0
     ceiling: float = 1.0
     flips: float = 0.01
