@@ -17,9 +17,15 @@ without being wrong, of 2730 in bfloat16 62. That used the set up: what was chan
 - Gradients that are one constant (huber, soft margin) are all rounded to the same side, up to a whole unit. Mended: the
   bias of narrow types may be one unit instead of a half. So a factor of 1.001 before rounding to bfloat16 (a quarter
   of a unit) is not to be told from rounding; behind it, on values that are rounded already, it changes none of them.
+- After that, with kernels of float64: 2 of 5228 in float32 (`logit_backward`), 15 of 2076 in bfloat16.
 - Not mended: `logit` near 1, whose kernel clamps in the type of the tensor; `fmod`, whose kernel rounds the divisor; a
-  sum of all elements in bfloat16 by several threads, which rounds its parts; and what inductor fuses of several
-  operators (cells, rotary positions), which is judged here as one operator, and by `compare` never is.
+  sum of all elements in bfloat16 by several threads, which rounds its parts; the gradients of `grid_sampler` in
+  bfloat16; and what inductor fuses of several operators (cells, rotary positions), which is judged here as one
+  operator, and by `compare` never is.
+
+Faults that are seen where inputs are equal, by the rules of the first run: in float32 97.4 % (an element) to 99.2 %, in
+bfloat16 85.9 % (an element) to 96.6 %, in float16 90.6 % (x1.001) to 98.3 %; where inputs differ by rounding 96.6 % to
+98.8 %, 87.5 % to 97.1 % and 88.1 % to 98.3 %.
 """
 
 from __future__ import annotations
