@@ -18,15 +18,16 @@ from ascend_dump.analysis.compare._across import is_across, pair_across
 from ascend_dump.analysis.compare._divergence import Divergence
 from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._match import Match, align, crossings
-from ascend_dump.analysis.compare._operators import Operator, operators
+from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._pairs import EqualStep, Pairs, are_equal
 from ascend_dump.analysis.compare._rerun import Rerun
 from ascend_dump.analysis.compare._result import Crossing, Origin, Pair
 from ascend_dump.analysis.compare._rules import RuleSource, rules_of
-from ascend_dump.analysis.compare._shards import Portions, hold_parts, of_one_rank
+from ascend_dump.analysis.compare._shards import Portions, of_one_rank
 from ascend_dump.analysis.compare._spread import Spread
+from ascend_dump.analysis.compare._steps import Key, Made, RankGroup, Steps, joined_steps, operators_in
 from ascend_dump.analysis.compare._verdict import ORDER, Rules, worst
-from ascend_dump.reading import Batch, Dump, MadeOf, Record, open_dump
+from ascend_dump.reading import Batch, Dump, open_dump
 
 if TYPE_CHECKING:
     import polars
@@ -35,9 +36,6 @@ __all__ = ["Comparison", "compare"]
 
 _Dumplike = Union[Dump, str, "os.PathLike[str]"]
 _Result = TypeVar("_Result")
-_Key = tuple[Optional[int], Optional[int]]  # rank, step
-_Origin = Callable[[Record], MadeOf]
-_Steps = list[tuple[_Key, list[Batch], list[Batch]]]  # of actual, of the reference
 
 
 @dataclass(frozen=True)
@@ -265,8 +263,8 @@ def _compare(
             )
     spreads = sides[2] if again is not None else {}
     made_of = (dumps[0].made_of, dumps[1].made_of)
-    group = _Group.of(sides[0], sides[1], made_of)
-    joined = _joined(*sides[:2]) if group is None else group.joined(sides[1 if group.of_actual else 0])
+    group = RankGroup.of(sides[0], sides[1], made_of)
+    joined = joined_steps(*sides[:2]) if group is None else group.joined(sides[1 if group.of_actual else 0])
     ranks = [list(steps) for _, steps in groupby(joined, key=lambda one: one[0][0])]
     task = partial(_compare_rank, rules, mapping, spreads, made_of, group, replay)
     if executor is not None:
@@ -297,18 +295,18 @@ class _OfRank(NamedTuple):
     crossings: list[Crossing]
 
 
-def _at_once(task: Callable[[_Steps], _Work[_OfRank]], steps: _Steps) -> _OfRank:
+def _at_once(task: Callable[[Steps], _Work[_OfRank]], steps: Steps) -> _OfRank:
     return _finish(task(steps))
 
 
 def _compare_rank(
     rules: Rules,
     mapping: Optional[Mapping[str, str]],
-    spreads: dict[_Key, list[Batch]],
-    made_of: tuple[_Origin, _Origin],
-    group: Optional[_Group],
+    spreads: dict[Key, list[Batch]],
+    made_of: tuple[Made, Made],
+    group: Optional[RankGroup],
     replay: bool,
-    steps: _Steps,
+    steps: Steps,
 ) -> _Work[_OfRank]:
     divergence = Divergence(rules, Rerun(rules) if replay else None)
     found = _OfRank([], [], Counter(), [])
@@ -321,7 +319,7 @@ def _compare_rank(
         again = spreads.get(key)
         if again is None and len(spreads) == 1:
             [again] = spreads.values()
-        left, right, third = map(_operators, (a, b, again or ()), (*made_of, None))
+        left, right, third = map(operators_in, (a, b, again or ()), (*made_of, None))
         pairs: list[Pair] = []
         shards = None if group is None else group.shards(key, left if group.of_actual else right)
         for pair in _compare_step(divergence, left, right, third, mapping, found, shards):
@@ -332,89 +330,12 @@ def _compare_rank(
     return found
 
 
-def _operators(batches: Iterable[Batch], made_of: Optional[_Origin]) -> list[Operator]:
-    return operators((record for batch in batches for record in batch), made_of)
-
-
-def _steps(dump: Dump) -> _Work[dict[_Key, list[Batch]]]:
-    found: dict[_Key, list[Batch]] = {}
+def _steps(dump: Dump) -> _Work[dict[Key, list[Batch]]]:
+    found: dict[Key, list[Batch]] = {}
     for batch in dump.batches():
         found.setdefault((batch.rank, batch.step), []).append(batch)
         yield from repeat(None, len(batch))
     return found
-
-
-def _joined(a: dict[_Key, list[Batch]], b: dict[_Key, list[Batch]]) -> _Steps:
-    """(rank and step, records of actual, records of the reference), rank by rank in the order of steps."""
-    rank_a, rank_b = {rank for rank, _ in a}, {rank for rank, _ in b}
-    if len(rank_a) == len(rank_b) == 1 and rank_a != rank_b:
-        [only_a], [only_b] = rank_a, rank_b
-        a = {(only_b, step): records for (_, step), records in a.items() if only_a is not only_b}
-    if len(a) == len(b) == 1:
-        [(key, right)] = b.items()
-        [left] = a.values()
-        return [(key, left, right)]
-
-    keys = sorted({*a, *b}, key=lambda key: (_number(key[0]), _number(key[1])))
-    return [(key, a.get(key, []), b.get(key, [])) for key in keys]
-
-
-class _Group(NamedTuple):
-    """The ranks of the side that has several, which hold parts of what the one rank of the other side has.
-
-    numbers     of the ranks, in order
-    batches     of these ranks
-    made_of     as that of the dump of this side
-    """
-
-    of_actual: bool
-    numbers: tuple[Optional[int], ...]
-    batches: dict[_Key, list[Batch]]
-    made_of: _Origin
-
-    @classmethod
-    def of(
-        cls, a: dict[_Key, list[Batch]], b: dict[_Key, list[Batch]], made_of: tuple[_Origin, _Origin]
-    ) -> Optional[_Group]:
-        """None where both sides have as many ranks, or where shapes do not tell of parts."""
-        counts = [len({rank for rank, _ in side}) for side in (a, b)]
-        if min(counts) != 1 or counts[0] == counts[1]:
-            return None
-        place = 0 if counts[0] > 1 else 1
-        several, one = (a, b) if place == 0 else (b, a)
-        numbers = tuple(sorted({rank for rank, _ in several}, key=_number))
-        found = cls(place == 0, numbers, several, made_of[place])
-        for (_, step), batches in one.items():
-            own = several.get((numbers[0], step))
-            if own is not None:
-                whole = _operators(batches, made_of[1 - place])
-                return found if hold_parts(_operators(own, found.made_of), whole, len(numbers)) else None
-        return None
-
-    def joined(self, other: dict[_Key, list[Batch]]) -> _Steps:
-        """As `_joined`: each rank beside the one of the other side."""
-        of_other = {step: batches for (_, step), batches in other.items()}
-        steps = sorted({*of_other, *(step for _, step in self.batches)}, key=_number)
-        rows = [
-            ((rank, step), self.batches.get((rank, step), []), of_other.get(step, []))
-            for rank in self.numbers
-            for step in steps
-        ]
-        return rows if self.of_actual else [(key, whole, own) for key, own, whole in rows]
-
-    def shards(self, key: _Key, own: Sequence[Operator]) -> Portions:
-        """The other ranks in the step of one."""
-        rank, step = key
-
-        def operators_of(place: int) -> list[Operator]:
-            return _operators(self.batches.get((self.numbers[place], step), []), self.made_of)
-
-        count, place = len(self.numbers), self.numbers.index(rank)
-        return Portions(own, operators_of, count, place, of_actual=self.of_actual)
-
-
-def _number(value: Optional[int]) -> int:
-    return -1 if value is None else value
 
 
 def _compare_step(
