@@ -135,6 +135,7 @@ for number in range(len(times)):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ahead", [0, 1], ids=["slow program", "fast program"])
 @pytest.mark.parametrize(("tensors", "stats"), [(1, 0), (0, 1), (1, 1)], ids=["tensor", "stats", "full"])
 def test_little_is_lost_from_the_first_record_on(tmp_path: Path, tensors: int, stats: int, ahead: int) -> None:
