@@ -157,6 +157,8 @@ def chunks(array: np.ndarray, layout: Layout) -> Iterator[np.ndarray]:
         for start in range(0, flat.size, size):
             yield flat[start : start + size]
         return
+    # Of one element without an axis, where it is not aligned, the iterator of numpy 2.0 gives memory nobody wrote.
+    array = array if array.ndim else array.reshape(1)
     # Typed loosely because numpy's stubs misspell "contig".
     wanted: Any = [["readonly", "nbo", "aligned", "contig"]]
     walk: Any = np.nditer(array, ["external_loop", "buffered"], wanted, order="K", buffersize=CHUNK)

@@ -7,7 +7,7 @@ import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Optional
 
 import numpy as np
 import pytest
@@ -174,3 +174,12 @@ class TestMemory:
         with ThreadPoolExecutor(6) as pool:
             found = list(pool.map(lambda _: statistics(array, engine=engine), range(12)))
         assert found == [expected] * 12
+
+
+@pytest.mark.parametrize("engine", ["numpy", None])
+@pytest.mark.parametrize("offset", range(8))
+def test_one_element_without_an_axis_at_any_address(engine: Optional[str], offset: int) -> None:
+    memory = bytearray(16)
+    memory[offset : offset + 4] = np.float32(3.5).tobytes()
+    found = statistics(np.ndarray((), np.float32, buffer=memory, offset=offset), engine=engine)
+    assert (found.max, found.min, found.mean, found.l2norm) == (3.5, 3.5, 3.5, 3.5)
