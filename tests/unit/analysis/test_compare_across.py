@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 from places import DATA
@@ -143,42 +143,77 @@ def test_a_mapping_goes_before_everything_else_and_can_be_written(
     assert wrong.verdict == "different"
 
 
-def test_new_names_other_borders_and_new_operators_of_one_program(tmp_path: Path) -> None:
-    """An old dump against that of the same program after a refactoring."""
+class Old(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = torch.nn.Sequential(
+            *(torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Linear(8, 8), torch.nn.GELU()) for _ in range(4))
+        )
+        self.head = torch.nn.Linear(8, 3)
 
-    class Old(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder = torch.nn.Sequential(
-                *(torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Linear(8, 8), torch.nn.GELU()) for _ in range(4))
-            )
-            self.head = torch.nn.Linear(8, 3)
+    def forward(self, x: Any) -> Any:
+        return self.head(self.encoder(x))
 
-        def forward(self, x: Any) -> Any:
-            return self.head(self.encoder(x))
 
-    class New(torch.nn.Module):
-        def __init__(self, old: Any) -> None:
-            super().__init__()
-            self.norms = torch.nn.ModuleList(block[0] for block in old.encoder)
-            self.projections = torch.nn.ModuleList(block[1] for block in old.encoder)
-            self.classifier = old.head
+class New(torch.nn.Module):
+    """The same after a refactoring: modules have other names and another order, and something is looked at."""
 
-        def forward(self, x: Any) -> Any:
-            for norm, projection in zip(self.norms, self.projections):
-                x = torch.nn.functional.gelu(projection(norm(x)))
-                assert x.abs().max() < 1e6
-            return self.classifier(x)
+    def __init__(self, old: Any) -> None:
+        super().__init__()
+        self.norms = torch.nn.ModuleList(block[0] for block in old.encoder)
+        self.projections = torch.nn.ModuleList(block[1] for block in old.encoder)
+        self.classifier = old.head
 
+    def forward(self, x: Any) -> Any:
+        for norm, projection in zip(self.norms, self.projections):
+            x = torch.nn.functional.gelu(projection(norm(x)))
+            assert x.abs().max() < 1e6
+        return self.classifier(x)
+
+
+def refactored(root: Path, change: Optional[Callable[[Any], None]] = None) -> Comparison:
+    """The new program, changed, held against the old one."""
     torch.manual_seed(0)
     old, x = Old(), torch.randn(4, 8)
     for name, network in (("old", old), ("new", New(old))):
+        if name == "new" and change is not None:
+            with torch.no_grad():
+                change(network)
         network.zero_grad()
-        with ascend_dump.capture(network, path=tmp_path / name, steps="0"):
+        with ascend_dump.capture(network, path=root / name, steps="0"):
             network(x).sum().backward()
-    found = ascend_dump.compare(tmp_path / "new", tmp_path / "old")
-    assert set(found.counts) == {"equal", "unmatched"}
-    assert {pair.record.op_type.partition(".")[0] for pair in found.unmatched} <= {
-        f"aten::{name}" for name in ("abs", "max", "lt", "_local_scalar_dense", "is_nonzero", "detach")
-    }
-    assert all(pair.reference is None for pair in found.unmatched)
+    return ascend_dump.compare(root / "new", root / "old")
+
+
+def of_the_look(found: Comparison) -> bool:
+    """Whether nothing has no partner but what was inserted."""
+    inserted = {f"aten::{name}" for name in ("abs", "max", "lt", "_local_scalar_dense", "is_nonzero", "detach")}
+    return all(pair.reference is None and pair.record.op_type.partition(".")[0] in inserted for pair in found.unmatched)
+
+
+class TestARefactoring:
+    """An old dump against that of the same program with new names, other borders and inserted operators."""
+
+    def test_equal_values_are_equal(self, tmp_path: Path) -> None:
+        found = refactored(tmp_path)
+        assert set(found.counts) == {"equal", "unmatched"}
+        assert of_the_look(found)
+
+    def test_rounding_is_noise(self, tmp_path: Path) -> None:
+        def last_places(network: Any) -> None:
+            for parameter in network.parameters():
+                parameter.copy_(torch.nextafter(parameter, torch.full_like(parameter, 9)))
+
+        found = refactored(tmp_path, last_places)
+        assert set(found.counts) <= {"equal", "noise", "unmatched"}
+        assert found.counts["noise"] > 100
+        assert of_the_look(found)
+        assert not found.origins
+
+    def test_a_mistake_is_named(self, tmp_path: Path) -> None:
+        def other_epsilon(network: Any) -> None:
+            network.norms[2].eps = 1e-2
+
+        found = refactored(tmp_path, other_epsilon)
+        assert [origin.module for origin in found.origins] == ["norms.2"]
+        assert of_the_look(found)
