@@ -81,6 +81,8 @@ def _scale(name: str, operator: Operator, output: Record) -> float:
         return rms(0) ** 2 if name != "std" else rms(0)
     if name in _TERM_BY_TERM:
         return max((rms(index) for index in inputs), default=0.0)
+    if name in _NORMS and output.index == 1 and name != "_fused_rms_norm":
+        return rms(0) / math.sqrt(max(size(0) / written, 1))  # the mean
     if name in _NORMS and output.index == 0:
         deviation = next((one for one in operator.outputs if one.index == 2 or name == "_fused_rms_norm"), None)
         return rms(0) * _rms(deviation) * max(rms(1), 1.0)

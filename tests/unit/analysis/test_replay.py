@@ -150,6 +150,14 @@ def test_what_overflows_in_its_type_does_so_again(tmp_path: Path) -> None:
     assert ascend_dump.replay(dump(tmp_path, lambda: x * x)).verdict == "equal"
 
 
+def test_the_mean_of_what_has_none_is_rounding_alone(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(64, 256)
+    x -= x.mean(1, keepdim=True)
+    found = ascend_dump.replay(dump(tmp_path, lambda: nn.functional.layer_norm(x, (256,))))
+    assert found.verdict in ("equal", "noise")
+
+
 def reasons(path: Path) -> dict[str, str]:
     return {one.op_type: one.reason for one in ascend_dump.replay(path).refused}
 
