@@ -189,7 +189,7 @@ def read_call(text: bytes) -> Arguments:
     if not isinstance(found, dict) or not isinstance(found.get("op"), str) or not isinstance(found.get("args"), dict):
         raise ValueError('expected {"op": name, "args": values by name}')
     generator = found.get("generator")
-    reader = _Values()
+    reader = _CallValues()
     values = {name: reader.read(value) for name, value in found["args"].items()}
     return Arguments(found["op"], values, None if generator is None else _generator(generator))
 
@@ -204,7 +204,7 @@ def _generator(found: Any) -> GeneratorState:
     return GeneratorState(device, digest, seed, offset)
 
 
-class _Values:
+class _CallValues:
     """Reads the values of one call."""
 
     def __init__(self) -> None:

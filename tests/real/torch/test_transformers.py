@@ -135,6 +135,16 @@ class TestNames:
         optimizer = step.select(op_type="aten::addcdiv_", phase="other")
         assert {record.source.rpartition(":")[0] for record in optimizer} == {workloads.__file__}
 
+    def test_every_operator_is_right_when_it_is_run_again(self, llama_dump: Dump) -> None:
+        found = ascend_dump.replay(llama_dump.select(step="1|4"))
+        assert found.wrong == ()
+        assert len(found.pairs) > 800
+        # The batch is drawn, and the optimizer reads numbers out of tensors.
+        assert {(one.reason, one.op_type) for one in found.refused} == {
+            ("random", "aten::randint"),
+            ("outputs", "aten::_local_scalar_dense"),
+        }
+
     def test_calls_in_inference_mode_and_while_generating_are_recorded_alike(self, llama_dump: Dump) -> None:
         """In inference mode PyTorch leaves operators whole that it takes apart otherwise."""
         without_grad, inference = (
