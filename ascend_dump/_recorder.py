@@ -12,6 +12,7 @@ import os
 import re
 import threading
 import time
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Optional
@@ -101,12 +102,17 @@ class TreeRecorder:
         self._quiet = False
         self._lock = threading.RLock()
         self._pid = os.getpid()
+        if request.until is not None:
+            # Not on the thread: a process that is forked while it imports a module has half of it.
+            import_module("ascend_dump.analysis.overflow")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ascend_dump recorder", daemon=True)
         self._thread.start()
 
     def trigger(self, reason: str) -> None:
         """End the recording with the newest step of each stream. The first reason holds."""
+        if os.getpid() != self._pid:  # forked, where nobody gives the lock back
+            return
         with self._lock:
             if self.ended is None:
                 self._end(Ended(reason, None), find_steps(self._root, self._layout))

@@ -11,6 +11,8 @@ from ascend_dump.statistics import Statistics
 
 __all__ = ["Judge", "Slot", "Wrong"]
 
+#: They give -Inf of 0. Programs select it away behind them (relative positions), else NaN or +Inf comes of it.
+_LOGARITHMS = frozenset(("log", "log2", "log10"))
 #: Contents of masks that are remembered; beyond that they are forgotten together.
 _MOST = 1 << 16
 
@@ -34,7 +36,7 @@ class Judge:
     """Looks at operators in the order they ran.
 
     NaN and +Inf in an output are always wrong. -Inf is not where a rule about masks holds, where the tensor holds
-    nothing but 0 and -Inf, or where it came with inputs that are such masks.
+    nothing but 0 and -Inf, where it came with inputs that are such masks, or where it is the logarithm of 0.
     """
 
     def __init__(self) -> None:
@@ -71,9 +73,14 @@ class Judge:
         known = [one for one in inputs if one.statistics is not None]
         if not known:
             return rule_of(op_type) is not None or plain_name(op_type) in VIEWS
+        if plain_name(op_type) in _LOGARITHMS:
+            zeros = [one.statistics.zero for one in known if one.statistics is not None]
+            return None in zeros or sum(zero or 0 for zero in zeros) >= sum(_part(one).negative or 0 for one in made)
         parts = [_part(one) for one in made]
         if is_mask(op_type, False, map(_part, known), False, parts):
             return True
+        if rule_of(op_type) is not None and len(known) == len(inputs):
+            return False  # it gave more than it was given
         carried = [one for one in known if one.statistics is not None and is_nonfinite(one.statistics)]
         return bool(carried) and all(self._is_known(one) for one in carried)
 
