@@ -73,6 +73,7 @@ def capture(
     max_bytes: Union[int, str, None] = None,
     keep: Union[int, str, None] = None,
     until: Optional[Until] = None,
+    graft: Optional[Mapping[str, Union[str, os.PathLike[str], Dump]]] = None,
     strict: bool = False,
     options: Optional[Mapping[str, Any]] = None,
     **unknown: Any,
@@ -83,6 +84,9 @@ def capture(
     until `step()` is called. A function given as target is decorated: each call is a step.
     The settings are those of `DumpRequest`; framework names an adapter, otherwise the target
     decides. strict=True raises where the default is to report once and let the run go on.
+    graft replaces outputs of operators by what another dump recorded of them, in the steps that are
+    recorded: {"layers.3/addmm_0.output.0": "reference"}. What differs later and is gone then comes
+    from there. For PyTorch on the host.
 
     Raises ConfigError for a wrong value, AdapterNotFound when nothing captures the target.
 
@@ -108,7 +112,7 @@ def capture(
         max_bytes=max_bytes,
         keep=keep,
         until=until,
-        options=options,
+        options=options if graft is None else {**(options or {}), "graft": _paths_of(graft)},
     )
     if inspect.isclass(target):
         from ascend_dump._decorator import refuse_class
@@ -117,6 +121,14 @@ def capture(
     if inspect.isroutine(target) or isinstance(target, functools.partial):
         return Capture(None, request, framework=framework, strict=strict)(target)
     return Capture(target, request, framework=framework, strict=strict)
+
+
+def _paths_of(graft: Any) -> Any:
+    """The same with the paths of dumps as text, which settings can carry."""
+    if not isinstance(graft, Mapping):
+        return graft
+    paths = {name: dump if isinstance(dump, (str, os.PathLike)) else dump.root for name, dump in graft.items()}
+    return {name: os.fspath(path) for name, path in paths.items()}
 
 
 class _State(Enum):

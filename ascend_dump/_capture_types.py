@@ -14,6 +14,7 @@ from ascend_dump._steps import StepsLike
 
 if TYPE_CHECKING:
     from ascend_dump._capture import Capture
+    from ascend_dump.reading import Dump
 
 __all__ = ["CaptureSettings", "Decorated", "Function", "Untyped"]
 
@@ -64,5 +65,6 @@ class CaptureSettings(TypedDict, total=False):
     max_bytes: Union[int, str, None]
     keep: Union[int, str, None]
     until: Optional[Until]
+    graft: Optional[Mapping[str, Union[str, os.PathLike[str], Dump]]]
     strict: bool
     options: Optional[Mapping[str, Any]]

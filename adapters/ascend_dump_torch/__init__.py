@@ -15,6 +15,7 @@ __all__ = ["TorchAdapter"]
 _OPTIONS = {
     "rehash": "True: tell tensors apart by content only, for kernels that write memory unseen by PyTorch",
     "buffer_bytes": "how many bytes of tensors may wait for the writer",
+    "graft": "outputs to replace by recorded values: {'layers.3/addmm_0.output.0': PATH of a dump}",
     "steps_after_origin": "with scene='overflow', steps that are recorded after the first of a row with NaN or Inf (1)",
 }
 

@@ -191,6 +191,8 @@ class RecordMode(TorchDispatchMode):
         outputs: list[torch.Tensor] = []
         if not schema.asynchronous:  # those return what they were given
             collect(result if isinstance(result, (tuple, list)) else (result,), outputs)
+        if session.grafts is not None:
+            session.grafts.apply(pending.op.name, schema.views, outputs)
         if schema.functional or schema.waits:
             for tensor in outputs:
                 tensors.set_in_flight(tensor, schema.functional)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Protocol
+from typing import Any, Callable, Optional, Protocol
 
 from ascend_dump.writing import Item
+from ascend_dump_torch._graft import Grafts
 from ascend_dump_torch._names import Tracker
 from ascend_dump_torch._overflow import Aftermath
 from ascend_dump_torch._tensors import Tensors
@@ -18,6 +19,7 @@ class Recording(Protocol):
     recording   whether a selected step is open and nothing has failed
     selects     whether an operator is recorded, by its name and the path of its module
     next_seq    gives the number of the next operator of this step
+    grafts      values of another dump that are put into the program, None where there are none
     guard       calls a function; what it raises ends the recording, never the user's run
     give_up     ends the recording because of an exception
     """
@@ -27,6 +29,7 @@ class Recording(Protocol):
     records_outputs: bool
     overflow_only: bool
     aftermath: Aftermath
+    grafts: Optional[Grafts]
     tensors: Tensors
     tracker: Tracker
 

@@ -22,6 +22,7 @@ from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing import CHANGED, HostRun, HostWriter, Item
 from ascend_dump_torch import _stack
 from ascend_dump_torch._eager import force_eager
+from ascend_dump_torch._graft import Grafts, read_grafts
 from ascend_dump_torch._layers import LayerFilter
 from ascend_dump_torch._mode import RecordMode
 from ascend_dump_torch._names import Tracker
@@ -68,6 +69,8 @@ class TorchSession(Session):
         self._drawn = False
         self._layers = LayerFilter(request.layers)
         self.selects = self._layers.selects
+        given = request.options.get("graft")
+        self.grafts: Optional[Grafts] = None if given is None else Grafts(read_grafts(given))
         #: The number of the next operator of this step.
         self.next_seq = itertools.count().__next__
         self.tracker = Tracker(target)
@@ -168,6 +171,8 @@ class TorchSession(Session):
             assert number is not None, "an unselected step is never armed"
             self.next_seq = itertools.count().__next__
             self._step = number
+            if self.grafts is not None:
+                self.grafts.step = number
             self._writer.begin_step(number)
             self.tracker.begin_step()
             self.aftermath.begin_step()
@@ -313,7 +318,7 @@ class TorchSession(Session):
             if self._drawn and not self.overflow_only and self.failure is None:
                 tell_of_empty("step", empty)
             # With nothing written they are among `reasons`.
-            for reason in self._layers.reasons():
+            for reason in [*self._layers.reasons(), *([] if self.grafts is None else self.grafts.reasons())]:
                 self.note_skipped(reason)
                 log.warning("%s", reason)
         try:

@@ -1,0 +1,144 @@
+"""`graft=`: give the running program the values that another dump recorded, to see what becomes of a difference.
+
+If what differs later in the program is gone then, the operator whose output was replaced is its cause. The value is
+copied into the memory that the operator has just written, before anybody reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from ascend_dump import ConfigError, NotSupported
+
+if TYPE_CHECKING:
+    import torch
+
+    from ascend_dump import Record
+
+__all__ = ["Grafts", "read_grafts"]
+
+
+class _Graft(NamedTuple):
+    """One output to replace: its place, and the records of the other dump that hold it, by step."""
+
+    key: str
+    op_name: str
+    position: int
+    records: Mapping[Optional[int], Record]
+
+
+def read_grafts(given: Any) -> list[_Graft]:
+    """What to replace, by the setting `graft`: names such as `layers.3/addmm_0.output.0`, each with the path of a dump.
+
+    Raises ConfigError for a name that is none or that the dump does not have, NotSupported for what cannot be replaced,
+    and ReadError for the dump.
+    """
+    import ascend_dump
+
+    if not isinstance(given, Mapping) or not given:
+        raise ConfigError(
+            f"graft={given!r}: expected names with the dumps that have their values",
+            hint="such as {'layers.3/addmm_0.output.0': 'reference'}",
+        )
+    dumps: dict[str, Any] = {}
+    found = []
+    for key, path in given.items():
+        op_name, io, index = _parts(str(key))
+        if io != "output":
+            raise NotSupported(
+                f"graft of {key!r}: an input is memory that other operators read too",
+                hint="graft the output of the operator that makes it",
+            )
+        if str(path) not in dumps:
+            dumps[str(path)] = ascend_dump.open(path)
+        records: dict[Optional[int], Record] = {}
+        for record in dumps[str(path)].select(io="output", index=index):
+            if record.op_name == op_name and record.error is None:
+                records.setdefault(record.step, record)
+        if not records:
+            raise ConfigError(
+                f"graft of {key!r}: {path} has no such record",
+                hint=f"`ascend-dump ls {path}` lists its operators",
+            )
+        next(iter(records.values())).numpy()  # raises where there are statistics only
+        found.append(_Graft(str(key), op_name, index, records))
+    return found
+
+
+def _parts(key: str) -> tuple[str, str, int]:
+    op_name, _, rest = key.rpartition(".")
+    op_name, _, io = op_name.rpartition(".")
+    if not op_name or io not in ("input", "output") or not rest.isdecimal() or not rest.isascii() or len(rest) > 9:
+        raise ConfigError(
+            f"graft of {key!r}: expected an operator, `output` and a number",
+            hint="as `ascend-dump ls` and a comparison name them: layers.3/addmm_0.output.0",
+        )
+    return op_name, io, int(rest)
+
+
+class Grafts:
+    """The outputs to replace in the steps that are recorded; `step` is the open one."""
+
+    def __init__(self, grafts: list[_Graft]) -> None:
+        self.step: Optional[int] = None
+        self._grafts: dict[str, list[_Graft]] = {}
+        for graft in grafts:
+            self._grafts.setdefault(graft.op_name, []).append(graft)
+        self._applied: set[str] = set()
+        self._missing: set[str] = set()
+
+    def apply(self, op_name: str, views: bool, outputs: list[torch.Tensor]) -> None:
+        """Replace what is asked for among the outputs of an operator that has just run.
+
+        Raises ConfigError where the tensor has another shape, NotSupported for a view, whose memory is that of another
+        tensor.
+        """
+        for graft in self._grafts.get(op_name, ()):
+            record = graft.records.get(self.step)
+            if record is None:
+                self._missing.add(graft.key)
+                continue
+            if views:
+                raise NotSupported(
+                    f"graft of {graft.key!r}: it is a view of memory that another operator has made",
+                    hint="graft the output of that operator",
+                )
+            if graft.position >= len(outputs) or tuple(outputs[graft.position].shape) != record.shape:
+                shape = list(outputs[graft.position].shape) if graft.position < len(outputs) else "no such output"
+                raise ConfigError(
+                    f"graft of {graft.key!r}: the program has {shape}, the dump {list(record.shape or ())}",
+                    hint="graft values of the same program with the same batch",
+                )
+            outputs[graft.position].copy_(_tensor_of(record))
+            self._applied.add(graft.key)
+
+    def reasons(self) -> list[str]:
+        """What was asked for and not done, a sentence each."""
+        keys = [graft.key for grafts in self._grafts.values() for graft in grafts]
+        return [
+            f"graft of {key!r} was not done: "
+            + (
+                "the dump does not have the steps that were recorded"
+                if key in self._missing
+                else "no such operator ran in a recorded step"
+            )
+            for key in keys
+            if key not in self._applied
+        ]
+
+
+def _tensor_of(record: Record) -> torch.Tensor:
+    import numpy as np
+    import torch
+
+    array = np.array(record.numpy())  # a copy: what is read of a dump may be read-only
+    if record.dtype == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    if array.dtype.kind not in "fiubc":
+        name = str(record.dtype)
+        kind = getattr(torch, name, None)
+        if kind is None or array.dtype.itemsize != 1:
+            raise NotSupported(f"graft: values of type {name} cannot be copied", hint="graft another output")
+        return torch.from_numpy(array.view(np.uint8)).view(kind)
+    return torch.from_numpy(array)

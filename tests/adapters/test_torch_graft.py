@@ -1,0 +1,151 @@
+"""`graft=`: values of another dump in the running program, and what becomes of a difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ascend_dump
+
+torch: Any = pytest.importorskip("torch")
+
+
+class Net(torch.nn.Module):
+    """Two layers and a norm whose epsilon may be wrong."""
+
+    def __init__(self, eps: float = 1e-5) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.last = torch.nn.Linear(8, 8), torch.nn.LayerNorm(8, eps=eps), torch.nn.Linear(8, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(torch.relu(self.norm(self.first(x))))
+
+
+INPUT = torch.linspace(-1, 1, 32).reshape(4, 8)
+FAULT = "norm/native_layer_norm_0.output.0"
+
+
+def dumped(path: Path, net: Any, **settings: Any) -> Any:
+    with ascend_dump.capture(net, path=path, **settings) as cap:
+        net(INPUT).sum().backward()
+    return cap.dump()
+
+
+def output(dump: Any, name: str) -> Any:
+    (record,) = dump.select(op=name, io="output", index=0)
+    return record.numpy()
+
+
+@pytest.fixture
+def reference(tmp_path: Path) -> Path:
+    dumped(tmp_path / "reference", Net())
+    return tmp_path / "reference"
+
+
+def test_the_difference_is_gone_behind_the_operator_that_made_it(reference: Path, tmp_path: Path) -> None:
+    right = ascend_dump.open(reference)
+    wrong = dumped(tmp_path / "wrong", Net(eps=0.1))
+    mended = dumped(tmp_path / "mended", Net(eps=0.1), graft={FAULT: reference})
+    for name in ("norm/native_layer_norm_0", "relu_0", "last/addmm_0"):
+        assert not np.array_equal(output(wrong, name), output(right, name))
+        assert np.array_equal(output(mended, name), output(right, name))
+
+
+def test_a_graft_elsewhere_leaves_the_difference(reference: Path, tmp_path: Path) -> None:
+    right = ascend_dump.open(reference)
+    still = dumped(tmp_path / "still", Net(eps=0.1), graft={"first/addmm_0.output.0": right})
+    assert not np.array_equal(output(still, "last/addmm_0"), output(right, "last/addmm_0"))
+
+
+def test_gradients_are_those_of_the_values_that_were_put_in(reference: Path, tmp_path: Path) -> None:
+    net, twin = Net(eps=0.1), Net()
+    dumped(tmp_path / "mended", net, graft={FAULT: reference})
+    twin(INPUT).sum().backward()
+    assert torch.equal(net.last.weight.grad, twin.last.weight.grad)
+
+
+def test_steps_that_are_not_recorded_are_left_alone(reference: Path, tmp_path: Path) -> None:
+    net = Net(eps=0.1)
+    plain = net(INPUT)
+    with ascend_dump.capture(net, path=tmp_path / "d", steps="0", graft={FAULT: reference}):
+        mended, later = net(INPUT), net(INPUT)
+    assert not torch.equal(mended, plain)
+    assert torch.equal(later, plain)
+    assert torch.equal(net(INPUT), plain)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_every_type_is_put_in_as_it_was(tmp_path: Path, dtype: Any) -> None:
+    values = torch.randn(5).to(dtype)
+    with ascend_dump.capture(path=tmp_path / "a"):
+        recorded = values * 2
+    with ascend_dump.capture(path=tmp_path / "b", graft={"mul_0.output.0": tmp_path / "a"}):
+        found = values * 3
+    assert torch.equal(found, recorded)
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "words"),
+    [
+        ("norm", ascend_dump.ConfigError, "expected an operator"),
+        ("nothing_0.output.0", ascend_dump.ConfigError, "has no such record"),
+        ("last/addmm_0.input.0", ascend_dump.NotSupported, "graft the output of the operator that makes it"),
+    ],
+)
+def test_what_cannot_be_grafted_is_refused_at_the_start(
+    reference: Path, tmp_path: Path, key: str, error: Any, words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        dumped(tmp_path / "d", Net(), graft={key: reference})
+
+
+def test_statistics_hold_no_values_to_graft(tmp_path: Path) -> None:
+    dumped(tmp_path / "stats", Net(), data="stats")
+    with pytest.raises(ascend_dump.NotSupported):
+        dumped(tmp_path / "d", Net(), graft={FAULT: tmp_path / "stats"})
+
+
+def test_no_dump_to_take_values_from(tmp_path: Path) -> None:
+    with pytest.raises(ascend_dump.DumpNotFound):
+        dumped(tmp_path / "d", Net(), graft={FAULT: tmp_path / "none"})
+
+
+def test_another_shape_ends_the_capture_and_not_the_run(
+    reference: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    net = Net()
+    with ascend_dump.capture(net, path=tmp_path / "d", graft={FAULT: reference}):
+        assert net(INPUT[:2]).shape == (2, 2)
+    assert "the program has [2, 8], the dump [4, 8]" in caplog.text
+    with (
+        pytest.raises(ascend_dump.CaptureError),
+        ascend_dump.capture(net, path=tmp_path / "e", graft={FAULT: reference}, strict=True),
+    ):
+        net(INPUT[:2])
+
+
+def test_a_view_is_told_to_be_one(reference: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    dumped(tmp_path / "d", Net(), graft={"first/t_0.output.0": reference})
+    assert "view of memory that another operator has made" in caplog.text
+
+
+def test_a_graft_that_was_not_done_is_told(reference: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with ascend_dump.capture(path=tmp_path / "d", graft={FAULT: reference}):
+        torch.ones(3) * 2
+    assert f"graft of {FAULT!r} was not done: no such operator ran" in caplog.text
+    net = Net()
+    with ascend_dump.capture(net, path=tmp_path / "e", steps="1", graft={FAULT: reference}):
+        net(INPUT)
+        net(INPUT)
+    assert "the dump does not have the steps that were recorded" in caplog.text
+
+
+def test_other_adapters_refuse_it(tmp_path: Path, reference: Path) -> None:
+    from ascend_dump.fakes import install
+
+    with install("acl"), pytest.raises(ascend_dump.ConfigError, match="graft"):
+        ascend_dump.capture(framework="acl", path=tmp_path / "d", graft={FAULT: reference}).start()
