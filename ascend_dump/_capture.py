@@ -73,7 +73,7 @@ def capture(
     max_bytes: Union[int, str, None] = None,
     keep: Union[int, str, None] = None,
     until: Optional[Until] = None,
-    graft: Optional[Mapping[str, Union[str, os.PathLike[str], Dump]]] = None,
+    graft: Optional[Mapping[str, Any]] = None,
     strict: bool = False,
     options: Optional[Mapping[str, Any]] = None,
     **unknown: Any,

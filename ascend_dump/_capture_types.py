@@ -14,7 +14,6 @@ from ascend_dump._steps import StepsLike
 
 if TYPE_CHECKING:
     from ascend_dump._capture import Capture
-    from ascend_dump.reading import Dump
 
 __all__ = ["CaptureSettings", "Decorated", "Function", "Untyped"]
 
@@ -65,6 +64,6 @@ class CaptureSettings(TypedDict, total=False):
     max_bytes: Union[int, str, None]
     keep: Union[int, str, None]
     until: Optional[Until]
-    graft: Optional[Mapping[str, Union[str, os.PathLike[str], Dump]]]
+    graft: Optional[Mapping[str, Any]]
     strict: bool
     options: Optional[Mapping[str, Any]]

@@ -24,6 +24,7 @@ def calls(tmp_path: Path, program: Callable[[], Any], **settings: Any) -> dict[s
         assert record.error is None
         assert record.arguments is not None
         found[record.arguments.operator] = record.arguments
+    decorated.capture.stop()
     return found
 
 
@@ -75,6 +76,7 @@ def test_one_capture_tells_values_apart_that_follow_each_other(tmp_path: Path) -
         x.transpose(1, 0)
 
     program()
+    program.capture.stop()
     records = [record for record in program.capture.dump() if record.io == "output"]
     values = [list(record.arguments.values.values())[1:] for record in records if record.arguments is not None]
     assert list(map(repr, values[:6])) == ["[1]", "[1.0]", "[0.0]", "[-0.0]", "[1]", "[nan]"]
@@ -92,6 +94,7 @@ def test_tensors_are_references_to_records(tmp_path: Path) -> None:
         out[torch.tensor([0, 2])] = 5.0
 
     program()
+    program.capture.stop()
     dump = list(program.capture.dump())
     by_place = {(one.attrs["seq"], one.io, one.index): one for one in dump}
 
@@ -143,6 +146,7 @@ def test_recording_a_random_operator_draws_nothing(tmp_path: Path) -> None:
     torch.manual_seed(5)
     program = ascend_dump.capture(path=tmp_path)(lambda: torch.rand(3))
     assert torch.equal(program(), plain)
+    program.capture.stop()
 
 
 def test_long_lists_are_cut(tmp_path: Path) -> None:
@@ -170,6 +174,7 @@ def test_a_compare_names_the_argument(tmp_path: Path) -> None:
             lambda eps=eps: torch.nn.functional.layer_norm(x, (8,), eps=eps).exp()
         )
         program()
+        program.capture.stop()
         assert len(program.capture.dump()) > 0
         paths.append(tmp_path / str(number))
     [origin] = ascend_dump.compare(paths[1], paths[0]).origins
@@ -184,6 +189,7 @@ def test_a_compare_says_that_a_generator_was_elsewhere_already(tmp_path: Path) -
         torch.manual_seed(0 if number < 2 else 1)
         program = ascend_dump.capture(path=tmp_path / str(number))(lambda: x * torch.rand(64))
         program()
+        program.capture.stop()
         assert len(program.capture.dump()) > 0
     assert ascend_dump.compare(tmp_path / "0", tmp_path / "1").origins == ()
     [origin] = ascend_dump.compare(tmp_path / "2", tmp_path / "0").origins

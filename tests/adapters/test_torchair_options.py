@@ -145,8 +145,10 @@ def test_a_capture_without_a_target_fills_the_config_of_a_compiler_too(
 def test_a_model_that_cannot_be_captured_is_told_where_no_target_is_captured(
     place: str, name: str, code: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    module: Any = sys.modules.get(place) or ModuleType(place)
-    monkeypatch.setitem(sys.modules, place, module)
+    module: Any = sys.modules.get(place)
+    if module is None:
+        module = ModuleType(place)
+        monkeypatch.setitem(sys.modules, place, module)
     monkeypatch.setattr(module, name, lambda function, *, config=None: (function, config), raising=False)
     config = make_config()
     cap = ascend_dump.capture(framework="torchair", path="dumps", steps="0", strict=True).start()

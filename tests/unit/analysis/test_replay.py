@@ -26,6 +26,7 @@ nn = torch.nn
 def dump(path: Path, program: Callable[[], Any], **settings: Any) -> Path:
     decorated = ascend_dump.capture(path=path, **settings)(program)
     decorated()
+    decorated.capture.stop()
     assert len(decorated.capture.dump()) > 0
     return path
 
