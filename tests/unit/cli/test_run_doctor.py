@@ -12,7 +12,6 @@ import stat
 from pathlib import Path
 from typing import Any
 
-import click.testing
 import pytest
 from interpreters import HOOK_FILES, STARTUP, Interpreter
 from places import REPOSITORY
@@ -53,14 +52,15 @@ def request_of(launched: list[Any]) -> ascend_dump.DumpRequest:
 
 
 class TestRun:
-    def test_every_setting_and_every_spelling_is_an_option(self) -> None:
+    def test_every_setting_and_every_spelling_is_an_option(self, capsys: pytest.CaptureFixture[str]) -> None:
         from ascend_dump.cli.run import run
 
         options = {spelling for option in run.params for spelling in option.opts}
         names = [field.name for field in dataclasses.fields(ascend_dump.DumpRequest)]
         expected = [*names, *OTHER_SPELLINGS]
         assert {f"--{name}" for name in expected} | {f"--{name.replace('_', '-')}" for name in expected} <= options
-        shown = click.testing.CliRunner().invoke(run, ["--help"]).output
+        assert main(["run", "--help"]) == Exit.OK
+        shown = capsys.readouterr().out
         assert "--dump-path" not in shown
         assert all(f"--{name.replace('_', '-')}" in shown for name in names)
 
