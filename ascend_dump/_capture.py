@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar, Union, overload
 
 from ascend_dump._call_gate import CallGate
 from ascend_dump._calls import CallsSession
@@ -37,11 +37,22 @@ if TYPE_CHECKING:
 
     from typing_extensions import ParamSpec, Unpack
 
-    from ascend_dump._capture_types import CaptureSettings, Decorated, Function, Untyped
+    from ascend_dump._capture_types import CaptureSettings, Function, Untyped
     from ascend_dump.reading import Dump
 
     _P = ParamSpec("_P")
     _R = TypeVar("_R", covariant=True)
+
+    class Decorated(Protocol[_P, _R]):
+        """A decorated function: called as before, and `capture` is what it is dumped by."""
+
+        @property
+        def capture(self) -> Capture: ...
+
+        def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
+
+        def __get__(self, instance: Any, owner: Any = None) -> Callable[..., _R]: ...
+
 
 __all__ = ["Capture", "capture"]
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar, Union
+from typing import Any, Optional, Protocol, TypeVar, Union
 
 from typing_extensions import ParamSpec, TypedDict
 
 from ascend_dump._request import Data, FrameworkName, Level, Mode, Scene, Until
 from ascend_dump._steps import StepsLike
 
-if TYPE_CHECKING:
-    from ascend_dump._capture import Capture
-
-__all__ = ["CaptureSettings", "Decorated", "Function", "Untyped"]
+__all__ = ["CaptureSettings", "Function", "Untyped"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R", covariant=True)
@@ -28,17 +25,6 @@ class Function(Protocol[_P, _R]):
     def __code__(self) -> CodeType: ...
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
-
-
-class Decorated(Protocol[_P, _R]):
-    """A decorated function: called as before, and `capture` is what it is dumped by."""
-
-    @property
-    def capture(self) -> Capture: ...
-
-    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
-
-    def __get__(self, instance: Any, owner: Any = None) -> Callable[..., _R]: ...
 
 
 class Untyped:

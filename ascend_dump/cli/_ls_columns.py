@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ascend_dump.cli._ls_groups import Group, Head
 from ascend_dump.cli._reading import Unreadable, progress
-from ascend_dump.cli.ls import Group, Head
 
 if TYPE_CHECKING:
     import polars

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import click
 
 from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._ls_groups import Group, Head, groups_of, operator_of
 from ascend_dump.cli._reading import (
     Unreadable,
     leading_cells,
@@ -27,36 +27,6 @@ if TYPE_CHECKING:
     from ascend_dump.report.tables import Column
 
 _LONG = ("device", "format", "phase", "module", "source", "model_id", "stream_id", "task_id", "timestamp", "path")
-
-
-class Head(NamedTuple):
-    """What a line of the listing tells of a record, under the names that it has there."""
-
-    op_name: str
-    op_type: str
-    step: Optional[int]
-    run: Optional[str]
-    rank: Optional[int]
-    model: Optional[str]
-    shape: Optional[Sequence[int]]
-    error: None = None
-
-
-class Group(NamedTuple):
-    """The records of one run of an operator.
-
-    first       its first output, else its first record
-    types       names of element types, each once
-    records     how many these are; unreadable: how many of them cannot be read
-    """
-
-    first: Union[Record, Head]
-    inputs: int
-    outputs: int
-    types: Sequence[str]
-    bytes: int
-    records: int
-    unreadable: int
 
 
 @click.command(short_help="List the operators of a dump.")
@@ -141,26 +111,7 @@ def _groups(dump: Dump, unreadable: Unreadable) -> Iterator[Group]:
 
         return groups(dump, unreadable)
     records = unreadable.watch(progress(dump, "records"))
-    return (_group(list(group)) for _, group in groupby(records, _operator))
-
-
-def _operator(record: Record) -> tuple[Any, ...]:
-    # An unreadable file stands alone: its records are not known to be of one operator.
-    broken = id(record) if record.error is not None and not record.op_name else None
-    return (*record.execution, broken)
-
-
-def _group(records: list[Record]) -> Group:
-    outputs = [record for record in records if record.io == "output"]
-    return Group(
-        (outputs or records)[0],
-        sum(record.io == "input" for record in records),
-        len(outputs),
-        list(dict.fromkeys(record.dtype for record in records if record.dtype)),
-        sum(record.nbytes or 0 for record in records),
-        len(records),
-        sum(record.error is not None for record in records),
-    )
+    return groups_of(records)
 
 
 def _operator_row(group: Group, lead: list[Column]) -> list[str]:
@@ -210,7 +161,7 @@ class _Totals:
             self.records += 1
             if record.error is not None:
                 self.unreadable += 1
-            key = _operator(record)
+            key = operator_of(record)
             if key != last:
                 last = key
                 self.operators += 1

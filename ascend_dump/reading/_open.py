@@ -13,11 +13,11 @@ from ascend_dump._files import read_regular
 from ascend_dump._paths import CALL, CALL_SCHEMA, CATALOG, REMOVED_DIRECTORY
 from ascend_dump.reading._dialect import Batch, Directory, Entry, WrappedEntry, rank_of
 from ascend_dump.reading._dump import Dump
-from ascend_dump.reading._provenance import Provenance, is_ge_graph
+from ascend_dump.reading._provenance import Provenance
 from ascend_dump.reading._record import Record
 from ascend_dump.reading._registry import dialects
 from ascend_dump.reading._runs import runs_above
-from ascend_dump.reading._sources import Sources, graphs_beside, is_graph_file
+from ascend_dump.reading._sources import Sources, graphs_beside, is_ge_graph, is_graph_file
 
 if TYPE_CHECKING:
     import polars

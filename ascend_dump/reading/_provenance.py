@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ascend_dump.reading._record import Record
     from ascend_dump.reading._sources import Sources
 
-__all__ = ["MadeOf", "Provenance", "is_ge_graph"]
+__all__ = ["MadeOf", "Provenance"]
 
 _FX = re.compile(r"(.+?)\.OUTPUT\.(\d{1,9})", re.DOTALL)
 
@@ -75,11 +75,6 @@ class Provenance:
             except ReadError as error:
                 log.debug("%s", error)
         return found
-
-
-def is_ge_graph(name: str) -> bool:
-    """Whether this is the name of a graph as GE runs it; asked of every file of a dump."""
-    return name.startswith("ge_proto_") and name.endswith("_Build.txt")
 
 
 def _name_of(path: Path) -> Optional[str]:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ascend_dump._errors import ReadError
 from ascend_dump.native.torchair.graph import parse_graph_file, read_torchair_graph
-from ascend_dump.reading._provenance import is_ge_graph
 
 if TYPE_CHECKING:
     from ascend_dump.reading._record import Record
 
-__all__ = ["Sources", "graphs_beside", "is_graph_file"]
+__all__ = ["Sources", "graphs_beside", "is_ge_graph", "is_graph_file"]
 
 log = logging.getLogger("ascend_dump")
 
@@ -103,3 +102,8 @@ def graphs_beside(root: Path) -> list[Path]:
             return [Path(item.path) for item in named if item.is_file(follow_symlinks=False)]
     except OSError:
         return []
+
+
+def is_ge_graph(name: str) -> bool:
+    """Whether this is the name of a graph as GE runs it; asked of every file of a dump."""
+    return name.startswith("ge_proto_") and name.endswith("_Build.txt")
