@@ -15,6 +15,8 @@ import ascend_dump
 from ascend_dump.analysis.compare import Comparison
 from ascend_dump.writing import HostWriter
 
+pytest.importorskip("rapidfuzz")
+
 
 class Call(NamedTuple):
     """One operator of a program, with what it read and wrote."""

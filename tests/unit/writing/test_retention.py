@@ -162,6 +162,18 @@ def test_a_dump_that_was_opened_before_names_the_steps_that_went(tmp_path: Path,
     (gone,) = dump
     assert gone.error is not None
     assert gone.error.code == "AD404"
+    writer.close()
+
+
+def test_a_catalog_of_such_a_dump_names_them_too(tmp_path: Path, directory: Path) -> None:
+    pytest.importorskip("polars")
+    writer = HostWriter(directory, metadata={}, keep=1, stats=("max",))
+    write_step(writer, 0, item("a", noise(0, 5000)))
+    writer.flush()
+    dump = open_dump(tmp_path)
+    for step in (1, 2):
+        write_step(writer, step, item("a", noise(step, 10)))
+    writer.flush()
     assert dump.catalog().collect()["error"].to_list() != [None]
     writer.close()
 
