@@ -18,21 +18,81 @@ if TYPE_CHECKING:
 
     from ascend_dump.analysis.compare import Comparison, Origin
 
-__all__ = ["Triage", "triage"]
+__all__ = ["Cause", "Triage", "TriageRound", "triage"]
 
 #: Operators that the next dump is narrowed to, at most.
 _MOST_LAYERS = 16
 
 
 @dataclass(frozen=True)
+class Cause:
+    """The operator that comes first among what is wrong.
+
+    source    the line of the user's code, `FILE:LINE`
+    phase     "forward", "backward" or "other"
+    evidence  what speaks for it, in numbers, one sentence each
+    """
+
+    op_name: str
+    op_type: str
+    step: Optional[int]
+    rank: Optional[int]
+    module: Optional[str]
+    source: Optional[str]
+    phase: Optional[str]
+    evidence: tuple[str, ...]
+
+    @classmethod
+    def of(cls, record: Record, evidence: Iterable[str]) -> Cause:
+        """The operator of a record."""
+        one = record
+        place = (one.op_name, one.op_type, one.step, one.rank, one.module, one.source, one.phase)
+        return cls(*place, tuple(evidence))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {**vars(self), "evidence": list(self.evidence)}
+
+
+@dataclass(frozen=True)
+class TriageRound:
+    """One run of a program for `ascend-dump triage --run`.
+
+    program    "program" or "reference"
+    purpose    what it was run for, in words
+    dump       where its dump is; None where nothing was recorded
+    exit_code  that of the command; None where it was stopped because it had shown enough
+    seconds    wall time
+    nbytes     what it wrote to disk
+    outcome    what it showed, in one sentence
+    """
+
+    number: int
+    program: str
+    purpose: str
+    dump: Optional[Path]
+    exit_code: Optional[int]
+    seconds: float
+    nbytes: int
+    outcome: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {**vars(self), "dump": None if self.dump is None else str(self.dump)}
+
+
+@dataclass(frozen=True)
 class Triage:
     """What is wrong in a dump, and what to dump next.
 
-    suspects    what looks wrong by itself, ranked; empty where there is a reference
-    comparison  with the reference, None where there is none
-    next        the request of the dump that tells more; None where nothing is wrong, or all of it is in this dump
-    advice      what to do now, in one sentence
-    reasons     why not everything could be checked, empty where it was
+    suspects      what looks wrong by itself, ranked; empty where there is a reference
+    comparison    with the reference, None where there is none
+    next          the request of the dump that tells more; None where nothing is wrong, or all of it is in this dump
+    advice        what to do now, in one sentence
+    reasons       why not everything could be checked, empty where it was
+    cause         the first suspect, or the first origin; None where nothing is wrong
+    rounds        the runs of the program that led here; empty where a dump was given
+    confirmation  what a run with the reference's value in place of the cause's showed; empty where there was none
     """
 
     dump: Path
@@ -41,6 +101,9 @@ class Triage:
     next: Optional[DumpRequest]
     advice: str
     reasons: tuple[str, ...] = ()
+    cause: Optional[Cause] = None
+    rounds: tuple[TriageRound, ...] = ()
+    confirmation: str = ""
 
     @property
     def origins(self) -> tuple[Origin, ...]:
@@ -59,6 +122,9 @@ class Triage:
             "next": None if self.next is None else self.next.to_mapping(),
             "advice": self.advice,
             "reasons": list(self.reasons),
+            "cause": None if self.cause is None else self.cause.to_dict(),
+            "rounds": [one.to_dict() for one in self.rounds],
+            "confirmation": self.confirmation,
         }
 
 
@@ -79,7 +145,7 @@ def triage(
     reference.
 
     >>> found = ascend_dump.triage("dumps")   # doctest: +SKIP
-    >>> found.suspects[0].reason, found.next   # doctest: +SKIP
+    >>> found.cause.op_name, found.cause.source, found.next   # doctest: +SKIP
     """
     opened = dump if isinstance(dump, Dump) else open_dump(dump)
     if reference is None:
@@ -107,7 +173,8 @@ def _alone(dump: Dump, watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]]
     near = [one for one in report.suspects if (one.rule, one.step) == (first.rule, first.step)]
     names = [one.op_name for one in near] + [name for one in near for name in one.producers]
     request = _narrower(dump, [one.record for one in near], names)
-    return Triage(dump.root, report.suspects, None, request, _advice(first.op_name, request), report.reasons)
+    cause = Cause.of(first.record, [first.reason])
+    return Triage(dump.root, report.suspects, None, request, _advice(first.op_name, request), report.reasons, cause)
 
 
 def _against(dump: Dump, compared: Comparison) -> Triage:
@@ -121,7 +188,9 @@ def _against(dump: Dump, compared: Comparison) -> Triage:
         return Triage(dump.root, (), compared, request, advice)
     records = [one.pair.record for one in compared.origins]
     request = _narrower(dump, records, [one.op_name for one in compared.origins])
-    return Triage(dump.root, (), compared, request, _advice(compared.origins[0].op_name, request))
+    first = compared.origins[0]
+    cause = Cause.of(first.pair.record, first.evidence)
+    return Triage(dump.root, (), compared, request, _advice(first.op_name, request), cause=cause)
 
 
 def _narrower(dump: Dump, records: list[Record], names: Iterable[str]) -> Optional[DumpRequest]:

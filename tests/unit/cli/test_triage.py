@@ -35,6 +35,10 @@ class TestPython:
         assert found.next is not None
         assert found.next.to_mapping() == {"path": f"{grown}_next", "steps": "2", "layers": ["0/mm_0"]}
         assert found.origins == ()
+        assert found.cause is not None
+        assert (found.cause.op_name, found.cause.op_type, found.cause.step) == ("0/mm_0", "aten::mm", 2)
+        assert found.cause.evidence == (found.suspects[0].reason,)
+        assert (found.rounds, found.confirmation) == ((), "")
 
     def test_asks_for_nothing_where_nothing_is_wrong(self, healthy: Path) -> None:
         found = ascend_dump.triage(ascend_dump.open(healthy))
@@ -69,6 +73,8 @@ class TestPython:
         assert [one.op_name for one in found.origins] == ["mul_0"]
         assert found.next is not None
         assert found.next.layers == ("mul_0",)
+        assert found.cause is not None
+        assert (found.cause.op_name, found.cause.evidence) == ("mul_0", found.origins[0].evidence)
 
     def test_refuses_settings_of_a_comparison_without_one(self, healthy: Path) -> None:
         with pytest.raises(ascend_dump.NotSupported, match="no reference is given"):
