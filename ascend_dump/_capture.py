@@ -525,7 +525,9 @@ class _Call:
             number = cap._step
             cap._step += 1
             if not cap._is_wanted(number):
-                cap.end_at_exit()
+                if cap._path is None:
+                    # To say so where no selected call is ever reached.
+                    cap.end_at_exit()
                 return
             begun = cap.active
             if not begun:

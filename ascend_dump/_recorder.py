@@ -37,7 +37,8 @@ _LONGEST_REASON = 500
 class StepRecorder:
     """What a capture does for `keep=`, `until=`, `trigger` and exceptions, with any session.
 
-    A session that thins its steps by itself is told of triggers; trees of others are thinned by a `TreeRecorder`.
+    A session that removes old steps itself gets triggers through `Session.trigger`. For the others a `TreeRecorder`
+    removes step directories.
     """
 
     def __init__(self, session: Session, request: DumpRequest) -> None:
@@ -98,7 +99,7 @@ class TreeRecorder:
         #: By stream: the last step that was looked at for NaN and Inf, and the last one that stays.
         self._checked: dict[str, int] = {}
         self._last: dict[str, int] = {}
-        #: Whether the framework was told to write nothing more.
+        #: Whether the framework has stopped writing.
         self._quiet = False
         self._lock = threading.RLock()
         self._pid = os.getpid()

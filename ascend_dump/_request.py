@@ -194,24 +194,16 @@ class DumpRequest:
         self._refuse_idle()
 
     def _refuse_idle(self) -> None:
-        """Raise ConfigError where `until` has nothing to look at, or `keep` nothing to remove."""
+        """Raise ConfigError where `until` has nothing to look at, or `keep` no steps to choose from."""
         if self.until is not None and self.scene in ("watch", "exception"):
             raise ConfigError(
                 f"until={self.until!r} was given with scene={self.scene!r}, which does not dump what steps compute",
                 hint="leave one of them out",
             )
-        if self.keep is None:
-            return
-        if self.scene == "exception":
+        if self.keep is not None and self.scene == "exception":
             raise ConfigError(
                 f"keep={self.keep} was given with scene='exception', which writes nothing before something fails",
                 hint="leave keep= out, or leave scene= out to have the steps before an exception",
-            )
-        selected = self.steps.count
-        if selected is not None and selected <= self.keep and self.until is None:
-            raise ConfigError(
-                f"keep={self.keep} removes nothing: steps={self.steps} selects {selected}",
-                hint="leave keep= out, or select more steps than are to stay",
             )
 
     @classmethod

@@ -81,3 +81,24 @@ def toy(third_party: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield importlib.import_module("toyframe")
     for name in ("toyframe", "ascend_dump_toy"):
         sys.modules.pop(name, None)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """A test that leaves a capture active or a module of a fake in place would change what later tests find."""
+    before = _left_behind()
+    yield
+    more = _left_behind() - before
+    assert not more, f"the test leaves behind: {', '.join(sorted(more))}"
+
+
+#: Modules that only a fake provides here.
+_FAKED = ("acl", "torch_npu", "torchair", "npu_bridge", "npu_device")
+
+
+def _left_behind() -> set[str]:
+    """Captures that wait for the end of the process, as every active one does; modules that a fake stands in for."""
+    module = sys.modules.get("ascend_dump.adapter._exit")
+    ends = [end._stop for end in module._ends] if module else []
+    captures = {repr(end) for end in ends if getattr(end, "__name__", "") == "end"}
+    return captures | {f"the module {name}" for name in _FAKED if name in sys.modules}

@@ -238,7 +238,8 @@ def _generator(signature: Signature, args: Any, kwargs: Any) -> str:
             generator = _default_generator(device)
         kind = str(generator.device)
         state = generator.get_state()
-        # Not by `numpy`, which the session is told of.
+        # Read through its address: `Tensor.numpy` shares the memory, and the session would take the tensor for
+        # shared with others from then on.
         digest = xxhash.xxh3_128_hexdigest(copy_memory(state.data_ptr(), state.nbytes))
         offset = f',"offset":{generator.get_offset()}' if kind.startswith("cuda") else ""
     except (RuntimeError, AttributeError, IndexError, TypeError):

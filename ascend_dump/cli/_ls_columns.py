@@ -24,7 +24,7 @@ _LOW = (1 << 32) - 1
 
 
 def groups(dump: Dump, unreadable: Unreadable) -> Iterator[Group]:
-    """The operators in the order they ran. unreadable: is told of all records, and of their errors."""
+    """The operators in the order they ran. unreadable: counts all records, and those that cannot be read."""
     import polars as pl
 
     frame = dump.catalog(watch=lambda parts: progress(parts, "records", len)).select(_NEEDED)

@@ -84,7 +84,7 @@ def leading_columns(dump: Dump) -> list[Column]:
 
 
 class _Shown(Protocol):
-    """A record, or what is told of one in its place."""
+    """A record, or the part of its fields that a listing shows."""
 
     @property
     def shape(self) -> Optional[Sequence[int]]: ...

@@ -53,7 +53,7 @@ def test_it_names_the_operator_module_and_source_line(
     assert {one.step for one in dump} == {0, 1, 2}
     show = subprocess.run(
         found["command"],
-        shell=True,  # as it is copied into one
+        shell=True,  # the demo prints a line for the user's shell
         stdout=subprocess.PIPE,
         text=True,
         check=True,

@@ -49,7 +49,7 @@ with fakes.install("mindspore"):
 
 
 @pytest.mark.parametrize("name", ["plain", "with.dot"])
-def test_a_capture_that_nobody_stops_leaves_only_its_dump(name, tmp_path):
+def test_a_program_that_ends_without_stopping_its_capture_leaves_only_the_dump(name, tmp_path):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Several graphs of one session in a dump, against which TensorFlow's document advises, are told of."""
+"""A warning names several graphs of one session in one dump, against which TensorFlow's document advises."""
 
 from __future__ import annotations
 

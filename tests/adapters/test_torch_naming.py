@@ -318,6 +318,7 @@ def test_wrappers_do_not_show_in_names(dumps: Path) -> None:
 def test_code_without_a_file(dumps: Path) -> None:
     """What exec or a generator of code made has no source of its own: the caller's is given."""
     scope: dict[str, Any] = {"torch": torch}
+    # The subject of this test: a function without a source file.
     exec("def f(x): return x.sin()", scope)
     with ascend_dump.capture(path=dumps, strict=True) as cap:
         scope["f"](torch.ones(2))

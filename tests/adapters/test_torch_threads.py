@@ -1,4 +1,4 @@
-"""Memory that changes where nobody sees it: a record is right, or says that it is not there; it is never wrong."""
+"""Memory that other threads or libraries change during a capture: a record is right or says that it has no value."""
 
 from __future__ import annotations
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import re
+import weakref
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -305,3 +307,20 @@ def test_decorated_functions_and_captures_type_check(tmp_path: Path) -> None:
         "ascend_dump.capture(stepz='0')",
         "with ascend_dump.capture(plain):",
     }
+
+
+def test_calls_behind_the_last_step_keep_nothing_until_the_process_ends(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(2, 2)
+    kept = weakref.ref(model)
+
+    @ascend_dump.capture(model, path=tmp_path, steps="0")
+    def run(model: Any) -> None:
+        model(torch.ones(1, 2))
+
+    for _ in range(3):
+        run(model)
+    assert not run.capture.active
+    del model, run
+    gc.collect()
+    assert kept() is None

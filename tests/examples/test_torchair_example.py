@@ -44,7 +44,7 @@ def test_each_rank_has_its_own_dump(walked: Walked) -> None:
     assert dump.known_values("rank") == {0, 1}
     (one,), (other,) = (dump.select(op="Relu", step=0, rank=rank, io="output") for rank in (0, 1))
     assert (one.numpy() != other.numpy()).any()
-    # torchair itself was told of the ranks.
+    # torchair itself knew the ranks.
     assert {path.name for path in (walked.place / "ranks").glob("*/*/worldsize*")} == {
         "worldsize2_global_rank0",
         "worldsize2_global_rank1",

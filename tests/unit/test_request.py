@@ -103,7 +103,6 @@ def test_text_takes_cann_spellings_and_lists() -> None:
         ({"keep": True}, "1 or more"),
         ({"keep": "3.5"}, "1 or more"),
         ({"keep": 10**18}, "1 or more"),
-        ({"keep": 3, "steps": "0|4|5"}, "selects 3"),
         ({"keep": 3, "scene": "exception"}, "before something fails"),
         ({"max_bytes": 0}, "positive"),
         ({"max_bytes": float("inf")}, "positive"),

@@ -314,7 +314,7 @@ def _among_others(side: Side, tensor: Output) -> Optional[Output]:
 
 
 def _by_order(a: Side, b: Side, pairs: _Pairs) -> bool:
-    """Whether any were found: the first ones only, since what reads them is told by that better than by the order."""
+    """Whether any were found. Only the first ones: their consumers are then found by dataflow, which is surer."""
     taken = {found.place for found in pairs.values()}
     # What leads to equal values is right, and one program may go another way there.
     inner = _inner(a, taken), _inner(b, set(pairs))

@@ -31,7 +31,7 @@ class Measure(NamedTuple):
     unequal         elements whose values differ (NaN equals NaN here, +0.0 equals -0.0)
     nonfinite       elements that are NaN, +Inf or -Inf on one side and something else on the other
     nan, inf        elements of actual and of reference that are NaN, and that are infinite
-    max_abs, at     largest |d| and the coordinates of its element
+    max_abs, at     largest |d| and the coordinates of its element; of several as large, one of them
     max_rel         largest |d| / |reference|, over references that are not zero
     rmse            root of the mean of d^2
     rel_l2          |d| / |reference|, Euclidean norms; Inf where only the reference is all zero

@@ -15,7 +15,7 @@ Known differences from a device:
 - Operators are not fused and keep TensorFlow's names; types are GE's for the few that `_plan` lists, else
   TensorFlow's. There is one stream, all layouts are ND.
 - What is fed is a Data operator of the tensor's own operation; its real name in GE is not known.
-- What is inside the branches and bodies of functional control flow is not told, nor is old control flow (Switch to
+- What is inside the branches and bodies of functional control flow is not dumped, nor is old control flow (Switch to
   Merge, loops): TensorFlow gives out no values from there.
 - A variable's value is that from before the run, also where the program assigns and then reads it in one run.
   Before its initialisation it is zeros.

@@ -14,7 +14,7 @@ on the device, each call of it a step; eager operators run as single operators.
 Known differences from a device, beside those of `npu_bridge`:
 
 - Functions are instrumented while they are traced, so those traced before `as_default()` stay on the host.
-- Operators inside loops and branches of a function are not told; on a device they belong to subgraphs.
+- Operators inside loops and branches of a function are not dumped; on a device they belong to subgraphs.
 - A function in a function is inlined where a call made on the device traces it, not where get_concrete_function does.
 - A call of a concrete function stays on the host. Of calls in several threads at once one is a step; operators of the
   others belong to it where the function is the same.

@@ -150,7 +150,12 @@ def test_the_layout_in_memory_does_not_matter(seed: int, name: str, layout: str)
             other[...] = array
             return other
 
-        assert_same(measure(moved(a), moved(b)), measure(a, b))
+        found, expected = measure(moved(a), moved(b)), measure(a, b)
+        assert_same(found._replace(at=None), expected._replace(at=None))
+        # Of several differences as large, which one is named depends on the order in memory.
+        for at in filter(None, (found.at, expected.at)):
+            difference = np.complex128(a[at]) - np.complex128(b[at])
+            assert max(abs(difference.real), abs(difference.imag)) == pytest.approx(expected.max_abs)
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "int64", "bool"])

@@ -124,7 +124,7 @@ def _exception_ignores(subject: AclSubject) -> Iterator[Hit]:
     passes=dumping(dump_op_switch="on", dump_list=[{"model_name": "m", "layer": ["a"]}]),
 )
 def _item_dropped(subject: AclSubject) -> Iterator[Hit]:
-    # With the switch off adump refuses them, which is told as an error.
+    # With the switch off adump refuses them, which another rule reports as an error.
     if not subject.selects or text_of(subject.dump, "dump_op_switch") != "on":
         return
     dropped = dropped_items(subject.dump)

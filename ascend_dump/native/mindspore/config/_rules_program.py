@@ -22,7 +22,7 @@ _CPU = "MindSpore 2.10.0 on a CPU"
 _PARSER = "dump_json_parser.cc"
 _ITERATION, _KERNELS = f"{COMMON}.iteration", f"{COMMON}.kernels"
 _MATMUL, _RELU = "Default/fc-Dense/MatMul-op0", "Default/relu-ReLU/ReLU-op0"
-#: What to tell a program that runs operators one by one.
+#: The advice for a program that runs operators one by one.
 PYNATIVE_HIT = Hit(
     "",
     "in PyNative mode only what @jit compiles is dumped, single operators are not",

@@ -1,7 +1,7 @@
 """Turn a DumpRequest into MindSpore's dump JSON.
 
 What a request may add through `options` is in `OPTIONS`. What MindSpore cannot do raises; what it would accept
-without doing is left in for `check_mindspore_config` to tell. `ranks` and `max_bytes` are not decided here.
+without doing is left in for `check_mindspore_config` to report. `ranks` and `max_bytes` are not decided here.
 """
 
 from __future__ import annotations

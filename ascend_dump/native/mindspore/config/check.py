@@ -26,7 +26,7 @@ Source = Union[str, bytes, "os.PathLike[str]", Mapping[str, Any]]
 
 #: What is asked of a file that MindSpore accepts.
 RULES = RuleTable(DumpJson.of_example, _rules_devices.RULES, _rules_program.RULES)
-#: What to tell a program that turned out to run operators one by one.
+#: The advice for a program that turned out to run operators one by one.
 PYNATIVE = Problem("AD279", "warning", PYNATIVE_HIT.message, PYNATIVE_HIT.hint)
 
 _HINTS = {

@@ -25,7 +25,7 @@ STEPS, SELECTED = 5, "1|3-4"
 
 
 class Recorder:
-    """Keeps what passes the native boundary, and every operator the device is told of."""
+    """Keeps what passes the native boundary, and every operator that reaches the device."""
 
     def __init__(self, npu: Npu) -> None:
         self.graphs: list[dict[str, Any]] = []
