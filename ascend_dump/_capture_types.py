@@ -51,6 +51,5 @@ class CaptureSettings(TypedDict, total=False):
     keep: Union[int, str, None]
     until: Optional[Until]
     graft: Optional[Mapping[str, Any]]
-    quiet: bool
     strict: bool
     options: Optional[Mapping[str, Any]]

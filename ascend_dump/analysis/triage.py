@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
@@ -93,6 +93,7 @@ class Triage:
     cause         the first suspect, or the first origin; None where nothing is wrong
     rounds        the runs of the program that led here; empty where a dump was given
     confirmation  what a run with the reference's value in place of the cause's showed; empty where there was none
+    records       what was looked at, for a page of it; None where that is not kept
     """
 
     dump: Path
@@ -104,6 +105,7 @@ class Triage:
     cause: Optional[Cause] = None
     rounds: tuple[TriageRound, ...] = ()
     confirmation: str = ""
+    records: Optional[Dump] = field(default=None, repr=False, compare=False)
 
     @property
     def origins(self) -> tuple[Origin, ...]:
@@ -126,6 +128,22 @@ class Triage:
             "rounds": [one.to_dict() for one in self.rounds],
             "confirmation": self.confirmation,
         }
+
+    def save(self, path: Union[str, os.PathLike[str]]) -> Path:
+        """Write a page, whose name ends in .html: what is wrong, and all records.
+
+        Raises ConfigError for another suffix, and WriteError where it cannot be written.
+        """
+        from ascend_dump.analysis.showing import of_triage, save_page
+
+        return save_page(of_triage(self), path, "a triage")
+
+    def _repr_html_(self) -> str:
+        """What is wrong, with a strip of all records, for notebooks."""
+        from ascend_dump.analysis.showing import of_triage
+        from ascend_dump.report.page import compact
+
+        return compact(of_triage(self))
 
 
 def triage(
@@ -167,14 +185,15 @@ def _alone(dump: Dump, watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]]
             if not report.reasons
             else "nothing looks wrong in what could be checked"
         )
-        return Triage(dump.root, (), None, None, advice, report.reasons)
+        return Triage(dump.root, (), None, None, advice, report.reasons, records=dump)
     first = report.suspects[0]
     # Those of the same rule in the same step may be one thing; others follow from it or come later.
     near = [one for one in report.suspects if (one.rule, one.step) == (first.rule, first.step)]
     names = [one.op_name for one in near] + [name for one in near for name in one.producers]
     request = _narrower(dump, [one.record for one in near], names)
     cause = Cause.of(first.record, [first.reason])
-    return Triage(dump.root, report.suspects, None, request, _advice(first.op_name, request), report.reasons, cause)
+    advice = _advice(first.op_name, request)
+    return Triage(dump.root, report.suspects, None, request, advice, report.reasons, cause, records=dump)
 
 
 def _against(dump: Dump, compared: Comparison) -> Triage:

@@ -34,7 +34,9 @@ _WORST = 10
 @click.option("--noise", metavar="DUMP", help="Another run of REFERENCE: what differs no more than the two is noise.")
 @click.option("--replay", is_flag=True, help="Run PyTorch operators again where they differ: which side is wrong?")
 @click.option("--allow-unmatched", metavar="GLOB", multiple=True, help="Operators that one side may lack.")
-@click.option("--save", metavar="FILE", multiple=True, help="Save as .json, .csv, .parquet or .xml (JUnit).")
+@click.option(
+    "--save", metavar="FILE", multiple=True, help="Save as .html (page), .json, .csv, .parquet or .xml (JUnit)."
+)
 @json_option
 def compare(
     actual: str,
@@ -61,7 +63,7 @@ def compare(
     """
     from ascend_dump.analysis.compare import compare as compare_dumps
 
-    names = _read_mapping(mapping)
+    names = read_mapping(mapping)
     comparison = compare_dumps(
         open_selected(actual, selectors),
         open_selected(reference, selectors),
@@ -163,7 +165,7 @@ def _row(pair: Pair) -> list[str]:
     return [step, record.label, shape_text(record), pair.verdict, "yes" if pair.explained else "no", pair.reason]
 
 
-def _read_mapping(path: Optional[str]) -> Optional[dict[str, str]]:
+def read_mapping(path: Optional[str]) -> Optional[dict[str, str]]:
     if path is None:
         return None
     what = 'expected a JSON object such as {"layers.0/addmm_0": "blocks.0/addmm_0"}'

@@ -1,17 +1,30 @@
-"""Plots made of text."""
+"""Plots: values counted in bins, drawn as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["histogram"]
+__all__ = ["Bins", "bins_of", "histogram", "is_number", "value_limits"]
 
 #: Elements looked at in one go, so that a large mapped tensor is not copied as a whole.
 _CHUNK = 1 << 20
+
+
+class Bins(NamedTuple):
+    """Values counted in bins of equal width.
+
+    edges, counts  one edge more than counts; the last bin holds its upper edge too; both empty without a finite value
+    finite, size   number of finite values, and of all
+    """
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    finite: int
+    size: int
 
 
 def histogram(array: np.ndarray, *, bins: int = 16, width: int = 50) -> list[str]:
@@ -19,39 +32,68 @@ def histogram(array: np.ndarray, *, bins: int = 16, width: int = 50) -> list[str
 
     Bars are in proportion to the fullest bin; a bin that is not empty shows at least one mark.
     """
+
+    if not is_number(array.dtype):
+        return [f"no histogram of {array.dtype} values"]
+    found = bins_of(array, bins)
+    if not found.finite:
+        return [f"no finite value among {found.size}"]
+    edges, counts = found.edges, found.counts
+    top = max(counts)
+    labels = [f"{edge:.4g}" for edge in edges]
+    pad = max(map(len, labels))
+    lines = [
+        f"{labels[at].rjust(pad)} .. {labels[at + 1].rjust(pad)} |{_bar(count, top, width)} {count}"
+        for at, count in enumerate(counts)
+    ]
+    if found.finite < found.size:
+        lines.append(f"{found.size - found.finite} of {found.size} values are NaN or Inf")
+    return lines
+
+
+def bins_of(array: np.ndarray, bins: int, limits: Optional[tuple[float, float]] = None) -> Bins:
+    """Count the finite values of an array of numbers in bins of equal width; complex ones by their magnitude.
+
+    limits: the lower end of the first bin and the upper end of the last, which must hold all values; by default the
+    least and the largest value.
+    """
     import numpy as np
 
-    if not _is_number(array.dtype):
-        return [f"no histogram of {array.dtype} values"]
     flat = array.reshape(-1)
-    low, high, finite = np.inf, -np.inf, 0
-    for values in _finite_chunks(flat):
-        low, high = min(low, float(values.min())), max(high, float(values.max()))
-        finite += values.size
-    if not finite:
-        return [f"no finite value among {flat.size}"]
+    low, high = value_limits([array]) if limits is None else limits
+    if not low <= high:
+        return Bins((), (), 0, flat.size)
     if low == high:
         bins = 1
     # Halves, because high - low overflows where the values span the whole range of a double.
     edges = np.linspace(low / 2, high / 2, bins + 1) * 2
     edges[0], edges[-1] = low, high
+    half = high / 2 - low / 2
+    scale = bins / half if half > bins * 1e-300 else None
     counts = np.zeros(bins, dtype=np.int64)
     for values in _finite_chunks(flat):
-        places = np.searchsorted(edges, values, side="right") - 1
-        counts += np.bincount(np.clip(places, 0, bins - 1), minlength=bins)
-    top = int(counts.max())
-    labels = [f"{edge:.4g}" for edge in edges]
-    pad = max(map(len, labels))
-    lines = [
-        f"{labels[at].rjust(pad)} .. {labels[at + 1].rjust(pad)} |{_bar(int(count), top, width)} {count}"
-        for at, count in enumerate(counts)
-    ]
-    if finite < flat.size:
-        lines.append(f"{flat.size - finite} of {flat.size} values are NaN or Inf")
-    return lines
+        if scale is None:
+            places = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, bins - 1)
+        else:  # several times as fast
+            places = np.clip(((values / 2 - low / 2) * scale).astype(np.int64), 0, bins - 1)
+            # The product is rounded: the edges decide.
+            places -= (values < edges[places]) & (places > 0)
+            places += (values >= edges[places + 1]) & (places < bins - 1)
+        counts += np.bincount(places, minlength=bins)
+    return Bins(tuple(edges.tolist()), tuple(counts.tolist()), int(counts.sum()), flat.size)
 
 
-def _is_number(dtype: np.dtype[Any]) -> bool:
+def value_limits(arrays: Iterable[np.ndarray]) -> tuple[float, float]:
+    """The least and the largest finite value; (Inf, -Inf) where there is none."""
+    low, high = float("inf"), float("-inf")
+    for array in arrays:
+        for values in _finite_chunks(array.reshape(-1)):
+            low, high = min(low, float(values.min())), max(high, float(values.max()))
+    return low, high
+
+
+def is_number(dtype: np.dtype[Any]) -> bool:
+    """Whether values of this type can be counted in bins."""
     import numpy as np
 
     if dtype.kind == "O":

@@ -26,17 +26,17 @@ FRAMEWORKS = {"torch", "torch_npu", "torchair", "mindspore", "tensorflow", "npu_
 
 #: The floors of the house, ground floor first. A part imports parts of lower floors only.
 FLOORS: list[set[str]] = [
-    {"_version", "_errors", "_problem", "_rank", "_tally", "_units"},
-    {"_log", "_steps", "_patterns", "_paths", "_files", "_html", "_call_gate", "_entry_points"},
+    {"_version", "_errors", "_problem", "_log", "_rank"},
+    {"_steps", "_patterns", "_paths", "_files", "_html", "_call_gate", "_entry_points"},
     {"statistics", "host"},
     {"_request", "_mark", "nonfinite"},
     {"writing"},
     {"native"},
     {"adapter"},
     {"reading", "converting"},
-    {"analysis"},
     {"report"},
-    {"_calls", "_capture_types", "_decorator", "_recorder", "_summary"},
+    {"analysis"},
+    {"_calls", "_capture_types", "_decorator", "_recorder"},
     {"_capture"},
     {"_activation"},
     {"cli", "startup"},

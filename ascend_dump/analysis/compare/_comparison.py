@@ -152,9 +152,9 @@ class Comparison:
         return polars.DataFrame([_flat(pair) for pair in self.pairs], infer_schema_length=None, strict=False)
 
     def save(self, path: Union[str, os.PathLike[str]]) -> Path:
-        """Write the comparison as its suffix says: .json, .csv, .parquet (needs polars) or .xml (JUnit).
+        """Write the comparison as its suffix says: .html (a page), .json, .csv, .parquet (needs polars), .xml (JUnit).
 
-        Raises ConfigError for another suffix, NotSupported for .html, which `ascend-dump report` will make.
+        Raises ConfigError for another suffix, and WriteError where a page cannot be written.
         """
         target = Path(path)
         suffix = target.suffix.lower()
@@ -176,13 +176,22 @@ class Comparison:
 
             target.write_bytes(junit(self.pairs))
         elif suffix == ".html":
-            raise NotSupported("a page of a comparison cannot be written yet", hint="save it as .json, .csv or .xml")
+            from ascend_dump.analysis.showing import of_comparison, save_page
+
+            save_page(of_comparison(self), target, "a comparison")
         else:
             raise ConfigError(
                 f"{target.name!r}: a comparison is not saved as {suffix or 'a file without suffix'}",
-                hint="expected .json, .csv, .parquet or .xml",
+                hint="expected .json, .csv, .html, .parquet or .xml",
             )
         return target
+
+    def _repr_html_(self) -> str:
+        """Verdict and origins with a strip of all pairs, for notebooks."""
+        from ascend_dump.analysis.showing import of_comparison
+        from ascend_dump.report.page import compact
+
+        return compact(of_comparison(self))
 
     def __repr__(self) -> str:
         return f"<Comparison {self.verdict}: {len(self.pairs)} pairs, {len(self.origins)} origins>"

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 import ascend_dump
-from ascend_dump import Comparison, ConfigError, DumpNotFound, NotSupported
+from ascend_dump import Comparison, ConfigError, DumpNotFound
 from ascend_dump.cli import main
 
 torch = pytest.importorskip("torch")
@@ -246,9 +246,10 @@ class TestSaving:
         assert int(suite.attrib["failures"]) > 0
         assert len(suite.findall("testcase")) == int(suite.attrib["tests"])
 
+    def test_a_page(self, comparison: Comparison, tmp_path: Path) -> None:
+        assert comparison.origins[0].op_name in comparison.save(tmp_path / "x.html").read_text(encoding="utf-8")
+
     def test_other_suffixes_are_refused(self, comparison: Comparison, tmp_path: Path) -> None:
-        with pytest.raises(NotSupported):
-            comparison.save(tmp_path / "x.html")
         with pytest.raises(ConfigError, match="expected"):
             comparison.save(tmp_path / "x.docx")
 

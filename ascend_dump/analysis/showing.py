@@ -1,0 +1,229 @@
+"""What a report shows of a comparison and of a triage, as the values of `ascend_dump.report.page`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Optional, Union
+
+from ascend_dump._errors import ConfigError, NotSupported
+from ascend_dump._request import DumpRequest
+from ascend_dump.reading import open_dump
+from ascend_dump.report.page import PageContent, PageError, PageFinding, PageRow, write_page
+
+if TYPE_CHECKING:
+    from ascend_dump.analysis.compare import Comparison, Origin, Pair
+    from ascend_dump.analysis.suspects import Suspect
+    from ascend_dump.analysis.triage import Triage
+    from ascend_dump.reading import Record
+
+__all__ = ["of_comparison", "of_triage", "save_page"]
+
+
+def save_page(content: PageContent, path: Union[str, os.PathLike[str]], what: str) -> Path:
+    """Write a page. Raises ConfigError for a name that does not end as a page does, and WriteError."""
+    target = Path(path)
+    if target.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(
+            f"{target.name!r}: {what} is not saved as {target.suffix or 'a file without suffix'}",
+            hint="name it .html",
+        )
+    write_page(content, target)
+    return target
+
+
+def of_comparison(compared: Comparison) -> PageContent:
+    """The page of a comparison."""
+    usual = type(compared.rules)().to_dict()
+    rules = {name: value for name, value in compared.rules.to_dict().items() if value != usual.get(name)}
+    unmade = [f"{text} ({count} records): not judged" for text, count in compared.undefined.items()]
+    if any(compared.inside):
+        unmade.append(
+            f"{compared.inside[0]} operators of actual and {compared.inside[1]} of the reference lie inside operators "
+            "that are compared, and make tensors that the other side does not have"
+        )
+    unmade += [
+        f"paired by weak evidence, across the order of other pairs: {one.actual} with {one.reference} ({one.how})"
+        for one in compared.crossings[:20]
+    ]
+    if len(compared.crossings) > 20:
+        unmade.append(f"{len(compared.crossings) - 20} more pairs by weak evidence are not named here")
+    first = compared.origins[0] if compared.origins else None
+    return PageContent(
+        title=f"{compared.actual} against {compared.reference}",
+        rows=map(_row, compared.pairs),
+        verdict=compared.verdict,
+        sentence=_sentence(compared),
+        facts=() if first is None else tuple(_origin_facts(first)),
+        command=_next_command(compared, first),
+        compared=True,
+        findings=tuple(_origin(one) for one in compared.origins),
+        unmade=tuple(unmade),
+        made=(
+            ("actual", str(compared.actual)),
+            ("reference", str(compared.reference)),
+            ("thresholds", json.dumps(compared.rules.to_dict(), default=str)),
+            *((("changed from the usual", json.dumps(rules, default=str)),) if rules else ()),
+        ),
+    )
+
+
+def of_triage(found: Triage) -> PageContent:
+    """The page of a triage: pairs where there is a reference, else the records that were looked at."""
+    rounds = [(f"round {one.number}", f"{one.program}: {one.purpose}; {one.outcome}") for one in found.rounds]
+    confirmed = (("confirmed", found.confirmation),) if found.confirmation else ()
+    if found.comparison is not None:
+        content = of_comparison(found.comparison)
+        return replace(content, facts=content.facts + confirmed, made=(*content.made, *rounds))
+    dump = found.records if found.records is not None else open_dump(found.dump)
+    first = found.suspects[0] if found.suspects else None
+    if first is not None:
+        step = "" if first.step is None else f"Step {first.step}: "
+        sentence = f"{step}{first.op_name or first.op_type} ({first.op_type}) is the first suspect: {_bare(first)}."
+    elif found.reasons:
+        sentence = "Nothing looks wrong in what could be checked."
+    else:
+        sentence = "Nothing looks wrong by itself."
+    runs = dump.runs()
+    made = [("dump", str(found.dump))]
+    made += [(f"run {number}", f"{run.path}: {run.state.name.lower()}") for number, run in enumerate(runs[:8], 1)]
+    return PageContent(
+        title=str(found.dump),
+        rows=(PageRow(record, None) for record in dump),
+        verdict="suspect" if first is not None else "no values" if found.reasons else "nothing found",
+        sentence=sentence,
+        facts=() if first is None else (*_suspect_facts(first), *confirmed),
+        command=_command_of(found, first),
+        findings=tuple(_suspect(one) for one in found.suspects),
+        unmade=tuple(f"not checked: {reason}" for reason in found.reasons),
+        made=(*made, *rounds),
+    )
+
+
+def _row(pair: Pair) -> PageRow:
+    one = pair.measure
+    error = one and PageError(
+        one.rel_l2,
+        one.max_abs,
+        one.max_rel,
+        one.rmse,
+        one.cosine,
+        one.unequal,
+        one.count,
+        one.nonfinite,
+        one.at,
+        one.ulp,
+    )
+    how = f"{pair.how}, {pair.confidence:.0%} sure" if pair.how else ""
+    reason = pair.reason if not pair.undefined else f"not judged: {pair.undefined}"
+    return PageRow(pair.actual, pair.reference, pair.verdict, reason, how, pair.transformation, pair.explained, error)
+
+
+def _sentence(compared: Comparison) -> str:
+    counts = compared.counts
+    if not compared.origins:
+        return {
+            "equal": "Both dumps are the same, bit for bit.",
+            "noise": "The dumps differ by rounding only.",
+            "undecided": "Statistics agree, which proves nothing: dump tensors on both sides.",
+            "unmatched": f"What was compared agrees; {counts.get('unmatched', 0)} records have no partner.",
+            "unreadable": f"{counts.get('unreadable', 0)} pairs cannot be read.",
+        }.get(compared.verdict, "The dumps differ, and no difference has an origin among what was compared.")
+    first = compared.origins[0]
+    name = f"{first.op_name or first.op_type} ({first.op_type})"
+    step = "" if first.step is None else f"Step {first.step}: "
+    rank = "" if first.rank in (None, 0) else f" on rank {first.rank}"
+    meaning = {
+        "structure": f"{name} is the first operator that is another one, or is called otherwise",
+        "input": f"{name} is given other data from outside",
+        "parameter": f"a parameter that {name} reads first is another one",
+        "compute": f"{name} is the first operator to give another result of equal inputs",
+        "amplification": f"{name} enlarges a difference that was within rounding",
+        "collective": f"{name} gives another result though its inputs agree",
+        "random": f"{name} draws other random numbers",
+        "uninitialised": f"{name} reads memory that nobody had written",
+    }.get(first.kind, f"{name} is where the difference begins")
+    explains = f"; {first.explains} later tensors follow from it" if first.explains else ""
+    return f"{step}{meaning}{rank}{explains}."
+
+
+def _origin_facts(origin: Origin) -> Iterator[tuple[str, str]]:
+    kind = origin.to_dict()
+    yield "kind", f"{origin.kind}: {kind['meaning']}"
+    if origin.module:
+        yield "module", origin.module
+    if origin.source:
+        yield "source", origin.source
+
+
+def _origin(origin: Origin) -> PageFinding:
+    lines = [*_origin_facts(origin), ("evidence", "\n".join(origin.evidence))]
+    if origin.explains:
+        lines.append(("explains", f"{origin.explains} later tensors that differ"))
+    if origin.first_seen:
+        lines.append(("first seen", "operators before it were not recorded: the cause may lie among them"))
+    settings = ", ".join(f"{name}={value!r}" for name, value in origin.next.items())
+    if settings:
+        lines.append(("next", f"ascend_dump.capture(..., {settings})"))
+    return PageFinding(f"{_step_of(origin.step)}{origin.op_name or origin.op_type}", origin.pair.record, tuple(lines))
+
+
+def _suspect_facts(suspect: Suspect) -> Iterator[tuple[str, str]]:
+    from ascend_dump.analysis.suspects import RULES
+
+    yield "rule", f"{suspect.rule}: {RULES[suspect.rule].meaning}"
+    if suspect.module:
+        yield "module", suspect.module
+    if suspect.source:
+        yield "source", suspect.source
+
+
+def _suspect(suspect: Suspect) -> PageFinding:
+    lines = [*_suspect_facts(suspect), ("seen", suspect.reason)]
+    if suspect.producers:
+        lines.append(("reads from", ", ".join(suspect.producers)))
+    if suspect.again:
+        lines.append(("again", f"in {suspect.again} later runs of the operator"))
+    return PageFinding(f"{_step_of(suspect.step)}{suspect.op_name or suspect.op_type}", suspect.record, tuple(lines))
+
+
+def _bare(suspect: Suspect) -> str:
+    """The reason without the name of the record, which stands before it already."""
+    return suspect.reason.replace(f"{suspect.record.label}: ", "", 1)
+
+
+def _step_of(step: Optional[int]) -> str:
+    return "" if step is None else f"step {step}: "
+
+
+def _next_command(compared: Comparison, first: Optional[Origin]) -> str:
+    if first is None:
+        if compared.verdict in ("equal", "noise"):
+            return ""
+        return _words("ascend-dump", "compare", str(compared.actual), str(compared.reference))
+    if first.pair.measure is not None:  # both tensors are at hand
+        return _show(compared.actual, first.pair.record)
+    try:
+        request = DumpRequest(path=Path(f"{compared.actual}_next"), **first.next)
+    except (ConfigError, NotSupported, TypeError):
+        return _show(compared.actual, first.pair.record)
+    return f"ASCEND_DUMP={shlex.quote(request.to_text())} python …"
+
+
+def _command_of(found: Triage, first: Optional[Suspect]) -> str:
+    if found.next is not None:
+        return f"ASCEND_DUMP={shlex.quote(found.next.to_text())} python …"
+    return "" if first is None else _show(found.dump, first.record)
+
+
+def _show(dump: Path, record: Record) -> str:
+    step: Sequence[str] = [] if record.step is None else ["--step", str(record.step)]
+    return _words("ascend-dump", "show", str(dump), "--op", record.op_name or "*", *step, "--plot")
+
+
+def _words(*words: str) -> str:
+    return " ".join(map(shlex.quote, words))

@@ -1,0 +1,69 @@
+"""What the verbs that show a page share: the dumps, and what is looked for in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Optional, TypeVar
+
+import click
+
+from ascend_dump._errors import ConfigError
+from ascend_dump.cli._reading import open_selected, progress
+
+if TYPE_CHECKING:
+    from ascend_dump.report.page import PageContent
+
+__all__ = ["content_of", "page_options"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--op", metavar="TEXT", help="Operator names: a glob such as *conv1*, or re:PATTERN."),
+    click.option("--step", metavar="TEXT", help='Steps: "0|3-5|10".'),
+    click.option("--rank", metavar="TEXT", help="Global ranks, as --step."),
+    click.option("--mapping", metavar="FILE", help="JSON: names of operators of DUMP and their names in REFERENCE."),
+    click.option("--rules", metavar="FILE", help="TOML or JSON: thresholds, as of `ascend-dump compare`."),
+    click.option(
+        "--noise", metavar="DUMP", help="Another run of REFERENCE: what differs no more than they do is noise."
+    ),
+)
+
+
+def page_options(function: _Function) -> _Function:
+    """Add DUMP, REFERENCE and what a comparison takes."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    function = click.argument("reference", type=click.Path(), required=False)(function)
+    return click.argument("dump", type=click.Path())(function)
+
+
+def content_of(
+    dump: str,
+    reference: Optional[str],
+    *,
+    mapping: Optional[str],
+    rules: Optional[str],
+    noise: Optional[str],
+    **selectors: Optional[str],
+) -> PageContent:
+    """Look through the dump, or compare it with the reference. Raises what these raise."""
+    from ascend_dump.analysis.showing import of_triage
+    from ascend_dump.analysis.triage import triage
+
+    opened = open_selected(dump, selectors)
+    if reference is None:
+        for name, value in (("mapping", mapping), ("rules", rules), ("noise", noise)):
+            if value is not None:
+                raise ConfigError(f"--{name} is for a comparison, and no REFERENCE is given", hint="give REFERENCE too")
+        return of_triage(triage(opened, watch=lambda passed: progress(passed, "records")))
+    from ascend_dump.cli.compare import read_mapping
+
+    found = triage(
+        opened,
+        open_selected(reference, selectors),
+        watch=lambda passed: progress(passed, "records read and compared"),
+        mapping=read_mapping(mapping),
+        rules=rules,
+        noise=None if noise is None else open_selected(noise, selectors),
+    )
+    return of_triage(found)

@@ -1,0 +1,86 @@
+"""`ascend-dump report`: a page of a dump, or of two that are compared."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Optional
+
+import click
+
+from ascend_dump._errors import ConfigError
+from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._page import content_of, page_options
+from ascend_dump.cli._reading import json_option
+
+
+@click.command(
+    short_help="Write one HTML file that shows a dump or a comparison.",
+    epilog="Example:  ascend-dump report npu_dumps gpu_dumps -o page.html --open",
+)
+@page_options
+@click.option("-o", "--output", metavar="FILE", default="report.html", show_default=True, help="Write the page here.")
+@click.option("--overwrite", is_flag=True, help="Replace what FILE holds already.")
+@click.option("--open", "show", is_flag=True, help="Open the page in the browser.")
+@click.option("--sources", metavar="DIR", default=".", show_default=True, help="Show lines of Python files below DIR.")
+@click.option("--no-sources", is_flag=True, help="Show no lines of source files.")
+@json_option
+def report(
+    dump: str,
+    reference: Optional[str],
+    output: str,
+    overwrite: bool,
+    show: bool,
+    sources: str,
+    no_sources: bool,
+    as_json: bool,
+    **options: Optional[str],
+) -> Exit:
+    """Write a page of DUMP: what looks wrong in it, or with REFERENCE the origins of the differences.
+
+    The page is one file that can be mailed: it opens without a network and without this program. It shows the verdict
+    and the next command, suspects or origins, error or magnitude in the order operators ran, modules, all records or
+    pairs with a filter, each operator with what it reads and who reads it, ranks, steps, and what was left out.
+
+    It holds names, statistics, histograms, and 64 x 64 maps of the largest values for the findings; no other values.
+
+    Exit code 0 when the page is written, 3 when it is and some records cannot be read.
+    """
+    target = Path(output)
+    if target.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"-o {output}: a page is an HTML file", hint="name it page.html")
+    if target.is_dir():
+        raise ConfigError(f"-o {output} is a directory", hint=f"give a file in it, such as {target / 'page.html'}")
+    # Before the work, which may take minutes, and without a file that would stand there half a page.
+    if target.exists() and not overwrite:
+        raise ConfigError(f"{target} exists already", hint="give -o another name, or --overwrite")
+    if not target.parent.is_dir():
+        raise ConfigError(f"-o {output}: there is no directory {target.parent}", hint="make it, or give another one")
+    from ascend_dump.report.page import write_page
+
+    content = content_of(dump, reference, **options)
+    built = write_page(content, target, sources=None if no_sources else Path(sources))
+    size = target.stat().st_size
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        fields = {"page": target, "bytes": size, "rows": len(built.rows), "verdict": content.verdict}
+        write_document(sys.stdout, "report", {**fields, "sentence": content.sentence, "unreadable": built.unreadable})
+    else:
+        from ascend_dump.report.tables import counted, escape
+        from ascend_dump.report.tables import size as size_text
+
+        click.echo(f"{escape(content.verdict)}: {escape(content.sentence)}")
+        rows = counted(len(built.rows), "pair" if content.compared else "record")
+        click.echo(f"{escape(str(target))}: {rows}, {size_text(size)}")
+    if show:
+        _open(target)
+    return Exit.UNREADABLE if built.unreadable else Exit.OK
+
+
+def _open(target: Path) -> None:
+    import webbrowser
+
+    address = target.resolve().as_uri()
+    if not webbrowser.open(address):
+        click.echo(f"no browser was found here; open {address}", err=True)

@@ -1,0 +1,92 @@
+"""The compact version of a page for notebooks: verdict, findings and a strip, without a script."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from ascend_dump.report.page._content import STATES, PageContent, PageRow
+from ascend_dump.report.page._static import text
+from ascend_dump.report.page.rows import RowTable
+
+__all__ = ["compact"]
+
+#: Findings that are told, and columns of the strip.
+_MOST = 5
+_COLUMNS = 240
+_HEIGHT, _RIBBON = 48, 6
+_COLOURS = {
+    "noise": "#86b7d9",
+    "undecided": "#b79f00",
+    "unmatched": "#a35c99",
+    "structure": "#e69f00",
+    "non-finite": "#9c3d00",
+    "suspect": "#d55e00",
+    "different": "#d55e00",
+    "unreadable": "#1b2430",
+}
+_QUIET_COLOUR = "#c3ccd5"
+_FORWARD, _BACKWARD, _OTHER = "#0072b2", "#e69f00", "#7f8b98"
+
+
+def compact(content: PageContent) -> str:
+    """HTML for the cell of a notebook."""
+    table = RowTable(content.rows, [one.record for one in content.findings])
+    counts = Counter[int]()
+    for state, covers in zip(table.state, table.covers):
+        counts[state] += covers
+    told = ", ".join(f"{counts[state]} {STATES[state].name}" for state in sorted(counts, reverse=True))
+    facts = "".join(f"<br>{text(name)}: {text(value)}" for name, value in content.facts)
+    found = "".join(_item(one.title, dict(one.lines)) for one in content.findings[:_MOST])
+    more = len(content.findings) - _MOST
+    command = f"<div>run next: <code>{text(content.command)}</code></div>" if content.command else ""
+    return (
+        f"<div><div><b>{text(content.verdict)}</b> ({text(told)})<br>{text(content.sentence)}{facts}</div>"
+        f"{_strip(table, content.compared)}"
+        f"{f'<ol>{found}</ol>' if found else ''}{f'<div>and {more} more</div>' if more > 0 else ''}{command}</div>"
+    )
+
+
+def _item(title: str, lines: dict[str, str]) -> str:
+    return f"<li><code>{text(title)}</code> {text(lines.get('evidence') or lines.get('seen') or '')}</li>"
+
+
+def _strip(table: RowTable, compared: bool) -> str:
+    """Each column shows the worst of its rows, as on the page."""
+    rows = len(table.rows)
+    if not rows:
+        return ""
+    wide = min(rows, _COLUMNS)
+    columns = [range(at * rows // wide, (at + 1) * rows // wide) for at in range(wide)]
+    heights = [max((_height(table, row, compared) for row in column), default=0.0) for column in columns]
+    known = [math.log10(one) for one in heights if 0 < one < math.inf]
+    low, high = (min(known), max(known)) if known else (0.0, 1.0)
+    low, high = max(low, high - 12) - 0.5, max(high, low + 1)
+    parts = []
+    for at, (column, height) in enumerate(zip(columns, heights)):
+        worst = max(column, key=lambda row: table.state[row])
+        phase = table.rows[worst].record.phase
+        colour = _FORWARD if phase == "forward" else _BACKWARD if phase == "backward" else _OTHER
+        if height > 0:
+            share = 1.0 if height == math.inf else (max(math.log10(height), low) - low) / (high - low)
+            tall = max(1.0, share * _HEIGHT)
+            parts.append(
+                f'<rect x="{at}" y="{_HEIGHT - tall:.1f}" width="1" height="{tall:.1f}" fill="{colour}"></rect>'
+            )
+        shade = _COLOURS.get(STATES[table.state[worst]].name, _QUIET_COLOUR)
+        parts.append(f'<rect x="{at}" y="{_HEIGHT + 2}" width="1" height="{_RIBBON}" fill="{shade}"></rect>')
+    what = "relative error" if compared else "root mean square"
+    return (
+        f'<svg viewBox="0 0 {wide} {_HEIGHT + 2 + _RIBBON}" width="640" height="96" preserveAspectRatio="none" '
+        f'role="img" aria-label="{what} in the order they ran"><title>{what}, logarithmic, in the order they ran; '
+        f"the band below is what was found</title>{''.join(parts)}</svg>"
+    )
+
+
+def _height(table: RowTable, row: int, compared: bool) -> float:
+    found = _error_of(table.rows[row]) if compared else table.root_mean_square(row)
+    return 0.0 if found is None else math.inf if math.isnan(found) else abs(found)
+
+
+def _error_of(row: PageRow) -> float:
+    return 0.0 if row.error is None else row.error.rel_l2

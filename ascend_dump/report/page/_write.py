@@ -1,0 +1,185 @@
+"""A page as one file: its parts put together under a content policy that lets nothing but its own script run."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any, NamedTuple, Optional, Union
+
+from ascend_dump._errors import WriteError
+from ascend_dump._version import __version__
+from ascend_dump.report.page import _static
+from ascend_dump.report.page._content import STATES, PageContent, PageRow
+from ascend_dump.report.page._details import details_of, excerpts_of
+from ascend_dump.report.page.columns import ColumnPack
+from ascend_dump.report.page.rows import STATE_NUMBER, RowTable
+
+__all__ = ["BuiltPage", "build_page", "write_page"]
+
+_QUIET = STATE_NUMBER["noise"]
+
+
+class BuiltPage(NamedTuple):
+    """A page, the rows on it, whose numbers are those in its addresses, and how many records cannot be read."""
+
+    html: str
+    rows: list[PageRow]
+    unreadable: int
+
+
+def write_page(
+    content: PageContent, path: Union[str, os.PathLike[str]], *, sources: Optional[Path] = None
+) -> BuiltPage:
+    """Write a page to a file that only its owner can read; one that is there is replaced at once and as a whole.
+
+    sources: lines of Python files below this directory are shown where rows name them. Raises WriteError.
+    """
+    built = build_page(content, sources=sources)
+    target = Path(path)
+    try:
+        # 0600 and beside the target, which is never half a page.
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:80]}.", dir=target.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+                file.write(built.html)
+            os.replace(name, target)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise WriteError(
+            f"{target}: the page cannot be written: {reason}",
+            hint="give a file name in a directory that this user may write, on a disk with room",
+        ) from error
+    return built
+
+
+def build_page(content: PageContent, *, sources: Optional[Path] = None, live: bool = False) -> BuiltPage:
+    """The page as text. live: it is served, and may ask its server for tensors."""
+    table = RowTable(content.rows, [one.record for one in content.findings])
+    order = _worst_first(table)
+    numbers = _places(content, table)
+    wanted = list(dict.fromkeys([*(one for one in numbers if one is not None), *order]))
+    notable = [
+        at for at in wanted if table.state[at] > _QUIET and table.rows[at].state not in ("unmatched", "unreadable")
+    ]
+    details, without = details_of(table.rows, notable)
+    excerpts = excerpts_of((row.record.source for row in table.rows if row.record.source), sources)
+    pack = ColumnPack()
+    table.pack(pack)
+    left_out = [*content.unmade, *table.notes]
+    if without:
+        left_out.append(
+            f"histograms and heat maps of {without} rows: they are kept for the {len(details)} to look at first"
+        )
+    records = [row.record for row in table.rows]
+    head = {
+        "rows": len(table.rows),
+        "compared": content.compared,
+        "live": live,
+        "quiet": STATE_NUMBER["undecided"],
+        "finding": _first_finding(content, table),
+        "first": next((one for one in [*numbers, *order[:1]] if one is not None), -1),
+        "states": [state._asdict() for state in STATES],
+        "steps": len({record.step for record in records if record.step is not None}),
+        "ranks": len({record.rank for record in records if record.rank is not None}),
+        "details": details,
+        "excerpts": excerpts,
+    }
+    counts = Counter[int]()
+    for state, covers in zip(table.state, table.covers):
+        counts[state] += covers
+    alone = [_why_alone(row) for row in table.rows if row.state == "unmatched"]
+    total = sum(table.covers)
+    facts = (("made by", f"ascend-dump {__version__}"), *content.made, ("rows", f"{len(table.rows)} of {total}"))
+    script, style = _script(), _asset("style.css")
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
+        f"{'connect-src ' + chr(39) + 'self' + chr(39) + '; ' if live else ''}base-uri 'none'; form-action 'none'"
+    )
+    html = Template(_asset("page.html")).substitute(
+        policy=policy,
+        title=_static.text(content.title),
+        style=style,
+        script=script,
+        verdict=_static.verdict(content, sorted(counts.items(), reverse=True)),
+        findings=_static.findings(content, numbers),
+        rows_title="Pairs" if content.compared else "Records",
+        example_state="different" if content.compared else "suspect",
+        height_legend=(
+            "Height: relative error ‖actual − reference‖ / ‖reference‖, logarithmic."
+            if content.compared
+            else "Height: root mean square of the values, logarithmic."
+        ),
+        first_rows=_static.first_rows(table.rows, table.state, wanted[: _static.FIRST_ROWS], content.compared),
+        unmatched=_static.unmatched(alone, table.unreadable, content.compared),
+        made=_static.made(facts, left_out),
+        data=pack.packed(head),
+    )
+    return BuiltPage(html, table.rows, len(table.unreadable))
+
+
+def _worst_first(table: RowTable) -> list[int]:
+    def size(at: int) -> float:
+        error = table.rows[at].error
+        return 0.0 if error is None else float("inf") if error.nonfinite else error.rel_l2
+
+    def key(at: int) -> tuple[Any, ...]:
+        quiet = table.state[at] <= _QUIET
+        return (quiet, table.rows[at].explained, -table.state[at], -size(at) if not quiet else 0.0, at)
+
+    return sorted(range(len(table.rows)), key=key)
+
+
+def _first_finding(content: PageContent, table: RowTable) -> int:
+    """The mildest state that "next finding" stops at."""
+    if content.compared:
+        return STATE_NUMBER["unmatched"]
+    suspect = STATE_NUMBER["suspect"]
+    return suspect if suspect in table.state else STATE_NUMBER["non-finite"]
+
+
+def _places(content: PageContent, table: RowTable) -> list[Optional[int]]:
+    """The row of each finding."""
+    by_identity = {id(side): at for at, row in enumerate(table.rows) for side in (row.actual, row.reference) if side}
+    found = []
+    for one in content.findings:
+        place = by_identity.get(id(one.record))
+        if place is None:  # records of another pass over the same dump
+            place = next((at for at, row in enumerate(table.rows) if row.record == one.record), None)
+        found.append(place)
+    return found
+
+
+def _why_alone(row: PageRow) -> str:
+    side = "actual" if row.actual is not None else "the reference"
+    step = "" if row.record.step is None else f"step {row.record.step}: "
+    return f"{step}{row.record.label}: only in {side}{'; ' + row.reason if row.reason else ''}"
+
+
+@cache
+def _asset(name: str) -> str:
+    return (files("ascend_dump.report.page") / name).read_text(encoding="utf-8")
+
+
+@cache
+def _script() -> str:
+    """Its files in the order of their numbers, as one scope of its own."""
+    folder = files("ascend_dump.report.page") / "script"
+    names = sorted(item.name for item in folder.iterdir() if item.name.endswith(".js"))
+    parts: Sequence[str] = [(folder / name).read_text(encoding="utf-8") for name in names]
+    return '(() => {\n"use strict";\n' + "".join(parts) + "})();\n"
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+    return f"'sha256-{digest}'"
