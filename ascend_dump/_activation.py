@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional
 
 from ascend_dump._errors import AdapterNotFound, AscendDumpError
-from ascend_dump._log import give_messages_a_name, print_line
+from ascend_dump._log import give_messages_a_name, of_this_rank, print_line
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -292,7 +292,7 @@ def _site_is_starting() -> bool:
 
 def _complain(what: str, error: BaseException) -> None:
     """Say it in one line; under ASCEND_DUMP_STRICT end the process with exit code 2."""
-    print_line(f"ascend-dump: {' '.join(f'{what}: {_one_line(error)}'.splitlines())}")
+    print_line(f"ascend-dump: {of_this_rank(' '.join(f'{what}: {_one_line(error)}'.splitlines()))}")
     if _is_strict():
         _leave()
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError
 from ascend_dump._paths import RunDirectory, holds_files, mark_call
+from ascend_dump._tally import Tally
 from ascend_dump.adapter._contract import Repeats
 from ascend_dump.adapter._session import Session, tell_of_empty
 from ascend_dump.writing.step_trees import find_steps
@@ -52,6 +53,8 @@ class CallsSession(Session):
         self._armed = False
         self._reasons: Optional[list[str]] = []
         self._marks: dict[str, Mapping[str, Any]] = {}
+        #: Of the calls that stay, None where one of them counts nothing.
+        self._tallies: Optional[list[Tally]] = [] if request.keep is None else None
         self._common = run.path / "calls"
         #: The call that each step directory of the framework belongs to; files may still arrive after the call.
         self._owners: dict[str, Optional[int]] = {}
@@ -137,6 +140,12 @@ class CallsSession(Session):
             super().fail(found)
             return
         self._marks.update(session.marks())
+        tally = session.tally()
+        if tally is None or self._adapter.repeats is not Repeats.ALWAYS:
+            self._tallies = None
+        elif self._tallies is not None:
+            # However the framework counts in it, the call is the step.
+            self._tallies.append(tally._replace(steps=min(tally.steps, 1), begun=1))
         self._reasons = session.reasons()
         # An empty call is no failure by itself: the run is looked at when it ends.
         if session.failure is not None and session.failure.code != "AD303":
@@ -161,6 +170,9 @@ class CallsSession(Session):
 
     def marks(self) -> Mapping[str, Mapping[str, Any]]:
         return {**self._marks, **({} if self._session is None else self._session.marks())}
+
+    def tally(self) -> Optional[Tally]:
+        return None if self._tallies is None else Tally.of_all(self._tallies)
 
     def reasons(self) -> Optional[list[str]]:
         return self._reasons

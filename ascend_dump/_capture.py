@@ -12,6 +12,7 @@ import inspect
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
@@ -24,10 +25,11 @@ from ascend_dump._log import give_messages_a_name
 from ascend_dump._mark import Mark
 from ascend_dump._paths import RunDirectory, holds_files, make_private_directory
 from ascend_dump._problem import Problem
-from ascend_dump._rank import current_rank, is_selected
+from ascend_dump._rank import Rank, current_rank, is_selected
 from ascend_dump._recorder import StepRecorder
 from ascend_dump._request import Data, DumpRequest, FrameworkName, Level, Mode, Scene, Until, unknown_name
 from ascend_dump._steps import StepsLike
+from ascend_dump._summary import Progress, tell
 from ascend_dump.adapter._contract import Adapter, Repeats, choose
 from ascend_dump.adapter._exit import at_exit
 from ascend_dump.adapter._session import Session
@@ -85,6 +87,7 @@ def capture(
     keep: Union[int, str, None] = None,
     until: Optional[Until] = None,
     graft: Optional[Mapping[str, Any]] = None,
+    quiet: bool = False,
     strict: bool = False,
     options: Optional[Mapping[str, Any]] = None,
     **unknown: Any,
@@ -123,6 +126,7 @@ def capture(
         max_bytes=max_bytes,
         keep=keep,
         until=until,
+        quiet=quiet,
         options=options if graft is None else {**(options or {}), "graft": _paths_of(graft)},
     )
     if inspect.isclass(target):
@@ -182,6 +186,10 @@ class Capture:
         self._state = _State.IDLE
         self._mark: Optional[Mark] = None
         self._recorder: Optional[StepRecorder] = None
+        self._progress: Optional[Progress] = None
+        self._rank = Rank(0, 1)
+        #: When it was started, in seconds of a clock that never runs back.
+        self._began = 0.0
         self._step = 0
         self._each_call: Optional[bool] = None
         #: Decorated functions only: arm at the first call, even if `steps=` does not select it.
@@ -251,6 +259,8 @@ class Capture:
             log.debug("stopping failed in a forked process", exc_info=True)
 
     def _end(self, session: Session) -> None:
+        if self._progress is not None:
+            self._progress.stop()
         try:
             try:
                 session.stop()
@@ -279,8 +289,17 @@ class Capture:
                 failure = self._nothing_written(reasons or ["no selected operator ran"])
         if self._mark is not None:
             self._mark.end(failure, self._kept())
+        if failure is None or failure.code != "AD303":
+            self._tell(session, failure)
         if failure is not None:
             self._complain(failure)
+
+    def _tell(self, session: Session, failure: Optional[AscendDumpError]) -> None:
+        seconds = time.monotonic() - self._began
+        try:
+            tell(self.path, self.request, self._rank, session, seconds=seconds, failure=failure)
+        except Exception:  # the program must not suffer
+            log.debug("the end of the capture could not be told", exc_info=True)
 
     def _kept(self) -> dict[str, Any]:
         return {} if self._recorder is None else self._recorder.kept()
@@ -387,6 +406,8 @@ class Capture:
             self._path = session.root
             self._mark = Mark(self._path, adapter.name, self.request)
             self._recorder = StepRecorder(session, self.request)
+            self._rank, self._began = rank, time.monotonic()
+            self._progress = Progress(session, self.request, rank)
             self._process = os.getpid()
             self.end_at_exit()
         else:

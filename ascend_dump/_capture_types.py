@@ -51,5 +51,6 @@ class CaptureSettings(TypedDict, total=False):
     keep: Union[int, str, None]
     until: Optional[Until]
     graft: Optional[Mapping[str, Any]]
+    quiet: bool
     strict: bool
     options: Optional[Mapping[str, Any]]

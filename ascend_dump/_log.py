@@ -11,9 +11,13 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["debugging", "give_messages_a_name", "log_everything", "print_line"]
+from ascend_dump._rank import current_rank
+
+__all__ = ["debugging", "give_messages_a_name", "log_everything", "of_this_rank", "print_line", "spoken"]
 
 log = logging.getLogger("ascend_dump")
+#: For what a run says without a reason to worry.
+_SPOKEN = "ascend_dump.summary"
 
 
 def debugging() -> bool:
@@ -31,8 +35,23 @@ def log_everything() -> None:
         log.addHandler(handler)
 
 
+def spoken() -> logging.Logger:
+    """The logger of what a run says of itself: shown as warnings are, unless the program has set a level for ours."""
+    found = logging.getLogger(_SPOKEN)
+    if found.level == logging.NOTSET and log.level == logging.NOTSET:
+        found.setLevel(logging.INFO)
+    return found
+
+
+def of_this_rank(text: str) -> str:
+    """The message with the rank before it, where there are several."""
+    rank = current_rank()
+    return f"rank {rank.rank}: {text}" if rank.world > 1 else text
+
+
 def give_messages_a_name() -> None:
-    """Begin our messages with "ascend-dump:", which Python's handler of last resort would leave out."""
+    """Begin our messages with "ascend-dump:", which Python's handler of last resort would leave out, and the rank."""
+    log.addFilter(_add_rank)
     if debugging():
         log_everything()
     elif not log.handlers:
@@ -54,15 +73,22 @@ def print_line(text: str) -> None:
             stream.flush()
 
 
+def _add_rank(record: logging.LogRecord) -> bool:
+    # A message with marks for its arguments keeps them, since a rank has none.
+    record.msg = of_this_rank(str(record.msg))
+    return True
+
+
 class _Named(logging.Handler):
     """Prints warnings where the program handles no logging; does nothing where it does."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.setLevel(logging.WARNING)
         self.setFormatter(logging.Formatter("ascend-dump: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno < logging.WARNING and record.name != _SPOKEN:
+            return
         if logging.root.handlers or log.handlers != [self]:
             return
         try:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Container
 from typing import NamedTuple
 
-__all__ = ["Rank", "current_rank", "is_selected"]
+__all__ = ["Rank", "current_rank", "is_selected", "is_spokesman", "ranks_of_this_host"]
 
 log = logging.getLogger("ascend_dump")
 
@@ -18,6 +18,12 @@ _VARIABLES = (
     ("RANK", ("WORLD_SIZE",)),
     ("RANK_ID", ("RANK_SIZE", "MS_WORKER_NUM")),
     ("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
+)
+
+#: Of torchrun and Open MPI: the rank on this host, and how many ranks it has.
+_LOCAL_VARIABLES = (
+    ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
 )
 
 
@@ -46,6 +52,21 @@ def current_rank() -> Rank:
                 return Rank(number, max(int(os.environ[world]), number + 1))
         return Rank(number, number + 1)
     return Rank(0, 1)
+
+
+def ranks_of_this_host(rank: Rank) -> range:
+    """The ranks whose processes run beside this one; all, where the launcher does not tell."""
+    for local, number in _LOCAL_VARIABLES:
+        with contextlib.suppress(KeyError, ValueError):
+            first = rank.rank - int(os.environ[local])
+            if 0 <= first <= rank.rank:
+                return range(first, min(rank.world, first + int(os.environ[number])))
+    return range(rank.world)
+
+
+def is_spokesman(rank: Rank, ranks: Container[int]) -> bool:
+    """Whether this process is the one of its host that speaks for all that `ranks=` selects: the first of them."""
+    return rank.rank == next((one for one in ranks_of_this_host(rank) if one in ranks), rank.rank)
 
 
 def is_selected(rank: Rank, ranks: Container[int]) -> bool:

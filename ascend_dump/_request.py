@@ -21,6 +21,7 @@ from ascend_dump.statistics import STATISTIC_NAMES
 __all__ = [
     "ALIASES",
     "CHOICES",
+    "FLAGS",
     "LISTS",
     "SPELLINGS",
     "Data",
@@ -57,6 +58,7 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "max_bytes": ("", "", "", "", ""),
             "keep": ("", "", "", "", ""),
             "until": ("", "", "", "", ""),
+            "quiet": ("", "", "", "", ""),
             "options": ("", "", "", "", ""),
         }.items()
     }
@@ -91,6 +93,8 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 LISTS = ("layers", "models", "stats", "watch")
+#: Those that are True or False.
+FLAGS = ("quant", "quiet")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _MAX_BYTES, _MAX_DIGITS, _MAX_SHOWN = 2**63 - 1, 30, 200
 #: Longest file of settings that is read, in bytes.
@@ -122,6 +126,7 @@ class DumpRequest:
     max_bytes  stop writing at about this size; an int or text such as "20GB"
     keep       how many recorded steps stay on disk, the last ones: an older one goes once a newer one is complete
     until      "nonfinite": the step that first produces NaN or Inf is the last one that is recorded
+    quiet      say nothing at the end of a run that went well
     options    what only one adapter knows
 
     Raises ConfigError naming the field, the value and what it accepts.
@@ -142,6 +147,7 @@ class DumpRequest:
     max_bytes: Optional[int]
     keep: Optional[int]
     until: Optional[Until]
+    quiet: bool
     options: Mapping[str, Any] = dataclasses.field(hash=False)
 
     def __init__(
@@ -162,6 +168,7 @@ class DumpRequest:
         max_bytes: Union[int, str, None] = None,
         keep: Union[int, str, None] = None,
         until: Optional[Until] = None,
+        quiet: bool = False,
         options: Optional[Mapping[str, Any]] = None,
     ) -> None:
         choose = (("mode", mode), ("data", data), ("level", level), ("scene", scene), ("until", until))
@@ -180,14 +187,15 @@ class DumpRequest:
                 f"watch={list(self.watch)} was given with scene={scene!r}",
                 hint="watch names the operators of scene='watch'; set both or neither",
             )
-        if not isinstance(quant, bool):
-            raise _wrong("quant", quant, "True or False", ())
+        for name, flag in (("quant", quant), ("quiet", quiet)):
+            if not isinstance(flag, bool):
+                raise _wrong(name, flag, "True or False", ())
+            _put(self, name, flag)
         if not isinstance(options, (Mapping, type(None))):
             raise _wrong("options", options, "a mapping such as {'rehash': True}", ())
         _put(self, "path", _path(path))
         _put(self, "steps", Steps(steps))
         _put(self, "ranks", Steps(ranks, name="ranks"))
-        _put(self, "quant", quant)
         _put(self, "max_bytes", None if max_bytes is None else parse_size(max_bytes))
         _put(self, "keep", None if keep is None else _number_of_steps(keep))
         _put(self, "options", MappingProxyType(dict(options or {})))
@@ -415,8 +423,8 @@ def value_from_word(name: str, value: str) -> Any:
     """One setting's value from the text it has in `ASCEND_DUMP` or on the command line."""
     if name in LISTS:
         return [item.strip() for item in value.split(";") if item.strip()]
-    if name == "quant":
-        return plain_value(value)
+    if name in FLAGS and value.lower() in (*_TRUE, *_FALSE):
+        return value.lower() in _TRUE
     return value
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from ascend_dump import AscendDumpError, CaptureError, WriteError
-from ascend_dump.adapter import DumpRequest, RunDirectory, Session, tell_of_empty, text_matcher
+from ascend_dump.adapter import DumpRequest, RunDirectory, Session, Tally, tell_of_empty, text_matcher
 from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing import HostRun, HostWriter, Item
 from ascend_dump_tensorflow import _debugger, _hook
@@ -101,6 +101,9 @@ class HostSession(Session):
         with self._lock:
             for writer in self._writers.values():
                 writer.flush()
+
+    def tally(self) -> Tally:
+        return Tally.of_all(writer.tally() for writer in self._writers.values())
 
     def trigger(self, reason: str) -> None:
         """Record nothing after the open steps, which stay with those before them. The first reason holds."""
@@ -283,6 +286,7 @@ class HostSession(Session):
             records=sum(one.records for one in writers),
             logical_bytes=sum(one.logical_bytes for one in writers),
             bytes_written=sum(one.bytes_written for one in writers),
+            tally=self.tally()._asdict(),
             **_kept(writers),
         )
 

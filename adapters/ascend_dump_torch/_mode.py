@@ -49,6 +49,8 @@ class RecordMode(TorchDispatchMode):
         self._schemas: dict[int, Schema] = {}
         self._collectives = Collectives()
         self._devices: Optional[Devices] = None
+        #: That this mode has taken.
+        self.seconds = 0.0
 
     def find_devices(self) -> None:
         """Call before steps are recorded: packages such as torch_npu add devices when they are imported."""
@@ -84,6 +86,7 @@ class RecordMode(TorchDispatchMode):
             # kernel is the one that would run without us.
             with self:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
+        began = time.perf_counter()
         # What goes wrong in our functions ends the recording, never the user's run.
         try:
             with self._lock:
@@ -94,7 +97,9 @@ class RecordMode(TorchDispatchMode):
         except Exception as error:
             session.give_up(error)
             pending = None
+        called = time.perf_counter()
         result = func(*args, **kwargs)
+        returned = time.perf_counter()
         if pending is not None:
             try:
                 with self._lock:
@@ -104,6 +109,7 @@ class RecordMode(TorchDispatchMode):
                         self._after(schema, pending, result)
             except Exception as error:
                 session.give_up(error)
+        self.seconds += called - began + time.perf_counter() - returned
         return result
 
     def _run_higher_order(self, func: Any, args: Any, kwargs: Any) -> Any:

@@ -16,7 +16,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ascend_dump import AscendDumpError, CaptureError
-from ascend_dump.adapter import DumpRequest, RunDirectory, Session, tell_of_empty
+from ascend_dump.adapter import DumpRequest, RunDirectory, Session, Tally, tell_of_empty
 from ascend_dump.adapter.pytorch.calls import Watch
 from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing import CHANGED, HostRun, HostWriter, Item
@@ -65,6 +65,9 @@ class TorchSession(Session):
         self._other_threads = 0
         self._calls = 0
         self._step: Optional[int] = None
+        #: When the open step began, how long those before it took, and the seconds spent between operators.
+        self._opened: Optional[float] = None
+        self._took = self._between = 0.0
         #: Whether the program draws the steps.
         self._drawn = False
         self._layers = LayerFilter(request.layers)
@@ -158,7 +161,9 @@ class TorchSession(Session):
         if not self.armed:
             return
         selected = number is not None and number in self._request.steps and not over
-        if self._undo is not None:
+        now, recorded = time.perf_counter(), self._undo is not None
+        self._note_end(now)
+        if recorded:
             self._mode.end_step()
             if selected:
                 self.tensors.begin_step()
@@ -178,9 +183,17 @@ class TorchSession(Session):
             self.aftermath.begin_step()
             if self._undo is None:
                 self._arm_step()
+            self._opened = time.perf_counter()
+        if selected or recorded:
+            self._between += time.perf_counter() - now
         last = self._request.steps.last
         if over or (number is not None and last is not None and number > last):
             self._stop_watching()
+
+    def _note_end(self, now: float) -> None:
+        if self._opened is not None:
+            self._took += now - self._opened
+            self._opened = None
 
     @property
     def over(self) -> bool:
@@ -294,6 +307,12 @@ class TorchSession(Session):
     def records(self) -> int:
         return self._writer.records
 
+    def tally(self) -> Optional[Tally]:
+        return None if self._abandoned or self._superseded else self._count()
+
+    def _count(self) -> Tally:
+        return self._writer.tally()._replace(took=self._took, cost=self._mode.seconds + self._between)
+
     def flush(self) -> None:
         self._writer.flush()
 
@@ -301,6 +320,8 @@ class TorchSession(Session):
         if not self.armed:
             return
         self.armed = False
+        began = time.perf_counter()
+        self._note_end(began)
         self.guard(self._mode.end_step)
         empty = list(self._writer.empty_steps)  # the open one has not been left by the program
         self.guard(self._disarm_step)
@@ -308,6 +329,7 @@ class TorchSession(Session):
         self._unfollow()
         self._writer.end_step()
         self._writer.close()
+        self._between += time.perf_counter() - began
         if CHANGED in self._writer.skipped:
             self._tell_changed()
         if self.aftermath.followed:
@@ -332,6 +354,7 @@ class TorchSession(Session):
             failure=str(self.failure) if self.failure is not None else "",
             end=time.time(),
             steps_seen=self._calls,
+            tally=self._count()._asdict(),
             records=self._writer.records,
             logical_bytes=self._writer.logical_bytes,
             bytes_written=self._writer.bytes_written,

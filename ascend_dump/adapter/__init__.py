@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ascend_dump._rank import Rank, current_rank
     from ascend_dump._request import DumpRequest
     from ascend_dump._steps import Steps
+    from ascend_dump._tally import Tally
     from ascend_dump.adapter._contract import Adapter, AdapterInfo, Begin, Repeats, adapters, choose, load, registered
     from ascend_dump.adapter._exit import at_exit
     from ascend_dump.adapter._limits import size_is_unlimited, steps_are_no_directories
@@ -53,6 +54,7 @@ __all__ = [
     "RunDirectory",
     "Session",
     "Steps",
+    "Tally",
     "adapters",
     "add_private_directory",
     "at_exit",
@@ -89,6 +91,7 @@ _HOMES: dict[str, str] = {
         "_rank": ("Rank", "current_rank"),
         "_request": ("DumpRequest",),
         "_steps": ("Steps",),
+        "_tally": ("Tally",),
         "adapter._contract": ("Adapter", "AdapterInfo", "Begin", "Repeats", "adapters", "choose", "load", "registered"),
         "adapter._exit": ("at_exit",),
         "adapter._limits": ("size_is_unlimited", "steps_are_no_directories"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ascend_dump._errors import AscendDumpError, NotSupported
+from ascend_dump._tally import Tally
 
 __all__ = ["Session", "tell_of_empty"]
 
@@ -67,6 +68,10 @@ class Session(ABC):
     def marks(self) -> Mapping[str, Mapping[str, Any]]:
         """What `cap.dump()` adds to the `attrs` of records, by the name of their model."""
         return {}
+
+    def tally(self) -> Optional[Tally]:
+        """What was recorded so far, exact after a stop. None: it is counted in the files, once it has stopped."""
+        return None
 
     def reasons(self) -> Optional[list[str]]:
         """After a stop: likely reasons why nothing was written, most likely first.

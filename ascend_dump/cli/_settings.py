@@ -13,7 +13,7 @@ import click
 
 from ascend_dump._activation import requested
 from ascend_dump._errors import ConfigError
-from ascend_dump._request import ALIASES, CHOICES, LISTS, DumpRequest, plain_value, value_from_word
+from ascend_dump._request import ALIASES, CHOICES, FLAGS, LISTS, DumpRequest, plain_value, value_from_word
 
 __all__ = ["read_request", "request_options"]
 
@@ -52,7 +52,7 @@ def _options() -> Iterator[Callable[[_Command], _Command]]:
     names = {field.name: field.name for field in dataclasses.fields(DumpRequest)}
     for given, name in {**names, **ALIASES}.items():
         settings: dict[str, Any] = {"hidden": given != name, "help": meanings.get(name), "default": None}
-        if name == "quant":
+        if name in FLAGS:
             settings.update(is_flag=True)
         elif name in CHOICES:
             settings.update(type=click.Choice(CHOICES[name]))

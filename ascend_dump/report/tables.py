@@ -8,6 +8,8 @@ import shutil
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TextIO
 
+from ascend_dump._units import counted, size
+
 __all__ = ["PIPE_WIDTH", "Column", "counted", "escape", "escape_lines", "number", "size", "text_width", "write_table"]
 
 #: Width of running text where the output is no terminal. Names are never cut there.
@@ -66,21 +68,6 @@ def number(value: Any) -> str:
     if value is None:
         return "-"
     return str(value) if isinstance(value, int) else f"{value:.6g}"
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 record`, `2 records`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def size(count: int) -> str:
-    """Bytes for people: `1.2 MB`."""
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"
 
 
 def text_width(out: TextIO) -> int:

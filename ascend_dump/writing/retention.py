@@ -30,23 +30,26 @@ class _StepOnDisk:
     text    bytes of its files that are no shards, headers: room that its shards reserve
     """
 
-    __slots__ = ("headers", "reads", "records", "shards", "text")
+    __slots__ = ("headers", "operators", "reads", "records", "shards", "text")
 
     def __init__(self) -> None:
         self.shards: dict[str, int] = {}
         self.reads: set[str] = set()
-        self.text = self.headers = self.records = 0
+        self.text = self.headers = self.records = self.operators = 0
 
 
 class Retention:
     """The steps of one writer, in the order in which they were written to last. Used by one thread.
 
     tensor_bytes, other_bytes  on disk: of tensors, and of all else in the files of completed steps
+    steps, operators, records  on disk: numbers of the completed steps with records, and what they hold
     """
 
     def __init__(self, directory: Path, keep: Optional[int]) -> None:
         self.keep = keep
         self.tensor_bytes = self.other_bytes = 0
+        self.steps: set[int] = set()
+        self.operators = self.records = 0
         self._removed_steps = self._removed_records = 0
         self._first_removed: Optional[int] = None
         self._last_removed: Optional[int] = None
@@ -79,19 +82,24 @@ class Retention:
             shards[shard] = shards.get(shard, 0) + nbytes
             self._live.add(shard)
 
-    def completed(self, step: int, *, text: int, headers: int, records: int, next_shard: int) -> None:
+    def completed(self, step: int, *, text: int, headers: int, operators: int, records: int, next_shard: int) -> None:
         """Say what a step that was closed has besides tensors.
 
         text        bytes of its files that are no shards
-        headers, records  what was added since it was opened: room that shards reserve, and lines
+        headers, operators, records  what was added since it was opened: room that shards reserve, operators and lines
         next_shard  above the numbers of its shards
         """
         self._next_shards[step] = next_shard
+        if records:
+            self.steps.add(step)
+            self.operators += operators
+            self.records += records
         before = 0
         found = self._steps.get(step)
         if found is not None:
             before, found.text = found.text, text
             found.headers += headers
+            found.operators += operators
             found.records += records
         self.other_bytes += text - before + headers
 
@@ -159,6 +167,10 @@ class Retention:
         self.other_bytes -= found.text
         self._removed_steps += 1
         self._removed_records += found.records
+        self.steps.discard(step)
+        self.operators -= found.operators
+        self.records -= found.records
+        found.operators = found.records = 0  # it may be begun anew
         self._first_removed = step if self._first_removed is None else self._first_removed
         self._last_removed = step
         self._highest = max(self._highest, step)

@@ -40,6 +40,7 @@ class HostRun:
             "versions": {"ascend_dump": __version__, "python": platform.python_version(), **versions},
             "host": socket.gethostname(),
             "pid": os.getpid(),
+            "parent": os.getppid(),
             "command": list(getattr(sys, "argv", ())),  # an embedded interpreter may have none
             "start": time.time(),
         }

@@ -48,6 +48,8 @@ class StepFiles:
         self._shard: Optional[Shard] = None
         self._shard_name = ""
         self._lines: list[Line] = []
+        #: The operators in the index, by their position in the step.
+        self._operators: set[int] = set()
         self._encoder = msgspec.json.Encoder()
         self._csv: Optional[AppendFile] = None
         with contextlib.ExitStack() as opened:
@@ -72,6 +74,11 @@ class StepFiles:
     def records(self) -> int:
         """Records that are in the index."""
         return self._index.lines
+
+    @property
+    def operators(self) -> int:
+        """Operators that were added to the index."""
+        return len(self._operators)
 
     @property
     def text_bytes(self) -> int:
@@ -137,6 +144,7 @@ class StepFiles:
         except UnicodeEncodeError:
             text = self._encoder.encode_lines([_encodable(line) for line in lines])
         self._index.append(text)
+        self._operators.update([line.seq for line in lines])
         if self._csv is not None:
             self._csv.append(_rows(lines).encode("utf-8", "backslashreplace"))
 

@@ -103,6 +103,16 @@ class Store:
         files = self._files
         return self._closed_records + (files.records if files is not None else 0)
 
+    def on_disk(self) -> tuple[int, int, int]:
+        """How many steps, operators and records are on disk: those written, but for what was removed."""
+        files, kept = self._files, self.retention
+        steps, operators, records = len(kept.steps), kept.operators, kept.records
+        if files is not None and files.records:
+            steps += files.step not in kept.steps
+            operators += files.operators
+            records += files.records
+        return steps, operators, records
+
     def end(self, reason: str) -> None:
         """Record nothing after the open step, and remove nothing. The first reason holds."""
         if self.ended is None:
@@ -210,6 +220,7 @@ class Store:
                     files.step,
                     text=files.text_bytes,
                     headers=files.header_bytes,
+                    operators=files.operators,
                     records=files.records,
                     next_shard=files.next_shard,
                 )

@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 from ascend_dump._errors import WriteError
+from ascend_dump._tally import Tally
 from ascend_dump.host import Line
 from ascend_dump.writing.budget import explain
 from ascend_dump.writing.ending import Ended
@@ -87,6 +88,7 @@ class HostWriter:
         self.failure: Optional[WriteError] = None
         self.logical_bytes = 0
         self.empty_steps: list[int] = []
+        self._begun = 0
         self._open: Optional[int] = None
         self._is_empty = True
         self._store = Store(
@@ -138,6 +140,11 @@ class HostWriter:
     def bytes_written(self) -> int:
         return self._store.bytes_written
 
+    def tally(self) -> Tally:
+        """What was recorded so far; exact once `close` has returned."""
+        steps, operators, records = self._store.on_disk()
+        return Tally(steps, operators, records, self.logical_bytes, self._begun)
+
     @property
     def tensor_bytes(self) -> int:
         """Of distinct tensors that are on disk: those written, but for what was removed."""
@@ -173,6 +180,7 @@ class HostWriter:
         """Open a step; ends the one before."""
         self._note_end()
         self._open = number
+        self._begun += 1
         self._send(_Step(number))
 
     def end_step(self) -> None:

@@ -42,7 +42,7 @@ with fakes.install("mindspore"):
     import mindspore as ms
     ms.set_context(mode=ms.GRAPH_MODE)
     net = ms.nn.Dense(4, 3)
-    cap = ascend_dump.capture(net, path=sys.argv[1]).start()
+    cap = ascend_dump.capture(net, path=sys.argv[1], quiet=True).start()
     net(ms.Tensor(np.ones((2, 4), "f4")))
     sys.exit()
 """
@@ -128,7 +128,7 @@ def launch(tmp_path: Path, settings: str, does: str = "run", **values: str) -> t
 
 
 def test_a_whole_process_is_dumped(tmp_path):
-    said, _ = launch(tmp_path, ",steps=0|2")
+    said, _ = launch(tmp_path, ",steps=0|2,quiet=1")
     # Nor does it say that operators outside of graphs are not dumped: the program chooses its mode after the import.
     assert said == ""
     dump = ascend_dump.open(tmp_path / "dumps")

@@ -56,7 +56,7 @@ class TestNothingWritten:
     def test_step_of_a_decorated_function_never_reached(self, dumps: Path, steps: str) -> None:
         program = f"""
 import torch, ascend_dump
-@ascend_dump.capture(path={str(dumps)!r}, steps={steps!r})
+@ascend_dump.capture(path={str(dumps)!r}, steps={steps!r}, quiet=True)
 def add(x):
     return x + 1
 for _ in range(3):
@@ -70,7 +70,7 @@ for _ in range(3):
     def test_no_layer_matches(self, dumps: Path, caplog: pytest.LogCaptureFixture) -> None:
         model = net()
         reason = "layers='2/admm_0' matched no operator; nearest: 2/addmm_0"
-        with ascend_dump.capture(model, path=dumps, layers=["2/admm_0", "0/*"]) as cap:
+        with ascend_dump.capture(model, path=dumps, layers=["2/admm_0", "0/*"], quiet=True) as cap:
             call(model)
         assert [record.getMessage().split(",")[0] for record in caplog.records] == [reason]
         skipped = json.loads((cap.path / "manifest.json").read_text())["skipped"]
@@ -81,7 +81,7 @@ for _ in range(3):
 
     def test_no_layer_matches_where_nothing_overflows(self, dumps: Path, caplog: pytest.LogCaptureFixture) -> None:
         model = net()
-        with ascend_dump.capture(model, path=dumps, layers="2/*", scene="overflow"):
+        with ascend_dump.capture(model, path=dumps, layers="2/*", scene="overflow", quiet=True):
             call(model)
         assert not caplog.records
         with ascend_dump.capture(model, path=dumps, layers="2/admm_0", scene="overflow"):
@@ -252,7 +252,7 @@ class TestFailures:
         """A capture that is never stopped is finished when the process ends."""
         program = (
             "import torch, ascend_dump\n"
-            f"ascend_dump.capture(path={str(dumps)!r}, strict=True).start()\n"
+            f"ascend_dump.capture(path={str(dumps)!r}, strict=True, quiet=True).start()\n"
             "torch.ones(3).add_(1)\n"
         )
         done = run_preloaded(written(dumps, program))

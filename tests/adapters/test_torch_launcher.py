@@ -113,6 +113,7 @@ def test_loss_modules_belong_to_the_step_of_the_model(launched: Launched) -> Non
         """,
         "--steps",
         "0|2",
+        "--quiet",
         imported=COMPILER,  # an optimizer imports most of it
     )
     assert done.stderr == ""
@@ -219,7 +220,8 @@ def test_children(launched: Launched) -> None:
                 train(4)
                 os._exit(0)  # as a crash would: nothing is finished
             os.waitpid(child, 0)
-        """
+        """,
+        "--quiet",
     )
     assert (done.stdout, done.stderr) == ("24.0\n", "")
     dump = launched.dump()
@@ -251,7 +253,8 @@ def test_a_child_that_another_thread_forks_says_nothing_of_the_thread_it_has_not
         thread.start()
         thread.join()
         model(torch.full((1, 4), 3.0))
-        """
+        """,
+        "--quiet",
     )
     assert (done.stdout, done.stderr) == ("", "")
     records = launched.dump().select("addmm_0", io="input", index=1)
@@ -367,7 +370,8 @@ def test_another_rank(launched: Launched, monkeypatch: pytest.MonkeyPatch) -> No
     assert not list(launched.dumps.rglob("*.json*"))
     monkeypatch.setenv("RANK", "0")
     done = launched.run(program, "--ranks", "2")
-    assert done.stderr.startswith("ascend-dump: nothing is captured: ranks=2 selects none of the 2 of this run [AD303]")
+    expected = "ascend-dump: rank 0: nothing is captured: ranks=2 selects none of the 2 of this run [AD303]"
+    assert done.stderr.startswith(expected)
     monkeypatch.setenv("RANK", "1")
     launched.run(program, "--ranks", "1")
     assert {record.rank for record in launched.dump()} == {1}
@@ -383,6 +387,7 @@ def test_a_program_that_fails(launched: Launched) -> None:
         model(torch.ones(2))
         model(torch.ones(3))
         """,
+        "--quiet",
         code=1,
     )
     assert done.stderr.splitlines()[-1].startswith("RuntimeError")

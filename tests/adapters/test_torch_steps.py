@@ -200,7 +200,7 @@ class TestForms:
         evaluate.capture.stop()
 
     def test_calls_beside_a_recorded_one_are_told(self, dumps: Path, caplog: pytest.LogCaptureFixture) -> None:
-        @ascend_dump.capture(path=dumps / "inside")
+        @ascend_dump.capture(path=dumps / "inside", quiet=True)
         async def add(number: int) -> Any:
             await asyncio.sleep(0.01)
             if number:
@@ -222,7 +222,7 @@ class TestForms:
         ]
         caplog.clear()
 
-        @ascend_dump.capture(path=dumps / "thread")
+        @ascend_dump.capture(path=dumps / "thread", quiet=True)
         def outer() -> None:
             torch.ones(1) + 1
             thread = threading.Thread(target=outer)

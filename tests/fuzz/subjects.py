@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -96,6 +97,8 @@ def _dialects() -> Iterator[Subject]:
     yield _dump("safetensors", shard)
     yield _dump("torchair npy", _torchair_npy())
     yield _dump("torchair pt", _torchair_pt())
+    msprobe = _archived(DATA / "msprobe.tar.gz", "msprobe/debug_save", "msprobe/xor_L1")
+    yield _dump("msprobe dump", msprobe, beside=msprobe)
     graphs = _below(DATA / "torchair_graph")
     npy = {f"worldsize1_global_rank0/graph_1/{one}": data for one, data in _torchair_npy().items()}
     yield Subject("torchair graph beside a dump", use_dump, graphs, npy, alone=False)
@@ -191,6 +194,13 @@ def _dump(name: str, seeds: dict[str, bytes], beside: Optional[dict[str, bytes]]
 
 def _below(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def _archived(path: Path, *directories: str) -> dict[str, bytes]:
+    """The files below some directories of an archive."""
+    with tarfile.open(path) as archive:
+        found = [one for one in archive.getmembers() if one.isfile() and one.name.startswith(directories)]
+        return {one.name: file.read() for one in found for file in (archive.extractfile(one),) if file}
 
 
 _CALLS = (

@@ -148,9 +148,9 @@ class TestProcesses:
     ) -> None:
         path = tmp_path / "dumps"
         if road == "hook":
-            done = interpreter.run(str(program), how, ASCEND_DUMP=f"path={path}")
+            done = interpreter.run(str(program), how, ASCEND_DUMP=f"path={path},quiet=1")
         else:
-            done = bare_interpreter.run(str(program), how, ASCEND_DUMP=f"path={path}", PYTHONPATH=SITE)
+            done = bare_interpreter.run(str(program), how, ASCEND_DUMP=f"path={path},quiet=1", PYTHONPATH=SITE)
         assert (done.returncode, done.stdout, done.stderr) == (0, RESULT, "")
         assert ops(path) == BOTH_STEPS
         assert states(path) == ["complete"]
@@ -158,7 +158,7 @@ class TestProcesses:
     def test_the_request_is_honoured(self, interpreter: Interpreter, program: Path, tmp_path: Path) -> None:
         path = tmp_path / "dumps"
         settings = tmp_path / "dump.json"
-        settings.write_text(f'{{"dump_path": "{path}", "dump_step": "1", "dump_mode": "output"}}')
+        settings.write_text(f'{{"dump_path": "{path}", "dump_step": "1", "dump_mode": "output", "quiet": true}}')
         done = interpreter.run(str(program), "main", ASCEND_DUMP=settings)
         assert (done.stdout, done.stderr) == (RESULT, "")
         assert {(record.step, record.io) for record in ascend_dump.open(path)} == {(1, "output")}
@@ -166,14 +166,14 @@ class TestProcesses:
     def test_one_means_the_defaults(self, interpreter: Interpreter, program: Path, tmp_path: Path) -> None:
         code = f"import os, runpy, sys; os.chdir({str(tmp_path)!r}); sys.argv = ['', 'main']"
         code += f"; runpy.run_path({str(program)!r}, run_name='__main__')"
-        assert say(interpreter, code, ASCEND_DUMP="1") == RESULT
+        assert say(interpreter, code, ASCEND_DUMP="quiet=1") == RESULT
         assert ops(tmp_path / "dumps") == BOTH_STEPS
 
     def test_both_roads_together_dump_once(self, interpreter: Interpreter, program: Path, tmp_path: Path) -> None:
         path = tmp_path / "dumps"
         code = "import _ascend_dump_startup as hook, runpy, sys; hook.start(); sys.argv = ['', 'main']"
         code += f"; runpy.run_path({str(program)!r}, run_name='__main__'); hook.start()"
-        assert say(interpreter, code, ASCEND_DUMP=f"path={path}", PYTHONPATH=SITE) == RESULT
+        assert say(interpreter, code, ASCEND_DUMP=f"path={path},quiet=1", PYTHONPATH=SITE) == RESULT
         assert ops(path) == BOTH_STEPS
 
     @pytest.mark.parametrize(("flag", "reached"), [("-E", True), ("-I", True), ("-S", False)])
@@ -182,7 +182,7 @@ class TestProcesses:
     ) -> None:
         path = tmp_path / "dumps"
         code = "import sys; print('ascend_dump._activation' in sys.modules)"
-        assert say(interpreter, code, flag, ASCEND_DUMP=f"path={path}") == f"{reached}\n"
+        assert say(interpreter, code, flag, ASCEND_DUMP=f"path={path},quiet=1") == f"{reached}\n"
 
     def test_a_framework_that_was_imported_before_is_armed_at_once(
         self, bare_interpreter: Interpreter, program: Path, tmp_path: Path
@@ -190,7 +190,7 @@ class TestProcesses:
         path = tmp_path / "dumps"
         code = "import toyframe, runpy, sys; from ascend_dump import _activation; _activation.start()"
         code += f"; sys.argv = ['', 'main']; runpy.run_path({str(program)!r}, run_name='__main__')"
-        assert say(bare_interpreter, code, ASCEND_DUMP=f"path={path}") == RESULT
+        assert say(bare_interpreter, code, ASCEND_DUMP=f"path={path},quiet=1") == RESULT
         assert ops(path) == BOTH_STEPS
 
 
@@ -206,7 +206,7 @@ class TestSiteDirectories:
         for name in HOOK_FILES:
             shutil.copy(STARTUP / name, made.site)
         path = tmp_path / "dumps"
-        done = made.run(str(program), "main", ASCEND_DUMP=f"path={path}")
+        done = made.run(str(program), "main", ASCEND_DUMP=f"path={path},quiet=1")
         assert (done.returncode, done.stdout, done.stderr) == (0, RESULT, "")
         assert ops(path) == BOTH_STEPS
 
@@ -215,7 +215,7 @@ class TestSiteDirectories:
     ) -> None:
         (tmp_path / "sitecustomize.py").write_text("print('mine')")
         path = tmp_path / "dumps"
-        done = interpreter.run(str(program), "main", ASCEND_DUMP=f"path={path}", PYTHONPATH=tmp_path)
+        done = interpreter.run(str(program), "main", ASCEND_DUMP=f"path={path},quiet=1", PYTHONPATH=tmp_path)
         assert (done.stdout, done.stderr) == ("mine\n" + RESULT, "")
         assert ops(path) == BOTH_STEPS
 
@@ -229,7 +229,7 @@ class TestSiteDirectories:
         path = tmp_path / "dumps"
         code = f"import site, runpy, sys; site.addsitedir({str(added)!r}); sys.argv = ['', 'main']"
         code += f"; runpy.run_path({str(program)!r}, run_name='__main__')"
-        assert say(bare_interpreter, code, ASCEND_DUMP=f"path={path}") == RESULT
+        assert say(bare_interpreter, code, ASCEND_DUMP=f"path={path},quiet=1") == RESULT
         assert ops(path) == BOTH_STEPS
 
     def test_the_finder_that_waits_for_the_end_of_site_is_gone(self, interpreter: Interpreter, tmp_path: Path) -> None:
@@ -274,7 +274,9 @@ class TestWrong:
     def test_a_disabled_adapter_does_not_dump(self, interpreter: Interpreter, program: Path, tmp_path: Path) -> None:
         path = tmp_path / "dumps"
         disabled = " toy , other"
-        done = interpreter.run(str(program), "main", ASCEND_DUMP=f"path={path}", ASCEND_DUMP_DISABLED_ADAPTERS=disabled)
+        done = interpreter.run(
+            str(program), "main", ASCEND_DUMP=f"path={path},quiet=1", ASCEND_DUMP_DISABLED_ADAPTERS=disabled
+        )
         assert (done.returncode, done.stdout) == (0, RESULT)
         assert not path.exists()
 
@@ -301,7 +303,7 @@ class TestWrong:
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text("[ascend_dump.adapters]\nbroken = no_such_module:Adapter\n")
         path = tmp_path / "dumps"
-        done = interpreter.run(str(program), "main", ASCEND_DUMP=f"path={path}", PYTHONPATH=tmp_path)
+        done = interpreter.run(str(program), "main", ASCEND_DUMP=f"path={path},quiet=1", PYTHONPATH=tmp_path)
         assert (done.returncode, done.stdout) == (0, RESULT)
         assert "the adapter 'broken' is left out" in one_line(done.stderr)
         assert ops(path) == BOTH_STEPS
@@ -349,7 +351,9 @@ class TestSitecustomize:
         other = tmp_path / "other"
         shutil.copytree(SITE, other)
         assert say(bare_interpreter, code, PYTHONPATH=f"{SITE}:{SITE}:{other}:{tmp_path}") == "mine /added\n"
-        done = bare_interpreter.run(str(program), "main", ASCEND_DUMP=f"path={tmp_path / 'dumps'}", PYTHONPATH=path)
+        done = bare_interpreter.run(
+            str(program), "main", ASCEND_DUMP=f"path={tmp_path / 'dumps'},quiet=1", PYTHONPATH=path
+        )
         assert (done.stdout, done.stderr) == (RESULT, "")
         assert ops(tmp_path / "dumps") == BOTH_STEPS
 
@@ -363,7 +367,9 @@ class TestSitecustomize:
         (tmp_path / "sitecustomize.py").write_text("raise ValueError('the mistake of the user')")
         path = tmp_path / "dumps"
         plain = bare_interpreter.run("-c", "", PYTHONPATH=tmp_path)
-        done = bare_interpreter.run(str(program), "main", ASCEND_DUMP=f"path={path}", PYTHONPATH=f"{SITE}:{tmp_path}")
+        done = bare_interpreter.run(
+            str(program), "main", ASCEND_DUMP=f"path={path},quiet=1", PYTHONPATH=f"{SITE}:{tmp_path}"
+        )
         assert "the mistake of the user" in plain.stderr
         assert (done.returncode, done.stdout, done.stderr) == (0, RESULT, plain.stderr)
         assert ops(path) == BOTH_STEPS
@@ -377,7 +383,7 @@ class TestSitecustomize:
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
         sys.exit(subprocess.call([sys.executable, {str(program)!r}, "main"], env=environment))
         """
-        assert say(bare_interpreter, code, ASCEND_DUMP=f"path={path}", PYTHONPATH=SITE) == RESULT
+        assert say(bare_interpreter, code, ASCEND_DUMP=f"path={path},quiet=1", PYTHONPATH=SITE) == RESULT
         assert ops(path) == BOTH_STEPS
 
     def test_an_interpreter_without_the_package_goes_on(self, tmp_path: Path) -> None:
@@ -401,6 +407,6 @@ def test_the_start_file_alone_arms(bare_interpreter: Interpreter, program: Path,
     for name in HOOK_FILES[1:]:
         shutil.copy(STARTUP / name, made.site)
     path = tmp_path / "dumps"
-    done = made.run(str(program), "main", ASCEND_DUMP=f"path={path}")
+    done = made.run(str(program), "main", ASCEND_DUMP=f"path={path},quiet=1")
     assert (done.stdout, done.stderr) == (RESULT, "")
     assert ops(path) == BOTH_STEPS

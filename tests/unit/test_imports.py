@@ -26,8 +26,8 @@ FRAMEWORKS = {"torch", "torch_npu", "torchair", "mindspore", "tensorflow", "npu_
 
 #: The floors of the house, ground floor first. A part imports parts of lower floors only.
 FLOORS: list[set[str]] = [
-    {"_version", "_errors", "_problem", "_log", "_rank"},
-    {"_steps", "_patterns", "_paths", "_files", "_html", "_call_gate", "_entry_points"},
+    {"_version", "_errors", "_problem", "_rank", "_tally", "_units"},
+    {"_log", "_steps", "_patterns", "_paths", "_files", "_html", "_call_gate", "_entry_points"},
     {"statistics", "host"},
     {"_request", "_mark", "nonfinite"},
     {"writing"},
@@ -36,7 +36,7 @@ FLOORS: list[set[str]] = [
     {"reading", "converting"},
     {"report"},
     {"analysis"},
-    {"_calls", "_capture_types", "_decorator", "_recorder"},
+    {"_calls", "_capture_types", "_decorator", "_recorder", "_summary"},
     {"_capture"},
     {"_activation"},
     {"cli", "startup"},

@@ -36,6 +36,7 @@ def requests(draw: st.DrawFn) -> DumpRequest:
         "models": draw(st.lists(NAMES)),
         "stats": draw(st.lists(st.sampled_from(["max", "mean", "nan"]))),
         "quant": draw(st.booleans()),
+        "quiet": draw(st.booleans()),
         "max_bytes": draw(st.none() | st.integers(1, 10**15)),
         "options": draw(st.dictionaries(NAMES, st.booleans() | st.integers() | NAMES)),
     }
@@ -96,6 +97,7 @@ def test_text_takes_cann_spellings_and_lists() -> None:
         ({"layers": [""]}, "non-empty"),
         ({"watch": ["a"]}, "scene='watch'"),
         ({"quant": "yes"}, "True or False"),
+        ({"quiet": 1}, "True or False"),
         ({"max_bytes": "20 parsecs"}, "20GB"),
         ({"until": "loss"}, "nonfinite"),
         ({"until": "nonfinite", "scene": "watch"}, "does not dump what steps compute"),
@@ -284,6 +286,7 @@ SPELLINGS = {
     "max_bytes": [],
     "keep": [],
     "until": [],
+    "quiet": [],
     "options": [],
 }
 
@@ -292,7 +295,7 @@ def test_every_field_is_taken_from_a_file_by_its_name_and_by_other_spellings() -
     assert [field.name for field in dataclasses.fields(DumpRequest)] == list(SPELLINGS)
     given = {"path": "d", "steps": "3", "mode": "input", "layers": ["a"], "models": ["m"], "data": "full"}
     given.update(stats=["max"], level="kernel", scene="watch", watch=["a"], quant=True, ranks="1")
-    given.update(max_bytes=7, keep=3, until="nonfinite", options={"a": 1})
+    given.update(max_bytes=7, keep=3, until="nonfinite", quiet=True, options={"a": 1})
     for name, others in SPELLINGS.items():
         more = {"scene": "watch"} if name == "watch" else {}
         expected = DumpRequest(**{name: given[name], **more})

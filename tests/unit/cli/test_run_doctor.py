@@ -240,7 +240,9 @@ class TestLaunched:
         """Launch the network below `ascend-dump run` and read its dump."""
         path = network.parent / "dumps"
         command = [str(made.python), str(network), "--steps", "a b"]
-        done = made.run("-m", "ascend_dump", "run", "--path", str(path), *options, "--", *command, **environment)
+        done = made.run(
+            "-m", "ascend_dump", "run", "--quiet", "--path", str(path), *options, "--", *command, **environment
+        )
         assert (done.returncode, done.stderr) == (37, "")
         assert done.stdout == "[0.0, 1.0, 1.4142135623730951] --steps a b\n"
         assert {record.op_name for record in ascend_dump.open(path)} == {"first"}
@@ -253,7 +255,7 @@ class TestLaunched:
 
     def test_launched_twice_over(self, bare_interpreter: Interpreter, network: Path) -> None:
         path = network.parent / "dumps"
-        inner = [str(bare_interpreter.python), "-m", "ascend_dump", "run", "--mode", "output", "--"]
+        inner = [str(bare_interpreter.python), "-m", "ascend_dump", "run", "--quiet", "--mode", "output", "--"]
         command = [str(bare_interpreter.python), str(network)]
         done = bare_interpreter.run("-m", "ascend_dump", "run", "--path", str(path), "--", *inner, *command)
         assert (done.returncode, done.stderr) == (37, "")
@@ -275,7 +277,18 @@ class TestLaunched:
         path = network.parent / "dumps"
         path.mkdir()
         os.utime(path, (0, 0))
-        command = ["-m", "ascend_dump", "run", "--path", str(path), "--", str(interpreter.python), "-c", child]
+        command = [
+            "-m",
+            "ascend_dump",
+            "run",
+            "--quiet",
+            "--path",
+            str(path),
+            "--",
+            str(interpreter.python),
+            "-c",
+            child,
+        ]
         for _ in range(2):  # the second time the directory of the rank is there
             done = interpreter.run(*command)
             assert (done.returncode, done.stderr) == (37, "")

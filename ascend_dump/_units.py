@@ -1,0 +1,30 @@
+"""Numbers as words for people."""
+
+from __future__ import annotations
+
+__all__ = ["counted", "duration", "size"]
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def size(count: int) -> str:
+    """Bytes for people: `1.2 MB`."""
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def duration(seconds: float) -> str:
+    """`35 ms`, `2.4 s`, `1 h 12 min`."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,107 @@
+"""The values and statistics of one tensor in a dump of msprobe."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from ascend_dump._errors import CorruptDump, NotSupported, ReadError
+from ascend_dump.reading._record import Record
+from ascend_dump.statistics import Statistics
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["StoredTensor", "TensorLoader", "content_hash", "numbers_of", "type_and_shape"]
+
+
+class StoredTensor(NamedTuple):
+    """What the index says of a tensor: statistics, CRC-32, and the file with its values where there is one."""
+
+    statistics: Optional[Statistics] = None
+    crc: str = ""
+    file: Optional[Path] = None
+
+
+class TensorLoader:
+    """Reads `record.key`, a StoredTensor."""
+
+    def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
+        if format not in (None, "ND"):
+            raise NotSupported(f"{record} has no layout to convert", hint="leave format away")
+        stored: StoredTensor = record.key
+        if stored.file is None:
+            raise NotSupported(
+                f"{record} holds no values: msprobe recorded without them",
+                hint='its statistics() may be there; dump with "task": "tensor" to keep values',
+            )
+        found = _read(stored.file)
+        if record.shape is not None and found.shape != record.shape:
+            raise CorruptDump(
+                f"it holds a tensor of shape {list(found.shape)}, its index says {list(record.shape)}", path=stored.file
+            )
+        return found
+
+    def statistics(self, record: Record) -> Optional[Statistics]:
+        found: Optional[Statistics] = record.key.statistics
+        return found
+
+    def content(self, record: Record) -> Optional[tuple[Hashable, ...]]:
+        crc = record.key.crc
+        return (f"crc32:{crc}", record.dtype, record.shape) if crc else None
+
+
+def type_and_shape(file: Path) -> tuple[str, tuple[int, ...]]:
+    """What a file says of its tensor. Raises ReadError, and NotSupported for what is no plain tensor."""
+    if file.suffix == ".npy":
+        from ascend_dump.native.npy import read_npy_header
+        from ascend_dump.reading._npy import dtype_of
+
+        header = read_npy_header(file)
+        return dtype_of(header.dtype).name, header.shape
+    from ascend_dump.reading._pt_file import read_pt
+
+    tensor = read_pt(file)
+    return tensor.dtype, tensor.shape
+
+
+def _read(file: Path) -> np.ndarray:
+    if not os.path.exists(file):  # a name may be too long or no file name at all
+        raise ReadError(
+            "the index names this file, which is missing",
+            path=file,
+            hint="copy dump_tensor_data together with the JSON files",
+        )
+    if file.suffix == ".npy":
+        from ascend_dump.native.npy import read_npy_header
+        from ascend_dump.reading._npy import read_array
+
+        return read_array(file, read_npy_header(file))
+    from ascend_dump.reading._pt_file import read_pt, read_pt_array
+
+    return read_pt_array(file, read_pt(file))
+
+
+def numbers_of(entry: Mapping[str, Any], shape: tuple[int, ...]) -> Optional[Statistics]:
+    """The statistics of an entry, None where it has none. A maximum that is NaN says nothing of the other elements."""
+    found = [entry.get(name) for name in ("Max", "Min", "Mean", "Norm")]
+    if all(value is None for value in found):
+        return None
+    high, low, mean, norm = (value if _is_number(value) else None for value in found)
+    high, low = (None if value is None or math.isnan(value) else value for value in (high, low))
+    return Statistics(math.prod(shape), max=high, min=low, mean=mean, l2norm=norm)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, int) and -(2**63) <= value < 2**64)
+
+
+def content_hash(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """(CRC-32, XOR of all 64-bit words) of the bytes, each as hexadecimal digits or empty."""
+    text = entry.get("md5")
+    if not isinstance(text, str):
+        return "", ""
+    return ("", text[2:]) if text.startswith("0x") else (text, "")

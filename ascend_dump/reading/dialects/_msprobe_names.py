@@ -1,0 +1,58 @@
+"""What the name of a record of msprobe says, and the line of its stack that is the user's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple, Optional
+
+__all__ = ["MsprobeName", "module_of", "source_of"]
+
+_API = re.compile(r"(\w+)\.(.+)\.\d{1,18}\.(forward|backward)", re.ASCII)
+_MODULE = re.compile(r"(?:Module|Cell)\.(?:(.+)\.)?([^.]+)\.(forward|backward|parameters_grad)(?:\.\d{1,18})?")
+_DEBUG = re.compile(r"(.+?)(_grad)?\.\d{1,18}\.debug")
+_FRAME = re.compile(r"File (.+), line (\d{1,9}), in ")
+#: Packages whose lines are never the user's.
+_FRAMEWORK = re.compile(r"[/\\](?:site|dist)-packages[/\\](?:torch|torch_npu|mindspore|mindtorch|msprobe)[/\\]")
+
+
+class MsprobeName(NamedTuple):
+    """The parts of the name of a record.
+
+    op_type  the function ("linear"), or the class of a module ("Linear")
+    phase    "forward", "backward" or None
+    module   path of the module whose record this is, None for that of a function
+    """
+
+    op_type: str
+    phase: Optional[str] = None
+    module: Optional[str] = None
+
+    @classmethod
+    def of(cls, name: str) -> MsprobeName:
+        """Read `Functional.linear.0.forward`, `Module.layers.0.up.Linear.forward.0` and the like."""
+        module = _MODULE.fullmatch(name)
+        if module is not None:
+            path, kind, phase = module.groups()
+            return cls(kind, "forward" if phase == "forward" else "backward", path or "")
+        api = _API.fullmatch(name)
+        if api is not None:
+            return cls(api[2], api[3])
+        saved = _DEBUG.fullmatch(name)
+        return cls("save", "backward" if saved[2] else None) if saved else cls("")
+
+
+def module_of(parent: object) -> Optional[str]:
+    """The path of the module that `construct.json` names as the parent of a record, None where it names none."""
+    # With a micro step it is a pair.
+    name = parent[0] if isinstance(parent, list) and parent else parent
+    return MsprobeName.of(name).module if isinstance(name, str) else None
+
+
+def source_of(lines: Iterable[object]) -> Optional[str]:
+    """`file:line` of the innermost line of a stack that is not the framework's; None where there is none."""
+    for line in lines:
+        found = _FRAME.match(line) if isinstance(line, str) else None
+        if found is not None and not _FRAMEWORK.search(found[1]):
+            return f"{found[1]}:{found[2]}"
+    return None

@@ -1,0 +1,244 @@
+"""What a run says at its end, on every road."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ascend_dump
+
+# Private: nobody waits 10 seconds for the first word of progress.
+from ascend_dump import _summary
+from ascend_dump.cli import Exit, main
+
+torch = pytest.importorskip("torch")
+
+
+def net() -> Any:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+
+
+def train(model: Any, steps: int) -> None:
+    for _ in range(steps):
+        model(torch.ones(2, 16)).sum().backward()
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was said without a warning."""
+    return [record.getMessage() for record in caplog.records if record.levelno < logging.WARNING]
+
+
+def files(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def counts(text: str) -> tuple[int, int, int]:
+    found = re.search(r"dumped (\d+) steps?(?: each)?, (\d+) operators?, (\d+) records? into", text)
+    assert found is not None, text
+    return int(found[1]), int(found[2]), int(found[3])
+
+
+def held(dump: ascend_dump.Dump) -> tuple[int, int, int]:
+    """Steps, operators and records, counted in the files."""
+    operators = {(one.step, one.attrs.get("seq"), one.op_name) for one in dump}
+    return len({one.step for one in dump}), len(operators), len(dump)
+
+
+def size_of(nbytes: int) -> str:
+    for unit in ("B", "kB"):
+        if nbytes < 1000 or unit == "kB":
+            return f"{nbytes} B" if unit == "B" else f"{nbytes / 1000:.1f} kB"
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"steps": "1-3"}, {"keep": 2}, {"data": "stats"}, {"mode": "output"}, {"steps": "0|4", "layers": "0/*"}],
+    ids=str,
+)
+def test_the_numbers_are_those_on_disk(settings: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = net()
+    with ascend_dump.capture(model, path=tmp_path, **settings) as cap:
+        train(model, 6)
+    [text] = said(caplog)
+    dump = cap.dump()
+    assert counts(text) == held(dump)
+    if "keep" not in settings:
+        assert f"of {size_of(sum(one.nbytes or 0 for one in dump))} seen" in text
+    assert ("6 steps were recorded, keep=2 of them stay" in text) == ("keep" in settings)
+    command = text.splitlines()[-1].partition("ascend-dump ")[2]
+    assert command == f"ls {cap.path}"
+    assert main([*command.split(), "--json"]) == Exit.OK
+
+
+def test_the_bytes_are_those_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = net()
+    with ascend_dump.capture(model, path="here", data="stats", stats="max") as cap:
+        train(model, 1)
+    [text] = said(caplog)
+    assert f"{size_of(files(cap.path))} on disk" in text
+    assert f"ascend-dump ls {os.path.relpath(cap.path)}" in text
+
+
+def test_a_second_run_of_one_capture_is_told_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = net()
+    cap = ascend_dump.capture(model, path=tmp_path)
+    for steps in (1, 2):
+        with cap:
+            train(model, steps)
+    assert [counts(text)[0] for text in said(caplog)] == [1, 2]
+
+
+@pytest.mark.parametrize("target", [False, True], ids=["function", "function and model"])
+def test_a_decorated_function_speaks_once(target: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = net()
+
+    @ascend_dump.capture(model if target else None, path=tmp_path, steps="1-2")
+    def step() -> None:
+        train(model, 1)
+
+    for _ in range(5):
+        step()
+    [text] = said(caplog)
+    assert counts(text) == held(step.capture.dump())
+
+
+def test_quiet_is_quiet(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = net()
+    with ascend_dump.capture(model, path=tmp_path, quiet=True):
+        train(model, 1)
+    assert not caplog.records
+    with ascend_dump.capture(model, path=tmp_path, quiet=True, steps="7"):
+        train(model, 1)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_an_empty_dump_is_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = net()
+    with ascend_dump.capture(model, path=tmp_path, steps="7"):
+        train(model, 1)
+    assert not said(caplog)
+    assert len(caplog.records) == 1
+
+
+def test_that_nothing_overflowed_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = net()
+    with ascend_dump.capture(model, path=tmp_path, scene="overflow", steps="0-2"):
+        train(model, 4)
+    [text] = said(caplog)
+    assert text.startswith("no operator produced NaN or Inf in 3 steps")
+
+
+def test_a_full_budget_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = net()
+    with ascend_dump.capture(model, path=tmp_path, max_bytes=4000) as cap:
+        train(model, 4)
+    [text] = said(caplog)
+    assert counts(text) == held(cap.dump())
+    assert "not complete: max_bytes=4000 would be exceeded" in text
+    assert sum("AD503" in record.getMessage() for record in caplog.records) == 1
+
+
+def interrupted(model: Any) -> None:
+    train(model, 2)
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_says_what_it_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = net()
+    cap = ascend_dump.capture(model, path=tmp_path)
+    with pytest.raises(KeyboardInterrupt), cap:
+        interrupted(model)
+    [text] = said(caplog)
+    assert counts(text) == held(cap.dump())
+    assert "not complete: the program was interrupted" in text
+
+
+def test_a_level_that_the_program_sets_holds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = net()
+    with caplog.at_level(logging.ERROR, "ascend_dump"):
+        logging.getLogger("ascend_dump.summary").setLevel(logging.NOTSET)
+        with ascend_dump.capture(model, path=tmp_path):
+            train(model, 1)
+    assert not caplog.records
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_long_run_says_how_far_it_is(
+    quiet: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_summary, "_FIRST", 0.01)
+    monkeypatch.setattr(sys, "stderr", _Terminal())
+    model = net()
+    with ascend_dump.capture(model, path=tmp_path, quiet=quiet) as cap:
+        for _ in range(300):
+            train(model, 1)
+            if any(text.startswith("recording: ") for text in said(caplog)):
+                break
+            cap.dump()  # takes a while
+    assert any(text.startswith("recording: ") for text in said(caplog)) != quiet
+
+
+RANKS = """
+import os, sys, torch
+import ascend_dump
+model = torch.nn.Linear(4, 4)
+rank = int(os.environ["RANK"])
+with ascend_dump.capture(model, path="dumps", **eval(sys.argv[1])):
+    for _ in range(2 + rank):
+        model(torch.ones(1, 4))
+"""
+
+
+def launch(directory: Path, settings: str, ranks: int = 3) -> list[str]:
+    """What each rank of a run says."""
+    program = directory / "train.py"
+    program.write_text(textwrap.dedent(RANKS))
+    children = []
+    for rank in range(ranks):
+        place = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
+        environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
+        command = [sys.executable, str(program), settings]
+        children.append(subprocess.Popen(command, cwd=directory, env=environment, stderr=subprocess.PIPE, text=True))
+    return [child.communicate(timeout=120)[1] for child in children]
+
+
+def test_the_first_rank_speaks_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *others = launch(tmp_path, "{}")
+    assert others == ["", ""]
+    assert first.startswith("ascend-dump: ")
+    told = "still writing: " in first
+    assert told or first.startswith("ascend-dump: 3 ranks dumped 2 to 4 steps each, ")
+    if not told:
+        records = re.search(r"(\d+) records into dumps\n", first)
+        assert records is not None
+        assert int(records[1]) == len(ascend_dump.open(tmp_path / "dumps"))
+
+
+def test_the_first_rank_that_is_selected_speaks(tmp_path: Path) -> None:
+    first, second, third = launch(tmp_path, "{'ranks': '1'}")
+    assert (first, third) == ("", "")
+    assert second.startswith("ascend-dump: rank 1 dumped 3 steps, ")
+
+
+def test_messages_of_a_rank_carry_it(tmp_path: Path) -> None:
+    for rank, text in enumerate(launch(tmp_path, "{'steps': '9'}", 2)):
+        assert text.startswith(f"ascend-dump: rank {rank}: the capture wrote nothing")
