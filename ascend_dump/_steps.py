@@ -44,6 +44,11 @@ class Steps:
         """The highest selected step, None when every step is selected."""
         return None if self._ranges is None else self._ranges[-1][1]
 
+    @property
+    def count(self) -> Optional[int]:
+        """How many steps are selected, None when every step is."""
+        return None if self._ranges is None else sum(high - low + 1 for low, high in self._ranges)
+
     def __contains__(self, step: object) -> bool:
         if self._ranges is None:
             return True

@@ -129,6 +129,8 @@ def _notes(
     tally = parts[0].tally
     if request.keep is not None and tally is not None and tally.begun > tally.steps:
         yield f"{counted(tally.begun, 'step')} were recorded, keep={request.keep} of them stay"
+    if tally is not None and tally.limit is not None:
+        yield f"limit without steps=, keep= and max_bytes=: {size(tally.limit)}, 10 % of what was free"
     if running:
         yield f"still writing: {'rank' if len(running) == 1 else 'ranks'} {', '.join(map(str, running))}"
     if failure is not None and failure.reported:  # else it is told right after this

@@ -17,6 +17,7 @@ class Tally(NamedTuple):
     begun     steps that were recorded, whether or not anything of them is on disk
     took      seconds that these steps took, None: nobody has looked
     cost      seconds of them that recording took, None: nobody has looked
+    limit     bytes that may be on disk, where the user has set no bound, None: he has, or nothing counts them
     """
 
     steps: int
@@ -26,13 +27,14 @@ class Tally(NamedTuple):
     begun: int
     took: Optional[float] = None
     cost: Optional[float] = None
+    limit: Optional[int] = None
 
     @classmethod
     def of_all(cls, tallies: Iterable[Tally]) -> Tally:
         """All of them together; seconds are known where all are.
 
         >>> Tally.of_all([Tally(1, 4, 9, 100, 1), Tally(2, 5, 12, 50, 2)])
-        Tally(steps=3, operators=9, records=21, seen=150, begun=3, took=None, cost=None)
+        Tally(steps=3, operators=9, records=21, seen=150, begun=3, took=None, cost=None, limit=None)
         """
         each = list(tallies)
         return cls(
@@ -43,6 +45,7 @@ class Tally(NamedTuple):
             begun=sum(one.begun for one in each),
             took=_sum([one.took for one in each]),
             cost=_sum([one.cost for one in each]),
+            limit=each[0].limit if each else None,
         )
 
 

@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional
 from ascend_dump import AscendDumpError, CaptureError, WriteError
 from ascend_dump.adapter import DumpRequest, RunDirectory, Session, Tally, tell_of_empty, text_matcher
 from ascend_dump.statistics import STATISTIC_NAMES
-from ascend_dump.writing import HostRun, HostWriter, Item
+from ascend_dump.writing import HostRun, HostWriter, Item, SizeLimit, size_limit
 from ascend_dump_tensorflow import _debugger, _hook
 from ascend_dump_tensorflow._arrays import Seen, line_of
 from ascend_dump_tensorflow._bridge import kind_of
@@ -63,6 +63,7 @@ class HostSession(Session):
         self._outputs = request.mode in ("output", "all")
         self._run = HostRun(run, request=request.to_mapping(), versions={"tensorflow": str(tensorflow.__version__)})
         self.root = run.path
+        self._limit = size_limit(request, run)
         self._eager: Optional[EagerRecorder] = None
         try:
             self._arm(target, tensorflow, run.launched)
@@ -103,7 +104,8 @@ class HostSession(Session):
                 writer.flush()
 
     def tally(self) -> Tally:
-        return Tally.of_all(writer.tally() for writer in self._writers.values())
+        limit = None if self._limit is None or not self._limit.by_default else self._limit.nbytes
+        return Tally.of_all(writer.tally() for writer in self._writers.values())._replace(limit=limit)
 
     def trigger(self, reason: str) -> None:
         """Record nothing after the open steps, which stay with those before them. The first reason holds."""
@@ -239,14 +241,16 @@ class HostSession(Session):
         with_stats = request.data in ("stats", "full")
         buffer = request.options.get("buffer_bytes")
         left = None
-        if request.max_bytes is not None:
-            left = max(1, request.max_bytes - sum(one.tensor_bytes for one in self._writers.values()))
+        if self._limit is not None:
+            used = sum(one.tensor_bytes for one in self._writers.values())
+            left = SizeLimit(max(1, self._limit.nbytes - used), self._limit.by_default)
         self._writers[key] = HostWriter(
             self._run.directory(0, model),
             metadata={"producer": "ascend_dump", "framework": "tensorflow"},
             tensors=request.data in ("tensor", "full"),
             stats=(request.stats or STATISTIC_NAMES) if with_stats else (),
             max_bytes=left,
+            steps=request.steps.count,
             keep=request.keep,
             until=request.until,
             **({"buffer_bytes": buffer} if buffer else {}),
@@ -256,8 +260,8 @@ class HostSession(Session):
     def _is_over(self) -> bool:
         """Whether nothing more can be written."""
         writers = list(self._writers.values())
-        limit = self._request.max_bytes
-        full = limit is not None and sum(one.tensor_bytes for one in writers) >= limit
+        limit = self._limit
+        full = limit is not None and sum(one.tensor_bytes for one in writers) >= limit.nbytes
         over = any(one.failure is not None or one.ended is not None for one in writers)
         return self._ends or self.failure is not None or full or over
 

@@ -19,7 +19,7 @@ from ascend_dump import AscendDumpError, CaptureError
 from ascend_dump.adapter import DumpRequest, RunDirectory, Session, Tally, tell_of_empty
 from ascend_dump.adapter.pytorch.calls import Watch
 from ascend_dump.statistics import STATISTIC_NAMES
-from ascend_dump.writing import CHANGED, HostRun, HostWriter, Item
+from ascend_dump.writing import CHANGED, HostRun, HostWriter, Item, size_limit
 from ascend_dump_torch import _stack
 from ascend_dump_torch._eager import force_eager
 from ascend_dump_torch._graft import Grafts, read_grafts
@@ -86,12 +86,14 @@ class TorchSession(Session):
         with_stats = request.data in ("stats", "full")
         device = _device(target)
         buffer = request.options.get("buffer_bytes")
+        self._limit = size_limit(request, run)
         self._writer = HostWriter(
             self._run.directory(device, run.model or (type(target).__name__ if target is not None else "process")),
             metadata={"producer": "ascend_dump", "framework": "torch"},
             tensors=request.data in ("tensor", "full"),
             stats=(request.stats or STATISTIC_NAMES) if with_stats else (),
-            max_bytes=request.max_bytes,
+            max_bytes=self._limit,
+            steps=request.steps.count,
             keep=request.keep,
             until=request.until,
             **({} if buffer is None else {"buffer_bytes": buffer}),
@@ -311,7 +313,8 @@ class TorchSession(Session):
         return None if self._abandoned or self._superseded else self._count()
 
     def _count(self) -> Tally:
-        return self._writer.tally()._replace(took=self._took, cost=self._mode.seconds + self._between)
+        limit = None if self._limit is None or not self._limit.by_default else self._limit.nbytes
+        return self._writer.tally()._replace(took=self._took, cost=self._mode.seconds + self._between, limit=limit)
 
     def flush(self) -> None:
         self._writer.flush()

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from ascend_dump.host import Line
+from ascend_dump.writing.budget import SizeLimit, size_limit
 from ascend_dump.writing.payload import CHANGED, Item, Payload, copy_memory, sample_of
 from ascend_dump.writing.run import HostRun
 from ascend_dump.writing.shard import Limits
 from ascend_dump.writing.writer import HostWriter
 
-__all__ = ["CHANGED", "HostRun", "HostWriter", "Item", "Limits", "Line", "Payload", "copy_memory", "sample_of"]
+__all__ = [
+    "CHANGED",
+    "HostRun",
+    "HostWriter",
+    "Item",
+    "Limits",
+    "Line",
+    "Payload",
+    "SizeLimit",
+    "copy_memory",
+    "sample_of",
+    "size_limit",
+]

@@ -1,38 +1,100 @@
-"""How much may be written: `max_bytes`, and what must stay free for others."""
+"""How much may be written: `max_bytes`, a share of the free space without it, and what must stay free for others."""
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from pathlib import Path
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from ascend_dump._errors import WriteError
-from ascend_dump._paths import ForeignFile
+from ascend_dump._paths import ForeignFile, RunDirectory
+from ascend_dump._rank import ranks_of_this_host
+from ascend_dump._request import DumpRequest
+from ascend_dump._units import counted, size
 
-__all__ = ["Budget", "explain"]
+__all__ = ["Budget", "SizeLimit", "explain", "size_limit"]
+
+log = logging.getLogger("ascend_dump")
 
 #: The free space of the file system is looked at each time this much was written.
 _CHECK_EVERY = 64 << 20
 #: Free space that is left to others: 5 % of the file system, within these bounds.
 _LEAST_RESERVE, _MOST_RESERVE = 64 << 20, 1 << 30
+#: Of the free space, for all ranks of a host together, where the request sets no bound.
+_SHARE = 10
+#: Steps that nobody counted beforehand are warned of where fewer than this fit.
+_FEW = 100
+
+
+class SizeLimit(NamedTuple):
+    """How many bytes a dump may have. by_default: the user has set no limit."""
+
+    nbytes: int
+    by_default: bool = False
+
+
+def size_limit(request: DumpRequest, run: RunDirectory) -> Optional[SizeLimit]:
+    """`max_bytes`; without it, `steps` and `keep` 10 % of what is free, which the ranks of a host share."""
+    if request.max_bytes is not None:
+        return SizeLimit(request.max_bytes)
+    if not request.steps.all or request.keep is not None:
+        return None
+    ranks = sum(rank in request.ranks for rank in ranks_of_this_host(run.rank))
+    try:
+        disk = os.statvfs(run.path)
+    except OSError:
+        return None  # the write itself will tell
+    return SizeLimit(disk.f_bavail * disk.f_frsize // _SHARE // max(1, ranks), by_default=True)
 
 
 class Budget:
     """Say before each write whether there is room for it."""
 
-    def __init__(self, directory: Path, max_bytes: Optional[int]) -> None:
+    def __init__(self, directory: Path, limit: Optional[SizeLimit]) -> None:
         self._directory = directory
-        self._max_bytes = max_bytes
+        self._limit = limit
         self._next_check = 0
+
+    def forecast(self, step: int, more: Optional[int]) -> None:
+        """Warn where the steps that are to come do not fit, if they are like the first one.
+
+        step: bytes that the first one has on disk. more: how many are to come at most, None: nobody knows
+        """
+        limit = self._limit
+        if step <= 0 or (more is None and (limit is None or not limit.by_default)):
+            return
+        try:
+            free, reserve = self._free()
+        except OSError:
+            return
+        room = free - reserve - _CHECK_EVERY
+        bound = f"{size(free)} are free"
+        if limit is not None and limit.nbytes - step < room:
+            room = limit.nbytes - step
+            bound = f"{size(limit.nbytes)} are {_reason(limit)}"
+        fits = max(room, 0) // step
+        if fits < (_FEW if more is None else more):
+            asked = "all steps were asked for" if more is None else f"{counted(more + 1, 'step')} were asked for"
+            log.warning(
+                "a step is %s, %s, %s: the capture stops after about %d of them, if they are alike; the run goes on\n"
+                "Hint: select steps=, layers= or data='stats', keep the last steps with keep=, or give max_bytes=",
+                size(step),
+                asked,
+                bound,
+                fits + 1,
+            )
 
     def check(self, written: int, nbytes: int) -> None:
         """Raise WriteError when `nbytes` more than the `written` ones are too many (AD503, AD502)."""
-        if self._max_bytes is not None and written + nbytes > self._max_bytes:
+        limit = self._limit
+        if limit is not None and written + nbytes > limit.nbytes:
+            what = f"the default limit of {size(limit.nbytes)}" if limit.by_default else f"max_bytes={limit.nbytes}"
             raise WriteError(
-                f"max_bytes={self._max_bytes} would be exceeded: {written} bytes are written"
+                f"{what} would be exceeded: {written} bytes are written"
                 f"{f' and the next tensor has {nbytes}' if nbytes else ''}; the capture stops, the run goes on",
-                hint="raise max_bytes, or select fewer steps or layers",
+                hint=f"{'give' if limit.by_default else 'raise'} max_bytes, or select fewer steps or layers",
                 code="AD503",
             )
         if written + nbytes >= self._next_check:
@@ -41,17 +103,25 @@ class Budget:
 
     def _check_disk(self, nbytes: int) -> None:
         try:
-            disk = os.statvfs(self._directory)
+            free, reserve = self._free()
         except OSError:
             return  # the write itself will tell
-        free = disk.f_bavail * disk.f_frsize
-        reserve = min(max(disk.f_blocks * disk.f_frsize // 20, _LEAST_RESERVE), _MOST_RESERVE)
         if free - nbytes - _CHECK_EVERY < reserve:
             raise WriteError(
                 f"only {free >> 20} MiB are free below {self._directory}: the capture stops, the run goes on",
                 hint="free some space, give another path=, or select fewer steps or layers",
                 code="AD502",
             )
+
+    def _free(self) -> tuple[int, int]:
+        """Bytes that are free, and how many of them are left to others."""
+        disk = os.statvfs(self._directory)
+        reserve = min(max(disk.f_blocks * disk.f_frsize // 20, _LEAST_RESERVE), _MOST_RESERVE)
+        return disk.f_bavail * disk.f_frsize, reserve
+
+
+def _reason(limit: SizeLimit) -> str:
+    return f"{_SHARE} % of the free space" if limit.by_default else "max_bytes="
 
 
 def explain(error: OSError, directory: Path) -> WriteError:

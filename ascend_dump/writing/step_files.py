@@ -48,8 +48,8 @@ class StepFiles:
         self._shard: Optional[Shard] = None
         self._shard_name = ""
         self._lines: list[Line] = []
-        #: The operators in the index, by their position in the step.
-        self._operators: set[int] = set()
+        #: The operators in the index, by their position in the step and their name: several runs count from 0 in it.
+        self._operators: set[tuple[int, str]] = set()
         self._encoder = msgspec.json.Encoder()
         self._csv: Optional[AppendFile] = None
         with contextlib.ExitStack() as opened:
@@ -144,7 +144,7 @@ class StepFiles:
         except UnicodeEncodeError:
             text = self._encoder.encode_lines([_encodable(line) for line in lines])
         self._index.append(text)
-        self._operators.update([line.seq for line in lines])
+        self._operators.update([(line.seq, line.op_name) for line in lines])
         if self._csv is not None:
             self._csv.append(_rows(lines).encode("utf-8", "backslashreplace"))
 

@@ -16,7 +16,7 @@ from ascend_dump._paths import add_private_directory
 from ascend_dump.host import Line
 from ascend_dump.nonfinite import is_nonfinite
 from ascend_dump.statistics import STATISTIC_NAMES, Statistics
-from ascend_dump.writing.budget import Budget
+from ascend_dump.writing.budget import Budget, SizeLimit
 from ascend_dump.writing.ending import Ended, NonfiniteWatch
 from ascend_dump.writing.lru_cache import LRUCache
 from ascend_dump.writing.payload import CHANGED, Item, Payload
@@ -61,7 +61,8 @@ class Store:
         metadata: dict[str, str],
         tensors: bool,
         stats: tuple[str, ...],
-        max_bytes: Optional[int],
+        limit: Optional[SizeLimit],
+        steps: Optional[int],
         keep: Optional[int],
         until: Optional[str],
         limits: Limits,
@@ -83,11 +84,14 @@ class Store:
             self._summary = summary
         self._wanted = tuple(name in stats for name in STATISTIC_NAMES)
         self._limits = limits
-        self._budget = Budget(directory, max_bytes)
+        self._budget = Budget(directory, limit)
+        self._steps, self._keep = steps, keep
         self.retention = Retention(directory, keep)
         self._step: Optional[int] = None
         self._last_step: Optional[int] = None
         self._files: Optional[StepFiles] = None
+        #: Whether the steps to come were compared with the room for them.
+        self._forecast = False
         self._closed_records = 0
         self._places: LRUCache[bytes, tuple[str, int]] = LRUCache(_KNOWN_PLACES)
         self._known_stats: LRUCache[_Content, _Measured] = LRUCache(_KNOWN_STATS)
@@ -126,6 +130,10 @@ class Store:
     def begin(self, step: Optional[int]) -> None:
         """Close the open step and open another, or none. Raises OSError."""
         self.close()
+        if step is not None and not self._forecast and self.retention.steps:
+            self._forecast = True
+            more = [one for one in (self._steps and self._steps - 1, self._keep) if one is not None]
+            self._budget.forecast(self.retention.tensor_bytes + self.retention.other_bytes, min(more, default=None))
         self._last_step = self._step if self._step is not None else self._last_step
         self._step = step if self.ended is None else None
 

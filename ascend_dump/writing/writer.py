@@ -19,7 +19,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 from ascend_dump._errors import WriteError
 from ascend_dump._tally import Tally
 from ascend_dump.host import Line
-from ascend_dump.writing.budget import explain
+from ascend_dump.writing.budget import SizeLimit, explain
 from ascend_dump.writing.ending import Ended
 from ascend_dump.writing.payload import COPYING, DONE, QUEUED, WRITING, Item, Payload, copy_memory
 from ascend_dump.writing.shard import LIMITS, Limits
@@ -58,6 +58,7 @@ class HostWriter:
     stats      names of `Statistics` fields to record, empty for none
     max_bytes  stop before more bytes of tensors than this are written, with what the files hold besides from
                1 MiB on; without `tensors` when the index and statistics have about this size
+    steps      how many are to come, None: nobody knows. Once the first is complete, those that do not fit are told of
     keep       how many steps stay, the last ones; `max_bytes` then counts what is on disk
     until      "nonfinite": nothing is recorded after the first step that produced NaN or Inf
     limits     when a shard is full
@@ -78,7 +79,8 @@ class HostWriter:
         metadata: dict[str, str],
         tensors: bool = True,
         stats: tuple[str, ...] = (),
-        max_bytes: Optional[int] = None,
+        max_bytes: Union[int, SizeLimit, None] = None,
+        steps: Optional[int] = None,
         keep: Optional[int] = None,
         until: Optional[str] = None,
         limits: Limits = LIMITS,
@@ -96,7 +98,8 @@ class HostWriter:
             metadata=metadata,
             tensors=tensors,
             stats=stats,
-            max_bytes=max_bytes,
+            limit=SizeLimit(max_bytes) if isinstance(max_bytes, int) else max_bytes,
+            steps=steps,
             keep=keep,
             until=until,
             limits=limits,

@@ -15,9 +15,6 @@ from typing import Any
 import pytest
 
 import ascend_dump
-
-# Private: nobody waits 10 seconds for the first word of progress.
-from ascend_dump import _summary
 from ascend_dump.cli import Exit, main
 
 torch = pytest.importorskip("torch")
@@ -185,7 +182,8 @@ class _Terminal(io.StringIO):
 def test_a_long_run_says_how_far_it_is(
     quiet: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_summary, "_FIRST", 0.01)
+    # Nobody waits 10 seconds for the first word of progress.
+    monkeypatch.setattr("ascend_dump._summary._FIRST", 0.01)
     monkeypatch.setattr(sys, "stderr", _Terminal())
     model = net()
     with ascend_dump.capture(model, path=tmp_path, quiet=quiet) as cap:
