@@ -99,6 +99,8 @@ def _dialects() -> Iterator[Subject]:
     yield _dump("torchair pt", _torchair_pt())
     msprobe = _archived(DATA / "msprobe.tar.gz", "msprobe/debug_save", "msprobe/xor_L1")
     yield _dump("msprobe dump", msprobe, beside=msprobe)
+    tfdbg = _archived(DATA / "tfdbg.tar.gz", "tfdbg/hook", "tfdbg/watch_fn")
+    yield _dump("tfdbg dump", tfdbg, beside=tfdbg)
     graphs = _below(DATA / "torchair_graph")
     npy = {f"worldsize1_global_rank0/graph_1/{one}": data for one, data in _torchair_npy().items()}
     yield Subject("torchair graph beside a dump", use_dump, graphs, npy, alone=False)

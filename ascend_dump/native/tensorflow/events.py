@@ -1,0 +1,219 @@
+"""What the debugger of TensorFlow 1 (tfdbg) writes: one `Event` in a file, without the framing of records.
+
+Sources: TensorFlow 2.15, `core/util/event.proto`, `framework/summary.proto`, `tensor.proto`, `types.proto`,
+`graph.proto`; `core/debug/debug_io_utils.cc` for what of them is used. Only places and numbers are read here, the
+elements of a tensor stay in the file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Optional, Union
+
+from ascend_dump._errors import CorruptDump
+from ascend_dump._files import NotRegularFile, open_descriptor
+
+__all__ = ["EventTensor", "GraphNode", "read_event_graph", "read_event_tensor"]
+
+#: DataType of `types.proto`, as numpy and ml_dtypes name them. Others are no arrays of numbers.
+_DTYPES = {
+    1: "float32",
+    2: "float64",
+    3: "int32",
+    4: "uint8",
+    5: "int16",
+    6: "int8",
+    8: "complex64",
+    9: "int64",
+    10: "bool",
+    14: "bfloat16",
+    17: "uint16",
+    18: "complex128",
+    19: "float16",
+    22: "uint32",
+    23: "uint64",
+    24: "float8_e5m2",
+    25: "float8_e4m3fn",
+}
+_OTHER = {7: "string", 20: "resource", 21: "variant"}
+_GRAPH, _SUMMARY = 4, 5
+_MOST_AXES = 254
+_COPY, _DEBUG = "__copy_", "__dbg_"
+
+_Bytes = Union[bytes, mmap.mmap]
+#: A number, or where the bytes of a field begin and end.
+_Field = tuple[int, Union[int, tuple[int, int]]]
+
+
+class EventTensor(NamedTuple):
+    """One tensor. The elements are `nbytes` at `offset`, in the order of C, little-endian.
+
+    dtype     a numpy or ml_dtypes name; "string", "resource", "variant" or the number of another type
+    is_whole  whether elements are there: not for an uninitialised tensor, nor for types that are no numbers
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+    is_whole: bool
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether the type is one of numbers."""
+        return self.dtype in _DTYPES.values()
+
+
+class GraphNode(NamedTuple):
+    """One node of the graph as it was before the debugger put its own in; inputs are (node, slot)."""
+
+    op: str
+    inputs: tuple[tuple[str, int], ...]
+
+
+def read_event_tensor(path: Path) -> EventTensor:
+    """Raises CorruptDump for what is no event with one tensor."""
+    with _Message(path) as message:
+        for number, value in message.fields(0, message.size):
+            if number == _SUMMARY and not isinstance(value, int):
+                for inner, summary in message.fields(*value):
+                    if inner == 1 and not isinstance(summary, int):
+                        return _value(message, *summary)
+        raise CorruptDump("it holds no tensor", path=path)
+
+
+def _value(message: _Message, start: int, end: int) -> EventTensor:
+    for number, value in message.fields(start, end):
+        if number == 8 and not isinstance(value, int):
+            return _tensor(message, *value)
+    raise CorruptDump("its summary holds no tensor", path=message.path)
+
+
+def _tensor(message: _Message, start: int, end: int) -> EventTensor:
+    dtype, offset, nbytes = 0, 0, 0
+    shape: list[int] = []
+    for number, value in message.fields(start, end):
+        if isinstance(value, int):
+            dtype = value if number == 1 else dtype
+        elif number == 2:
+            shape = [size for inner, part in message.fields(*value) for size in _axis(message, inner, part)]
+        elif number == 4:
+            offset, nbytes = value[0], value[1] - value[0]
+    if len(shape) > _MOST_AXES or any(size < 0 for size in shape):
+        raise CorruptDump(f"its shape {shape[:8]} is none", path=message.path)
+    name = _DTYPES.get(dtype) or _OTHER.get(dtype) or str(dtype)
+    return EventTensor(name, tuple(shape), offset, nbytes, nbytes > 0 or 0 in shape)
+
+
+def _axis(message: _Message, number: int, part: Union[int, tuple[int, int]]) -> Iterator[int]:
+    if number == 2 and not isinstance(part, int):
+        sizes = [value for inner, value in message.fields(*part) if inner == 1 and isinstance(value, int)]
+        # A number below zero has all 64 bits.
+        yield -1 if sizes and sizes[-1] >= 1 << 63 else sizes[-1] if sizes else 0
+
+
+def read_event_graph(path: Path) -> dict[str, GraphNode]:
+    """The nodes of a partition graph by name, without those of the debugger. Raises CorruptDump.
+
+    The debugger copies each tensor that it watches: who read `layer1/w` reads `__copy_layer1/w_0` then.
+    """
+    found: dict[str, GraphNode] = {}
+    with _Message(path) as message:
+        for number, value in message.fields(0, message.size):
+            if number == _GRAPH and not isinstance(value, int):
+                for inner, node in message.fields(*value):
+                    if inner == 1 and not isinstance(node, int):
+                        name, read = _node(message, *node)
+                        if not name.startswith((_COPY, _DEBUG)):
+                            found[name] = read
+    return found
+
+
+def _node(message: _Message, start: int, end: int) -> tuple[str, GraphNode]:
+    name, op = "", ""
+    inputs: list[tuple[str, int]] = []
+    for number, value in message.fields(start, end):
+        if isinstance(value, int):
+            continue
+        if number == 1:
+            name = message.text(*value)
+        elif number == 2:
+            op = message.text(*value)
+        elif number == 3:
+            source = message.text(*value)
+            if not source.startswith("^"):
+                inputs.append(_source(source))
+    return name, GraphNode(op, tuple(inputs))
+
+
+def _source(text: str) -> tuple[str, int]:
+    if text.startswith(_COPY):
+        name, _, slot = text[len(_COPY) :].rpartition("_")
+    else:
+        name, _, slot = text.rpartition(":") if ":" in text else (text, "", "0")
+    return (name, int(slot)) if slot.isascii() and slot.isdecimal() and len(slot) < 10 else (text, 0)
+
+
+class _Message:
+    """A protobuf message in a file, of which only what is asked for is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+        self._data: _Bytes = b""
+
+    def __enter__(self) -> _Message:
+        try:
+            descriptor = open_descriptor(self.path, follow_links=False)
+            try:
+                self.size = os.fstat(descriptor).st_size
+                self._data = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ) if self.size else b""
+            finally:
+                os.close(descriptor)
+        except NotRegularFile as error:
+            raise CorruptDump(error.what, path=self.path) from None
+        except (OSError, ValueError) as error:
+            raise CorruptDump(f"cannot be read: {error}", path=self.path) from None
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if isinstance(self._data, mmap.mmap):
+            self._data.close()
+
+    def text(self, start: int, end: int) -> str:
+        return bytes(self._data[start:end]).decode("utf-8", "replace")
+
+    def fields(self, start: int, end: int) -> Iterator[_Field]:
+        """The fields of the message between two places. Raises CorruptDump."""
+        at = start
+        while at < end:
+            key, at = self._number(at, end)
+            number, kind = key >> 3, key & 7
+            value: Optional[int] = None
+            if kind == 0:
+                value, at = self._number(at, end)
+                yield number, value
+                continue
+            if kind == 2:
+                length, at = self._number(at, end)
+            else:
+                length = {1: 8, 5: 4}.get(kind, -1)
+            if not number or length < 0 or at + length > end:
+                raise CorruptDump("it is cut off, or no event of TensorFlow", path=self.path, offset=at)
+            yield number, (at, at + length)
+            at += length
+
+    def _number(self, at: int, end: int) -> tuple[int, int]:
+        found = 0
+        for shift in range(0, 70, 7):
+            if at >= end:
+                break
+            byte = self._data[at]
+            at += 1
+            found |= (byte & 127) << shift
+            if byte < 128:
+                return found, at
+        raise CorruptDump("it is cut off, or no event of TensorFlow", path=self.path, offset=at)

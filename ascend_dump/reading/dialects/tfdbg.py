@@ -1,0 +1,295 @@
+"""Dialect `tfdbg`: what the debugger of TensorFlow 1 writes of the runs of a session.
+
+    run_{time}_{n}/_tfdbg_core_metadata_…, _tfdbg_fetches_info_, _tfdbg_feed_keys_info_
+                  /_tfdbg_device_,job_…,replica_0,task_0,device_CPU_0/_tfdbg_graph_hash{hash}_{time}
+                                                                    /{scope}/{node}_{slot}_{DebugOp}_{time}[-{k}]
+
+Sources: dumps of TensorFlow 2.15.1; `python/debug/lib/debug_data.py`. What to know when reading one:
+
+- Every file is one output of a node. The inputs of a node are outputs of others, by the graph of the device; they are
+  read from the files of those, of several the one that was written last before the node's own.
+- `step` is n, which counts the runs of one wrapper (of a process for hooks). `timestamp` is when the tensor was seen;
+  records are in that order. `_arg_x_0_0` is what was fed for the placeholder x.
+- DebugNumericSummary are recorded statistics, of the finite elements. Where DebugIdentity is beside it, that is the
+  record. What other debug operators computed is listed and cannot be read.
+- Strings, resources and tensors that were not initialised have no values.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from ascend_dump._errors import CorruptDump, NotSupported, ReadError
+from ascend_dump.host import UNINITIALISED
+from ascend_dump.native.npy import NpyHeader
+from ascend_dump.native.tensorflow.events import EventTensor, GraphNode, read_event_graph, read_event_tensor
+from ascend_dump.reading._dialect import Directory, Entry
+from ascend_dump.reading._npy import dtype_of, read_array
+from ascend_dump.reading._record import Record
+from ascend_dump.statistics import Statistics
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["DIALECT"]
+
+_DEVICE = "_tfdbg_device_"
+_IDENTITY, _SUMMARY = "DebugIdentity", "DebugNumericSummary"
+_FILE = re.compile(r"(.+)_(\d{1,9})_(Debug\w+?)_(\d{10,18})(?:-(\d{1,9}))?", re.ASCII)
+_GRAPH = re.compile(r"_tfdbg_graph_hash\d+_\d+", re.ASCII)
+_BESIDE = ("_tfdbg_core_metadata_", "_tfdbg_fetches_info_", "_tfdbg_feed_keys_info_")
+_RUN = re.compile(r"run_\d{10,18}_(\d{1,9})", re.ASCII)
+_NUMBERED = re.compile(r"(?:.*,)?task_(\d{1,9}),(?:device_)?\w+_(\d{1,9})", re.ASCII)
+#: Numbers of a DebugNumericSummary before the sizes of the axes.
+_FIXED = 14
+
+
+class _DebugFile(NamedTuple):
+    """What the name of a file says; node is a whole path."""
+
+    node: str
+    slot: int
+    debug_op: str
+    time: int
+    collision: int
+
+    @classmethod
+    def of(cls, name: str, scope: str = "") -> Optional[_DebugFile]:
+        found = _FILE.fullmatch(name)
+        if found is None:
+            return None
+        node = f"{scope}/{found[1]}" if scope else found[1]
+        return cls(node, int(found[2]), found[3], int(found[4]), int(found[5] or 0))
+
+    @property
+    def moment(self) -> tuple[int, int]:
+        return self.time, self.collision
+
+
+class _TfdbgDialect:
+    name = "tfdbg"
+
+    def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
+        at = next((number for number, part in enumerate(directory.parts) if part.startswith(_DEVICE)), None)
+        if at is None:
+            return [], {name for name in directory.names if name.startswith(_BESIDE)}
+        scope = "/".join(directory.parts[at + 1 :])
+        files = {name: file for name in directory.names for file in (_DebugFile.of(name, scope),) if file is not None}
+        graphs = [name for name in directory.names if _GRAPH.fullmatch(name)]
+        if graphs or directory.path == directory.root:  # with one of these each opening begins
+            _device.cache_clear()
+        whole = {(file.node, file.slot) for file in files.values() if file.debug_op == _IDENTITY}
+        listed = [
+            (file, name)
+            for name, file in files.items()
+            if file.debug_op != _SUMMARY or (file.node, file.slot) not in whole
+        ]
+        listed.sort(key=lambda pair: (pair[0].node, pair[0].slot, pair[0].debug_op, pair[0].moment))
+        entries: list[Entry] = []
+        lowest: dict[str, int] = {}
+        began: dict[tuple[str, int], int] = {}
+        before, nth = None, 0
+        for file, name in listed:
+            nth = nth + 1 if before == file[:3] else 0
+            before = file[:3]
+            # The outputs of one run of a node stand together, whatever came between them.
+            order = began.setdefault((file.node, nth), file.time)
+            first = lowest.setdefault(file.node, file.slot) == file.slot
+            entries.append(_OutputFile(directory, name, file, len(directory.parts) - at - 1, nth, order, first))
+        return entries, {*files, *graphs}
+
+
+DIALECT = _TfdbgDialect()
+
+
+class _DeviceOutputs:
+    """The graph of one device in one run, and the files of each output.
+
+    root, scope  the directory of the device and "", or one of a scope below it that is opened by itself
+    """
+
+    def __init__(self, root: Path, scope: str) -> None:
+        self.graph: dict[str, GraphNode] = {}
+        self._files: dict[tuple[str, int], list[tuple[tuple[int, int], Path]]] = {}
+        for place, _, names in os.walk(root):
+            inner = [scope, *Path(place).relative_to(root).parts]
+            for name in names:
+                file = _DebugFile.of(name, "/".join(filter(None, inner)))
+                if file is not None and file.debug_op == _IDENTITY:
+                    self._files.setdefault((file.node, file.slot), []).append((file.moment, Path(place, name)))
+                elif _GRAPH.fullmatch(name):
+                    try:
+                        self.graph.update(read_event_graph(Path(place, name)))
+                    except CorruptDump:  # without it nodes have no types and no inputs
+                        continue
+        for found in self._files.values():
+            found.sort()
+
+    def inputs(self, node: str, moment: tuple[int, int]) -> Iterator[tuple[int, Path]]:
+        """The number of each input that was dumped, and the file that was the last one before this moment."""
+        known = self.graph.get(node)
+        for index, source in enumerate(known.inputs if known is not None else ()):
+            found = self._files.get(source, [])
+            at = bisect_right(found, (moment, Path()))
+            if at:
+                yield index, found[at - 1][1]
+
+
+@functools.lru_cache(maxsize=4)
+def _device(root: Path, scope: str) -> _DeviceOutputs:
+    return _DeviceOutputs(root, scope)
+
+
+class _OutputFile(Entry):
+    """One output of one run of a node, and what it read where this is the first of its outputs."""
+
+    __slots__ = ("_file", "_is_first", "_nth", "_root", "_scope")
+
+    def __init__(
+        self, directory: Directory, name: str, file: _DebugFile, depth: int, nth: int, order: int, is_first: bool
+    ) -> None:
+        parts = directory.parts
+        runs = [found for part in parts for found in (_RUN.fullmatch(part),) if found]
+        device = parts[len(parts) - 1 - depth][len(_DEVICE) :]
+        place = _NUMBERED.fullmatch(device)
+        super().__init__(
+            directory.path / name,
+            op_name=file.node,
+            step=int(runs[-1][1]) if runs else None,
+            rank=int(place[1]) if place and ",job_localhost," not in f"{device}," else None,
+            device=int(place[2]) if place and "CPU_" not in device else None,
+            order=order,
+        )
+        self._file, self._nth, self._is_first = file, nth, is_first
+        # Above an opened directory nothing is read.
+        inside = len(directory.path.parts) - len(directory.root.parts)
+        levels = min(depth, inside)
+        self._root = directory.path.parents[levels - 1] if levels else directory.path
+        self._scope = "/".join(parts[len(parts) - depth : len(parts) - levels])
+
+    def records(self) -> Iterator[Record]:
+        device = _device(self._root, self._scope)
+        node = device.graph.get(self._file.node)
+        known: dict[str, Any] = {
+            "op_type": node.op if node is not None else "_Arg" if self._file.node.startswith("_arg_") else "",
+            "op_name": self._file.node,
+            "step": self.step,
+            "rank": self.rank,
+            "device": self.device,
+            "timestamp": self._file.time,
+            "nth": self._nth,
+        }
+        if self._is_first and self._file.debug_op == _IDENTITY:
+            for index, path in device.inputs(self._file.node, self._file.moment):
+                yield _record(path, _IDENTITY, {**known, "io": "input", "index": index})
+        yield _record(self.path, self._file.debug_op, {**known, "io": "output", "index": self._file.slot})
+
+
+def _record(path: Path, debug_op: str, known: dict[str, Any]) -> Record:
+    try:
+        tensor = read_event_tensor(path)
+        if debug_op == _SUMMARY:
+            return _of_summary(path, tensor, known)
+        attrs: dict[str, Any] = {}
+        if debug_op != _IDENTITY:
+            attrs = {"debug_op": debug_op}
+            return Record(_COMPUTED, path=path, key=debug_op, attrs=attrs, **known)
+        if not tensor.has_numbers:
+            attrs = {"no_tensor": True, "skipped": f"a {tensor.dtype} is no array of numbers"}
+            return Record(None, path=path, shape=tensor.shape, attrs=attrs, **known)
+        fields: dict[str, Any] = {
+            "dtype": tensor.dtype,
+            "shape": tensor.shape,
+            "format": "ND",
+            "nbytes": _nbytes(path, tensor),
+        }
+        if not tensor.is_whole:
+            return Record(None, path=path, attrs={"skipped": UNINITIALISED}, **fields, **known)
+        return Record(_TENSOR, path=path, key=tensor, **fields, **known)
+    except ReadError as error:
+        return Record(None, path=path, error=error, **known)
+
+
+def _nbytes(path: Path, tensor: EventTensor) -> int:
+    needed = math.prod(tensor.shape) * dtype_of(tensor.dtype).itemsize
+    if tensor.is_whole and needed != tensor.nbytes:
+        raise CorruptDump(
+            f"{tensor.dtype}{list(tensor.shape)} takes {needed} bytes, it holds {tensor.nbytes}", path=path
+        )
+    return needed
+
+
+def _of_summary(path: Path, tensor: EventTensor, known: dict[str, Any]) -> Record:
+    if tensor.dtype != "float64" or len(tensor.shape) != 1 or not _FIXED <= tensor.shape[0] <= _FIXED + 254:
+        raise CorruptDump(f"its summary is {tensor.dtype}{list(tensor.shape)}, not 14 numbers and the shape", path=path)
+    _nbytes(path, tensor)
+    numbers = [float(value) for value in read_array(path, _header(tensor))]
+    if not all(0 <= value < 2**53 and value == int(value) for value in (*numbers[1:8], *numbers[_FIXED:])):
+        raise CorruptDump("its summary counts what cannot be counted", path=path)
+    count, nan, neginf, _, zero, _, posinf = (int(value) for value in numbers[1:8])
+    low, high, mean = numbers[8:11]
+    if (neginf and posinf) or nan:
+        mean = math.nan
+    elif neginf or posinf:
+        mean = math.inf if posinf else -math.inf
+    found = Statistics(
+        count,
+        max=math.inf if posinf else high if math.isfinite(high) else -math.inf if neginf else None,
+        min=-math.inf if neginf else low if math.isfinite(low) else math.inf if posinf else None,
+        mean=mean if count else None,
+        nan=nan,
+        posinf=posinf,
+        neginf=neginf,
+        zero=zero,
+    )
+    shape = tuple(int(value) for value in numbers[_FIXED:])
+    attrs = {"debug_op": _SUMMARY}
+    return Record(_MEASURED, path=path, key=found, shape=shape, attrs=attrs, **known)
+
+
+def _header(tensor: EventTensor) -> NpyHeader:
+    return NpyHeader(tensor.dtype, tensor.shape, False, tensor.offset, tensor.nbytes)
+
+
+class _EventLoader:
+    def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
+        if format not in (None, "ND"):
+            raise NotSupported(f"{record} has no layout to convert", hint="leave format away")
+        return read_array(record.path, _header(record.key))
+
+    def statistics(self, record: Record) -> Optional[Statistics]:
+        return None
+
+
+class _SummaryLoader:
+    def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
+        raise NotSupported(
+            f"{record} holds statistics only", hint="dump with the debug operator DebugIdentity to keep values"
+        )
+
+    def statistics(self, record: Record) -> Optional[Statistics]:
+        found: Statistics = record.key
+        return found
+
+
+class _ComputedLoader:
+    """What a debug operator computed that is neither the tensor nor a summary of it."""
+
+    def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
+        raise NotSupported(
+            f"{record} is what {record.key} computed of the tensor, which is not read",
+            hint=f"dump with the debug operators {_IDENTITY} or {_SUMMARY}",
+        )
+
+    def statistics(self, record: Record) -> Optional[Statistics]:
+        return None
+
+
+_TENSOR, _MEASURED, _COMPUTED = _EventLoader(), _SummaryLoader(), _ComputedLoader()
