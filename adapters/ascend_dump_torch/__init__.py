@@ -16,6 +16,11 @@ _OPTIONS = {
     "rehash": "True: tell tensors apart by content only, for kernels that write memory unseen by PyTorch",
     "buffer_bytes": "how many bytes of tensors may wait for the writer",
     "graft": "outputs to replace by recorded values: {'layers.3/addmm_0.output.0': PATH of a dump}",
+    "outline": "of a launched program: a directory for a few numbers of each step, for `ascend-dump triage --run`",
+    "outline_gradients": "steps in which it looks at gradients too, such as '100-115'",
+    "outline_wait": "seconds for which the program waits, at the end of the outline, to be stopped",
+    "outline_until": "'wrong': record nothing, end with NaN or Inf; 'recorded' (default): end with the selected steps; "
+    "'end': record nothing",
     "steps_after_origin": "with scene='overflow', steps that are recorded after the first of a row with NaN or Inf (1)",
 }
 
@@ -36,7 +41,7 @@ class TorchAdapter(Adapter):
     def check(self, request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
         from ascend_dump_torch._check import check
 
-        return check(request, target, _OPTIONS)
+        return check(request, target, _OPTIONS, launched=run.launched)
 
     def start(self, request: DumpRequest, target: Any, run: RunDirectory) -> TorchSession:
         from ascend_dump_torch._session import TorchSession

@@ -5,14 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ascend_dump.adapter import DumpRequest, Problem
+from ascend_dump import ConfigError
+from ascend_dump.adapter import DumpRequest, Problem, Steps
 
 __all__ = ["check", "compiled_problem"]
+
+
+def _are_steps(value: Any) -> bool:
+    try:
+        return isinstance(value, (str, int)) and bool(str(Steps(value)))
+    except ConfigError:
+        return False
 
 
 _VALUES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("rehash", lambda value: isinstance(value, bool), "True or False"),
     ("steps_after_origin", lambda value: type(value) is int and value >= 0, "how many steps, 0 or more"),
+    ("outline", lambda value: isinstance(value, str) and bool(value), "the path of a directory"),
+    ("outline_gradients", _are_steps, "steps, such as '100-115'"),
+    ("outline_wait", lambda value: type(value) in (int, float) and 0 <= value <= 60, "0 to 60 seconds"),
+    ("outline_until", lambda value: value in ("wrong", "recorded", "end"), "'wrong', 'recorded' or 'end'"),
     ("buffer_bytes", lambda value: type(value) is int and value > 0, "a positive number of bytes"),
 )
 
@@ -23,7 +35,7 @@ _SCENES_OF_THE_NPU = {
 }
 
 
-def check(request: DumpRequest, target: Any, options: Mapping[str, str]) -> list[Problem]:
+def check(request: DumpRequest, target: Any, options: Mapping[str, str], *, launched: bool) -> list[Problem]:
     problems = []
     for name in request.options:
         if name not in options and name != "debug":
@@ -52,6 +64,16 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str]) -> list
                 "options['steps_after_origin'] changes nothing without scene='overflow'",
                 "leave it out, or select steps with steps=",
                 "options.steps_after_origin",
+            )
+        )
+    if "outline" in request.options and not launched:
+        problems.append(
+            Problem(
+                "AD211",
+                "silent",
+                "options['outline'] changes nothing in a capture that the program makes itself",
+                "leave it out; `ascend-dump triage --run` sets it",
+                "options.outline",
             )
         )
     if request.scene in _SCENES_OF_THE_NPU:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Callable, Optional
+import time
+from pathlib import Path
+from typing import Any, Callable, Optional
 
 import torch
 
-from ascend_dump.adapter import Begin
+from ascend_dump.adapter import Begin, Steps, at_exit
 from ascend_dump.adapter.pytorch.calls import keep_hooks_quiet
 from ascend_dump.adapter.pytorch.compiled import Root
 from ascend_dump.adapter.pytorch.steps import ProcessSteps
+from ascend_dump.host import Over
 from ascend_dump_torch._check import compiled_problem
+from ascend_dump_torch._outline import StepOutline
 from ascend_dump_torch._session import TorchSession, log
 from ascend_dump_torch._stack import follow_inference_mode
 
@@ -34,27 +38,71 @@ class _TorchLaunch:
         self._begin = begin
         self._session: Optional[TorchSession] = None
         self._told_compiled = False
-        self._steps = ProcessSteps(self._called)
+        options = begin.request.options
+        self._records = options.get("outline_until", "recorded") == "recorded"
+        self._outline: Optional[StepOutline] = None
+        if "outline" in options:
+            self._outline = self._new_outline()
+            at_exit(self._end_outline)
+        self._steps = ProcessSteps(self._called, self._returned if "outline" in options else None)
 
     def begin_again(self) -> None:
         """In a forked child, which writes a dump of its own."""
         self._session = None
+        if self._outline is not None:
+            self._outline.abandon()
+            self._outline = self._new_outline()
         self._steps.begin_again()
+
+    def _new_outline(self) -> StepOutline:
+        options = self._begin.request.options
+        gradients = options.get("outline_gradients")
+        return StepOutline(
+            Path(options["outline"]),
+            until_wrong=options.get("outline_until") == "wrong",
+            gradients=() if gradients is None else Steps(gradients),
+        )
+
+    def _end_outline(self) -> None:
+        if self._outline is not None:
+            self._outline.finish(Over.ENDED)
+
+    def _wait(self) -> None:
+        """Let whoever has started this program stop it here."""
+        if self._outline is not None and self._outline.over in (Over.WRONG, Over.RECORDED):
+            time.sleep(self._begin.request.options.get("outline_wait", 0))
+
+    def _returned(self, root: Root, result: Any) -> None:
+        assert self._outline is not None, "asked for where there is one"
+        self._outline.returned(root, result)
 
     def unused(self) -> str:
         # torchrun imports torch too; others run the models.
-        return "" if "torch.distributed.run" in sys.modules else "it called no torch.nn.Module with parameters"
+        return (
+            ""
+            if not self._records or "torch.distributed.run" in sys.modules
+            else "it called no torch.nn.Module with parameters"
+        )
 
     def _called(self, root: Root, step: Optional[int]) -> None:
         if step is None:
             if self._session is not None:
                 self._adopt(root)
             return
+        if self._outline is not None:
+            self._outline.begin(step)
+            if self._outline.over:
+                self._steps.end()
+                self._wait()
+        if not self._records:
+            return
         if self._session is None:
             model = type(root).__name__ if isinstance(root, torch.nn.Module) else root.__name__
             session = self._begin(model=model)
             if not isinstance(session, TorchSession):
                 self._steps.end()
+                if self._outline is not None:
+                    self._outline.finish(Over.FAILED, "this process is not recorded")
                 return
             self._session = session
         was_recording = self._session.recording
@@ -69,6 +117,11 @@ class _TorchLaunch:
         last = self._begin.request.steps.last
         if not self._session.armed or self._session.over or (last is not None and step > last):
             self._steps.end()
+            if self._outline is not None:
+                # Whoever reads that it is over finds the files complete.
+                self._session.guard(self._session.stop)
+                self._outline.finish(Over.RECORDED)
+                self._wait()
 
     def _adopt(self, root: Root) -> None:
         assert self._session is not None, "called once there is one"

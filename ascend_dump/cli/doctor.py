@@ -14,12 +14,12 @@ import click
 
 from ascend_dump._activation import STRICT, VARIABLE, requested
 from ascend_dump._errors import ConfigError
+from ascend_dump._launching import SITE
 from ascend_dump._version import __version__
 from ascend_dump.adapter._contract import adapters
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._place import look_at
 from ascend_dump.cli._versions import conflicts
-from ascend_dump.cli.run import SITE
 from ascend_dump.reading import registered_dialects
 from ascend_dump.report.tables import size
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import Any, NoReturn, Optional
 
 import click
 
-from ascend_dump._activation import RUN, VARIABLE
+from ascend_dump._activation import RUN
 from ascend_dump._errors import ConfigError, WriteError
+from ascend_dump._launching import cannot_start, environment_of, find_program
 from ascend_dump._paths import RunDirectory
 from ascend_dump._rank import current_rank
 from ascend_dump._request import DumpRequest
@@ -21,10 +21,7 @@ from ascend_dump.adapter._contract import adapters, load
 from ascend_dump.cli._place import look_at
 from ascend_dump.cli._settings import read_request, request_options
 
-__all__ = ["SITE", "run"]
-
-#: The directory whose sitecustomize starts the dump in every interpreter that reads PYTHONPATH.
-SITE = Path(__file__).parents[1] / "startup" / "site"
+__all__ = ["run"]
 
 
 @click.command(
@@ -47,35 +44,14 @@ def run(command: tuple[str, ...], config: Optional[str], dry_run: bool, as_json:
     the options change.
     """
     request = read_request(config, given)
-    program = _program(command[0])
+    program = find_program(command[0])
     _check_place(request)
     _check_adapters(request)
-    environment = _environment(request)
+    environment = environment_of(request)
     if dry_run:
         _show(command, environment, as_json=as_json)
     else:
         _launch(program, command, environment)
-
-
-def _program(name: str) -> str:
-    """The file that would run. Raises ConfigError AD104 with the likely reason when none would."""
-    found = shutil.which(name)
-    if found is not None:
-        return found
-    path = Path(name)
-    if path.is_dir():
-        reason, hint = "it is a directory", "give the program inside it"
-    elif path.is_file() and path.suffix == ".py":
-        reason, hint = "it is a Python file", f"write `ascend-dump run ... -- python {shlex.quote(name)} ...`"
-    elif path.is_file():
-        there = os.access(path, os.X_OK)
-        reason = "it stands in this directory, which PATH leaves out" if there else "it is not executable"
-        hint = f"write ./{name}" if there else f"chmod +x {shlex.quote(name)}, or name its interpreter before it"
-    elif name.startswith("-"):
-        reason, hint = "it looks like an option", "options of ascend-dump stand before `--`, the command after it"
-    else:
-        reason, hint = "no such program on PATH", "check the spelling, or give the full path"
-    raise ConfigError(f"cannot run {name!r}: {reason}", hint=hint, code="AD104")
 
 
 def _check_place(request: DumpRequest) -> None:
@@ -114,14 +90,6 @@ def _check_adapters(request: DumpRequest) -> None:
         )
 
 
-def _environment(request: DumpRequest) -> dict[str, str]:
-    """The variables to set for the command."""
-    old = os.environ.get("PYTHONPATH")
-    # An empty entry means the current directory, so only our own is taken out.
-    entries = [entry for entry in old.split(os.pathsep) if entry != str(SITE)] if old else []
-    return {VARIABLE: request.to_text(), "PYTHONPATH": os.pathsep.join([str(SITE), *entries])}
-
-
 def _show(command: tuple[str, ...], environment: Mapping[str, str], *, as_json: bool) -> None:
     if as_json:
         from ascend_dump.report.documents import write_document
@@ -138,8 +106,4 @@ def _launch(program: str, command: tuple[str, ...], environment: Mapping[str, st
     try:
         os.execve(program, command, {**os.environ, **environment, RUN: str(os.getpid())})
     except OSError as error:
-        raise ConfigError(
-            f"cannot run {command[0]!r}: {error.strerror}",
-            hint="a script needs a `#!` line, or its interpreter before it",
-            code="AD104",
-        ) from None
+        raise cannot_start(command[0], error) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import click
 
@@ -28,24 +28,40 @@ _LANGUAGE_OF = {
 }
 
 
-@click.command(short_help="Say what is wrong in a dump, and what to dump next.")
-@click.argument("dump", type=click.Path())
-@click.argument("reference", type=click.Path(), required=False)
-@click.option("--step", metavar="TEXT", help='Steps: "0|3-5|10".')
+@click.command(
+    short_help="Say what is wrong in a dump, and what to dump next; or run a program until that is known.",
+    options_metavar="[OPTIONS]",
+    epilog="Example:  ascend-dump triage --run -- python train.py",
+)
+@click.argument("given", metavar="DUMP [REFERENCE] | --run -- COMMAND", nargs=-1, required=True)
+@click.option("--step", metavar="TEXT", help='Steps: "0|3-5|10"; of --reference and --determinism "0" if not given.')
 @click.option("--rank", metavar="TEXT", help="Global ranks, as --step.")
 @click.option("-n", "--limit", type=click.IntRange(1), default=10, show_default=True, help="At most so many suspects.")
 @click.option("--next", "file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the next request here.")
 @click.option("--for", "framework", type=click.Choice(list(_LANGUAGE_OF)), default="torch", show_default=True)
+@click.option("--run", is_flag=True, help="Run COMMAND, round after round, until the cause is one operator.")
+@click.option("--reference", metavar="COMMAND", help="With --run: a program that is right, as one argument.")
+@click.option("--determinism", is_flag=True, help="With --run: the first operator that differs between two runs.")
+@click.option("--confirm", is_flag=True, help="With --reference: run with its value in place of what is wrong.")
+@click.option("--replay", is_flag=True, help="With --reference: run what differs again: which side is wrong?")
+@click.option("--path", metavar="DIRECTORY", help='With --run: where the rounds are kept, "triage" if not given.')
+@click.option("--max-bytes", metavar="BYTES", help="With --run: of all rounds together, such as 20GB.")
+@click.option("--run-out", is_flag=True, help="With --run: let COMMAND come to its end in each round.")
 @json_option
 def triage(
-    dump: str,
-    reference: Optional[str],
+    given: tuple[str, ...],
     limit: int,
     file: Optional[str],
     framework: str,
+    run: bool,
+    reference: Optional[str],
+    path: Optional[str],
+    max_bytes: Optional[str],
     as_json: bool,
-    **selectors: Optional[str],
-) -> Exit:
+    step: Optional[str],
+    rank: Optional[str],
+    **flags: bool,
+) -> Union[Exit, int]:
     """Say what is wrong in DUMP: its suspects, or with REFERENCE the origins of the differences.
 
     Without a reference, rules look for what is wrong by itself: NaN and Inf, values at the limit of their type,
@@ -56,27 +72,68 @@ def triage(
     torch, torch_npu and torchair it is a file for ASCEND_DUMP=FILE or `ascend-dump run --config FILE`, for the others
     the framework's own. A file that exists is not replaced.
 
-    Exit code 0 when nothing is wrong, 1 when something is, 3 when not everything could be checked or read.
+    With --run the program itself is run: until a step gives NaN or Inf, and again to record that step; or beside
+    --reference, or a second time (--determinism), until the operator is known that differs first. It must do the same
+    each time, reads no input, and is stopped once it has shown enough. The same command line resumes what was
+    interrupted.
+
+    Exit code 0 when nothing is wrong, 1 when something is, 3 when not everything could be checked or read; with --run
+    that of a command that fails by itself.
     """
+    selectors = {"step": step, "rank": rank}
+    if run:
+        from ascend_dump.cli._triage_run import exit_of_run, run_command, show_run
+
+        settings = {"path": path or "triage", "max_bytes": max_bytes, **flags}
+        found = run_command(given, reference, selectors, as_json=as_json, **settings)
+        written = _written(found, file, framework)
+        if as_json:
+            _write_json(found, written)
+        else:
+            show_run(found)
+            _show_next(found, file, written, framework)
+        return exit_of_run(found)
+    _refuse(given, reference=reference, path=path, max_bytes=max_bytes, **flags)
     from ascend_dump.analysis.triage import triage as look_through
 
     found = look_through(
-        open_selected(dump, selectors),
-        None if reference is None else open_selected(reference, selectors),
-        watch=lambda passed: progress(passed, "records" if reference is None else "records read and compared"),
+        open_selected(given[0], selectors),
+        None if len(given) == 1 else open_selected(given[1], selectors),
+        watch=lambda passed: progress(passed, "records" if len(given) == 1 else "records read and compared"),
     )
-    written = None
-    if file is not None and found.next is not None:
-        written = _write_next(found, Path(file), framework)
+    written = _written(found, file, framework)
     if as_json:
-        from ascend_dump.report.documents import write_document
-
-        write_document(sys.stdout, "triage", {**found.to_dict(), "written": written})
+        _write_json(found, written)
     else:
-        _show(found, limit, written, framework)
-        if file is not None and found.next is None:
-            click.echo(f"{file} is not written: there is nothing to dump next", err=True)
+        _show(found, limit)
+        _show_next(found, file, written, framework)
     return _exit(found)
+
+
+def _refuse(given: tuple[str, ...], **settings: Any) -> None:
+    """Raise ConfigError for what is only there with --run, and for more than two dumps."""
+    for name, value in settings.items():
+        if value:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(
+                f"{option} is for --run, which runs a program",
+                hint="write `ascend-dump triage --run ... -- COMMAND`; of dumps `ascend-dump triage DUMP REFERENCE`",
+            )
+    if len(given) > 2:
+        raise ConfigError(
+            f"{len(given)} dumps are given, expected one and its reference",
+            hint="a command is run with --run: `ascend-dump triage --run -- COMMAND`",
+        )
+
+
+def _written(found: Triage, file: Optional[str], framework: str) -> Optional[Path]:
+    return None if file is None or found.next is None else _write_next(found, Path(file), framework)
+
+
+def _write_json(found: Triage, written: Optional[Path]) -> None:
+    from ascend_dump.report.documents import write_document
+
+    write_document(sys.stdout, "triage", {**found.to_dict(), "written": written})
 
 
 def _exit(found: Triage) -> Exit:
@@ -104,7 +161,7 @@ def _write_next(found: Triage, file: Path, framework: str) -> Path:
     return file
 
 
-def _show(found: Triage, limit: int, written: Optional[Path], framework: str) -> None:
+def _show(found: Triage, limit: int) -> None:
     from ascend_dump.report.tables import escape
 
     compared = found.comparison
@@ -139,6 +196,11 @@ def _show(found: Triage, limit: int, written: Optional[Path], framework: str) ->
     for reason in found.reasons:
         click.echo(f"not checked: {escape(reason)}", err=True)
     click.echo(escape(found.advice))
+
+
+def _show_next(found: Triage, file: Optional[str], written: Optional[Path], framework: str) -> None:
+    from ascend_dump.report.tables import escape
+
     if written is not None:
         how = f"ASCEND_DUMP={written} python …" if _LANGUAGE_OF[framework] == "ascend-dump" else f"in {framework}'s way"
         click.echo(f"next request: {escape(str(written))}, to be used as {escape(how)}")
@@ -146,3 +208,5 @@ def _show(found: Triage, limit: int, written: Optional[Path], framework: str) ->
         click.echo(
             f"next: ASCEND_DUMP='{escape(found.next.to_text())}'; --next FILE --for FRAMEWORK writes it as a file"
         )
+    if file is not None and found.next is None:
+        click.echo(f"{file} is not written: there is nothing to dump next", err=True)

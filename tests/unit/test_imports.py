@@ -39,6 +39,8 @@ FLOORS: list[set[str]] = [
     {"_calls", "_capture_types", "_decorator", "_recorder", "_summary"},
     {"_capture"},
     {"_activation"},
+    {"_launching"},
+    {"rounds"},
     {"cli", "startup"},
     {"__main__", "selftest"},
     {"fakes"},

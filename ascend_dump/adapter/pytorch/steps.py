@@ -14,7 +14,7 @@ import weakref
 from typing import Any, Callable, Optional
 
 import torch
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ascend_dump.adapter.pytorch.calls import is_root_call
 from ascend_dump.adapter.pytorch.compiled import Root, follow_compiled, module_of
@@ -30,15 +30,25 @@ class ProcessSteps:
     step: the number of the step that this call begins, None where it belongs to the open one. The
     thread of the first call is the one that is followed. What `called` raises ends the following and is
     logged: the user's call goes on.
+    returned: is given what each of these calls returned; it must not raise.
     compiled: whether the call that `called` was last called for runs compiled code; hooks that are registered
     for all modules now still see what is called in it, the root included.
     """
 
-    def __init__(self, called: Callable[[Root, Optional[int]], None]) -> None:
+    def __init__(
+        self,
+        called: Callable[[Root, Optional[int]], None],
+        returned: Optional[Callable[[Root, Any], None]] = None,
+    ) -> None:
         self._report = called
+        self._returned = returned
         self.compiled = False
         self._inside = 0
+        #: The top-level module whose call is open.
+        self._open: Any = None
         self._undo = [register_module_forward_pre_hook(self._called).remove, follow_compiled(self._around_compiled)]
+        if returned is not None:
+            self._undo.append(register_module_forward_hook(self._module_returned).remove)
         self.begin_again()
 
     def begin_again(self) -> None:
@@ -57,6 +67,7 @@ class ProcessSteps:
     def end(self) -> None:
         """Take the hooks off."""
         self._over = True
+        self._open = None
         undo, self._undo = self._undo, []
         for one in undo:
             one()
@@ -68,7 +79,15 @@ class ProcessSteps:
         # PyTorch runs the graphs it is compiling as modules of their own.
         if not self._inside or not isinstance(module, torch.fx.GraphModule):
             root = module_of(module)
+            self._open = module
             self._guard(root, root is not module)
+
+    def _module_returned(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling() or module is not self._open or not self._follows():
+            return
+        assert self._returned is not None, "this hook is registered where it is given"
+        self._open = None
+        self._returned(module_of(module), output)
 
     def _around_compiled(self, root: Root, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if self._inside or not self._follows() or not is_root_call(running=False):
@@ -76,9 +95,12 @@ class ProcessSteps:
         self._guard(root, True)
         self._inside += 1
         try:
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
         finally:
             self._inside -= 1
+        if self._returned is not None and self._follows():
+            self._returned(root, result)
+        return result
 
     def _follows(self) -> bool:
         return not self._over and (self._thread is None or self._thread == threading.get_ident())

@@ -11,15 +11,15 @@ from collections.abc import Iterable
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump._errors import ReadError
-from ascend_dump.analysis.compare._types import VIEWS, operator_class
 from ascend_dump.analysis.nonfinite import Measure, is_nonfinite
 from ascend_dump.analysis.overflow import Overflow, find_overflows
 from ascend_dump.analysis.suspects import _history, _ranks, _training, _values
 from ascend_dump.analysis.suspects._case import Row, values
-from ascend_dump.analysis.suspects._table import OperatorRun, Suspect, SuspectRule, storage_number
+from ascend_dump.analysis.suspects._producers import Writers, producers_of
+from ascend_dump.analysis.suspects._table import OperatorRun, Suspect, SuspectRule
 from ascend_dump.reading import Dump, Record
 
-__all__ = ["RULES", "Row", "Suspect", "SuspectReport", "SuspectRule", "find_suspects"]
+__all__ = ["RULES", "Row", "Suspect", "SuspectReport", "SuspectRule", "find_suspects", "producers_of"]
 
 _NON_FINITE = SuspectRule(
     "non-finite",
@@ -127,30 +127,17 @@ class _Makers:
     """Which operators made the inputs of the operator at hand, and of those with NaN or Inf."""
 
     def __init__(self) -> None:
-        self._step: Any = None
-        #: By the number of a storage, the operator that wrote it last in this step.
-        self._writers: dict[int, str] = {}
+        self._writers = Writers()
         self._moment = _Moment(-1, ())
         self._members: set[int] = set()
         self._kept: dict[int, _Moment] = {}
 
     def look_at(self, run: OperatorRun) -> None:
-        first = run.first
-        step = (first.run, first.rank, first.device, first.model, first.step)
-        if step != self._step:
-            self._step, self._writers = step, {}
-        inputs = [storage_number(record) for record in run.records if record.io == "input"]
-        names = (self._writers.get(storage) for storage in inputs if storage is not None)
-        producers = dict.fromkeys(name for name in names if name and name != first.op_name)
-        self._moment = _Moment(self._moment.position + 1, tuple(producers))
+        self._moment = _Moment(self._moment.position + 1, self._writers.look_at(run.records))
         self._members = {id(record) for record in run.records}
         if any(is_nonfinite(found) for _, found in (*run.inputs, *run.outputs)):
             # Their suspects are known at the end only.
             self._kept.update((id(record), self._moment) for record in run.records)
-        for record in run.records:
-            storage = storage_number(record)
-            if record.io == "output" and storage is not None and operator_class(first.op_type) not in VIEWS:
-                self._writers[storage] = first.op_name
 
     def of(self, record: Record) -> _Moment:
         """The moment of a record; of one that is long past, the end."""

@@ -1,0 +1,48 @@
+"""Which operators made the inputs of an operator, by the memory that they wrote to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from ascend_dump.analysis.compare._types import VIEWS, operator_class
+from ascend_dump.analysis.nonfinite import executions
+from ascend_dump.analysis.suspects._table import storage_number
+from ascend_dump.reading import Dump, Record
+
+__all__ = ["Writers", "producers_of"]
+
+
+class Writers:
+    """Follows who wrote which memory last, operator by operator in the order they ran."""
+
+    def __init__(self) -> None:
+        self._step: Any = None
+        #: By the number of a storage, the operator that wrote it last in this step.
+        self._writers: dict[int, str] = {}
+
+    def look_at(self, records: Sequence[Record]) -> tuple[str, ...]:
+        """The names of the operators that made the inputs of this one."""
+        first = records[0]
+        step = (first.run, first.rank, first.device, first.model, first.step)
+        if step != self._step:
+            self._step, self._writers = step, {}
+        inputs = [storage_number(record) for record in records if record.io == "input"]
+        names = (self._writers.get(storage) for storage in inputs if storage is not None)
+        producers = dict.fromkeys(name for name in names if name and name != first.op_name)
+        for record in records:
+            storage = storage_number(record)
+            if record.io == "output" and storage is not None and operator_class(first.op_type) not in VIEWS:
+                self._writers[storage] = first.op_name
+        return tuple(producers)
+
+
+def producers_of(dump: Dump, names: Collection[str]) -> list[str]:
+    """The operators that made the inputs of these, in the order they ran; as far as the dump tells."""
+    writers = Writers()
+    found: dict[str, None] = {}
+    for records in executions(dump):
+        made = writers.look_at(records)
+        if records[0].op_name in names:
+            found.update(dict.fromkeys(made))
+    return list(found)

@@ -1,0 +1,188 @@
+"""`ascend-dump triage --run -- CMD`: from a symptom to the operator, by running the program itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from preloaded import COMPILER, write_python
+
+pytest.importorskip("torch")
+
+#: A training in which a sample of batch FAULT is blank: the gradient of its length divides by zero.
+TRAINING = """
+    import sys, torch
+    from torch import nn
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    FAULT = int(sys.argv[1])
+    class Length(nn.Module):
+        def forward(self, x):
+            return x.pow(2).sum(-1, keepdim=True).sqrt()
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Linear(8, 16, bias=False)
+            self.length = Length()
+            self.head = nn.Linear(17, 2)
+        def forward(self, x):
+            x = self.embed(x)
+            return self.head(torch.cat([x, self.length(x)], -1))
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for step in range(40):
+        x = torch.randn(4, 8)
+        if step == FAULT:
+            x[2] = 0
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        print("step", step, flush=True)
+    print("trained")
+"""
+#: A forward pass with a constant, and a backward pass.
+PRODUCT = """
+    import sys, torch
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    class Scale(torch.nn.Module):
+        def forward(self, x):
+            return x * float(sys.argv[1])
+    linear = lambda: torch.nn.Linear(64, 64)
+    model = torch.nn.Sequential(linear(), Scale(), linear(), torch.nn.GELU(), linear())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(6):
+        optimizer.zero_grad()
+        model(torch.randn(64, 64)).sum().backward()
+        optimizer.step()
+    print("ended")
+"""
+
+
+class Program:
+    """A program in a directory of its own, and the command line that looks for what is wrong in it."""
+
+    def __init__(self, directory: Path, text: str) -> None:
+        self.directory = directory
+        self.path = directory / "triage"
+        self.file = directory / "train.py"
+        self.file.write_text(textwrap.dedent(text))
+        self.python = str(write_python(directory / "python", COMPILER))
+
+    def line_of(self, part: str) -> str:
+        lines = self.file.read_text().splitlines()
+        return f"{self.file}:{next(number for number, line in enumerate(lines, 1) if part in line)}"
+
+    def command(self, *arguments: str) -> list[str]:
+        return [self.python, str(self.file), *arguments]
+
+    def triage(self, *options: str, command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [
+                self.python,
+                "-m",
+                "ascend_dump",
+                "triage",
+                "--path",
+                str(self.path),
+                *options,
+                "--run",
+                "--",
+                *command,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=self.directory,
+            env={**os.environ, **environment},
+        )
+
+    def document(self, *options: str, command: list[str]) -> dict[str, Any]:
+        done = self.triage("--json", *options, command=command)
+        assert done.stdout.startswith("{"), done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Program:
+    return Program(tmp_path, TRAINING)
+
+
+@pytest.fixture
+def product(tmp_path: Path) -> Program:
+    return Program(tmp_path, PRODUCT)
+
+
+class TestNonFinite:
+    def test_names_step_operator_module_and_line(self, training: Program) -> None:
+        done = training.triage(command=training.command("23"))
+        assert done.returncode == 1, done.stderr
+        said = done.stdout
+        assert "length/div_0 (aten::div), step 23" in said
+        assert training.line_of("sqrt()") in said
+        assert "step 22\n" in said
+        assert "trained" not in said  # it is stopped once that is known
+        (state,) = training.path.glob("*/triage.json")
+        assert [one["program"] for one in json.loads(state.read_text())["rounds"]] == ["program", "program"]
+
+    def test_nothing_wrong_keeps_exit_code_and_output(self, training: Program) -> None:
+        done = training.triage(command=training.command("-1"))
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("step 0\n")
+        assert "trained\n" in done.stdout
+        assert "40 steps" in done.stdout
+
+
+class TestReference:
+    def test_names_the_operator_with_the_wrong_constant(self, product: Program) -> None:
+        right = " ".join(product.command("1.0"))
+        found = product.document("--reference", right, command=product.command("1.01"))
+        cause = found["cause"]
+        assert (cause["op_name"], cause["op_type"], cause["step"]) == ("1/mul_0", "aten::mul", 0)
+        assert cause["source"] == product.line_of("x * float")
+        assert any("1.01 here, 1.0 in the reference" in text for text in cause["evidence"])
+        assert [one["program"] for one in found["rounds"]] == ["program", "reference"] * 2
+        assert found["comparison" if "comparison" in found else "verdict"] == "different"
+
+    def test_confirms_it(self, product: Program) -> None:
+        right = " ".join(product.command("1.0"))
+        done = product.triage("--reference", right, "--confirm", "--replay", command=product.command("1.01"))
+        assert done.returncode == 1, done.stderr
+        assert "1/mul_0 (aten::mul), step 0" in done.stdout
+        assert "confirm     confirmed for the forward pass: with the reference's output of 1/mul_0" in done.stdout
+        assert "the backward pass has its own, from 1/mul_1 on" in done.stdout
+
+    def test_finds_the_step_of_a_difference_that_comes_later(self, tmp_path: Path) -> None:
+        text = PRODUCT.replace("float(sys.argv[1])", "(float(sys.argv[1]) if step == 3 else 1.0)")
+        later = Program(tmp_path, text)
+        right = " ".join(later.command("1.0"))
+        cause = later.document("--reference", right, command=later.command("1.01"))["cause"]
+        assert (cause["op_name"], cause["step"]) == ("1/mul_0", 3)
+
+    def test_says_that_programs_do_not_differ(self, product: Program) -> None:
+        done = product.triage("--reference", " ".join(product.command("1.0")), command=product.command("1.0"))
+        assert done.returncode == 0, done.stderr
+        assert "the outputs of all steps are the same" in done.stdout
+
+
+class TestDeterminism:
+    def test_names_the_first_operator_that_differs(self, tmp_path: Path) -> None:
+        random = Program(tmp_path, PRODUCT.replace("x * float(sys.argv[1])", "x * torch.tensor(rng.random())"))
+        random.file.write_text("import random\nrng = random.Random()\n" + random.file.read_text())
+        done = random.triage("--determinism", command=random.command())
+        assert done.returncode == 1, done.stderr
+        assert "1/lift_fresh_0 (aten::lift_fresh), step 0" in done.stdout
+        assert "1/lift_fresh_0.input.0 has other bytes in the second run" in done.stdout
+        assert "it came from outside" in done.stdout
+
+    def test_says_that_a_program_repeats_itself(self, product: Program) -> None:
+        done = product.triage("--determinism", command=product.command("1.0"))
+        assert done.returncode == 0, done.stderr
+        assert "two runs do not differ" in done.stdout
