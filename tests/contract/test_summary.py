@@ -196,25 +196,28 @@ def test_a_long_run_says_how_far_it_is(
 
 
 RANKS = """
-import os, sys, torch
+import glob, os, sys, time, torch
 import ascend_dump
 model = torch.nn.Linear(4, 4)
 rank = int(os.environ["RANK"])
 with ascend_dump.capture(model, path="dumps", **eval(sys.argv[1])):
     for _ in range(2 + rank):
         model(torch.ones(1, 4))
+    # As ranks that train together: none ends before the others have begun.
+    while len(glob.glob("dumps/*/*/manifest.json")) < int(sys.argv[2]):
+        time.sleep(0.01)
 """
 
 
-def launch(directory: Path, settings: str, ranks: int = 3) -> list[str]:
-    """What each rank of a run says."""
+def launch(directory: Path, settings: str, ranks: int = 3, runs: int = 3) -> list[str]:
+    """What each rank of a run says, so many of which record."""
     program = directory / "train.py"
     program.write_text(textwrap.dedent(RANKS))
     children = []
     for rank in range(ranks):
         place = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
         environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
-        command = [sys.executable, str(program), settings]
+        command = [sys.executable, str(program), settings, str(runs)]
         children.append(subprocess.Popen(command, cwd=directory, env=environment, stderr=subprocess.PIPE, text=True))
     return [child.communicate(timeout=120)[1] for child in children]
 
@@ -232,11 +235,11 @@ def test_the_first_rank_speaks_for_all(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_first_rank_that_is_selected_speaks(tmp_path: Path) -> None:
-    first, second, third = launch(tmp_path, "{'ranks': '1'}")
+    first, second, third = launch(tmp_path, "{'ranks': '1'}", runs=1)
     assert (first, third) == ("", "")
     assert second.startswith("ascend-dump: rank 1 dumped 3 steps, ")
 
 
 def test_messages_of_a_rank_carry_it(tmp_path: Path) -> None:
-    for rank, text in enumerate(launch(tmp_path, "{'steps': '9'}", 2)):
+    for rank, text in enumerate(launch(tmp_path, "{'steps': '9'}", 2, 2)):
         assert text.startswith(f"ascend-dump: rank {rank}: the capture wrote nothing")
