@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import click
 
 from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._folding import Folding, all_option
 from ascend_dump.cli._ls_groups import Group, Head, groups_of, operator_of
 from ascend_dump.cli._reading import (
     Unreadable,
@@ -31,17 +32,20 @@ _LONG = ("device", "format", "phase", "module", "source", "model_id", "stream_id
 
 @click.command(short_help="List the operators of a dump.")
 @reading_options
+@all_option
 @click.option("--records", is_flag=True, help="One line per tensor instead of one per operator.")
 @click.option("--long", is_flag=True, help="As --records, with every field.")
-def ls(path: str, as_json: bool, records: bool, long: bool, **selectors: Optional[str]) -> Exit:
+def ls(path: str, as_json: bool, every: bool, records: bool, long: bool, **selectors: Optional[str]) -> Exit:
     """List the operators of the dump at PATH (default: dumps), with sums at the end.
 
-    PATH is any directory or file of a dump. No tensor is read. With --json every record is
-    listed with all its fields.
+    PATH is any directory or file of a dump. No tensor is read. Operators that change no values, such as views, are
+    counted and not listed, unless --all, --op or --op-type asks for them. With --json every record is listed with all
+    its fields.
     """
     dump = open_selected(path, selectors)
     totals = _Totals()
     unreadable = Unreadable()
+    folding = Folding(every, selectors)
     if as_json:
         from ascend_dump.report.documents import write_document
 
@@ -54,14 +58,18 @@ def ls(path: str, as_json: bool, records: bool, long: bool, **selectors: Optiona
         write_document(sys.stdout, "ls", {**fields, "unended": unended, "notes": notes})
     else:
         if records or long:
-            _write_records(dump, totals.count(unreadable.watch(progress(dump, "records"))), long=long)
+            found = totals.count(unreadable.watch(progress(dump, "records")))
+            _write_records(dump, folding.unfold(found), long=long)
         else:
-            _write_operators(dump, totals.count_groups(_groups(dump, unreadable)))
+            groups = totals.count_groups(_groups(dump, unreadable))
+            _write_operators(dump, folding.unfold(groups, lambda group: group.first))
         from ascend_dump.report.tables import escape
 
         incomplete = _unended(dump)
         if totals.records:
             print(f"\n{totals}{' · incomplete' if incomplete else ''}")
+        if folding.count:
+            print(folding.note("record" if records or long else "operator"))
         for run in dump.runs():
             for note in run.notes:
                 print(f"{escape(str(run.path))}: {escape(note)}")
@@ -100,9 +108,9 @@ def _write_operators(dump: Dump, found: Iterator[Group]) -> None:
 def _columns(*counts: str) -> list[Column]:
     from ascend_dump.report.tables import Column
 
-    names = [Column("op_name", elastic=True), Column("op_type", elastic=True)]
-    numbers = [Column(name, right=name != "io") for name in counts]
-    return [*names, *numbers, Column("dtype"), Column("shape"), Column("bytes", right=True)]
+    names = [Column("op_name", elastic=True), Column("op_type", elastic=True, spare=2)]
+    numbers = [Column(name, right=name != "io", spare=3 if name in ("in", "out") else 0) for name in counts]
+    return [*names, *numbers, Column("dtype", spare=1), Column("shape"), Column("bytes", right=True, spare=4)]
 
 
 def _groups(dump: Dump, unreadable: Unreadable) -> Iterator[Group]:

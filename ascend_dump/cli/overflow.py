@@ -156,6 +156,10 @@ def _write_text(number: int, one: Overflow, unreadable: Unreadable) -> None:
     place = [f"{field} {getattr(record, field)}" for field in _SELECTORS if getattr(record, field) is not None]
     ids = [f"{field[:-3]} {value}" for field, value in (one.ids or {}).items() if value is not None]
     print(escape("   " + " · ".join([one.unit, *ids, *place, _time(record.timestamp)])))
+    told = next((tensor for tensor in one.tensors if tensor.module or tensor.source), None)
+    for field in ("module", "source"):
+        if told is not None and getattr(told, field):
+            print(f"   {field} {escape(str(getattr(told, field)))}")
     if one.status:
         print(f"   status {', '.join(f'{word} ({word:#x})' for word in one.status)}")
     for word in one.words:

@@ -35,7 +35,7 @@ _LABELS = 20
 @click.command(short_help="Print tensors and what is known about them.")
 @reading_options
 @click.option("--full", is_flag=True, help="Print every value; with --json too.")
-@click.option("--plot", is_flag=True, help="Draw a histogram of the values.")
+@click.option("--plot", is_flag=True, help="Draw a histogram of the values instead of printing them.")
 @click.option("--limit", type=click.IntRange(0), default=4, show_default=True, help="Records to show; 0: all.")
 def show(path: str, as_json: bool, full: bool, plot: bool, limit: int, **selectors: Optional[str]) -> Exit:
     """Print the tensors of the dump at PATH (default: dumps) that the selectors choose.
@@ -95,14 +95,15 @@ def _print(record: Record, unreadable: Unreadable, full: bool, plot: bool) -> No
         print(f"  unreadable: {escape(error.message)} [{error.code}]")
     if array is None:
         return
-    import numpy as np
-
-    with np.printoptions(linewidth=text_width(sys.stdout), threshold=sys.maxsize if full else 1000):
-        print(array)
     if plot:
         from ascend_dump.report.plots import histogram
 
         print("\n".join(histogram(array)))
+        return
+    import numpy as np
+
+    with np.printoptions(linewidth=text_width(sys.stdout), threshold=sys.maxsize if full else 1000):
+        print(array)
 
 
 def _fields(record: Record, unreadable: Unreadable, full: bool) -> dict[str, Any]:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import click
 
-from ascend_dump._errors import ReadError
+from ascend_dump._errors import ConfigError, ReadError
 from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._folding import Folding, all_option
+from ascend_dump.cli._modules import Measured, ModuleSums, by_module
 from ascend_dump.cli._reading import (
     Unreadable,
     leading_cells,
@@ -24,7 +26,7 @@ from ascend_dump.cli._reading import (
 )
 
 if TYPE_CHECKING:
-    from ascend_dump.reading import Record
+    from ascend_dump.reading import Dump, Record
     from ascend_dump.report.tables import Column
     from ascend_dump.statistics import Statistics
 
@@ -53,18 +55,33 @@ class _Row(NamedTuple):
 @click.option("--sort", type=click.Choice(["op", *_COLUMNS]), help="Order by a column, numbers largest first.")
 @click.option("--nonfinite", is_flag=True, help="Only tensors that hold NaN or Inf.")
 @click.option("--origin", is_flag=True, help="Only operators that made NaN or Inf of finite inputs, in order.")
+@click.option("--by", "by", type=click.Choice(["module"]), help="One line per module, with its worst tensor.")
 @click.option("--limit", type=click.IntRange(0), default=0, help="At most so many lines; 0: all.")
+@all_option
 def stats(
-    path: str, as_json: bool, sort: Optional[str], nonfinite: bool, origin: bool, limit: int, **selectors: Optional[str]
+    path: str,
+    as_json: bool,
+    sort: Optional[str],
+    nonfinite: bool,
+    origin: bool,
+    by: Optional[str],
+    limit: int,
+    every: bool,
+    **selectors: Optional[str],
 ) -> Exit:
     """Print statistics of the tensors of the dump at PATH (default: dumps).
 
     They are those that the dump recorded, else computed from the values. max and min are over
     the elements that are not NaN. With --origin each operator is shown with its inputs and the
-    first output that is not finite.
+    first output that is not finite. Operators that change no values, such as views, are left out unless --all, --op or
+    --op-type asks for them; --json has all.
     """
     from ascend_dump.analysis.nonfinite import is_nonfinite
 
+    if by and (origin or sort):
+        raise ConfigError(
+            f"--by {by} was given with {'--origin' if origin else '--sort'}", hint="leave one of them out"
+        )
     dump = open_selected(path, selectors)
     unreadable = Unreadable()
     looked_at = dump
@@ -73,15 +90,20 @@ def stats(
 
         looked_at, unreadable.seen = candidates(dump, nonfinite=nonfinite, sort=sort, limit=limit)
     records = unreadable.watch(progress(looked_at, "tensors"))
+    folding = Folding(every or as_json, selectors)
+    if not origin:
+        records = folding.unfold(records)
     rows = _origins(records, unreadable) if origin else (_Row(one, *unreadable.statistics(one)) for one in records)
     if nonfinite:
         # One that cannot be read may hold some, so it stays.
         rows = (row for row in rows if row.error is not None or (row.found is not None and is_nonfinite(row.found)))
     if sort:
         rows = iter(sorted(rows, key=lambda row: _sort_key(row, sort)))
-    if limit:
+    if limit and not by:
         rows = islice(rows, limit)
-    if as_json:
+    if by:
+        _write_modules(dump, path, rows, as_json, limit)
+    elif as_json:
         from ascend_dump.report.documents import write_document
 
         listed = (
@@ -103,9 +125,24 @@ def stats(
                 )
             elif nonfinite:
                 print(f"no NaN or Inf in {unreadable.seen} tensors", file=sys.stderr)
+    if folding.count and not as_json:
+        print(folding.note("tensor"), file=sys.stderr)
     if not unreadable.seen:
         tell_nothing_matched(path, selectors)
     return unreadable.finish()
+
+
+def _write_modules(dump: Dump, path: str, rows: Iterator[_Row], as_json: bool, limit: int) -> None:
+    modules = by_module(Measured(row.record, row.found) for row in rows)[: limit or None]
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        write_document(sys.stdout, "stats", {"path": path, "modules": [one.to_dict() for one in modules]})
+        return
+    from ascend_dump.report.tables import write_table
+
+    lead = leading_columns(dump)
+    write_table(ModuleSums.columns(lead), (one.cells(lead) for one in modules), sys.stdout)
 
 
 def _origins(records: Iterator[Record], unreadable: Unreadable) -> Iterator[_Row]:
@@ -130,8 +167,10 @@ def _sort_key(row: _Row, sort: str) -> tuple[Any, ...]:
 def _columns(lead: list[Column]) -> list[Column]:
     from ascend_dump.report.tables import Column
 
-    named = [Column("op_name", elastic=True), Column("io"), Column("index", right=True), Column("dtype")]
-    return [*lead, *named, Column("shape"), *(Column(name, right=True) for name in _COLUMNS.values())]
+    named = [Column("op_name", elastic=True), Column("io"), Column("index", right=True), Column("dtype", spare=3)]
+    spare = {"zero": 6, "count": 5, "l2norm": 4, "mean": 2, "shape": 1}
+    numbers = (Column(name, right=True, spare=spare.get(name, 0)) for name in _COLUMNS.values())
+    return [*lead, *named, Column("shape", spare=spare["shape"]), *numbers]
 
 
 def _cells(row: _Row, lead: list[Column]) -> list[str]:

@@ -19,18 +19,23 @@ _SAMPLE = 1000
 
 
 class Column(NamedTuple):
-    """A heading; numbers stand at the right; a long name may be cut to fit a terminal."""
+    """A heading; numbers stand at the right.
+
+    spare    the column may be left out to fit a terminal, the one with the highest number first; 0: never
+    elastic  its names may lose their middle, where leaving out columns is not enough
+    """
 
     name: str
     right: bool = False
     elastic: bool = False
+    spare: int = 0
 
 
 def write_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], out: TextIO) -> int:
     """Print the rows as they come and return their number.
 
-    Widths come from the first 1000 rows; a wider cell pushes the rest of its line. On a terminal
-    elastic columns are cut to make lines fit, numbers never, and the heading is bold (NO_COLOR).
+    Widths come from the first 1000 rows; a wider cell pushes the rest of its line. On a terminal columns are left out
+    to make lines fit, then elastic ones are cut, numbers never, and the heading is bold (NO_COLOR).
     """
     stream = iter(rows)
     sample = [[escape(cell) for cell in row] for row in itertools.islice(stream, _SAMPLE)]
@@ -38,7 +43,11 @@ def write_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], out: T
         return 0
     widths = [max(len(column.name), *(len(row[at]) for row in sample)) for at, column in enumerate(columns)]
     terminal = out.isatty()
+    kept = list(range(len(columns)))
     if terminal:
+        kept = _affordable(widths, columns, shutil.get_terminal_size().columns)
+        left_out = [column.name for at, column in enumerate(columns) if at not in kept]
+        columns, widths = [columns[at] for at in kept], [widths[at] for at in kept]
         _shrink(widths, columns, shutil.get_terminal_size().columns)
     heading = _line(columns, [column.name for column in columns], widths, cut=terminal)
     bold = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -46,8 +55,10 @@ def write_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], out: T
     count = 0
     rest = ([escape(cell) for cell in row] for row in stream)
     for row in itertools.chain(sample, rest):
-        out.write(_line(columns, row, widths, cut=terminal))
+        out.write(_line(columns, [row[at] for at in kept], widths, cut=terminal))
         count += 1
+    if terminal and left_out:
+        out.write(f"(no room for {', '.join(left_out)}: a wider terminal, a pipe and --json show all)\n")
     return count
 
 
@@ -89,6 +100,16 @@ def _cut(cell: str, width: int) -> str:
         return cell
     head = (width - 1) // 2
     return f"{cell[:head]}…{cell[len(cell) - (width - 1 - head) :]}"
+
+
+def _affordable(widths: Sequence[int], columns: Sequence[Column], limit: int) -> list[int]:
+    """The positions of the columns that stay on a terminal so wide."""
+    kept = list(range(len(columns)))
+    for at in sorted(kept, key=lambda at: -columns[at].spare):
+        if not columns[at].spare or sum(widths[one] + 2 for one in kept) - 2 <= limit:
+            break
+        kept.remove(at)
+    return kept
 
 
 def _shrink(widths: list[int], columns: Sequence[Column], limit: int) -> None:

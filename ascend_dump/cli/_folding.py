@@ -1,0 +1,61 @@
+"""Operators that change no values, which listings leave out: they are most of the lines of a PyTorch program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Callable, Optional, TypeVar
+
+import click
+
+__all__ = ["Folding", "all_option"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Item = TypeVar("_Item")
+
+#: Another view of the same memory or the same elements in another shape, and memory that nobody has filled. Of ATen:
+#: the operators whose outputs alias their input, from native_functions.yaml, and the factories of empty memory.
+_ATEN = """
+    _reshape_alias _unsafe_view alias as_strided chunk detach diagonal expand expand_as flatten lift_fresh movedim
+    narrow permute reshape select slice split split_with_sizes squeeze swapaxes t transpose unbind unflatten unfold
+    unsafe_chunk unsafe_split unsqueeze view view_as view_as_complex view_as_real
+    empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize resize_as
+"""
+#: Of GE, MindSpore and TensorFlow.
+_OTHERS = """
+    Depend ExpandDims Flatten FlattenV2 Identity IdentityN Load NoOp Reshape Squeeze StopGradient Unsqueeze View
+"""
+_FOLDED = frozenset([f"aten::{name}{mark}" for name in _ATEN.split() for mark in ("", "_", "_copy")] + _OTHERS.split())
+
+
+def all_option(function: _Function) -> _Function:
+    """Add `--all`, given to the verb as `every`."""
+    return click.option("--all", "every", is_flag=True, help="Also views, empty memory and the like.")(function)
+
+
+class Folding:
+    """Leaves out what changes no values, and counts it. Nothing, where the user asks for all or for names or types."""
+
+    def __init__(self, every: bool, selectors: dict[str, Optional[str]]) -> None:
+        self.count = 0
+        self._off = every or selectors.get("op") is not None or selectors.get("op_type") is not None
+
+    def unfold(self, items: Iterable[_Item], record: Callable[[_Item], Any] = lambda item: item) -> Iterator[_Item]:
+        """The items without those of such an operator; record: of which record an item tells."""
+        if self._off:
+            yield from items
+            return
+        for item in items:
+            told = record(item)
+            if told.op_type in _FOLDED and told.error is None:
+                self.count += 1
+            else:
+                yield item
+
+    def note(self, noun: str) -> str:
+        """A sentence of what was left out, "" for nothing."""
+        if not self.count:
+            return ""
+        from ascend_dump.report.tables import counted
+
+        verb = "is" if self.count == 1 else "are"
+        return f"{counted(self.count, noun)} that change no values (views, detach, empty, ...) {verb} left out: --all"
