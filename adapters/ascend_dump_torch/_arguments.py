@@ -34,7 +34,11 @@ def collect(values: Any, found: list[torch.Tensor]) -> None:
 
 def collect_named(value: Any, name: str, found: list[torch.Tensor], names: list[str]) -> None:
     """`collect` of one argument, with the place of each tensor in it: `grads[2]`."""
-    if isinstance(value, _Tensor):
+    kind = type(value)
+    if kind is _Tensor or kind is _Parameter:
+        found.append(value)
+        names.append(name)
+    elif isinstance(value, _Tensor):
         found.append(_base(value))
         names.append(name)
     elif isinstance(value, (tuple, list)):

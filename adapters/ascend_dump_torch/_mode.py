@@ -173,6 +173,8 @@ class RecordMode(TorchDispatchMode):
                 tensors.item(op, tensor, "input", i, unset=pending.first_unset and i == 0)
                 for i, tensor in enumerate(inputs)
             ]
+            if place.phase == "other":
+                self._name_parameters(pending.items, inputs)
         if schema.unreturned and (schema.training is None or schema.training.of(args, kwargs)):
             for argument in schema.unreturned:
                 collect_named(argument.of(args, kwargs), argument.name, pending.unreturned, pending.names)
@@ -257,12 +259,20 @@ class RecordMode(TorchDispatchMode):
             for i, (tensor, name) in enumerate(zip(outputs, names)):
                 item = tensors.item(op, tensor, "output", i, unset=pending.unset)
                 item.line.argument = name
+                if op.phase == "other":
+                    self._name_parameters([item], [tensor])
                 if origin:
                     item.line.origin = nonfinite(tensor)
                 items.append(item)
         if items:
             items[0].line.call = pending.call
             session.write(items)
+
+    def _name_parameters(self, items: Sequence[Item], tensors: Sequence[torch.Tensor]) -> None:
+        """Say in the records of an operator outside of all modules, as an optimizer's are, which parameters it has."""
+        of = self._session.tracker.parameter_of
+        for item, tensor in zip(items, tensors):
+            item.line.parameter = of(tensor)
 
     def _conclude_collective(
         self, pending: _Pending, outputs: list[torch.Tensor], names: list[str], complete: bool

@@ -58,6 +58,10 @@ class Tracker:
     def __init__(self, target: Optional[torch.nn.Module]) -> None:
         self._names: dict[int, str] = {}
         self._owners: dict[int, str] = {}
+        #: Names of parameters by id, and of their gradients, which are looked for after each backward pass.
+        self._parameters: dict[int, str] = {}
+        self._gradients: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+        self._old_gradients = True
         self._adopted: dict[int, weakref.ref[torch.nn.Module]] = {}
         if target is not None:
             self.adopt(target)
@@ -78,15 +82,18 @@ class Tracker:
         paths = module_names(root)
         names: dict[int, str] = {}
         owners: dict[int, str] = {}
+        parameters: dict[int, str] = {}
         for module in root.modules():
             path = ".".join(part for part in (prefix, paths[id(module)]) if part)
             if id(module) not in self._names:
                 names[id(module)] = path
-            for parameter in module.parameters(recurse=False):
+            for name, parameter in module.named_parameters(recurse=False):
                 if id(parameter) not in self._owners:
                     owners.setdefault(id(parameter), path)
+                    parameters.setdefault(id(parameter), f"{path}.{name}" if path else name)
         self._names.update(names)
         self._owners.update(owners)
+        self._parameters.update(parameters)
         me = weakref.ref(self)
 
         def forget(_: object) -> None:
@@ -98,11 +105,32 @@ class Tracker:
                     del tracker._names[one]
                 for one in owners:
                     del tracker._owners[one]
+                    del tracker._parameters[one]
 
         key = id(root)
         self._adopted[key] = weakref.ref(root, forget)
 
+    def parameter_of(self, tensor: torch.Tensor) -> str:
+        """The name of the parameter that a tensor is, `fc.weight`, or whose gradient, `fc.weight.grad`; else ""."""
+        name = self._parameters.get(id(tensor))
+        if name is not None:
+            return name
+        if self._old_gradients:
+            self._find_gradients()
+        found = self._gradients.get(id(tensor))
+        return found[1] if found is not None and found[0]() is tensor else ""
+
+    def _find_gradients(self) -> None:
+        self._old_gradients = False
+        self._gradients = {}
+        for root in [reference() for reference in self._adopted.values()]:
+            for parameter in () if root is None else root.parameters():
+                gradient, name = parameter.grad, self._parameters.get(id(parameter))
+                if gradient is not None and name is not None:
+                    self._gradients[id(gradient)] = weakref.ref(gradient), f"{name}.grad"
+
     def begin_step(self) -> None:
+        self._old_gradients = True
         self._counts.clear()
         self._nodes.clear()
         self._stack.clear()
@@ -129,6 +157,8 @@ class Tracker:
         """Where the operator that runs right now comes from."""
         node = _current_node()
         top = self._stack[-1] if self._stack else None
+        if node is not None:
+            self._old_gradients = True
         if node is not None and (top is None or not top[1]):
             known = self._nodes.get(node._sequence_nr())
             if known is not None:

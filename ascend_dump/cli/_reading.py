@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Unreadable",
+    "argument_cells",
+    "argument_columns",
     "json_option",
     "leading_cells",
     "leading_columns",
@@ -51,6 +54,8 @@ _SELECTORS = (
 _LEADING = ("run", "rank", "model")
 #: So many values are listed, where one was asked for that is not among them.
 _FEW = 4
+#: Records that tell whether a dump names arguments.
+_PEEK = 50
 
 
 def json_option(function: _Function) -> _Function:
@@ -81,6 +86,18 @@ def leading_columns(dump: Dump) -> list[Column]:
 
     several = [Column(name) for name in _LEADING if len(dump.known_values(name)) > 1]
     return [*several, Column("step", right=True)]
+
+
+def argument_columns(dump: Dump) -> list[Column]:
+    """The column of the names that tensors have in the schemas of operators, where the dump tells them."""
+    from ascend_dump.report.tables import Column
+
+    told = any(record.argument for record in islice(dump, _PEEK))
+    return [Column("argument", elastic=True, spare=5)] if told else []
+
+
+def argument_cells(record: Record, columns: list[Column]) -> list[str]:
+    return [record.argument or "-"] * len(columns)
 
 
 class _Shown(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import click
@@ -13,6 +13,8 @@ from ascend_dump.cli._folding import Folding, all_option
 from ascend_dump.cli._ls_groups import Group, Head, groups_of, operator_of
 from ascend_dump.cli._reading import (
     Unreadable,
+    argument_cells,
+    argument_columns,
     leading_cells,
     leading_columns,
     open_selected,
@@ -94,8 +96,10 @@ def _write_records(dump: Dump, found: Iterator[Record], *, long: bool) -> None:
 
     lead = leading_columns(dump)
     more = [Column(name) for name in _LONG] if long else []
-    columns = [*lead, *_columns("io", "index"), *more]
-    write_table(columns, (_record_row(one, lead, [column.name for column in more]) for one in found), sys.stdout)
+    named = argument_columns(dump)
+    columns = [*lead, *_columns("io", "index", more=named), *more]
+    names = [column.name for column in more]
+    write_table(columns, (_record_row(one, lead, named, names) for one in found), sys.stdout)
 
 
 def _write_operators(dump: Dump, found: Iterator[Group]) -> None:
@@ -105,12 +109,12 @@ def _write_operators(dump: Dump, found: Iterator[Group]) -> None:
     write_table([*lead, *_columns("in", "out")], (_operator_row(one, lead) for one in found), sys.stdout)
 
 
-def _columns(*counts: str) -> list[Column]:
+def _columns(*counts: str, more: Sequence[Column] = ()) -> list[Column]:
     from ascend_dump.report.tables import Column
 
     names = [Column("op_name", elastic=True), Column("op_type", elastic=True, spare=2)]
     numbers = [Column(name, right=name != "io", spare=3 if name in ("in", "out") else 0) for name in counts]
-    return [*names, *numbers, Column("dtype", spare=1), Column("shape"), Column("bytes", right=True, spare=4)]
+    return [*names, *numbers, *more, Column("dtype", spare=1), Column("shape"), Column("bytes", right=True, spare=4)]
 
 
 def _groups(dump: Dump, unreadable: Unreadable) -> Iterator[Group]:
@@ -135,13 +139,14 @@ def _operator_row(group: Group, lead: list[Column]) -> list[str]:
     ]
 
 
-def _record_row(record: Record, lead: list[Column], more: Iterable[str]) -> list[str]:
+def _record_row(record: Record, lead: list[Column], named: list[Column], more: Iterable[str]) -> list[str]:
     values = (getattr(record, name) for name in more)
     return [
         *leading_cells(record, lead),
         *_names(record),
         record.io or "-",
         str(record.index),
+        *argument_cells(record, named),
         record.dtype or "-",
         shape_text(record),
         "-" if record.nbytes is None else str(record.nbytes),

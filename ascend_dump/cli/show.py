@@ -75,6 +75,9 @@ def _print(record: Record, unreadable: Unreadable, full: bool, plot: bool) -> No
 
     print(escape(str(record.label)))
     known = ((name, getattr(record, name)) for name in ("op_type", *FIELDS[4:]))
+    argument = record.argument if "argument" not in record.attrs else None
+    if argument is not None:
+        print(f"  {'argument':<{_LABELS}} {escape(argument)}")
     special = ((f"attrs.{name}", value) for name, value in record.attrs.items())
     for name, value in (*known, *special):
         if value is not None and value != "":

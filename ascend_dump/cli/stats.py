@@ -15,6 +15,8 @@ from ascend_dump.cli._folding import Folding, all_option
 from ascend_dump.cli._modules import Measured, ModuleSums, by_module
 from ascend_dump.cli._reading import (
     Unreadable,
+    argument_cells,
+    argument_columns,
     leading_cells,
     leading_columns,
     open_selected,
@@ -114,8 +116,8 @@ def stats(
     else:
         from ascend_dump.report.tables import write_table
 
-        lead = leading_columns(dump)
-        written = write_table(_columns(lead), (_cells(row, lead) for row in rows), sys.stdout)
+        lead, argument = leading_columns(dump), argument_columns(dump)
+        written = write_table(_columns(lead, argument), (_cells(row, lead, argument) for row in rows), sys.stdout)
         if unreadable.seen and not written:
             if origin:
                 print(
@@ -164,20 +166,21 @@ def _sort_key(row: _Row, sort: str) -> tuple[Any, ...]:
     return (0, 0) if value != value else (1, -value)
 
 
-def _columns(lead: list[Column]) -> list[Column]:
+def _columns(lead: list[Column], argument: list[Column]) -> list[Column]:
     from ascend_dump.report.tables import Column
 
-    named = [Column("op_name", elastic=True), Column("io"), Column("index", right=True), Column("dtype", spare=3)]
-    spare = {"zero": 6, "count": 5, "l2norm": 4, "mean": 2, "shape": 1}
+    named = [Column("op_name", elastic=True), Column("io"), Column("index", right=True), *argument]
+    spare = {"zero": 6, "count": 5, "l2norm": 4, "dtype": 3, "mean": 2, "shape": 1}
+    kind = [Column(name, spare=spare[name]) for name in ("dtype", "shape")]
     numbers = (Column(name, right=True, spare=spare.get(name, 0)) for name in _COLUMNS.values())
-    return [*lead, *named, Column("shape", spare=spare["shape"]), *numbers]
+    return [*lead, *named, *kind, *numbers]
 
 
-def _cells(row: _Row, lead: list[Column]) -> list[str]:
+def _cells(row: _Row, lead: list[Column], argument: list[Column]) -> list[str]:
     from ascend_dump.report.tables import number
 
     record = row.record
-    kind = [record.dtype or "-", shape_text(record)]
+    kind = [*argument_cells(record, argument), record.dtype or "-", shape_text(record)]
     named = [record.op_name or record.path.name, record.io or "-", str(record.index), *kind]
     if row.error is not None:
         numbers = [f"unreadable [{row.error.code}]"]

@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Optional, Union
 
 import msgspec
@@ -106,6 +106,22 @@ class Arguments(NamedTuple):
     operator: str
     values: dict[str, Any]
     generator: Optional[GeneratorState] = None
+
+    def name_of(self, io: str, index: int) -> Optional[str]:
+        """The argument that a tensor is, `weight` or `tensors[3]`; None for one that none refers to.
+
+        >>> tensors = {"self": TensorOf("input", 0), "mat2": TensorOf("input", 1)}
+        >>> Arguments("aten.mm.default", tensors).name_of("input", 1)
+        'mat2'
+        """
+        return next((name for name, value in self._tensors() if value == (io, index)), None)
+
+    def _tensors(self) -> Iterator[tuple[str, TensorOf]]:
+        for name, value in self.values.items():
+            if isinstance(value, TensorOf):
+                yield name, value
+            elif isinstance(value, list):
+                yield from ((f"{name}[{at}]", one) for at, one in enumerate(value) if isinstance(one, TensorOf))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON: as an index line has them, `{"op": ..., "args": {...}}`."""

@@ -102,6 +102,8 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     skipped    why nothing is stored
     origin     the operator turned finite inputs into this non-finite output
     argument   the argument that the operator wrote to, of an output that it does not return: `exp_avgs[3]`
+    parameter  of an operator outside of all modules: the parameter that the tensor is, `fc.weight`, or whose gradient,
+               `fc.weight.grad`
     requires_grad  of an input: a parameter, that is a leaf of autograd's graph whose gradient is asked for
     call       what the operator was called with, as JSON (`ascend_dump.host.read_call`): in its first line, and where
                its outputs come later than its inputs in the first of those too
@@ -138,6 +140,7 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     stats: Optional[Annotated[tuple[Number, ...], Meta(min_length=1, max_length=11)]] = None
     unmeasured: str = ""
     requires_grad: bool = False
+    parameter: str = ""
     call: msgspec.Raw = msgspec.Raw()
 
 

@@ -196,6 +196,22 @@ class Record:
             ) from None
 
     @property
+    def argument(self) -> Optional[str]:
+        """The name that this tensor has in the schema of its operator: `weight`, `exp_avgs[3]`.
+
+        None where the dump does not tell, and of outputs that have no name. Host dumps of PyTorch name inputs, and
+        outputs that the operator writes into.
+        """
+        told: Optional[str] = self.attrs.get("argument")
+        if told is not None or self.io not in ("input", "output"):
+            return told
+        try:
+            call = self.arguments
+        except CorruptDump:
+            return None
+        return None if call is None else call.name_of(self.io, self.index)
+
+    @property
     def content(self) -> Optional[tuple[Hashable, ...]]:
         """What equal tensors of any two dumps have in common, without reading them; None where the dump has no hash.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from pathlib import Path
 from typing import Any, Callable
@@ -186,7 +187,7 @@ def test_no_overflow_is_no_complaint(dumps: Path, caplog: pytest.LogCaptureFixtu
     with ascend_dump.capture(model, path=dumps, scene="overflow", strict=True) as cap:
         model(torch.ones(1, 4))
     assert len(cap.dump()) == 0
-    assert caplog.text == ""
+    assert all(record.levelno < logging.WARNING for record in caplog.records)
     cap = ascend_dump.capture(model, path=dumps, scene="overflow", steps="3", strict=True).start()
     model(torch.ones(1, 4))
     with pytest.raises(ascend_dump.CaptureError, match="was not reached"):

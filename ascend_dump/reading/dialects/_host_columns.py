@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["frame_of_lines"]
 
 _SAME = ("op_type", "op_name", "io", "index", "dtype", "shape", "nbytes", "phase", "module", "seq", "hash", "stride")
+#: Attributes that few records have.
+_PACKED = ("parameter", "quantization")
 _PLACE = ("storage_offset", "storage", "address", "storage_nbytes", "version")
 _TEXTS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 _UNKNOWN = (None,) * len(Statistics._fields)
@@ -48,9 +50,9 @@ def frame_of_lines(
         columns[name] = [value or None for value in values] if any(values) else None
     origins = list(map(attrgetter("origin"), lines))
     columns["origin"] = [origin or None for origin in origins] if any(origins) else None
-    packed = list(map(attrgetter("quantization"), lines))
+    packed = [{name: value for name in _PACKED if (value := getattr(line, name))} for line in lines]
     if any(packed):
-        columns["attrs"] = [json.dumps({"quantization": one}, default=str) if one else None for one in packed]
+        columns["attrs"] = [json.dumps(one, default=str) if one else None for one in packed]
     if any(line.stats is not None for line in lines):
         rows = [_UNKNOWN if line.stats is None else _statistics(line.stats) for line in lines]
         columns.update((name, list(values)) for name, values in zip(Statistics._fields, zip(*rows)))

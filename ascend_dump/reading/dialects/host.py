@@ -398,6 +398,8 @@ def _attrs(line: Line) -> dict[str, Any]:
         attrs["origin"] = line.origin
     if line.argument:
         attrs["argument"] = line.argument
+    if line.parameter:
+        attrs["parameter"] = line.parameter
     if line.requires_grad:
         attrs["requires_grad"] = True
     if line.quantization:
