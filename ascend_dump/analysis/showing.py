@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional, Union
@@ -138,7 +138,7 @@ def _sentence(compared: Comparison) -> str:
     step = "" if first.step is None else f"Step {first.step}: "
     rank = "" if first.rank in (None, 0) else f" on rank {first.rank}"
     meaning = {
-        "structure": f"{name} is the first operator that is another one, or is called otherwise",
+        "structure": f"{name} is the first operator that is not the same in both programs",
         "input": f"{name} is given other data from outside",
         "parameter": f"a parameter that {name} reads first is another one",
         "compute": f"{name} is the first operator to give another result of equal inputs",
@@ -221,8 +221,10 @@ def _command_of(found: Triage, first: Optional[Suspect]) -> str:
 
 
 def _show(dump: Path, record: Record) -> str:
-    step: Sequence[str] = [] if record.step is None else ["--step", str(record.step)]
-    return _words("ascend-dump", "show", str(dump), "--op", record.op_name or "*", *step, "--plot")
+    words = ["ascend-dump", "show", str(dump), "--op", record.op_name or "*"]
+    words += [] if record.step is None else ["--step", str(record.step)]
+    words += ["--rank", str(record.rank)] if record.rank else []
+    return _words(*words, "--io", record.io or "*", "--plot")
 
 
 def _words(*words: str) -> str:

@@ -17,7 +17,7 @@ __all__ = ["VERBS", "LazyGroup"]
 VERBS = {
     "Capture": ("demo", "run", "check", "config"),
     "Read": ("ls", "show", "stats", "convert"),
-    "Analyse": ("overflow", "ops", "compare", "triage", "replay", "watch", "report"),
+    "Analyse": ("overflow", "ops", "compare", "triage", "replay", "watch", "report", "serve"),
     "Help": ("doctor", "explain", "completion"),
 }
 

@@ -141,7 +141,7 @@ class TestParts:
         page = open_page(compared)
         assert is_painted(page, "#steps canvas")
         steps = page.locator("#steps")
-        expect(steps.locator(".note")).to_contain_text("begins at step 1")
+        expect(steps.locator(".note")).to_contain_text("begins to grow at step 1: 0.01")
         steps.locator("[name=metric]").select_option("rms")
         expect(steps.locator(".note")).to_contain_text("No module reaches 10 times")
         steps.locator("[name=level]").select_option("2")

@@ -39,6 +39,13 @@ function whole(value) {
   return value === null ? "–" : String(value).replace(/\B(?=(\d{3})+$)/g, "\u202f");
 }
 
+/** A name in so many characters: both ends are kept, the part of the model and that of the operator. */
+function fitting(text, most) {
+  if (text.length <= most || most < 8) return text;
+  const head = Math.floor((most - 1) * 0.4);
+  return `${text.slice(0, head)}…${text.slice(text.length - (most - 1 - head))}`;
+}
+
 function counted(number, noun) {
   return `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
 }

@@ -24,7 +24,7 @@ function decades(low, high, most) {
 }
 
 function power(exponent) {
-  if (exponent >= -2 && exponent <= 3) return String(+(10 ** exponent).toPrecision(3));
+  if (exponent >= -3 && exponent <= 3) return String(+(10 ** exponent).toPrecision(3));
   return `1e${String(exponent).replace("-", "−")}`;
 }
 

@@ -9,11 +9,10 @@ class Strip {
     this.readout = readout;
     this.worst = new Int32Array(0);
     canvas.addEventListener("click", (event) => {
-      const column = Math.floor(event.offsetX - STRIP_EDGE.left);
-      const row = this.nearest(column);
+      const row = this.nearest(event.offsetX);
       if (row >= 0) page.select(row);
     });
-    canvas.addEventListener("mousemove", (event) => this.tell(this.nearest(Math.floor(event.offsetX - STRIP_EDGE.left))));
+    canvas.addEventListener("mousemove", (event) => this.tell(this.nearest(event.offsetX)));
     canvas.addEventListener("mouseleave", () => this.tell(page.selected));
     canvas.addEventListener("keydown", (event) => {
       const way = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -30,18 +29,16 @@ class Strip {
     });
   }
 
-  /** The worst row of a pixel column, or of the next one that has rows. */
-  nearest(column) {
-    for (let away = 0; away < 6; away += 1) {
-      for (const at of [column - away, column + away]) if (this.worst[at] >= 0) return this.worst[at];
-    }
-    return -1;
+  /** The worst row of the column at a place, -1 where there is none. */
+  nearest(x) {
+    const { left, right } = STRIP_EDGE;
+    const share = (x - left) / Math.max(this.canvas.clientWidth - left - right, 1);
+    return share < 0 || share >= 1 ? -1 : this.worst[Math.floor(share * this.worst.length)] ?? -1;
   }
 
   columnOf(row) {
     const place = this.page.placeOf(row);
-    const wide = this.worst.length;
-    return place < 0 ? -1 : Math.min(wide - 1, Math.floor((place * wide) / Math.max(this.page.order.length, 1)));
+    return place < 0 ? -1 : Math.floor((place * this.worst.length) / this.page.order.length);
   }
 
   tell(row) {
@@ -63,12 +60,14 @@ class Strip {
     const wide = Math.max(1, Math.floor(width - left - right));
     const floor = height - bottom - ribbon - 4;
     const heights = data.height;
-    const worst = new Int32Array(wide).fill(-1);
-    const tallest = new Float64Array(wide).fill(-1);
+    // As many columns as there are pixels, or rows.
+    const columns = Math.min(wide, order.length);
+    const worst = new Int32Array(columns).fill(-1);
+    const tallest = new Float64Array(columns).fill(-1);
     let low = Infinity, high = -Infinity;
     for (let place = 0; place < order.length; place += 1) {
       const row = order[place];
-      const column = Math.min(wide - 1, Math.floor((place * wide) / order.length));
+      const column = Math.floor((place * columns) / order.length);
       const known = heights.at(row);
       const value = known === null ? -1 : Number.isFinite(known) ? Math.abs(known) : Infinity;
       if (value > 0 && value < Infinity) {
@@ -96,21 +95,23 @@ class Strip {
     const phases = { forward: colour("phase-forward"), backward: colour("phase-backward") };
     const other = colour("phase-other");
     const states = data.head.states.map((state, number) => colour(`state-${number}`));
-    for (let column = 0; column < wide; column += 1) {
+    const one = wide / Math.max(columns, 1);
+    for (let column = 0; column < columns; column += 1) {
       const row = worst[column];
-      if (row < 0) continue;
       const value = tallest[column];
+      const from = left + Math.round(column * one);
+      const size = Math.max(1, left + Math.round((column + 1) * one) - from - (one > 4 ? 1 : 0));
       context.fillStyle = phases[data.text("phase", row)] || other;
       if (value > 0) {
         const place = value === Infinity ? top : y(value);
-        context.fillRect(left + column, place, 1, Math.max(floor - place, 1));
+        context.fillRect(from, place, size, Math.max(floor - place, 1));
         if (value === Infinity) {
           context.fillStyle = states[data.state.values[row]];
-          context.fillRect(left + column, top - 4, 1, 8);
+          context.fillRect(from, top - 4, size, 8);
         }
       }
       context.fillStyle = states[data.state.values[row]];
-      context.fillRect(left + column, floor + 4, 1, ribbon);
+      context.fillRect(from, floor + 4, size, ribbon);
     }
     context.fillStyle = colour("soft");
     context.textAlign = "center";
@@ -118,27 +119,32 @@ class Strip {
     const column = this.columnOf(selected);
     if (column >= 0) {
       context.fillStyle = colour("ink");
-      context.fillRect(left + column - 0.5, top - 6, 2, floor + ribbon + 12 - top);
+      context.fillRect(left + (column + 0.5) * one - 1, top - 6, 2, floor + ribbon + 12 - top);
     }
     this.canvas.setAttribute("aria-valuetext", selected < 0 ? "no row selected" : shown(data.label(selected)));
     this.tell(selected);
   }
 
-  /** Where a step begins. */
+  /** Where a step begins, and where a rank does: those have the words where there are several. */
   #steps(context, left, wide, height) {
     const { data, order } = this.page;
-    let last, lastPlace = -100;
+    const several = data.head.ranks > 1;
+    let last, lastRank, lastPlace = -100;
     for (let place = 0; place < order.length; place += 1) {
       const step = data.step.values[order[place]];
-      if (step === last) continue;
+      const rank = data.rank.values[order[place]];
+      if (step === last && rank === lastRank) continue;
+      const words = !several ? `step ${step}` : rank === lastRank ? "" : `rank ${rank}`;
+      const known = several ? rank >= 0 : step >= 0;
       last = step;
+      lastRank = rank;
       const x = left + (place * wide) / order.length;
       context.fillStyle = colour("faint");
       context.fillRect(x, height - 22, 1, 6);
-      if (step >= 0 && x - lastPlace > 44 && x < left + wide - 20) {
+      if (words && known && x - lastPlace > 44 && x < left + wide - 20) {
         context.fillStyle = colour("soft");
         context.textAlign = "left";
-        context.fillText(`step ${step}`, x, height - 9);
+        context.fillText(words, x, height - 9);
         lastPlace = x;
       }
     }

@@ -17,16 +17,16 @@ function tableColumns(data) {
   if (head.ranks > 1) columns.push({ title: "rank", width: 52, right: true, text: (row) => whole(data.rank.at(row)), key: (row) => data.rank.at(row) });
   columns.push(
     { title: "tensor", width: 0, name: true, text: (row) => shown(data.label(row)) + (data.covers.values[row] > 1 ? `  and ${whole(data.covers.values[row] - 1)} more like it` : ""), texts: "name" },
-    { title: "operator", width: 130, text: (row) => shown(data.text("type", row)), texts: "type" },
-    { title: "type", width: 62, text: (row) => shown(data.text("dtype", row)), texts: "dtype" },
-    { title: "shape", width: 96, text: (row) => shown(data.text("shape", row)), key: (row) => data.nbytes.at(row) },
+    { title: "operator", width: 112, text: (row) => shown(data.text("type", row)), texts: "type" },
+    { title: "type", width: 60, text: (row) => shown(data.text("dtype", row)), texts: "dtype" },
+    { title: "shape", width: 84, text: (row) => shown(data.text("shape", row)), key: (row) => data.nbytes.at(row) },
   );
   if (head.compared) {
     columns.push(
       number("rel. error", data.rel_l2, "‖actual − reference‖ / ‖reference‖, Euclidean norms"),
       number("max |d|", data.max_abs, "largest |actual − reference|"),
       number("1 − cos", data.cosine, "1 − cosine of the angle between both"),
-      { title: "verdict", width: 92, text: (row) => head.states[data.severity(row)].name + (data.explained.values[row] ? " ↩" : ""), hint: "↩: an earlier record has this difference already", key: (row) => data.severity(row) },
+      { title: "verdict", width: 100, text: (row) => head.states[data.severity(row)].name + (data.explained.values[row] ? " ↩" : ""), hint: "↩: an earlier record has this difference already", key: (row) => data.severity(row) },
     );
   } else {
     columns.push(
@@ -129,6 +129,17 @@ class RowGrid {
     this.draw();
   }
 
+  /** Of the names, which are set in a font of one width. */
+  get #characterWidth() {
+    if (!this.character) {
+      const context = document.createElement("canvas").getContext("2d");
+      const cell = getComputedStyle(this.lines[0].querySelector(".name"));
+      context.font = `${cell.fontSize} ${cell.fontFamily}`;
+      this.character = context.measureText("m".repeat(20)).width / 20 || 8;
+    }
+    return this.character;
+  }
+
   get #scale() {
     const whole = this.view.length * ROW_HEIGHT;
     const seen = this.scroller.clientHeight;
@@ -159,6 +170,8 @@ class RowGrid {
       this.lines.push(line);
       this.body.append(line);
     }
+    const names = count ? this.lines[0].cells[this.columns.findIndex((column) => column.name)] : null;
+    const most = names ? Math.floor(names.clientWidth / this.#characterWidth) : 0;
     this.lines.forEach((line, at) => {
       line.hidden = at >= count;
       if (line.hidden) return;
@@ -169,9 +182,10 @@ class RowGrid {
       line.setAttribute("aria-selected", String(row === selected));
       this.columns.forEach((column, number) => {
         const cell = line.cells[number];
-        cell.textContent = column.text(row);
+        const text = column.text(row);
+        cell.textContent = column.name ? fitting(text, most) : text;
         if (column.state) cell.className = `cell sign chip state-${data.state.values[row]}`;
-        if (column.name) cell.title = cell.textContent;
+        if (column.name) cell.title = text;
       });
     });
   }

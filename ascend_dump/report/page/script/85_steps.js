@@ -70,16 +70,18 @@ class StepView {
     return data.head.states[data.severity(row)].name === "equal" ? 0 : data.rel_l2.at(row);
   }
 
-  /** The first place where a line is not finite, or GROWTH times the median of what was before; null where none is. */
+  /** Where a line is not finite first, or GROWTH times the median of what was before, and why; null where it never is. */
   #begins(values) {
     const before = [];
     for (let at = 0; at < values.length; at += 1) {
       if (values[at] === null) continue;
-      if (!Number.isFinite(values[at])) return at;
+      if (!Number.isFinite(values[at])) return { at, why: "not finite" };
       if (before.length) {
         const sorted = before.slice().sort((one, other) => one - other);
         const median = sorted[Math.floor(sorted.length / 2)];
-        if (values[at] > GROWTH * median && values[at] > 0) return at;
+        if (values[at] > GROWTH * median && values[at] > 0) {
+          return { at, why: `${short(values[at])}, the median of the steps before is ${short(median)}` };
+        }
       }
       before.push(values[at]);
     }
@@ -90,14 +92,15 @@ class StepView {
     const lines = this.#lines();
     for (const line of lines) line.begins = STEP_METRICS[this.metric.value].log ? this.#begins(line.values) : null;
     const last = (line) => Math.max(0, ...line.values.map((value) => (value === null ? 0 : Number.isFinite(value) ? value : Number.MAX_VALUE)));
-    lines.sort((one, other) => (one.begins ?? Infinity) - (other.begins ?? Infinity) || last(other) - last(one));
+    const begin = (line) => (line.begins ? line.begins.at : Number.MAX_VALUE);
+    lines.sort((one, other) => begin(one) - begin(other) || (one.begins ? 0 : last(other) - last(one)));
     const drawn = lines.slice(0, MOST_LINES);
-    const first = drawn.length && drawn[0].begins !== null ? drawn[0] : null;
-    drawLines(this.canvas, this.steps, drawn, { log: STEP_METRICS[this.metric.value].log, mark: first ? first.begins : null });
+    const first = drawn.length && drawn[0].begins ? drawn[0] : null;
+    drawLines(this.canvas, this.steps, drawn, { log: STEP_METRICS[this.metric.value].log, mark: first ? first.begins.at : null });
     this.legend.replaceChildren(...drawn.map((line, at) => el("span", {}, el("i", { class: `swatch line-${at}` }), shown(line.name) || "outside modules")));
     const rest = lines.length - drawn.length;
     const said = first
-      ? `${shown(first.name) || "what runs outside modules"} begins at step ${this.steps[first.begins]}: not finite, or more than ${GROWTH} times the median of the steps before.`
+      ? `${shown(first.name) || "what runs outside modules"} begins to grow at step ${this.steps[first.begins.at]}: ${first.begins.why}.`
       : STEP_METRICS[this.metric.value].log ? `No module reaches ${GROWTH} times the median of its steps before.` : "";
     this.note.textContent = `${said}${rest > 0 ? ` ${counted(rest, "more module")} not drawn.` : ""}`;
   }

@@ -2,7 +2,7 @@
 
 function liveView(view, row) {
   const { data } = view.page;
-  const sides = data.head.compared ? ["actual", "reference"] : ["actual"];
+  const sides = data.head.compared ? ["both", "actual", "reference"] : ["both"];
   const side = el("select", { name: "side", "aria-label": "side" }, ...sides.map((name) => el("option", { value: name }, name)));
   const slice = el("input", { name: "slice", placeholder: "slice, such as 0, :, 10:20", "aria-label": "slice", spellcheck: "false" });
   const place = el("div", { class: "pictures" });
@@ -37,7 +37,7 @@ function liveView(view, row) {
         if (mine !== number) return;
         if (part.values_text !== undefined) values.textContent = shownLines(part.values_text);
         Object.assign(drawn, part);
-        message.textContent = part.note ? shown(part.note) : "";
+        if (part.note !== undefined) message.textContent = shown(part.note);
         view.redraw = view.redraw.filter((draw) => !draw.live);
         const before = view.redraw.length;
         place.replaceChildren(...view.pictures(drawn));

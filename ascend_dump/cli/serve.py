@@ -1,0 +1,56 @@
+"""`ascend-dump serve`: the page of `ascend-dump report` on this machine, with every tensor at hand."""
+
+from __future__ import annotations
+
+import sys
+from typing import Optional
+
+import click
+
+from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._page import content_of, page_options
+from ascend_dump.cli._reading import json_option
+
+
+@click.command(
+    short_help="Show the page of a dump on this machine, with every tensor.",
+    epilog="Example:  ascend-dump serve npu_dumps gpu_dumps --open",
+)
+@page_options
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Listen to this port; 0, the default: a free one."
+)
+@click.option("--open", "show", is_flag=True, help="Open the page in the browser.")
+@json_option
+def serve(dump: str, reference: Optional[str], port: int, show: bool, as_json: bool, **options: Optional[str]) -> Exit:
+    """Show the page of DUMP, or of its comparison with REFERENCE, and look into any tensor: slices, histograms, maps.
+
+    It listens to this machine only (127.0.0.1), and its address holds a random token: who does not have it gets
+    nothing. Nothing can be changed through it. From another machine: `ssh -L PORT:127.0.0.1:PORT` and the same address.
+
+    It runs until Ctrl-C.
+    """
+    from ascend_dump.report.serving import PageServer
+
+    content = content_of(dump, reference, **options)
+    with PageServer(content, port) as server:
+        if as_json:
+            from ascend_dump.report.documents import write_document
+
+            write_document(sys.stdout, "serve", {"address": server.address, "verdict": content.verdict})
+        else:
+            from ascend_dump.report.tables import escape
+
+            click.echo(f"{escape(content.verdict)}: {escape(content.sentence)}")
+            click.echo(server.address)
+            click.echo("Ctrl-C ends it", err=True)
+        sys.stdout.flush()
+        if show:
+            import webbrowser
+
+            webbrowser.open(server.address)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            click.echo("", err=True)
+    return Exit.OK
