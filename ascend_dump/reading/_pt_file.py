@@ -1,8 +1,9 @@
-"""One tensor in a file of `torch.save`, read without torch and without running its pickle.
+"""Tensors in files of `torch.save`, read without torch and without running a pickle.
 
 The file is a zip archive, `{name}/data.pkl` and the bytes of each storage in `{name}/data/{key}`, uncompressed. Of the
-pickle only what a plain tensor needs is understood, as data: names of functions are compared, none is called. Source:
-PyTorch, `torch/serialization.py`, `torch/_utils.py` (`_rebuild_tensor_v2`, `_rebuild_tensor_v3`, `_rebuild_parameter`).
+pickle only what plain tensors, numbers, texts, lists and dictionaries of them need is understood, as data: names of
+functions are compared, none is called. Source: PyTorch, `torch/serialization.py`, `torch/_utils.py`
+(`_rebuild_tensor_v2`, `_rebuild_tensor_v3`, `_rebuild_parameter`).
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import os
 import pickletools
 import re
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump._errors import CorruptDump, NotSupported
 from ascend_dump._files import NotRegularFile, open_regular
@@ -23,10 +25,16 @@ from ascend_dump.reading._npy import dtype_of
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["PtTensor", "read_pt", "read_pt_array"]
+__all__ = ["PtObject", "PtTensor", "read_pt", "read_pt_array", "read_pt_items"]
 
 #: The pickle of one tensor takes some hundred bytes, and its archive a handful of members.
 _LONGEST_PICKLE, _MOST_MEMBERS = 64 * 1024, 64
+#: Those of a document with the tensors of a whole model.
+_LONGEST_DOCUMENT, _MOST_STORAGES = 1 << 24, 1 << 16
+#: Steps of a pickle; each takes some microseconds.
+_MOST_STEPS = 500_000
+#: What a document may hold, and how deep: a short pickle can say much by naming the same list again and again.
+_MOST_ITEMS, _DEEPEST = 100_000, 32
 _STORAGES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -64,21 +72,63 @@ class PtTensor(NamedTuple):
     little: bool
 
 
+class PtObject(NamedTuple):
+    """Something in a file that is no tensor, number, text, list or dictionary: the name of its type or function."""
+
+    name: str
+
+
 def read_pt(path: Path) -> PtTensor:
-    """What the file says of its tensor. Raises CorruptDump, and NotSupported for what is no plain tensor."""
-    with _Archive(path) as archive:
-        tensor = _tensor(path, archive.pickle())
-        dtype, key, offset, shape, stride = tensor
-        member = archive.storage(key)
-        needed = 0
-        if math.prod(shape) * dtype_of(dtype).itemsize > _MOST:
-            raise CorruptDump(f"its shape {shape} is larger than any memory", path=path)
-        if math.prod(shape):
-            last = offset + sum((size - 1) * step for size, step in zip(shape, stride))
-            needed = (last + 1) * dtype_of(dtype).itemsize
-        if needed > member.file_size:
-            raise CorruptDump(f"its shape needs {needed} bytes, its storage has {member.file_size}", path=path)
-        return PtTensor(dtype, shape, stride, offset, member.filename, member.file_size, archive.is_little())
+    """What the file says of its one tensor. Raises CorruptDump, and NotSupported for what is no plain tensor."""
+    with _Archive(path, _MOST_MEMBERS) as archive:
+        found = _evaluated(path, archive.pickle(_LONGEST_PICKLE))
+        tensor = archive.tensor(found)
+        if tensor is None:
+            raise NotSupported(
+                f"{path} holds something else than one plain tensor",
+                hint="torch.load(..., weights_only=True) may read it",
+            )
+        return tensor
+
+
+def read_pt_items(path: Path) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The values in a document of dictionaries and lists, each with the keys that lead to it.
+
+    A value is a PtTensor, a number, a text, None or a PtObject. Raises CorruptDump.
+    """
+    with _Archive(path, _MOST_STORAGES) as archive:
+        found = _evaluated(path, archive.pickle(_LONGEST_DOCUMENT))
+        stack: list[tuple[tuple[str, ...], Any]] = [((), found)]
+        count = 0
+        while stack:
+            keys, value = stack.pop()
+            count += 1
+            if count > _MOST_ITEMS or len(keys) > _DEEPEST:
+                raise CorruptDump("it holds more values than a dump of tensors has", path=path)
+            tensor = archive.tensor(value)
+            inner = _inner_values(value) if tensor is None else None
+            if inner is not None:
+                stack += [((*keys, key), item) for key, item in reversed(inner)]
+            elif tensor is not None:
+                yield keys, tensor
+            else:
+                yield keys, _plain_value(value)
+
+
+def _inner_values(value: Any) -> Optional[list[tuple[str, Any]]]:
+    if isinstance(value, _PickledDict):
+        return [(str(key), item) for key, item in value.items[:_MOST_ITEMS]]
+    if isinstance(value, (list, tuple)) and not isinstance(value, (_Global, _Storage, _PickledCall)):
+        return [(str(number), item) for number, item in enumerate(value[:_MOST_ITEMS])]
+    return None
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, (str, int, float, bool, type(None))):
+        return value
+    while isinstance(value, _PickledCall):
+        value = value.function
+    return PtObject(value.name if isinstance(value, _Global) else type(value).__name__.strip("_"))
 
 
 def read_pt_array(path: Path, tensor: PtTensor) -> np.ndarray:
@@ -102,8 +152,9 @@ def read_pt_array(path: Path, tensor: PtTensor) -> np.ndarray:
 class _Archive:
     """The zip archive, with limits: everything in it is uncompressed, so it cannot be larger than its file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, most: int = _MOST_STORAGES) -> None:
         self._path = path
+        self._most = most
 
     def __enter__(self) -> _Archive:
         try:
@@ -119,7 +170,7 @@ class _Archive:
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
             raise CorruptDump(f"no archive of torch.save: {error}", path=self._path) from None
         members = self._zip.infolist()
-        if len(members) > _MOST_MEMBERS or any(one.compress_type != zipfile.ZIP_STORED for one in members):
+        if len(members) > self._most or any(one.compress_type != zipfile.ZIP_STORED for one in members):
             self._opened.close()
             raise CorruptDump("it has members that torch.save does not write", path=self._path)
         # The directory may claim any size; zipfile takes so much memory before it looks at the bytes.
@@ -134,11 +185,29 @@ class _Archive:
     def __exit__(self, *error: object) -> None:
         self._opened.close()
 
-    def pickle(self) -> bytes:
+    def pickle(self, most: int) -> bytes:
         name = f"{self._top}data.pkl"
-        if not self._top or self._members[name].file_size > _LONGEST_PICKLE:
-            raise CorruptDump("it holds no data.pkl of one tensor", path=self._path)
+        if not self._top or self._members[name].file_size > most:
+            raise CorruptDump(f"it holds no data.pkl of at most {most} bytes", path=self._path)
         return self.read(name, self._members[name].file_size)
+
+    def tensor(self, found: Any) -> Optional[PtTensor]:
+        """The tensor that an evaluated pickle describes, None where it is something else. Raises CorruptDump."""
+        described = _tensor(self._path, found)
+        if described is None:
+            return None
+        dtype, key, offset, shape, stride = described
+        member = self.storage(key)
+        itemsize = dtype_of(dtype).itemsize
+        if math.prod(shape) * itemsize > _MOST:
+            raise CorruptDump(f"its shape {shape} is larger than any memory", path=self._path)
+        needed = 0
+        if math.prod(shape):
+            last = offset + sum((size - 1) * step for size, step in zip(shape, stride))
+            needed = (last + 1) * itemsize
+        if needed > member.file_size:
+            raise CorruptDump(f"its shape needs {needed} bytes, its storage has {member.file_size}", path=self._path)
+        return PtTensor(dtype, shape, stride, offset, member.filename, member.file_size, self.is_little())
 
     def storage(self, key: str) -> zipfile.ZipInfo:
         found = self._members.get(f"{self._top}data/{key}")
@@ -179,56 +248,73 @@ class _PickledCall(NamedTuple):
     args: Any
 
 
-_MARK = object()
+class _PickledDict:
+    """A dictionary, whose keys may be anything."""
+
+    def __init__(self) -> None:
+        self.items: list[tuple[Any, Any]] = []
+
+
 _Found = tuple[str, str, int, tuple[int, ...], tuple[int, ...]]
+_DICTIONARIES = ("collections.OrderedDict", "collections.defaultdict", "builtins.dict", "__builtin__.dict")
 
 
-def _tensor(path: Path, pickle: bytes) -> _Found:
-    """(dtype, storage key, offset, shape, stride) of the tensor that the pickle describes."""
+class _OtherPickleError(Exception):
+    """The pickle is sound, and makes something else."""
+
+
+def _evaluated(path: Path, pickle: bytes) -> Any:
     try:
-        found = _evaluate(pickle)
+        return _evaluate(pickle)
+    except _OtherPickleError as error:
+        raise NotSupported(
+            f"{path} holds other objects than tensors, numbers, texts, lists and dictionaries ({error})",
+            hint="torch.load(..., weights_only=True) may read it",
+        ) from None
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        raise CorruptDump(f"its pickle is damaged: {error!r}", path=path) from None
+
+
+def _tensor(path: Path, found: Any) -> Optional[_Found]:
+    """(dtype, storage key, offset, shape, stride) of the tensor that is described, None for what is no plain tensor."""
+    try:
         name = _name_of(found)
         if name == "torch._utils._rebuild_parameter":
             found = found.args[0]
             name = _name_of(found)
         if name not in ("torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3"):
-            raise _NoTensorError
+            return None
         storage, offset, shape, stride = found.args[:4]
         _, kind, key, _, _ = storage.parts
-        dtype = _STORAGES[kind.name.rpartition(".")[2]]
+        dtype = _STORAGES.get(kind.name.rpartition(".")[2], "")
         if name.endswith("v3"):
             dtype = found.args[6].name.rpartition(".")[2]
         numbers = (offset, *shape, *stride)
         if dtype not in _DTYPES or not _KEY.fullmatch(key) or len(shape) != len(stride) or len(shape) > 64:
-            raise _NoTensorError
+            return None
         if not all(type(number) is int and 0 <= number <= _MOST for number in numbers):
-            raise _NoTensorError
+            return None
         return dtype, key, offset, tuple(shape), tuple(stride)
-    except _NoTensorError:
-        raise NotSupported(
-            f"{path} holds something else than one plain tensor", hint="torch.load(..., weights_only=True) may read it"
-        ) from None
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise CorruptDump(f"its pickle is not that of a tensor: {error!r}", path=path) from None
 
 
-class _NoTensorError(Exception):
-    """The pickle is sound, and describes something else."""
-
-
 def _name_of(found: Any) -> str:
     if not isinstance(found, _PickledCall) or not isinstance(found.function, _Global):
-        raise _NoTensorError
+        return ""
     return found.function.name
 
 
 def _evaluate(pickle: bytes) -> Any:
     """What the pickle would make, with names of functions and their calls as data. Raises ValueError, IndexError."""
     stack: list[Any] = []
+    marks: list[int] = []
     memo: dict[int, Any] = {}
     argument: Any
-    for opcode, argument, _ in pickletools.genops(pickle):
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(pickle)):
         name = opcode.name
+        if number > _MOST_STEPS:
+            raise ValueError(f"it takes more than {_MOST_STEPS} steps")
         if name in ("PROTO", "FRAME"):
             continue
         if name == "STOP":
@@ -239,24 +325,51 @@ def _evaluate(pickle: bytes) -> Any:
             stack.append(memo[argument])
         elif name == "GLOBAL":
             stack.append(_Global(argument.replace(" ", ".")))
+        elif name == "STACK_GLOBAL":
+            stack[-2:] = [_Global(f"{stack[-2]}.{stack[-1]}")]
         elif name == "MARK":
-            stack.append(_MARK)
-        elif name == "EMPTY_TUPLE":
-            stack.append(())
+            marks.append(len(stack))
+        elif name in _EMPTY:
+            stack.append(_EMPTY[name]())
         elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
             count = int(name[-1])
             stack[-count:] = [tuple(stack[-count:])]
         elif name == "TUPLE":
-            at = len(stack) - 1 - stack[::-1].index(_MARK)
-            stack[at:] = [tuple(stack[at + 1 :])]
+            at = marks.pop()
+            stack[at:] = [tuple(stack[at:])]
+        elif name in ("APPEND", "APPENDS", "SETITEM", "SETITEMS"):
+            at = marks.pop() if name.endswith("S") else len(stack) - (1 if name == "APPEND" else 2)
+            _add(stack[at - 1], stack[at:])
+            del stack[at:]
         elif name == "BINPERSID":
             stack[-1] = _Storage(stack[-1])
-        elif name == "REDUCE":
-            stack[-2:] = [_PickledCall(stack[-2], stack[-1])]
-        elif name in ("BINUNICODE", "SHORT_BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1"):
+        elif name in ("REDUCE", "NEWOBJ"):
+            call = _PickledCall(stack[-2], stack[-1])
+            stack[-2:] = [_PickledDict() if _name_of(call) in _DICTIONARIES else call]
+        elif name == "BUILD":
+            # The state of an object, of which only the name counts.
+            del stack[-1]
+        elif name in _VALUES:
             stack.append(argument)
         elif name in ("NEWTRUE", "NEWFALSE", "NONE"):
             stack.append({"NEWTRUE": True, "NEWFALSE": False}.get(name))
         else:
-            raise _NoTensorError
+            raise _OtherPickleError(name)
     raise ValueError("no end")
+
+
+_EMPTY = {"EMPTY_TUPLE": tuple, "EMPTY_LIST": list, "EMPTY_DICT": _PickledDict}
+_VALUES = frozenset(
+    (
+        *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BININT", "BININT1", "BININT2", "LONG1", "LONG4"),
+        *("BINFLOAT", "BINBYTES", "SHORT_BINBYTES"),
+    )
+)
+
+
+def _add(made: Any, values: list[Any]) -> None:
+    """Put values into a list or dictionary that was made before; into anything else nothing."""
+    if isinstance(made, list):
+        made += values
+    elif isinstance(made, _PickledDict):
+        made.items += zip(values[::2], values[1::2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import struct
@@ -99,6 +100,7 @@ def _dialects() -> Iterator[Subject]:
     yield _dump("torchair pt", _torchair_pt())
     msprobe = _archived(DATA / "msprobe.tar.gz", "msprobe/debug_save", "msprobe/xor_L1")
     yield _dump("msprobe dump", msprobe, beside=msprobe)
+    yield _dump("sglang", _sglang())
     tfdbg = _archived(DATA / "tfdbg.tar.gz", "tfdbg/hook", "tfdbg/watch_fn")
     yield _dump("tfdbg dump", tfdbg, beside=tfdbg)
     graphs = _below(DATA / "torchair_graph")
@@ -196,6 +198,22 @@ def _dump(name: str, seeds: dict[str, bytes], beside: Optional[dict[str, bytes]]
 
 def _below(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def _sglang() -> dict[str, bytes]:
+    """A document with a tensor, as torch.save writes it."""
+    storage = "ctorch\nFloatStorage\n"
+    pickle = (
+        "\x80\x02}(X\x05\x00\x00\x00valuectorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storage"
+        + storage
+        + "X\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x02tQK\x00K\x02\x85K\x01\x85\x89ccollections\nOrderedDict\n)RtR"
+        "X\x04\x00\x00\x00meta](K\x01NX\x01\x00\x00\x00aeu."
+    )
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("x/data.pkl", pickle.encode("latin-1"))
+        archive.writestr("x/data/0", struct.pack("<2f", 1, 2))
+    return {"dump/step=0___rank=0___dump_index=1___name=x.pt": made.getvalue()}
 
 
 def _archived(path: Path, *directories: str) -> dict[str, bytes]:

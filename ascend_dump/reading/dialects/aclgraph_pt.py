@@ -13,7 +13,6 @@ Sources: torchair 2.13, `_acl_concrete_graph/utils.py`; torch_npu 2.13, `npu/gra
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Optional
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from ascend_dump._errors import NotSupported, ReadError
 from ascend_dump.reading._dialect import Directory, Entry, rank_of
 from ascend_dump.reading._record import Record
+from ascend_dump.reading.dialects._pt_items import PT_TENSOR, tensor_fields
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,22 +98,7 @@ class _PtFile(Entry):
         except NotSupported as error:
             yield Record(_Other(error), attrs={"no_tensor": True}, **known)
             return
-        from ascend_dump.reading._npy import dtype_of
-
-        nbytes = math.prod(tensor.shape) * dtype_of(tensor.dtype).itemsize
-        yield Record(_TENSOR, key=tensor, dtype=tensor.dtype, shape=tensor.shape, format="ND", nbytes=nbytes, **known)
-
-
-class _PtLoader:
-    def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
-        from ascend_dump.reading._pt_file import read_pt_array
-
-        if format not in (None, "ND"):
-            raise NotSupported(f"{record} has no layout to convert", hint="leave format away")
-        return read_pt_array(record.path, record.key)
-
-    def statistics(self, record: Record) -> Optional[Statistics]:
-        return None
+        yield Record(PT_TENSOR, **tensor_fields(tensor), **known)
 
 
 class _Other:
@@ -127,6 +112,3 @@ class _Other:
 
     def statistics(self, record: Record) -> Optional[Statistics]:
         raise self._error
-
-
-_TENSOR = _PtLoader()

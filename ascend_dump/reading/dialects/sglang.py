@@ -1,0 +1,160 @@
+"""Dialect `sglang`: what the dumper of SGLang, also used with Megatron, and its older forward hook write.
+
+    {experiment}/step={s}___rank={r}___dump_index={n}___name={name}[___recompute_status=…][___{context}={value}…].pt
+    TP{t}_PP{p}_Rank{r}_pid{pid}/Pass{n}.pt
+
+Sources: SGLang, `srt/debug_utils/dumper.py` (file names `_format_tags`, contents `_dump_single`, names of hooks
+`_NonIntrusiveDumper`); for the hook, whose files are dictionaries of module to tensor or list, descriptions of its
+files. Not tried on dumps of a running SGLang. What to know when reading one:
+
+- `op_name` is the name that the program gave, with the context that the file name has (`x[layer_id=3]`). Names that
+  begin with `non_intrusive__` are modules with inputs and outputs, those with `grad__` gradients of phase "backward".
+- Records follow each other by the dump index. A name that comes again in a step is another run of it.
+- Of the dictionary in a file the value is read, of the hook's every tensor. Values that are none are listed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump.reading._dialect import Directory, Entry
+from ascend_dump.reading._record import Record
+from ascend_dump.reading.dialects._pt_items import items_as_records
+
+__all__ = ["DIALECT"]
+
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+_HOOK = re.compile(r"(?:(.+)\.)?(inputs|output)(?:\.(.+))?")
+_PROCESS = re.compile(r"TP(\d{1,9})_PP(\d{1,9})_Rank(\d{1,9})_pid\d+", re.ASCII)
+_PASS = re.compile(r"Pass(\d{5,18})\.pt", re.ASCII)
+_KNOWN = ("step", "rank", "dump_index", "name", "recompute_status")
+
+
+class _Tags(NamedTuple):
+    """What the name of a file says."""
+
+    step: Optional[int]
+    rank: Optional[int]
+    number: int
+    name: str
+    others: dict[str, str]
+
+    @classmethod
+    def of(cls, file: str) -> Optional[_Tags]:
+        if not file.endswith(".pt") or "dump_index=" not in file:
+            return None
+        found: dict[str, str] = {}
+        last = ""
+        for part in file[: -len(".pt")].split("___"):
+            key, separator, value = part.partition("=")
+            if separator:
+                found[key], last = value, key
+            elif last:  # of a value that holds the separator
+                found[last] += f"___{part}"
+        index = found.get("dump_index", "")
+        if not found.get("name") or not _NUMBER.fullmatch(index):
+            return None
+        step, rank = (int(found[key]) if _NUMBER.fullmatch(found.get(key, "")) else None for key in ("step", "rank"))
+        others = {key: value for key, value in found.items() if key not in ("step", "rank", "dump_index", "name")}
+        return cls(step, rank, int(index), found["name"], others)
+
+    @property
+    def context(self) -> str:
+        listed = (f"{key}={value}" for key, value in self.others.items() if key not in _KNOWN)
+        return f"[{','.join(listed)}]" if self.others.keys() - {*_KNOWN} else ""
+
+
+class _SglangDialect:
+    name = "sglang"
+
+    def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
+        process = _PROCESS.fullmatch(directory.parts[-1]) if directory.parts else None
+        if process is not None:
+            passes = {name: found for name in directory.names for found in (_PASS.fullmatch(name),) if found}
+            return [_HookedPass(directory, name, process, int(found[1])) for name, found in passes.items()], {*passes}
+        tags = [(found, name) for name in directory.names for found in (_Tags.of(name),) if found is not None]
+        tags.sort(key=lambda pair: (pair[0].number, pair[1]))
+        seen: Counter[tuple[Optional[int], Optional[int], str, str]] = Counter()
+        entries: list[Entry] = []
+        for found, name in tags:
+            key = (found.step, found.rank, found.name, found.context)
+            entries.append(_DumpedValue(directory, name, found, seen[key]))
+            seen[key] += 1
+        return entries, {name for _, name in tags}
+
+
+DIALECT = _SglangDialect()
+
+
+class _DumpedValue(Entry):
+    """A file of the dumper: one value."""
+
+    __slots__ = ("_nth", "_tags")
+
+    def __init__(self, directory: Directory, file: str, tags: _Tags, nth: int) -> None:
+        super().__init__(directory.path / file, op_name=tags.name, step=tags.step, rank=tags.rank, order=tags.number)
+        self._tags, self._nth = tags, nth
+
+    def records(self) -> Iterator[Record]:
+        tags = self._tags
+        known: dict[str, Any] = {
+            "step": tags.step,
+            "rank": tags.rank,
+            "nth": self._nth,
+            "io": "output",
+            "attrs": {"dump_index": tags.number, **tags.others},
+            **_place(tags),
+        }
+        yield from items_as_records(self.path, known, lambda keys: _fields(keys, known["index"]))
+
+
+def _place(tags: _Tags) -> dict[str, Any]:
+    """Operator, module, side and phase, by the name."""
+    name = tags.name
+    if name.startswith("non_intrusive__"):
+        found = _HOOK.fullmatch(name[len("non_intrusive__") :])
+        if found is not None:
+            module, side, rest = found.groups()
+            first = (rest or "").partition(".")[0]
+            return {
+                "op_name": module or "model",
+                "module": module or "",
+                "io": "input" if side == "inputs" else "output",
+                "index": int(first) if _NUMBER.fullmatch(first) else 0,
+                "phase": "forward",
+            }
+    phase = "backward" if name.startswith("grad__") else None
+    return {"op_name": name + tags.context, "index": 0, "phase": phase}
+
+
+def _fields(keys: tuple[str, ...], index: int) -> Optional[dict[str, Any]]:
+    """Of the dictionary `{"value": …, "meta": …}`, and of older files that are the value itself."""
+    if keys[:1] == ("meta",):
+        return None
+    inner = keys[1:] if keys[:1] == ("value",) else keys
+    number = int(inner[0]) if inner and _NUMBER.fullmatch(inner[0]) else 0
+    return {"index": index + number, "attrs": {"argument": ".".join(inner)} if inner else {}}
+
+
+class _HookedPass(Entry):
+    """What the modules gave in one forward pass."""
+
+    __slots__ = ("_parallel",)
+
+    def __init__(self, directory: Directory, file: str, process: re.Match[str], number: int) -> None:
+        super().__init__(directory.path / file, step=number, rank=int(process[3]))
+        self._parallel = {"tp_rank": int(process[1]), "pp_rank": int(process[2])}
+
+    def records(self) -> Iterator[Record]:
+        known = {"step": self.step, "rank": self.rank, "io": "output", "phase": "forward", "attrs": self._parallel}
+        yield from items_as_records(self.path, known, _of_module)
+
+
+def _of_module(keys: tuple[str, ...]) -> Optional[dict[str, Any]]:
+    if not keys:
+        return None
+    number = int(keys[1]) if len(keys) > 1 and _NUMBER.fullmatch(keys[1]) else 0
+    return {"op_name": keys[0], "module": keys[0], "index": number}
