@@ -220,32 +220,34 @@ def _confirm(runner: RoundRunner, sides: _Sides, result: Triage) -> str:
     outputs = [one for one in pairs if one.record.io == "output" and one.actual and one.reference and not one.undefined]
     if not outputs:
         return f"not tried: {cause.op_name} has no output that both sides recorded"
+    names = {one.reference.op_name for one in outputs if one.reference is not None}
+    if names != {cause.op_name}:
+        return f"not tried: the reference calls it {', '.join(sorted(names))}, and a graft takes one name for both"
     dump = str(result.comparison.reference)
     graft = {f"{cause.op_name}.output.{one.record.index}": dump for one in outputs}
-    again = runner.record(
-        PROGRAM, f"runs with the reference's output of {cause.op_name}", steps=str(cause.step), graft=graft
-    )
+    purpose = f"runs with the reference's output of {cause.op_name}"
+    again = runner.record(PROGRAM, purpose, steps=str(cause.step), graft=graft)
     if again.dump is None or again.reasons:
         runner.conclude(again, "could not be tried")
         return f"not tried: {next(iter(again.reasons), 'nothing was recorded')}"
     assert sides.reference.dump is not None
     before = _behind(sides.compared, cause)
-    after = _behind(compare(again.dump, sides.reference.dump.select(step=cause.step)), cause)
+    compared = compare(again.dump, sides.reference.dump.select(step=cause.step))
+    after = _behind(compared, cause)
     gone = before.keys() - after.keys()
-    left = [pair for key, pair in after.items() if key in before]
+    left = next((pair.record.op_name for key, pair in after.items() if key in before), "")
     count = f"{len(gone)} of {len(before)}"
     text = f"with the reference's output of {cause.op_name}, {count} outputs that differed behind it do not"
+    own = {one.op_name for one in compared.origins} | {pairs[0].record.op_name for pairs in first_unequal(compared)}
     if not left:
         verdict = "confirmed"
-    elif not any(one.record.phase == "forward" for one in left) and cause.phase == "forward":
-        verdict = "confirmed for the forward pass"
-        text += f"; the backward pass has its own, from {left[0].record.op_name} on"
-    elif len(gone) * 2 > len(before):
-        verdict = "confirmed in part"
-        text += f"; what is left begins with {left[0].record.op_name}"
+    elif gone and left in own:
+        # Whatever it reads is right by now.
+        verdict = "confirmed"
+        text += f"; the others begin with {left}, which is a cause of its own"
     else:
         verdict = "not confirmed"
-        text += f"; {left[0].record.op_name} differs still"
+        text += f"; {left} differs still"
     runner.conclude(again, verdict)
     return f"{verdict}: {text}"
 

@@ -31,6 +31,11 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Walked:
     return walk_once("09_nan_at_step_4000", tmp_path_factory, imported=COMPILER)
 
 
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> Walked:
+    return walk_once("08_wrong_numbers", tmp_path_factory, imported=COMPILER)
+
+
 class TestTraining:
     def test_losses_are_the_same_with_and_without_a_capture(self, training: Walked) -> None:
         losses = re.findall(r"^step \d: loss .*$", training.printed, re.MULTILINE)
@@ -75,6 +80,10 @@ class TestRecorder:
         assert "397 older steps were removed (keep=3)" in recorder.printed
         assert "the recording ended at step 400: -Inf in length/div_0.output.0" in recorder.printed
 
+    def test_the_program_is_run_until_the_operator_is_known(self, recorder: Walked) -> None:
+        assert "cause       length/div_0 (aten::div), step 400" in recorder.printed
+        assert "phase       backward" in recorder.printed
+
     def test_the_operator_is_named(self, recorder: Walked) -> None:
         assert "1. aten::div length/div_0  (first)" in recorder.printed
         assert "values · step 400" in recorder.printed
@@ -83,3 +92,22 @@ class TestRecorder:
         (run,) = ascend_dump.open(recorder.place / "repaired").runs()
         assert run.notes[-1] == "no step produced NaN or Inf, as far as it was recorded"
         assert {record.step for record in ascend_dump.open(recorder.place / "repaired")} == {497, 498, 499}
+
+
+class TestNumbers:
+    def test_the_losses_do_not_tell(self, numbers: Walked) -> None:
+        losses = [float(text) for text in re.findall(r"^step \d+: loss (.*)$", numbers.printed, re.MULTILINE)[:8]]
+        assert all(abs(right - ported) < 0.1 for right, ported in zip(losses[:4], losses[4:]))
+
+    def test_the_comparison_names_the_scale(self, numbers: Walked) -> None:
+        script = (REPOSITORY / "examples" / "08_wrong_numbers" / "train.py").read_text().splitlines()
+        line = next(number for number, text in enumerate(script, 1) if "* self.scale" in text)
+        assert "origin      blocks.0.attention/mul_0 (aten::mul), step 0" in numbers.printed
+        assert "other: 0.125 here, 0.25 in the reference" in numbers.printed
+        assert f"train.py:{line}\n" in numbers.printed
+        assert (numbers.place / "page.html").read_text().startswith("<!")
+
+    def test_the_triage_confirms_it(self, numbers: Walked) -> None:
+        assert "cause       blocks.0.attention/mul_0 (aten::mul), step 0" in numbers.printed
+        assert "confirm     confirmed: with the reference's output of blocks.0.attention/mul_0" in numbers.printed
+        assert "blocks.1.attention/mul_0, which is a cause of its own" in numbers.printed
