@@ -16,7 +16,8 @@ dataflow    what two paired operators read, made by one operator without a partn
 
 Where one side has one operator for what the other has several for (the gradients of a convolution), these are paired
 with its other outputs. Operators between paired ones belong to the pair that reads them: of them only the tensors that
-both sides have are compared. Views and sources (constants, variables) are no operators here.
+both sides have are compared. Views and sources (constants, variables) are no operators here, nor are modules whose
+tensors are those of functions that are recorded too.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import Callable, NamedTuple, Optional
 from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._layouts import find_layout
 from ascend_dump.analysis.compare._match import Match, common
+from ascend_dump.analysis.compare._modules import without_modules
 from ascend_dump.analysis.compare._names import is_view
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._provenance import Told, is_fused, origins_of
@@ -120,6 +122,7 @@ def pair_across(
 
     mapping: names of operators of actual, and those of the reference that make the same.
     """
+    actual, reference = without_modules(actual), without_modules(reference)
     a, b = Side(actual), Side(reference)
     pairs: _Pairs = {}
     _by_mapping(a, b, mapping or {}, pairs)
