@@ -14,6 +14,7 @@ from ascend_dump._errors import ConfigError, NotSupported
 from ascend_dump._request import DumpRequest
 from ascend_dump.reading import open_dump
 from ascend_dump.report.page import PageContent, PageError, PageFinding, PageRow, write_page
+from ascend_dump.report.page.tensors import read_tensor
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.compare import Comparison, Origin, Pair
@@ -205,7 +206,7 @@ def _next_command(compared: Comparison, first: Optional[Origin]) -> str:
         if compared.verdict in ("equal", "noise"):
             return ""
         return _words("ascend-dump", "compare", str(compared.actual), str(compared.reference))
-    if first.pair.measure is not None:  # both tensors are at hand
+    if read_tensor(first.pair.record) is not None:
         return _show(compared.actual, first.pair.record)
     try:
         request = DumpRequest(path=Path(f"{compared.actual}_next"), **first.next)

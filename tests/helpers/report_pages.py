@@ -33,6 +33,7 @@ HOSTILE = (
     "[weird]*?/mm_0",
     "\x1b[31mred",
     "$title ${data} {{x}}",
+    "caf\udce9/mm_0",
 )
 
 

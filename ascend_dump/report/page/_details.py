@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 from ascend_dump._errors import AscendDumpError
 from ascend_dump._files import read_small
 from ascend_dump.report.page._content import PageRow
-from ascend_dump.report.page.tensors import heat_map, value_histogram
+from ascend_dump.report.page.tensors import heat_map, read_tensor, value_histogram
 
-if TYPE_CHECKING:
-    import numpy as np
-
-__all__ = ["MOST_DETAILS", "details_of", "excerpts_of", "read_tensor"]
+__all__ = ["MOST_DETAILS", "details_of", "excerpts_of"]
 
 #: Rows of which histograms and maps are kept.
 MOST_DETAILS = 200
@@ -46,7 +43,7 @@ def details_of(rows: Sequence[PageRow], chosen: Iterable[int]) -> tuple[dict[int
 
 def _detail(row: PageRow) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    actual, reference = (read_tensor(side) for side in (row.actual, row.reference))
+    actual, reference = (None if side is None else read_tensor(side) for side in (row.actual, row.reference))
     if actual is not None or reference is not None:
         comparable = row.transformation in ("", "identity", "cast")
         found["values"] = value_histogram(actual, reference)
@@ -75,15 +72,6 @@ def _detail(row: PageRow) -> dict[str, Any]:
     if isinstance(stack, (list, tuple)):
         found["stack"] = [str(line)[:_MOST_LINE] for line in stack[:40]]
     return {name: value for name, value in found.items() if value is not None}
-
-
-def read_tensor(record: Any) -> Optional[np.ndarray]:
-    """The values of a record, None where it has none or cannot be read."""
-    try:
-        found: np.ndarray = record.numpy()
-    except (AscendDumpError, AttributeError):  # NotSupported among them; None has no numpy()
-        return None
-    return found
 
 
 def excerpts_of(sources: Iterable[str], below: Optional[Path]) -> dict[str, dict[str, Any]]:

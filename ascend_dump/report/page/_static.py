@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from html import escape as markup_escape
 from typing import Optional
 
-from ascend_dump.report.page._content import STATES, PageContent, PageFinding, PageRow
+from ascend_dump.report.page._content import STATES, PageContent, PageFinding
+from ascend_dump.report.page.rows import RowTable
 from ascend_dump.report.tables import counted, escape_lines
 
 __all__ = ["FIRST_ROWS", "findings", "first_rows", "made", "text", "unmatched", "verdict"]
@@ -63,35 +64,43 @@ def _finding(one: PageFinding, number: Optional[int]) -> str:
     )
 
 
-def first_rows(rows: Sequence[PageRow], states: Sequence[int], chosen: Iterable[int], compared: bool) -> str:
-    """A table of some rows, for browsers without scripts and for paper."""
+def first_rows(table: RowTable, chosen: Sequence[int], compared: bool) -> str:
+    """Some rows, for browsers without scripts and for paper."""
     names = ["", "step", "rank", "tensor", "operator", "type and shape", "found"]
-    names += ["rel. error", "max |d|", "reason"] if compared else []
+    names += ["rel. error", "max |d|"] if compared else ["rms", "max", "min"]
     lines = []
     for number in chosen:
-        row = rows[number]
+        row = table.rows[number]
         record = row.record
-        state = STATES[states[number]]
+        state = STATES[table.state[number]]
         shape = "" if record.shape is None else f"[{', '.join(map(str, record.shape))}]"
-        cells: list[object] = [state.sign, record.step, record.rank, record.label, record.op_type]
-        cells += [f"{record.dtype or ''}{shape}", state.name]
+        reason = f"<div class='soft'>{text(row.reason)}</div>" if row.reason else ""
+        cells = [text(state.sign), _cell(record.step), _cell(record.rank), f"{text(record.label)}{reason}"]
+        cells += [text(record.op_type), text(f"{record.dtype or ''}{shape}"), state.name]
+        numbers: Sequence[Optional[float]]
         if compared:
-            error = row.error
-            cells += ["" if error is None else f"{error.rel_l2:.4g}", "" if error is None else f"{error.max_abs:.4g}"]
-            cells += [row.reason]
-        shown = "".join(
-            f"<td{' class=name' if at == 3 else ''}>{'' if cell is None else text(cell)}</td>"
-            for at, cell in enumerate(cells)
-        )
+            numbers = (None, None) if row.error is None else (row.error.rel_l2, row.error.max_abs)
+        else:
+            found = table.statistics(number)
+            numbers = (table.root_mean_square(number), *((None, None) if found is None else (found.max, found.min)))
+        cells += ["" if one is None else f"{one:.4g}" for one in numbers]
+        shown = "".join(f"<td{_CELLS.get(at, '')}>{cell}</td>" for at, cell in enumerate(cells))
         lines.append(f"<tr>{shown}</tr>\n")
     if not lines:
         return "<p>No rows.</p>"
     head = "".join(f"<th>{name}</th>" for name in names)
-    more = len(rows) - len(lines)
-    note = f"<p class='soft'>The first {len(lines)} of {len(rows)}, those to look at first.</p>" if more else ""
-    return (
-        f"{note}<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>\n{''.join(lines)}</tbody></table></div>"
-    )
+    several = len(table.rows) > len(lines)
+    note = f"<p class='soft'>The {len(lines)} of {len(table.rows)} rows to look at first.</p>" if several else ""
+    body = "".join(lines)
+    return f"{note}<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>"
+
+
+#: Classes of cells by their place.
+_CELLS = {3: " class=name", 4: " class=text", 5: " class=text"}
+
+
+def _cell(value: Optional[int]) -> str:
+    return "" if value is None else str(value)
 
 
 def unmatched(alone: Sequence[str], unreadable: Sequence[tuple[str, str]], compared: bool) -> str:

@@ -120,7 +120,7 @@ def build_page(content: PageContent, *, sources: Optional[Path] = None, live: bo
             if content.compared
             else "Height: root mean square of the values, logarithmic."
         ),
-        first_rows=_static.first_rows(table.rows, table.state, wanted[: _static.FIRST_ROWS], content.compared),
+        first_rows=_static.first_rows(table, wanted[: _static.FIRST_ROWS], content.compared),
         unmatched=_static.unmatched(alone, table.unreadable, content.compared),
         made=_static.made(facts, left_out),
         data=pack.packed(head),

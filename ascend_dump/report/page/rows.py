@@ -23,7 +23,7 @@ _MOST_READ = 2 << 30
 STATE_NUMBER = {state.name: number for number, state in enumerate(STATES)}
 #: Up to this state nothing has to be looked at.
 _QUIET = STATE_NUMBER["noise"]
-_TEXTS = ("name", "type", "module", "source", "phase", "io", "model", "run", "dtype", "shape")
+_TEXTS = ("name", "type", "module", "scope", "source", "phase", "io", "model", "run", "dtype", "shape")
 _OF_PAIRS = ("reason", "how", "transformation", "partner")
 _STATISTICS = ("max", "min", "mean", "rms", "zero")
 _ERRORS = ("rel_l2", "max_abs", "max_rel", "rmse", "cosine", "unequal")
@@ -85,8 +85,6 @@ class RowTable:
                 f"statistics of {self._reader.left_out} tensors: the dump did not record them, and {_MOST_READ >> 30} "
                 "GiB were read for others"
             )
-        if self.unreadable:
-            self.notes.append(f"values of {len(self.unreadable)} records, which cannot be read")
 
     def _collect(self, rows: Iterable[PageRow]) -> None:
         makers = _Producers()
@@ -169,8 +167,12 @@ class RowTable:
         self.producer = [place.get(self.producer[at], -1) for at in kept]
         self._sides = [self._sides[at] for at in kept]
 
-    def root_mean_square(self, row: int) -> Optional[float]:
+    def statistics(self, row: int) -> Optional[Statistics]:
         """Of the values of a row, those of actual where it has two sides."""
+        return self._sides[row][0]
+
+    def root_mean_square(self, row: int) -> Optional[float]:
+        """The same of its values."""
         return _statistic(self._sides[row][0], "rms")
 
     def pack(self, pack: ColumnPack) -> None:
@@ -232,6 +234,8 @@ class _Producers:
 def _text(record: Record, name: str) -> str:
     if name == "name":
         return record.op_name or record.op_type or record.path.name
+    if name == "scope":  # frameworks without modules have scopes in the names of operators
+        return record.module or record.op_name.rpartition("/")[0]
     if name == "type":
         return record.op_type
     if name == "shape":

@@ -6,12 +6,15 @@ import base64
 import math
 from typing import TYPE_CHECKING, Any, Optional
 
+from ascend_dump._errors import AscendDumpError
 from ascend_dump.report.plots import bins_of, is_number, value_limits
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["BINS", "heat_map", "value_histogram"]
+    from ascend_dump.reading import Record
+
+__all__ = ["BINS", "heat_map", "read_tensor", "value_histogram"]
 
 #: Bins of a histogram.
 BINS = 48
@@ -23,6 +26,15 @@ _DECADES = 12.0
 _NONFINITE, _STRONGEST = 255, 254
 #: Elements that are pooled together, so that a large mapped tensor is not copied as a whole.
 _BLOCK = 1 << 20
+
+
+def read_tensor(record: Record) -> Optional[np.ndarray]:
+    """The values of a record, None where it has none or cannot be read."""
+    try:
+        found: np.ndarray = record.numpy()
+    except AscendDumpError:  # NotSupported among them
+        return None
+    return found
 
 
 def value_histogram(actual: Optional[np.ndarray], reference: Optional[np.ndarray]) -> Optional[dict[str, Any]]:

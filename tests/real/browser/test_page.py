@@ -96,7 +96,7 @@ class TestParts:
         page.keyboard.press("ArrowRight")
         assert tree.get_by_role("treeitem").count() > before
         page.keyboard.press("Enter")
-        expect(page.locator("#filter")).to_have_value(re.compile("module="))
+        expect(page.locator("#filter")).to_have_value(re.compile("scope="))
         assert 0 < rows_kept(page) < page.evaluate("ascendDump.data.rows")
 
     def test_a_module_has_the_colour_of_its_worst(self, open_page: OpenPage, compared: Path) -> None:

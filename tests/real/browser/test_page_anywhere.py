@@ -50,7 +50,7 @@ class TestHostileNames:
 
 
 def spelled(name: str) -> str:
-    for character, text in {"\u202e": "\\u202e", "\0": "\\x00", "\x1b": "\\x1b"}.items():
+    for character, text in {"\u202e": "\\u202e", "\0": "\\x00", "\x1b": "\\x1b", "\udce9": "\\udce9"}.items():
         name = name.replace(character, text)
     return name
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import stat
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from report_pages import HOSTILE, content_of_hostile, many_pairs, write_training
 
 import ascend_dump
 from ascend_dump import ConfigError, WriteError
+from ascend_dump.adapter import DumpRequest
+from ascend_dump.analysis.showing import of_comparison
 from ascend_dump.report.page import STATES, PageContent, PageRow, build_page, write_page
 from ascend_dump.report.page.columns import NULL, ColumnPack, TextTable, front_coded
 from ascend_dump.report.page.rows import RowTable
@@ -118,6 +121,28 @@ class TestContent:
                 assert (made.io, made.step, made.rank) == ("output", record.step, record.rank)
                 assert made.op_name == record.op_name.replace("act/tanh", "up/mm")
                 assert np.array_equal(made.numpy(), record.numpy())
+
+    def test_scopes_of_names_stand_for_modules(self) -> None:
+        rows = list(many_pairs(8))
+        for row in rows:
+            assert row.actual is not None
+            row.actual.module, row.actual.op_name = None, "gradients/layer1/MatMul_1"
+        head, columns = unpacked(build_page(PageContent("t", rows, "equal", "s", compared=True)).html)
+        assert decoded(json.loads(columns["scopes"])) == ["", "gradients/layer1"]
+        assert decoded(json.loads(columns["modules"])) == [""]
+        assert head["rows"] == 8
+
+    def test_the_next_command_asks_for_tensors_where_there_are_none(self, tmp_path: Path) -> None:
+        torch: Any = pytest.importorskip("torch")
+        for name, scale in (("actual", 1.5), ("reference", 1.0)):
+            with ascend_dump.capture(path=tmp_path / name, data="stats"):
+                torch.tanh(torch.ones(3) * scale)
+        found = ascend_dump.compare(tmp_path / "actual", tmp_path / "reference")
+        command = of_comparison(found).command
+        assert command.startswith("ASCEND_DUMP=")
+        request = DumpRequest.from_text(shlex.split(command)[0].partition("=")[2])
+        assert request.data == "tensor"
+        assert request.layers
 
     def test_a_triage_names_its_suspect(self, tmp_path: Path) -> None:
         torch: Any = pytest.importorskip("torch")

@@ -135,7 +135,7 @@ function drawLines(canvas, steps, lines, options) {
   const positive = known.filter((value) => value > 0);
   context.fillStyle = colour("soft");
   if (!known.length) {
-    context.fillText("no values", left, height / 2);
+    context.fillText("no finite values to draw", left, height / 2);
     return;
   }
   const scale = (value) => (options.log ? Math.log10(value) : value);

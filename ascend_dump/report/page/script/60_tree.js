@@ -19,11 +19,11 @@ class ModuleTree {
 
   #build() {
     const { data } = this.page;
-    const paths = data.texts.module;
+    const paths = data.texts.scope;
     const ends = new Map();
     const quiet = data.head.quiet;
     for (let row = 0; row < data.rows; row += 1) {
-      const number = data.module.values[row];
+      const number = data.scope.values[row];
       let one = ends.get(number);
       if (!one) {
         one = { worst: 0, count: 0, found: 0 };
@@ -71,7 +71,7 @@ class ModuleTree {
 
   choose(node) {
     const quoted = node.path.replace(/[*?[]/g, "[$&]");
-    this.page.filter(node.path ? `module="${quoted}*"` : "");
+    this.page.filter(node.path ? `scope="${quoted}*"` : "");
   }
 
   draw(focused) {

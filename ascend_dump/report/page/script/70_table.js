@@ -7,7 +7,7 @@ const MOST_PIXELS = 8_000_000;
 function tableColumns(data) {
   const { head } = data;
   const number = (title, column, hint) => ({
-    title, hint, right: true, width: 76, text: (row) => short(column.at(row)), key: (row) => column.at(row),
+    title, hint, right: true, width: head.compared ? 76 : 66, text: (row) => short(column.at(row)), key: (row) => column.at(row),
   });
   const columns = [
     { title: "", hint: "what it is", width: 28, state: true, text: (row) => head.states[data.severity(row)].sign, key: (row) => data.severity(row) },
@@ -34,7 +34,7 @@ function tableColumns(data) {
       number("max", data.a_max),
       number("min", data.a_min),
       number("NaN + Inf", { at: nonfinite }, "elements that are NaN or infinite"),
-      { title: "found", width: 92, text: (row) => head.states[data.severity(row)].name, key: (row) => data.severity(row) },
+      { title: "found", width: 86, text: (row) => head.states[data.severity(row)].name, key: (row) => data.severity(row) },
     );
   }
   return columns;

@@ -122,6 +122,8 @@ class OperatorView {
     const names = [["rel_l2", "relative error (L2)"], ["max_abs", "largest |d|"], ["max_rel", "largest |d| / |reference|"],
       ["rmse", "root of mean d²"], ["cosine", "1 − cosine"], ["unequal", "share of unequal elements"]];
     const detail = data.head.details[row];
+    const state = data.head.states[data.severity(row)].name;
+    if (data.rel_l2.at(row) === null) return el("p", { class: "soft" }, state === "equal" ? "Both sides are bit for bit the same." : "The two sides were not measured against each other.");
     return el("table", {},
       el("thead", {}, el("tr", {}, el("th", {}, "d = actual − reference"), el("th", {}, ""))),
       el("tbody", {}, ...names.map(([name, title]) => el("tr", {}, el("td", {}, title), el("td", { class: "right" }, short(data[name].at(row))))),
@@ -167,7 +169,7 @@ class OperatorView {
     });
     return el("figure", {}, el("figcaption", {}, `${map.what}: largest in each cell, ${whole(map.of[0])} rows × ${whole(map.of[1])} columns`),
       canvas,
-      el("div", { class: "legend" }, short(map.low), scale, short(map.high),
+      el("div", { class: "legend" }, ...(map.high ? [short(map.low), scale, short(map.high)] : []),
         el("span", {}, el("i", { class: "swatch heat-zero" }), "0"), el("span", {}, el("i", { class: "swatch heat-nonfinite" }), "NaN, Inf")));
   }
 }

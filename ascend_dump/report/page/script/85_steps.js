@@ -23,7 +23,7 @@ class StepView {
     this.level = section.querySelector("[name=level]");
     this.metric.append(...metrics.map((name) => el("option", { value: name }, STEP_METRICS[name].title)));
     if (data.head.compared) this.metric.value = "error";
-    const deepest = Math.min(6, Math.max(1, ...data.texts.module.map((path) => (path ? path.split(/[./]/).length : 0))));
+    const deepest = Math.min(6, Math.max(1, ...data.texts.scope.map((path) => (path ? path.split(/[./]/).length : 0))));
     this.level.append(...Array.from({ length: deepest }, (_, at) => el("option", { value: at + 1 }, at === 0 ? "top modules" : `modules, ${at + 1} levels`)));
     for (const one of [this.metric, this.level]) one.addEventListener("change", () => this.draw());
   }
@@ -31,14 +31,14 @@ class StepView {
   #lines() {
     const { data } = this.page;
     const depth = Number(this.level.value);
-    const groups = data.texts.module.map((path) => (path ? path.split(/(?<=[./])/).slice(0, depth).join("").replace(/[./]$/, "") : ""));
+    const groups = data.texts.scope.map((path) => (path ? path.split(/(?<=[./])/).slice(0, depth).join("").replace(/[./]$/, "") : ""));
     const place = new Map(this.steps.map((step, at) => [step, at]));
     const metric = this.metric.value;
     const found = new Map();
     for (let row = 0; row < data.rows; row += 1) {
       const at = place.get(data.step.values[row]);
       if (at === undefined || data.text("io", row) === "input") continue;
-      const name = groups[data.module.values[row]];
+      const name = groups[data.scope.values[row]];
       if (!found.has(name)) found.set(name, { name, sum: new Float64Array(this.steps.length), weight: new Float64Array(this.steps.length) });
       const line = found.get(name);
       if (metric === "max") {
@@ -75,7 +75,7 @@ class StepView {
     const before = [];
     for (let at = 0; at < values.length; at += 1) {
       if (values[at] === null) continue;
-      if (!Number.isFinite(values[at])) return { at, why: "not finite" };
+      if (!Number.isFinite(values[at])) return { at, why: "" };
       if (before.length) {
         const sorted = before.slice().sort((one, other) => one - other);
         const median = sorted[Math.floor(sorted.length / 2)];
@@ -100,7 +100,7 @@ class StepView {
     this.legend.replaceChildren(...drawn.map((line, at) => el("span", {}, el("i", { class: `swatch line-${at}` }), shown(line.name) || "outside modules")));
     const rest = lines.length - drawn.length;
     const said = first
-      ? `${shown(first.name) || "what runs outside modules"} begins to grow at step ${this.steps[first.begins.at]}: ${first.begins.why}.`
+      ? `${shown(first.name) || "what runs outside modules"} ${first.begins.why ? "begins to grow" : "is not finite"} at step ${this.steps[first.begins.at]}${first.begins.why ? `: ${first.begins.why}` : " first"}.`
       : STEP_METRICS[this.metric.value].log ? `No module reaches ${GROWTH} times the median of its steps before.` : "";
     this.note.textContent = `${said}${rest > 0 ? ` ${counted(rest, "more module")} not drawn.` : ""}`;
   }
