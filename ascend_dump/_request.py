@@ -76,7 +76,7 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 
 Mode = Literal["input", "output", "all"]
 Data = Literal["tensor", "stats", "full"]
-Level = Literal["op", "kernel", "all"]
+Level = Literal["op", "kernel", "all", "module"]
 Scene = Literal["overflow", "watch", "exception"]
 Until = Literal["nonfinite"]
 #: The adapters of this distribution; others add theirs, so any text is one.
@@ -118,7 +118,8 @@ class DumpRequest:
     models     model names, where a process runs several
     data       "tensor", "stats" (statistics only) or "full" (both)
     stats      which statistics; none given means all
-    level      "op", "kernel" or "all": the granularity CANN dumps at
+    level      "op", "kernel" or "all": the granularity CANN dumps at;
+               "module": inputs and outputs of modules only, forward and backward (PyTorch on the host)
     scene      "overflow", "watch" or "exception": dump only what this is about
     watch      for scene="watch": operators whose output is watched for trampling
     quant      dump the tensors before quantisation too

@@ -86,7 +86,19 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str], *, laun
                 "scene",
             )
         )
-    if request.level != "all":
+    if request.level == "module":
+        for name, given in (("scene", request.scene is not None), ("graft", "graft" in request.options)):
+            if given:
+                problems.append(
+                    Problem(
+                        "AD203",
+                        "error",
+                        f"level='module' records modules, and {name}= looks at operators",
+                        "leave one of them out",
+                        name,
+                    )
+                )
+    elif request.level != "all":
         problems.append(
             Problem(
                 "AD211",

@@ -25,6 +25,7 @@ from ascend_dump_torch._eager import force_eager
 from ascend_dump_torch._graft import Grafts, read_grafts
 from ascend_dump_torch._layers import LayerFilter
 from ascend_dump_torch._mode import RecordMode
+from ascend_dump_torch._modules import ModuleRecorder
 from ascend_dump_torch._names import Tracker
 from ascend_dump_torch._overflow import Aftermath
 from ascend_dump_torch._storages import MemoryGuard
@@ -101,11 +102,13 @@ class TorchSession(Session):
         self.tensors = Tensors(
             self._writer,
             whole=with_stats,
-            rehash=bool(request.options.get("rehash", False)),
+            # Nobody sees operators write to what is recorded of modules, so that it is copied at once.
+            rehash=request.level == "module" or bool(request.options.get("rehash", False)),
             # Without tensors there are no shards that could go.
             keep=None if request.data == "stats" else request.keep,
         )
         self._mode = RecordMode(self)
+        self._modules = ModuleRecorder(self) if request.level == "module" else None
         if target is not None:
             self._watch = Watch(target, self._target_called)
         # The launcher follows from the start: this call may be inside such a block already.
@@ -166,7 +169,7 @@ class TorchSession(Session):
         now, recorded = time.perf_counter(), self._undo is not None
         self._note_end(now)
         if recorded:
-            self._mode.end_step()
+            self._end_recording()
             if selected:
                 self.tensors.begin_step()
             else:
@@ -192,6 +195,12 @@ class TorchSession(Session):
         if over or (number is not None and last is not None and number > last):
             self._stop_watching()
 
+    def _end_recording(self) -> None:
+        """Record what is left of the step."""
+        if self._modules is not None:
+            self._modules.end_step()
+        self._mode.end_step()
+
     def _note_end(self, now: float) -> None:
         if self._opened is not None:
             self._took += now - self._opened
@@ -212,8 +221,14 @@ class TorchSession(Session):
         self._mode.find_devices()
         with contextlib.ExitStack() as undo:
             undo.callback(register_module_forward_pre_hook(self._module_called).remove)
+            if self._modules is not None:
+                undo.enter_context(self._modules)
             undo.callback(register_module_forward_hook(self._module_returned, always_call=True).remove)
             undo.enter_context(force_eager())
+            if self._modules is not None:
+                self._undo = undo.pop_all()
+                self.recording = True
+                return
             undo.enter_context(MemoryGuard(self, self._mode.waits, self._mode.waited))
             _stack.insert(self._mode)
             undo.callback(self._take_mode_out)
@@ -313,8 +328,9 @@ class TorchSession(Session):
         return None if self._abandoned or self._superseded else self._count()
 
     def _count(self) -> Tally:
+        seconds = self._mode.seconds if self._modules is None else self._modules.seconds
         limit = None if self._limit is None or not self._limit.by_default else self._limit.nbytes
-        return self._writer.tally()._replace(took=self._took, cost=self._mode.seconds + self._between, limit=limit)
+        return self._writer.tally()._replace(took=self._took, cost=seconds + self._between, limit=limit)
 
     def flush(self) -> None:
         self._writer.flush()
@@ -325,7 +341,7 @@ class TorchSession(Session):
         self.armed = False
         began = time.perf_counter()
         self._note_end(began)
-        self.guard(self._mode.end_step)
+        self.guard(self._end_recording)
         empty = list(self._writer.empty_steps)  # the open one has not been left by the program
         self.guard(self._disarm_step)
         self._stop_watching()

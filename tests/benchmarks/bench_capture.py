@@ -34,6 +34,8 @@ ROWS = {
     "ours tensor +sgd": ("ours", "tensor", True),
     "ours stats": ("ours", "stats", False),
     "ours stats +sgd": ("ours", "stats", True),
+    "ours modules": ("ours", "module", False),
+    "ours modules +sgd": ("ours", "module", True),
     "ours unselected": ("ours", "unselected", False),
     "ours after the block": ("ours", "after", False),
     "peer tensor": ("peer", "tensor", False),
@@ -135,7 +137,9 @@ def _our_block(
 
     def block() -> None:
         steps, data = ("1000", "tensor") if mode == "unselected" else ("all", mode)
-        with ascend_dump.capture(model, path=directory, steps=steps, data="tensor" if mode == "after" else data) as cap:
+        level = "module" if mode == "module" else "all"
+        data = "tensor" if mode in ("after", "module") else data
+        with ascend_dump.capture(model, path=directory, steps=steps, data=data, level=level, quiet=True) as cap:
             for _ in range(STEPS):
                 step()
         paths.append(cap.path)

@@ -146,6 +146,11 @@ def _refuse_json_only(request: DumpRequest, options: Mapping[str, Any]) -> None:
 
 
 def _options(request: DumpRequest, known: Iterable[str]) -> Mapping[str, Any]:
+    if request.level == "module":
+        raise NotSupported(
+            "level='module': CANN's dump knows operators and kernels, and no modules",
+            hint="capture a PyTorch model with framework='torch', which records on the host; or select with layers=",
+        )
     for name in request.options:
         if name not in OPTIONS and name not in set(known):
             raise ConfigError(f"options: {name!r} is unknown", hint=f"known: {', '.join(OPTIONS)}")
