@@ -135,6 +135,7 @@ class MindSporeSession(Session):
         self.failure = self._incomplete()
 
     def _pause(self) -> None:
+        # (assumption mindspore.pause)
         self._ran = is_initialized(self._mindspore)
         if not self._ran or self._given_up is not None:
             forget()

@@ -66,6 +66,8 @@ def effective(config: Any) -> dict[str, Any]:
     """What the bridge would read for each key that is set: the last entry that has it.
 
     Bytes are decoded; a value in another field than the one that is read comes as the type it has.
+
+    (assumption npu_bridge.last_entry)
     """
     found: dict[str, Any] = {}
     for entry in entries(config):

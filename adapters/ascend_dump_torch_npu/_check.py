@@ -110,6 +110,7 @@ def _of_target(request: DumpRequest, target: Any) -> Iterator[Problem]:
 
 
 def _of_eager(request: DumpRequest) -> Iterator[Problem]:
+    # (assumption cann.kernel_level)
     if request.scene is None and selects_in_models(request) and "op_switch" not in request.options:
         yield Problem(
             "AD265",

@@ -25,7 +25,7 @@ _CODE = re.compile(r"error code is (\d{6})\b")
 
 
 class DumpInterface:
-    """Switches the dump of this process on and off."""
+    """Switches the dump of this process on and off. (assumption torch_npu.checked_interface)"""
 
     def __init__(self) -> None:
         self._npu: Any = importlib.import_module("torch_npu").npu
@@ -41,7 +41,10 @@ class DumpInterface:
 
     @property
     def capturing(self) -> bool:
-        """Whether a graph (NPUGraph) is being captured in the current stream: waiting for the device would break it."""
+        """Whether a graph (NPUGraph) is being captured in the current stream: waiting for the device would break it.
+
+        (assumption torch_npu.capturing)
+        """
         ask = getattr(self._npu, "is_current_stream_capturing", None)
         return ask is not None and self.initialised and bool(ask())
 
@@ -50,6 +53,9 @@ class DumpInterface:
 
         Raises the typed error of `cann.interface.refusal`. Before the NPU is initialised the dump waits for it,
         so that the program still chooses the device.
+
+        (assumption acl.begin_again)
+        (assumption torch_npu.waiting_interface)
         """
         self._waits = not self.initialised
         if self._waits:
@@ -68,7 +74,10 @@ class DumpInterface:
             raise
 
     def end(self) -> None:
-        """Dump nothing more. Raises as `begin`; also where a dump that waited could not begin."""
+        """Dump nothing more. Raises as `begin`; also where a dump that waited could not begin.
+
+        (assumption torch_npu.set_between_kernels)
+        """
         if not self.initialised:
             self._npu.finalize_dump()
             return
@@ -82,6 +91,8 @@ class DumpInterface:
         """Wait for the kernels of the step: the host is ahead of the device, and of what launches them.
 
         Raises AdapterError for a kernel that failed meanwhile.
+
+        (assumption torch_npu.step_numbering)
         """
         if not self.initialised:
             return

@@ -120,6 +120,7 @@ class TorchNpuSession(Session):
         self._ends = True
 
     def _switch_on(self, number: int) -> None:
+        # (assumption torch_npu.step_numbering)
         path = self.root / str(number)
         add_private_directory(path)
         save_config(self._config, build(self._request, path))

@@ -32,6 +32,8 @@ def build(request: DumpRequest, path: Path) -> dict[str, Any]:
 
     It holds no steps: what they count does not exist for single kernels, the capture switches instead. Models are
     listed only where something asks for them.
+
+    (assumption cann.single_operators)
     """
     wanted = request.replace(path=path, steps=Steps(None))
     if request.scene is None and "op_switch" not in request.options:
@@ -61,6 +63,8 @@ def look_around() -> Situation:
     """This process. torch_npu hands `lite_exception` to aclInit, and CANN keeps the first exception dump.
 
     Overflow detection is a switch of atc, by which nothing is converted here.
+
+    (assumption torch_npu.initial_config)
     """
     torch_npu: Any = sys.modules.get("torch_npu")
     initialised = torch_npu is not None and bool(torch_npu.npu.is_initialized())

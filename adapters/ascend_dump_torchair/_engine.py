@@ -40,6 +40,8 @@ def close() -> None:
     """Close GE, end its dump and forget every compiled graph: the next one begins with options of its own.
 
     Raises what torchair raises; it has forgotten its options then, too.
+
+    (assumption torchair.closed_engine)
     """
     backend, converter, _ = engine_modules()
     if backend is None or not can_close():

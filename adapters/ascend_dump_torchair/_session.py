@@ -232,7 +232,10 @@ class TorchairSession(Session):
                         yield file, dump
 
     def _look_at_generated(self) -> None:
-        """Check the JSON that torchair generated: torchair ignores the error that acl returns for it."""
+        """Check the JSON that torchair generated: torchair ignores the error that acl returns for it.
+
+        (assumption torchair.refusal_dropped)
+        """
         for file, dump in self._files():
             found = (problem for problem in check_acl_config(file) if problem.severity == "error")
             self._errors += [f"the device refuses the settings that torchair generates: {each}" for each in found]

@@ -55,7 +55,10 @@ def holder() -> Optional[str]:
 
 
 def refusal(call: str, code: int, words: str = "") -> AscendDumpError:
-    """The typed error for what a call of acl returned. words: CANN's own, where it has some."""
+    """The typed error for what a call of acl returned. words: CANN's own, where it has some.
+
+    (assumption acl.init_dump_twice)
+    """
     kind, ours = _ERRORS.get(code, (AdapterError, "AD200"))
     said = f"; CANN says: {words.strip()}" if words.strip() else ""
     return kind(f"{call} returned {describe(code)}{said}", hint=_HINTS[ours], code=ours)

@@ -43,6 +43,7 @@ class Process:
     # Initialisation.
 
     def init(self, config: Optional[str] = None) -> int:
+        # (assumption acl.init_twice)
         if self.initialised:
             return self.fail(AclError.REPEAT_INITIALIZE, "acl.init has been called already")
         digest = _digest(_path(config)) if config else None
@@ -70,6 +71,8 @@ class Process:
     # Dump.
 
     def init_dump(self) -> int:
+        # (assumption acl.init_dump_twice)
+        # (assumption acl.init_dump_behind_init)
         if not self.initialised:
             return self._too_early("acl.init", "acl.mdl.init_dump")
         if self._dump_begun:
@@ -78,6 +81,7 @@ class Process:
         return AclError.SUCCESS
 
     def set_dump(self, config: Optional[str]) -> int:
+        # (assumption acl.refused_leaves_interface)
         refused = self._dump_refused("acl.mdl.set_dump")
         if refused:
             return refused
@@ -86,6 +90,8 @@ class Process:
         return self._arm(_path(config))
 
     def finalize_dump(self) -> int:
+        # (assumption acl.begin_again)
+        # (assumption acl.finalize_ends_init)
         refused = self._dump_refused("acl.mdl.finalize_dump")
         if refused:
             return refused
@@ -94,6 +100,7 @@ class Process:
         return AclError.SUCCESS
 
     def _dump_refused(self, call: str) -> int:
+        # (assumption acl.set_dump_first)
         if not self.initialised:
             return self._too_early("acl.init", call)
         if not self._dump_begun:

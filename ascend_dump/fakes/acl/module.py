@@ -19,6 +19,7 @@ Known differences from pyACL on a device:
 - `acl.mdl.load_*` before `acl.init` returns 100001; the real library refuses only some of its functions then.
 - `acl.mdl.finalize_dump` also ends a dump that was set by `acl.init`. Models that stay loaded are not dumped
   any more; the documents ask to unload them.
+  (assumption acl.finalize_ends_init) (assumption acl.loaded_models_stop)
 - Paths must be text: a `pathlib.Path` raises TypeError, as in an extension module.
 """
 

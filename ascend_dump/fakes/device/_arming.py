@@ -128,7 +128,7 @@ def _arming(
 
 
 def read_options(options: Mapping[str, str], *, env: Mapping[str, str], cwd: str, soc: str, time: str) -> Answer:
-    """What GE does with the options of a session; code 0 or -1."""
+    """What GE does with the options of a session; code 0 or -1. (assumption cann.overflow_modes)"""
     problems = check_ge_options(options, situation=Situation(env=env, cwd=cwd, soc=soc))
     errors = tuple(ArmingError(each.native, each.message, each.where) for each in problems if each.severity == "error")
     if errors:
@@ -161,7 +161,10 @@ def read_options(options: Mapping[str, str], *, env: Mapping[str, str], cwd: str
 
 
 def read_environment(env: Mapping[str, str], cwd: str) -> Optional[ExceptionDump]:
-    """The exception dump that the environment alone turns on, before anything is configured."""
+    """The exception dump that the environment alone turns on, before anything is configured.
+
+    (assumption cann.exception_environment)
+    """
     scene = env.get("ASCEND_DUMP_SCENE", "")
     if scene in _ENV_SCENES:
         path = env.get("ASCEND_DUMP_PATH") or env.get("ASCEND_WORK_PATH") or "./"
@@ -171,7 +174,10 @@ def read_environment(env: Mapping[str, str], cwd: str) -> Optional[ExceptionDump
 
 
 def _absolute(path: str, cwd: str) -> str:
-    """The directory the host's writer uses: an address is cut off, the rest and relative paths go below `cwd`."""
+    """The directory the host's writer uses: an address is cut off, the rest and relative paths go below `cwd`.
+
+    (assumption cann.address_path)
+    """
     if is_ip_path(path):
         return f"{cwd}/{path.partition(':')[2].lstrip('/')}"
     return path if path.startswith("/") else os.path.join(cwd, path)

@@ -70,6 +70,9 @@ class Disk:
         self._put(path, len(data), put, False)
 
     def _put(self, path: str, size: int, put: Callable[[Path], None], exception: bool) -> None:
+        # (assumption cann.append)
+        # (assumption cann.file_mode)
+        # (assumption cann.disk_reserve)
         folder, _, name = path.rpartition("/")
         directory = Path(folder)
         try:
@@ -94,6 +97,7 @@ class Disk:
         self.files.append(place)
 
     def _append_mapping(self, directory: Path, lines: str) -> None:
+        # (assumption cann.long_names)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         with open(os.open(directory / MAPPING, flags, PRIVATE_FILE), "ab") as file:
             file.write(os.fsencode(lines))

@@ -74,7 +74,10 @@ class Call(NamedTuple):
 
 
 def tensors_of(call: Call, side: str, addresses: Addresses) -> list[tuple[Tensor, Any]]:
-    """The tensors of one side ("input" or "output") as headers describe them, with their bytes."""
+    """The tensors of one side ("input" or "output") as headers describe them, with their bytes.
+
+    (assumption cann.original_dtype)
+    """
     found = []
     names = call.node.original_names
     for index, array in enumerate(call.inputs if side == "input" else call.outputs):
@@ -104,6 +107,10 @@ def operator_file(
     """Write an operator's file, or its statistics. An operator without a byte of data gets none.
 
     Tensors are numbered anew: what a blacklist leaves out has no index.
+
+    (assumption cann.file_name)
+    (assumption cann.one_header_in_a_file)
+    (assumption cann.empty_operator)
     """
     if not any(tensor.size for tensor, _ in tensors):
         return
@@ -120,7 +127,11 @@ def operator_file(
 def opdebug_file(
     disk: Disk, directory: str, call: Call, address: int, *, status: int, unit: str, soc: str, stamp: int
 ) -> None:
-    """Write the overflow record of one operator. The file is named after the debug task, task 0 of the stream."""
+    """Write the overflow record of one operator. The file is named after the debug task, task 0 of the stream.
+
+    (assumption cann.overflow_file)
+    (assumption cann.overflow_task)
+    """
     ids = {
         "model_id": NOT_APPLICABLE if call.model_id is None else call.model_id,
         "stream_id": call.stream,
@@ -146,7 +157,10 @@ def opdebug_file(
 
 
 def exception_file(disk: Disk, path: str, device: int, kind: str, call: Call, addresses: Addresses, now: float) -> None:
-    """Write what the host saves of an operator that failed: brief or norm, named with the local time."""
+    """Write what the host saves of an operator that failed: brief or norm, named with the local time.
+
+    (assumption cann.exception_names)
+    """
     local = time.strftime("%Y%m%d%H%M%S", time.localtime(now))
     stamp = int(f"{local}{int(now * 1000) % 1000:03d}")
     form = "brief" if kind == "brief" else "normal"
@@ -164,6 +178,7 @@ def exception_file(disk: Disk, path: str, device: int, kind: str, call: Call, ad
 
 
 def _renumber(tensors: Sequence[tuple[Tensor, Any]]) -> list[tuple[Tensor, Any]]:
+    # (assumption cann.compact_indices)
     counts = {"input": 0, "output": 0}
     found = []
     for tensor, data in tensors:
@@ -183,7 +198,10 @@ def _statistics(tensors: Sequence[tuple[Tensor, Any]], chosen: Sequence[str]) ->
 
 
 def _chosen_row(tensor: Tensor, data: Any, columns: Sequence[str], l2norm: bool) -> str:
-    """The line that the host prints of what the AI Core computed; NA where it did not."""
+    """The line that the host prints of what the AI Core computed; NA where it did not.
+
+    (assumption cann.stats_chosen)
+    """
     import math
 
     import numpy as np

@@ -41,6 +41,7 @@ class LoadedModel:
         static_shape: bool,
         session: int = 0,
     ) -> None:
+        # (assumption cann.overflow_at_every_step)
         self.model_id = model_id
         self.name = name
         self.om_name = om_name
@@ -83,7 +84,10 @@ class LoadedModel:
         return self.memory[name].outputs if name in self.memory else ()
 
     def dumps(self, node: Node, step: Optional[int]) -> bool:
-        """Whether this execution of an operator is dumped whole. With steps set and no step address: never."""
+        """Whether this execution of an operator is dumped whole. With steps set and no step address: never.
+
+        (assumption cann.no_step_counter)
+        """
         return not self.watches and not self.detects and self._selected.get(node.name, False) and self.at_step(step)
 
     def at_step(self, step: Optional[int]) -> bool:
@@ -104,12 +108,15 @@ class LoadedModel:
         return self.arming is not None and self.arming.watcher
 
     def is_watched(self, node: Node, step: Optional[int]) -> bool:
-        """Whether this operator's output is watched: only names after fusion count, only in static graphs."""
+        """Whether this operator's output is watched: only names after fusion count, only in static graphs.
+
+        (assumption cann.watch_static)
+        """
         ge = None if self.arming is None else self.arming.ge
         return self.watches and ge is not None and node.name in ge.watched and self._static_shape and self.at_step(step)
 
     def is_suspect(self, node: Node) -> bool:
-        """Whether watched outputs are written again after this operator."""
+        """Whether watched outputs are written again after this operator. (assumption cann.watch_static)"""
         ge = None if self.arming is None else self.arming.ge
         if not self.watches or ge is None or node.type.startswith(_COLLECTIVE) or not self._static_shape:
             return False
@@ -122,7 +129,10 @@ class LoadedModel:
         return leave_out(self.arming.ge, node, self.name, self.om_name, inputs, outputs)
 
     def folder(self, step: Optional[int]) -> tuple[str, ...]:
-        """The levels model / model id / step; the offline file's name where the list names it by that."""
+        """The levels model / model id / step; the offline file's name where the list names it by that.
+
+        (assumption torchair.levels)
+        """
         ge = None if self.arming is None else self.arming.ge
         name = self.om_name if ge is not None and self.om_name in ge.models else self.name
         return build_place(Place(model=name, model_id=self.model_id, data_index=step))

@@ -48,6 +48,8 @@ def parse_steps(text: str) -> StepRanges:
     """Read `dump_step` as the device does, looser than the host. Raises ValueError where its load fails.
 
     Empty parts are dropped, blanks allowed, reversed intervals turned round.
+
+    (assumption cann.steps_on_the_device)
     """
     if not text:
         return None
@@ -68,6 +70,8 @@ def select(settings: GeSettings, ops: Iterable[Node], model: str, om_name: str) 
     """The names of the operators of a model whose task gets dump information.
 
     A `layer` matches the final name or any name from before fusion. What never runs as a task is not in it.
+
+    (assumption cann.layer_of_fused)
     """
     nodes = list(ops)
     ranged = _ranged(nodes, settings.ranges.get(_matched(settings, model, om_name), ()))

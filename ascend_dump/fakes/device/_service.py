@@ -83,6 +83,7 @@ class DumpService:
                 _overwrite(outputs[0], trample.offset, trample.data)
 
     def _watch(self, call: Call, model: LoadedModel, step: Optional[int], folder: str, arming: Arming) -> None:
+        # (assumption cann.watch_name)
         if model.is_watched(call.node, step):
             self._write(call, folder, tensors_of(call, "output", self._addresses), arming)
         if not model.is_suspect(call.node):
@@ -102,7 +103,10 @@ class DumpService:
         producers: Producers,
         arming: Arming,
     ) -> None:
-        """An extra file for each Data operator behind an input, under the consumer's task."""
+        """An extra file for each Data operator behind an input, under the consumer's task.
+
+        (assumption cann.data_operators)
+        """
         if producers is None:
             producers = [model.nodes.get(source.rpartition(":")[0]) for source in call.node.inputs]
         for producer, array in zip(producers, call.inputs):
@@ -112,7 +116,11 @@ class DumpService:
                 self._write(data, folder, tensors_of(data, "output", self._addresses), arming)
 
     def run_single(self, call: Call, arming: Optional[Arming], *, kernel: bool) -> None:
-        """Dump or check an operator that belongs to no model."""
+        """Dump or check an operator that belongs to no model.
+
+        (assumption cann.single_operators)
+        (assumption torch_npu.no_model_levels)
+        """
         if arming is None:
             return
         if arming.overflow:
@@ -125,6 +133,9 @@ class DumpService:
         """Dump an operator in a captured stream, as was settled when it was captured.
 
         The host writes it, each replay to the same file; overflow and statistics are skipped.
+
+        (assumption cann.captured_name)
+        (assumption cann.captured_scenes)
         """
         key = (graph, call.stream, call.task, call.node.name)
         if key not in self._captured:
@@ -141,6 +152,7 @@ class DumpService:
             operator_file(self.disk, folder, name, call.node.name, [*inputs, *outputs])
 
     def _report_overflow(self, call: Call, folder: str, arming: Arming) -> None:
+        # (assumption cann.overflow_operator)
         found = self.overflows.get(call.node.name)
         if found is None and _went_out_of_range(call):
             found = (_FLOAT_OVERFLOW, "AIC")
@@ -177,9 +189,11 @@ class DumpService:
 
     def _base(self, arming: Arming) -> str:
         # The device joins a text that ends in a slash: the doubled one counts in the hash of a long name.
+        # (assumption cann.device_directory)
         return f"{arming.root}/{self.device_id}/"
 
     def _now(self) -> int:
+        # (assumption cann.timestamp)
         return int(self._clock() * 1e6)
 
 
@@ -192,6 +206,7 @@ def _overwrite(array: _Array, offset: int, data: bytes) -> None:
 
 
 def _went_out_of_range(call: Call) -> bool:
+    # (assumption cann.overflow_condition)
     import numpy as np
 
     def finite(array: _Array) -> bool:

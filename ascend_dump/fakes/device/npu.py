@@ -16,10 +16,11 @@ Known differences from a device:
   workspaces, no FFTS+ threads, and addresses only tell tensors apart.
 - Overflow is found by a fault set with `overflow`, or where finite floating inputs give a non-finite output.
   The payload's addresses and core numbers are 0, its file is named after task 0.
+  (assumption cann.overflow_condition) (assumption cann.overflow_task)
 - Kernels print nothing: `dump_kernel_data` has no effect. The scene `aic_err_detail_dump` fails as on a
   platform without it.
 - Whether a configuration that asks for nothing takes back an earlier one is not known; here it stays. Steps, models
-  and layers do not limit single operators.
+  and layers do not limit single operators. (assumption cann.nothing_asked) (assumption cann.single_operators)
 - A file is one write; the memory limit of the host's queue is not simulated.
 """
 
@@ -179,6 +180,9 @@ class Npu(Faults):
 
         Returns 0 or the acl error (100003 no such file, 100006 nested too deep, 100009 a refused configuration,
         500000). None configures nothing.
+
+        (assumption cann.nothing_asked)
+        (assumption cann.set_again)
         """
         self.errors = []
         if config_path is None:
@@ -188,7 +192,10 @@ class Npu(Faults):
         return self._take(answer)
 
     def disarm_acl(self) -> None:
-        """End the dump set through acl, as aclmdlFinalizeDump does; loaded models write nothing from here on."""
+        """End the dump set through acl, as aclmdlFinalizeDump does; loaded models write nothing from here on.
+
+        (assumption acl.loaded_models_stop)
+        """
         self._acl = None
 
     def arm_ge(self, options: Mapping[str, str], *, session: int = 0) -> int:
@@ -196,6 +203,8 @@ class Npu(Faults):
 
         A dump set through acl outranks them. session: tells the sessions of a process apart, each has a time
         directory of its own.
+
+        (assumption ge.time_of_session)
         """
         self.errors = []
         answer = read_options(
@@ -211,6 +220,7 @@ class Npu(Faults):
         self._ge.pop(session, None)
 
     def _take(self, answer: Answer) -> int:
+        # (assumption cann.exception_first)
         self.errors.extend(answer.errors)
         self.log.extend(answer.log)
         wanted = answer.exception
@@ -242,6 +252,9 @@ class Npu(Faults):
 
         om_name: the name of its file without the suffix. ops: in execution order. status_check: it was built
         with `--status_check=1`, without which it reports no overflow. session: the GE session that loads it.
+
+        (assumption acl.set_before_load)
+        (assumption ge.acl_outranks_options)
         """
         arming = self._acl if self._acl is not None and self._acl.models else self._ge.get(session)
         used = next(self._ids) if model_id is None else model_id
@@ -362,6 +375,7 @@ class Npu(Faults):
         return self._models[model_id]
 
     def _time_directory(self) -> str:
+        # (assumption cann.time_directory)
         return time.strftime("%Y%m%d%H%M%S", time.localtime(self._clock()))
 
     def _env(self) -> Mapping[str, str]:

@@ -62,6 +62,7 @@ def _window(op: GeOp) -> tuple[Any, ...]:
 
 @operator("MaxPoolWithArgmaxV1")
 def _max_pool(op: GeOp, x: Any) -> Any:
+    # (assumption torchair.max_pool_mask)
     import torch
 
     values, places = torch.ops.aten.max_pool2d_with_indices(x, *_window(op))
@@ -93,7 +94,10 @@ def _around_channel(x: Any) -> list[int]:
 
 @operator("BatchNormV3")
 def _batch_norm(op: GeOp, x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
-    """y, the batch's mean and variance, and the moving ones, in the order in which torchair reads them."""
+    """y, the batch's mean and variance, and the moving ones, in the order in which torchair reads them.
+
+    (assumption torchair.batch_norm_outputs)
+    """
     wide = x.float()
     epsilon, momentum = op.attrs.get("epsilon", 1e-5), op.attrs.get("momentum", 0.1)
     if op.attrs.get("is_training", True):

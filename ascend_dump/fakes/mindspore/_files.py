@@ -90,7 +90,7 @@ class _WrittenTensor(NamedTuple):
 
 
 class KernelDumper:
-    """Writes the tree of one process."""
+    """Writes the tree of one process. (assumption mindspore.ascend_tree)"""
 
     def __init__(self, process: MindSporeState, settings: DumpJsonSettings, config: str) -> None:
         self.process = process
@@ -241,6 +241,8 @@ class KernelDumper:
                 folder.write_tensor(self._name(op_type, name, piece), array)
 
     def _stored(self, array: _Array) -> _Array:
+        # (assumption mindspore.ascend_types)
+        # (assumption mindspore.sampling)
         if self.process.target == "CPU":
             return array
         if self.settings.sample_mode and self.process.target == "Ascend":
@@ -248,6 +250,7 @@ class KernelDumper:
         return array.astype(np.float32) if array.dtype == BFLOAT16 else array
 
     def _name(self, op_type: str, name: str, piece: _WrittenTensor) -> str:
+        # (assumption mindspore.ascend_types)
         label = dtype_of(piece.array).label
         dtype: Optional[str] = label.lower() if self.process.target == "Ascend" else label
         if self.process.target == "GPU":
@@ -261,7 +264,10 @@ class KernelDumper:
 
 
 def made_non_finite(node: ExecutedOperator) -> bool:
-    """Whether an operator made infinities or NaN of finite inputs, which is what the device calls an overflow."""
+    """Whether an operator made infinities or NaN of finite inputs, which is what the device calls an overflow.
+
+    (assumption mindspore.overflow)
+    """
 
     def finite(arrays: Sequence[Optional[_Array]]) -> bool:
         # ml_dtypes' types are of the kind V.

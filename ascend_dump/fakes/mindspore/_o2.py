@@ -35,7 +35,7 @@ _MODES = ("all", "input", "output")
 
 
 class ModelDumper(KernelDumper):
-    """Lets the simulated device dump whole graphs."""
+    """Lets the simulated device dump whole graphs. (assumption mindspore.o2_layout)"""
 
     def write_metadata(self) -> None:
         """Only CPU and GPU have it."""

@@ -38,6 +38,7 @@ Known differences from MindSpore:
 - The alerts about a missing `e2e_dump_settings` do not wait a second each.
 - On Ascend, task and stream are 0; a sampled tensor is its first elements in one dimension; data formats are not
   transformed, so `trans_flag`, `stat_calc_mode` and `device_stat_precision_mode` change nothing.
+  (assumption mindspore.sampling)
 - A tensor's timestamps follow from the simulated device's clock.
 """
 

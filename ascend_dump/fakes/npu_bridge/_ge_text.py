@@ -34,7 +34,10 @@ _BUILD = "Build"
 
 
 def write_graph(npu: Npu, name: str, number: int, ops: Sequence[Planned], *, dump_path: str) -> None:
-    """Write the graph where the environment says, or nothing. number: of the graph in its process, from 1."""
+    """Write the graph where the environment says, or nothing. number: of the graph in its process, from 1.
+
+    (assumption ge.graph_text)
+    """
     env = npu.environ
     if not dump_path and not _asked(env):
         return

@@ -118,7 +118,7 @@ def read_device(config: Any, environ: Mapping[str, str]) -> Optional[int]:
 
 
 def _init_options(parameters: Any) -> dict[str, str]:
-    """Those of one entry. Raises Refused."""
+    """Those of one entry. Raises Refused. (assumption npu_bridge.init_keys)"""
     found = {}
     if "enable_exception_dump" in parameters:
         exception = parameters["enable_exception_dump"].i
@@ -141,7 +141,10 @@ def _entries(config: Any) -> list[Any]:
 
 
 def _read_entry(values: _Values, parameters: Any, cwd: str) -> None:
-    """In the order of the source: the path is asked of every entry once a dump is on."""
+    """In the order of the source: the path is asked of every entry once a dump is on.
+
+    (assumption npu_bridge.last_entry)
+    """
     if "enable_dump" in parameters:
         values.dump = parameters["enable_dump"].b
     if "enable_dump_debug" in parameters:

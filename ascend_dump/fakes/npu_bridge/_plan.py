@@ -80,7 +80,10 @@ class Plan(NamedTuple):
 
 
 def make_plan(graph: Any, roots: Iterable[Any], fed: frozenset[str]) -> Plan:
-    """Plan the operators behind `roots` (operations). fed: names of the tensors that are fed."""
+    """Plan the operators behind `roots` (operations). fed: names of the tensors that are fed.
+
+    (assumption npu_bridge.fed_names)
+    """
     reached = _reach(roots, fed)
     order = [op for op in graph.get_operations() if op in reached]
     maybe_dead = _dead(order)

@@ -73,6 +73,7 @@ class Process:
         return GeSession(self, next(self._sessions), {**options, **init})
 
     def next_graph(self) -> int:
+        # (assumption npu_bridge.graph_name)
         return next(self._graphs)
 
     def leave(self) -> None:

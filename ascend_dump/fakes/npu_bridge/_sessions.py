@@ -196,7 +196,7 @@ class _Watch:
     def _model(
         self, state: _State, graph: Any, roots: Sequence[Any], fetched: Sequence[Any], fed: frozenset[str]
     ) -> Optional[_Model]:
-        """The loaded graph for these fetches; None where the host runs all of it."""
+        """The loaded graph for these fetches; None where the host runs all of it. (assumption npu_bridge.signature)"""
         names = tuple(sorted({op.name for op in roots} | {tensor.name for tensor in fetched}))
         key = (names, tuple(sorted(fed)))
         with self._lock:
@@ -213,7 +213,10 @@ class _Watch:
         return state.ge.load(plan.ops)
 
     def _variables(self, session: Any, state: _State, plan: Plan) -> dict[str, Any]:
-        """Variables as they are before the run; what is not initialised yet is left out."""
+        """Variables as they are before the run; what is not initialised yet is left out.
+
+        (assumption npu_bridge.variables)
+        """
         from tensorflow.python.framework import errors
 
         found: dict[str, Any] = {}
@@ -234,7 +237,10 @@ class _Watch:
         return found
 
     def _report(self, model: _Model, values: Mapping[str, Any]) -> None:
-        """Tell the device of one execution. Raises tf.errors.InternalError where an operator was told to fail."""
+        """Tell the device of one execution. Raises tf.errors.InternalError where an operator was told to fail.
+
+        (assumption npu_bridge.loop)
+        """
         from ascend_dump.fakes.device.npu import OperatorFailed
 
         npu = self._process.npu

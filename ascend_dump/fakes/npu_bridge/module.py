@@ -15,14 +15,17 @@ Known differences from a device:
 - Operators are not fused and keep TensorFlow's names; types are GE's for the few that `_plan` lists, else
   TensorFlow's. There is one stream, all layouts are ND.
 - What is fed is a Data operator of the tensor's own operation; its real name in GE is not known.
+  (assumption npu_bridge.fed_names)
 - What is inside the branches and bodies of functional control flow is not dumped, nor is old control flow (Switch to
   Merge, loops): TensorFlow gives out no values from there.
 - A variable's value is that from before the run, also where the program assigns and then reads it in one run.
-  Before its initialisation it is zeros.
+  Before its initialisation it is zeros. (assumption npu_bridge.variables)
 - The `_<n>` behind `ge_default_<time>` counts the graphs of the process; where the real number comes from is not known.
+  (assumption npu_bridge.graph_name)
 - Of the graphs only the stage Build is written, as text; the gaps between the numbers of the files are always the same.
 - PRINT_MODEL and the checks of rank tables are left out. DEVICE_ID is taken for a logical number.
 - iterations_per_loop changes nothing: each `Session.run` is one step. `Session.partial_run` runs on the host.
+  (assumption npu_bridge.loop)
 - What an operator tramples over is seen in the dump, not by later operators: TensorFlow has computed them.
 - Settings that need a device beyond the dump (precision, profiling, collectives) are accepted without effect. Ranks
   come from RANK_ID and RANK_SIZE.

@@ -85,7 +85,10 @@ class _Watch:
         self._on = False
 
     def call(self, function: Any, real: Any, args: Any, kwargs: Any) -> Any:
-        """One call of a tf.function: a step. One that is called inside another is inlined, as far as it can be."""
+        """One call of a tf.function: a step. One that is called inside another is inlined, as far as it can be.
+
+        (assumption npu_device.function_step)
+        """
         import tensorflow as tf
 
         if not self._on or tf.config.functions_run_eagerly():

@@ -113,7 +113,10 @@ class _Device:
         return self._options
 
     def open(self, device_id: Optional[int] = None) -> _Handle:
-        """Raises RuntimeError where another device is open already, and for what GE refuses; ValueError for ranks."""
+        """Raises RuntimeError where another device is open already, and for what GE refuses; ValueError for ranks.
+
+        (assumption npu_device.options_once)
+        """
         environ = self._process.npu.environ
         number = int(environ.get("ASCEND_DEVICE_ID", "0")) if device_id is None else device_id
         if number in self._instances:

@@ -58,7 +58,10 @@ _NO_KERNEL = frozenset(
 
 
 def kernel_of(operator: str) -> tuple[str, str]:
-    """The type and the name of the kernel of an ATen operator, such as `aten::add_.Tensor`."""
+    """The type and the name of the kernel of an ATen operator, such as `aten::add_.Tensor`.
+
+    (assumption torch_npu.kernel_names)
+    """
     base = operator.partition("::")[2].partition(".")[0]
     inplace = base.endswith("_") and not base.endswith("__")
     plain = base.rstrip("_")
@@ -68,7 +71,7 @@ def kernel_of(operator: str) -> tuple[str, str]:
 
 
 class KernelMode(TorchDispatchMode):
-    """Tells the device of each operator that works on its memory."""
+    """Tells the device of each operator that works on its memory. (assumption torch_npu.kernels_per_operator)"""
 
     def __init__(self, npu: Npu, memory: DeviceMemory) -> None:
         super().__init__()

@@ -66,6 +66,7 @@ class TorchNpuRuntime:
         self.initialised = True
 
     def _init_config(self) -> str:
+        # (assumption torch_npu.initial_config)
         asked = os.environ.get(INIT_CONFIG)
         if asked is None:
             return os.fspath(_OWN_CONFIG)
@@ -97,6 +98,7 @@ class TorchNpuRuntime:
     # The interface that drops return codes.
 
     def set_option(self, options: dict[str, str]) -> None:
+        # (assumption torch_npu.waiting_interface)
         for name, value in options.items():
             if name == "mdldumpswitch":
                 self._when_initialised(self._acl.init_dump if value == "enable" else self._acl.finalize_dump)
@@ -119,6 +121,7 @@ class TorchNpuRuntime:
         self._check(self._acl.synchronize_device(), "aclrtSynchronizeDevice")
 
     def _check(self, code: int, call: str, *, but: int = AclError.SUCCESS) -> None:
+        # (assumption torch_npu.checked_interface)
         if code in (AclError.SUCCESS, but):
             return
         known = AclError.known(code)

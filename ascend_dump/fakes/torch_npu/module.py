@@ -17,6 +17,7 @@ Known differences from the real one:
   torch_npu, because its private device type could be renamed only for good: use text, `"npu:0"`, or `.npu()`.
 - Mixing tensors of host and NPU in one operator is not refused. Operators run at once, on one stream.
 - One operator is one kernel with the operator's tensors; on a device it may be several, or a fused one.
+  (assumption torch_npu.kernels_per_operator)
 - Only operators of the thread that installed the fake, and of its backward passes, are kernels.
 - Operators inside a model's step, as those of a graph that another fake runs, are no kernels.
 - The backend "hccl" of torch.distributed is "gloo", with that name.

@@ -83,6 +83,7 @@ class TensorSaver(GraphRunner):
         return result
 
     def _save(self, node: Any, value: Any) -> None:
+        # (assumption torchair.saved_names)
         import torch
 
         if "tensor_meta" not in node.meta or not isinstance(value, torch.Tensor):

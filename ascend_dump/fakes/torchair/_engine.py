@@ -108,7 +108,10 @@ class TorchairEngine:
         return known
 
     def finalize(self) -> None:
-        """Close the session and forget every compiled function; the two globals stay."""
+        """Close the session and forget every compiled function; the two globals stay.
+
+        (assumption torchair.closed_engine)
+        """
         import torch
 
         torch._dynamo.reset()
@@ -118,6 +121,9 @@ class TorchairEngine:
         """Append a graph to the process's dump JSON, in the working directory, and hand the file to the device.
 
         Only where a dump option is set. Operators made in `scope.data_dump()` are listed by type.
+
+        (assumption torchair.json_and_options)
+        (assumption torchair.scope)
         """
         if not any(str(options.get(key, "")).strip() for key in DUMP_KEYS):
             return

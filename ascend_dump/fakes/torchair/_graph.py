@@ -74,7 +74,10 @@ class _Plan(NamedTuple):
 
 
 class ConcreteGraph(GraphRunner):
-    """A graph of GE. The device loads it at its first run, under the settings of that moment."""
+    """A graph of GE. The device loads it at its first run, under the settings of that moment.
+
+    (assumption torchair.names_stay)
+    """
 
     def __init__(self, engine: TorchairEngine, config: CompilerConfig, module: Any) -> None:
         super().__init__(module)
@@ -89,6 +92,7 @@ class ConcreteGraph(GraphRunner):
         write_graph(config, self.name, self.nodes, {node: plan.ops for node, plan in self.plans.items()})
 
     def __call__(self, *args: Any) -> Any:
+        # (assumption ge.step_counter)
         if self._model is None:
             self._load()
         model = self._model

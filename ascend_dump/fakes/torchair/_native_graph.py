@@ -88,6 +88,8 @@ class NpuGraph:
         """Run one step. arguments: inputs, tensors to write outputs into (or None for each), stream.
 
         Raises RuntimeError for what is no tensor, NotSupported for an operator the device does not have.
+
+        (assumption ge.step_counter)
         """
         inputs, assigned, _stream = arguments
         _check_tensors(inputs, none_allowed=False)
@@ -114,6 +116,7 @@ class NpuGraph:
         return self._session.load(self._session.npu.load_model(graph.name, ops=nodes, static_shape=static))
 
     def _execute(self, graph: GeGraph, inputs: Sequence[Any], model: int) -> list[Any]:
+        # (assumption torchair.names_stay)
         npu = self._session.npu
         values: dict[str, tuple[Any, ...]] = {}
         for op in graph.ops:

@@ -40,6 +40,8 @@ class NativeSession:
         """Start GE with the options of the first call; every later call is ignored.
 
         Raises RuntimeError for what acl or GE refuses, and again at every later call.
+
+        (assumption torchair.first_graph)
         """
         if self.options is None:
             given = dict(options)
@@ -65,7 +67,10 @@ class NativeSession:
             raise RuntimeError(self._failure)
 
     def set_dump(self, config: str) -> None:
-        """Hand a dump JSON to acl. A refusal of acl is not raised here; it is in the log of the device."""
+        """Hand a dump JSON to acl. A refusal of acl is not raised here; it is in the log of the device.
+
+        (assumption torchair.refusal_dropped)
+        """
         try:
             self._set_dump(config)
         except RuntimeError as error:

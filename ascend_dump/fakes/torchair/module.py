@@ -15,6 +15,7 @@ Known differences from torchair:
 - No operator is decomposed by torchair's own rules, none is fused, and GE renames nothing after the graph is built.
   Views stay as they are, which torchair does only with `experimental_config.enable_view_optimize = False`.
   An ATen operator without an entry in `_torchair_lowering` is one GE operator named after it.
+  (assumption torchair.names_stay)
 - An operator that GE overwrites (`Npu.trample`) changes the dump, not what later operators compute with.
 - `dump_step` is checked in linear time; the real regular expression takes seconds for 16 digits and a wrong letter.
 - The aclgraph modes capture no graph: both stages save the same tensors. `super_kernel`, gears, export, AOE,

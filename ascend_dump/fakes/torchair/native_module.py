@@ -19,13 +19,14 @@ Known differences from CANN on a device:
 
 - Graphs run as torchair wrote them: GE neither folds constants nor fuses or renames operators here, so there may be
   more operators, and other names, than on a device. All run on one stream, and none has a tensor on the host.
+  (assumption torchair.names_stay)
 - The operators of `_ge_ops` and its sisters exist, no others; no control flow and no subgraphs; nothing random.
 - `BatchNormV3` gives its outputs 1 to 4 as torchair reads them: the batch's mean and variance (which
   `BNTrainingUpdateGrad` takes), then the moving ones. GE's prototype names the moving ones first, and the inverse of
   the deviation; taken by that, training a network with batch normalisation would differ from PyTorch. What a device
-  gives is not known.
+  gives is not known. (assumption torchair.batch_norm_outputs)
 - `MaxPoolWithArgmaxV1` gives PyTorch's indices and not the device's bit mask. Float16 and bfloat16 are computed as
-  PyTorch does on the CPU.
+  PyTorch does on the CPU. (assumption torchair.max_pool_mask)
 - `export` raises NotSupported; tuning, the channel for `print`, and operator arguments for `aclop` do nothing.
 - A device other than the simulated one cannot be set: give ASCEND_DEVICE_ID that of the device.
 """

@@ -34,6 +34,9 @@ def place_blobs(sizes: Sequence[int], null: Sequence[bool], start: int, file_siz
     - the sizes without the null entries fit: those have no payload;
     - neither, and no entry has an address: the writer records none, so the file is cut or longer;
     - neither: entries before the first null one are where they must be, the others cannot be placed.
+
+    (assumption cann.payload_order)
+    (assumption cann.null_address)
     """
     available = file_size - start
     declared = sum(sizes)

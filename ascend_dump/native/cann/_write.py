@@ -72,6 +72,8 @@ def encode_header(
 
     The device writes every shape, even one without dimensions, and the original shape; the host's
     exception writer (`host=True`) writes no empty shape and no original one.
+
+    (assumption cann.header_version)
     """
     from ascend_dump.native.cann.messages import messages
 

@@ -111,7 +111,10 @@ _TO_GE = {value: ge for ge, value in _FROM_GE.items()}
 
 
 def data_type(value: int) -> DataType:
-    """Look a type up by its number; an unknown one is named `DT_<number>` and read as raw bytes."""
+    """Look a type up by its number; an unknown one is named `DT_<number>` and read as raw bytes.
+
+    (assumption cann.dtype_numbers)
+    """
     return _TYPES.get(value) or DataType(value, f"DT_{value}", "uint8", 0, _RAW)
 
 

@@ -65,6 +65,8 @@ def hashed_name(path: str, *, exception: bool = False) -> str:
     """The name a too long file gets. path: the whole path text as CANN built it.
 
     A data dump hashes that text (with its doubled slashes), an exception dump only the last part of it.
+
+    (assumption cann.long_names)
     """
     text = path.rpartition("/")[2] if exception else path
     return str(std_hash(os.fsencode(text)))

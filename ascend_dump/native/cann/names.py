@@ -50,6 +50,7 @@ _SET_WITHOUT_REPLACED = re.compile(r"!?(?:[0-9]-[0-9]|[a-z]-[a-z]|[A-Z]-[A-Z]|[^
 
 #: The path of the directory of one step of a model below a dump path, which has the level of a rank where torchair
 #: dumps; the last group is the number of the step.
+#: (assumption torchair.levels)
 STEP_DIRECTORY = re.compile(r"(?:worldsize\d+_global_rank\d+/)?\d{14}/\d{1,9}/[^/]+/\d{1,18}/(\d{1,18})", re.ASCII)
 
 
@@ -90,7 +91,10 @@ class DumpName(NamedTuple):
 
 
 def sanitize(text: str) -> str:
-    """Replace blanks, dots and slashes by `_`, as the device does in op types, op names and model names."""
+    """Replace blanks, dots and slashes by `_`, as the device does in op types, op names and model names.
+
+    (assumption cann.name_characters)
+    """
     return text.translate(_REPLACED)
 
 
@@ -115,6 +119,8 @@ def parse_name(name: str) -> Optional[DumpName]:
     """Read a file name, None when it is not one of CANN's.
 
     A name of a captured stream may hold slashes: give the path below the device directory.
+
+    (assumption cann.captured_name)
     """
     statistics = name.endswith(".csv")
     fields = (name[:-4] if statistics else name).split(".")
@@ -132,7 +138,10 @@ def parse_name(name: str) -> Optional[DumpName]:
 
 
 def build_name(name: DumpName) -> str:
-    """Write a file name as CANN does: names are sanitized in the forms that the device writes."""
+    """Write a file name as CANN does: names are sanitized in the forms that the device writes.
+
+    (assumption cann.file_name)
+    """
     if name.form == "brief":
         return f"{name.op_type}.{name.stream_id}.{name.task_id}.{name.timestamp}"
     if name.form == "callback":
@@ -156,7 +165,10 @@ def build_name(name: DumpName) -> str:
 
 
 def watch_name(layer: str, watched: str) -> str:
-    """The op name of a watcher file: the output of `watched` as it was after `layer` ran."""
+    """The op name of a watcher file: the output of `watched` as it was after `layer` ran.
+
+    (assumption cann.watch_name)
+    """
     return f"{layer}{_WATCH}{watched}"
 
 
@@ -213,7 +225,7 @@ def parse_place(parts: Sequence[str], own: Optional[int] = None) -> Place:
 
 
 def build_place(place: Place) -> tuple[str, ...]:
-    """The directory levels of a place, outermost first, below the dump path."""
+    """The directory levels of a place, outermost first, below the dump path. (assumption torchair.rank_directory)"""
     levels: list[object] = []
     if place.rank is not None:
         levels.append(f"worldsize{place.world}_global_rank{place.rank}")

@@ -104,6 +104,8 @@ def decode_overflow(payload: Union[bytes, bytearray, memoryview]) -> OverflowRec
     """Decode the bytes of output 0 of an Opdebug file.
 
     Raises CorruptDump when they are neither layout; offsets in it count from the start of the payload.
+
+    (assumption cann.overflow_payload)
     """
     data = bytes(payload)
     if len(data) >= 4 and int.from_bytes(data[:4], "little") == MAGIC:
@@ -127,7 +129,10 @@ def overflow_of(document: dict[str, Any]) -> OverflowRecord:
 
 
 def encode_overflow(document: dict[str, Any]) -> bytes:
-    """The 2048 bytes of a record, from the document that `decode_overflow` gives. Missing numbers are 0."""
+    """The 2048 bytes of a record, from the document that `decode_overflow` gives. Missing numbers are 0.
+
+    (assumption cann.overflow_payload)
+    """
     out = bytearray(PAYLOAD_SIZE)
     if "magic" not in document:
         for name, (at, status_at, extra) in _FIXED.items():
@@ -153,6 +158,8 @@ def describe_status(unit: str, status: Sequence[int]) -> tuple[str, ...]:
     """What the set bits of a status mean; where no document says it, the number in hexadecimal.
 
     unit: "AI Core", "AIC" or "AIV", the others have no public table.
+
+    (assumption cann.overflow_status)
     """
     words: list[str] = []
     for number, value in enumerate(status):
@@ -173,6 +180,8 @@ def find_operator(unit: Unit, names: Iterable[DumpName], around: int) -> Optiona
 
     Task and stream must be equal, context and thread too where the record has them. Of several runs of the
     operator the one nearest to `around` (the record's own timestamp) is meant.
+
+    (assumption cann.overflow_operator)
     """
     best: Optional[DumpName] = None
     for name in names:

@@ -133,6 +133,8 @@ def format_statistics(array: np.ndarray) -> tuple[str, ...]:
 
     Max and min begin with the first element and compare with > and <: a NaN in front stays, others are passed
     over. The mean is -inf or inf as soon as infinities of one sign occur, whatever else there is.
+
+    (assumption cann.stats_numbers)
     """
     import numpy as np
 
@@ -157,6 +159,8 @@ def format_tensor(tensor: Tensor, payload: Optional[Union[bytes, np.ndarray]]) -
     """The line of one tensor as the device's CPU prints it: over the whole payload, padding included.
 
     payload: None for a null address, which leaves the statistics empty as a type it does not support does.
+
+    (assumption cann.stats_header)
     """
     import numpy as np
 

@@ -83,6 +83,7 @@ def _duplicate_key(subject: AclSubject) -> Iterator[Hit]:
     passes=dumping(dump_debug="off", dump_list=[{}], dump_step="0"),
 )
 def _overflow_ignores(subject: AclSubject) -> Iterator[Hit]:
+    # (assumption cann.overflow_at_every_step)
     reasons = {
         "dump_step": "overflow is detected at every step",
         "dump_stats": "overflow files hold tensors",
@@ -146,6 +147,7 @@ def _item_dropped(subject: AclSubject) -> Iterator[Hit]:
     passes=dumping(dump_list=[{"layer": ["a", "b"]}]),
 )
 def _item_replaced(subject: AclSubject) -> Iterator[Hit]:
+    # (assumption ge.last_item_wins)
     items = list(_effective_items(subject))
     last = {model: (index, item) for index, model, item in items}
     for index, model, item in items:

@@ -30,6 +30,7 @@ _UINT64_MAX = 2**64 - 1
     passes=Example("{}"),
 )
 def _empty_file(subject: AclSubject) -> Iterator[Hit]:
+    # (assumption acl.empty_file)
     if subject.parsed.empty:
         yield Hit("", "the file is empty: acl takes it and dumps nothing", 'write {"dump": {...}} into it')
 
@@ -168,6 +169,7 @@ def _ge_empty(subject: AclSubject) -> Iterator[Hit]:
     passes=dumping(dump_list=[{}], dump_level="op"),
 )
 def _kernel_level(subject: AclSubject) -> Iterator[Hit]:
+    # (assumption cann.kernel_level)
     listed = bool(subject.dump.get("dump_list")) or subject.watcher
     if subject.selects and listed and text_of(subject.dump, "dump_level") == "kernel":
         yield Hit(
@@ -207,6 +209,7 @@ def _step_too_large(subject: AclSubject) -> Iterator[Hit]:
     passes=dumping(dump_list=[{}]),
 )
 def _ip_path(subject: AclSubject) -> Iterator[Hit]:
+    # (assumption cann.address_path)
     path = text_of(subject.dump, "dump_path")
     if is_ip_path(path) and not subject.exception:
         rest = path.partition(":")[2]

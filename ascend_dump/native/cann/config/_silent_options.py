@@ -42,6 +42,7 @@ _ONE_DEBUG_MODE = ("Ascend910B", "Ascend910_93")
     passes=Example({"ge.exec.enableDumpDebug": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpDebugMode": "all"}),
 )
 def _debug_without_mode(given: GeSubject) -> Iterator[Hit]:
+    # (assumption ge.debug_without_mode)
     if given.debug and DEBUG_MODE not in given.options:
         yield Hit(ENABLE_DEBUG, f"without {DEBUG_MODE} no overflow is detected", f'add "{DEBUG_MODE}": "all"')
 
@@ -74,6 +75,7 @@ def _mode_without_debug(given: GeSubject) -> Iterator[Hit]:
     ),
 )
 def _debug_mode_platform(given: GeSubject) -> Iterator[Hit]:
+    # (assumption cann.overflow_modes)
     mode = given.options.get(DEBUG_MODE)
     if (
         given.debug
@@ -113,6 +115,7 @@ def _without_enable(given: GeSubject) -> Iterator[Hit]:
     passes=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpData": "stats"}),
 )
 def _data_unchecked(given: GeSubject) -> Iterator[Hit]:
+    # (assumption ge.data_unchecked)
     if given.dump and given.options.get(DUMP_DATA, "tensor") not in ("tensor", "stats"):
         yield Hit(
             DUMP_DATA, f"{given.options[DUMP_DATA]!r} is not checked and means tensor", 'give "tensor" or "stats"'

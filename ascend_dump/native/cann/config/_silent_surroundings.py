@@ -59,6 +59,7 @@ def _collect_path(subject: AclSubject) -> Iterator[Hit]:
     passes=dumping(dump_scene="aic_err_norm_dump").given(env={}),
 )
 def _exception_path(subject: AclSubject) -> Iterator[Hit]:
+    # (assumption cann.exception_environment)
     path = text_of(subject.dump, "dump_path")
     if not (subject.exception and path):
         return
@@ -167,6 +168,7 @@ def _operator_unknown(subject: AclSubject) -> Iterator[Hit]:
     passes=dumping(dump_list=[{"layer": ["add", "conv"]}]).given(operators=GRAPH),
 )
 def _never_dumped(subject: AclSubject) -> Iterator[Hit]:
+    # (assumption ge.never_dumped)
     for where, _, name in _selected_names(subject):
         found = subject.nodes.get(name, ())
         reasons = [why_no_dump(node) for node in found if node.type != _DATA]
@@ -261,6 +263,7 @@ def _range_never_runs(subject: AclSubject) -> Iterator[Hit]:
     passes=dumping(dump_list=[{}]).given(captured=True),
 )
 def _captured(subject: AclSubject) -> Iterator[Hit]:
+    # (assumption cann.captured_scenes)
     if not subject.situation.captured:
         return
     if subject.overflow:
@@ -279,6 +282,7 @@ def _captured(subject: AclSubject) -> Iterator[Hit]:
     passes=dumping(dump_list=[{}]).given(step_counter=False),
 )
 def _no_step_counter(subject: AclSubject) -> Iterator[Hit]:
+    # (assumption cann.no_step_counter)
     if subject.situation.step_counter is False and text_of(subject.dump, "dump_step") and subject.selects:
         yield Hit("dump.dump_step", "the model has no step counter: nothing is dumped", 'remove "dump_step"')
 
@@ -396,6 +400,7 @@ def _not_built(subject: AclSubject) -> Iterator[Hit]:
     passes=dumping(dump_list=[{}]).given(container=False),
 )
 def _container(subject: AclSubject) -> Iterator[Hit]:
+    # (assumption cann.container)
     if subject.situation.container and subject.verdict.need_dump:
         yield Hit("dump", "running inside a container is not supported for offline dump", "run on the host")
 
@@ -410,6 +415,7 @@ def _container(subject: AclSubject) -> Iterator[Hit]:
     passes=dumping(dump_list=[{}]).given(ge_options={"ge.exec.enableDump": "0"}),
 )
 def _options_outranked(subject: AclSubject) -> Iterator[Hit]:
+    # (assumption ge.acl_outranks_options)
     options = subject.situation.ge_options or {}
     if subject.ge.asked and subject.ge.accepted and "1" in (options.get(name) for name in _ENABLE_OPTIONS):
         yield Hit("dump", "the session options ge.exec.* also ask for a dump and are ignored", "use one of the two")

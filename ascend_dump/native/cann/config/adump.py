@@ -86,6 +86,8 @@ def judge(config: Any, *, env: Optional[Mapping[str, str]] = None, cwd: str = ""
     """Judge a parsed configuration; `env` holds what moves an exception dump, `cwd` anchors paths.
 
     planned: a directory that need not exist yet, see `Situation`.
+
+    (assumption acl.refused_file)
     """
     errors = []
     for failure in failures(AdumpSubject.of(config, cwd, planned)):

@@ -120,6 +120,7 @@ def dropped_items(dump: Mapping[str, Any]) -> list[tuple[int, str]]:
 
 
 def _takes_path(path: str) -> bool:
+    # (assumption ge.path_characters)
     return has_plain_characters(path.partition(":")[2] if is_ip_path(path) else path)
 
 

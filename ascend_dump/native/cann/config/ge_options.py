@@ -123,6 +123,7 @@ def _two_dumps(subject: GeSubject) -> Iterator[Hit]:
     passes=_DUMPS,
 )
 def _path(subject: GeSubject) -> Iterator[Hit]:
+    # (assumption ge.symlink)
     if not (subject.dump or subject.debug):
         return
     if DUMP_PATH not in subject.options:
@@ -158,6 +159,7 @@ def _path(subject: GeSubject) -> Iterator[Hit]:
     passes={**_DUMPS, DUMP_STEP: "0|2-5"},
 )
 def _steps(subject: GeSubject) -> Iterator[Hit]:
+    # (assumption ge.step_range)
     steps = subject.options.get(DUMP_STEP, "") if subject.dump else ""
     parts = steps.split("|") if steps else []
     if len(parts) > MAX_INTERVALS:

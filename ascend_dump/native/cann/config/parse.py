@@ -69,7 +69,10 @@ def _is_text(source: str) -> bool:
 
 
 def read_config(path: Union[str, os.PathLike[str]]) -> Parsed:
-    """Read and parse a configuration file under acl's limits; refusals are values, not exceptions."""
+    """Read and parse a configuration file under acl's limits; refusals are values, not exceptions.
+
+    (assumption acl.missing_file)
+    """
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -84,7 +87,7 @@ def read_config(path: Union[str, os.PathLike[str]]) -> Parsed:
 
 
 def parse_text(text: Union[str, bytes]) -> Parsed:
-    """Parse the content of a configuration file as acl and nlohmann::json do."""
+    """Parse the content of a configuration file as acl and nlohmann::json do. (assumption acl.deep_file)"""
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     if not data:
         return Parsed(empty=True)

@@ -20,6 +20,7 @@ _MODE = f"{COMMON}.op_debug_mode"
 
 
 def _without_e2e(on: str) -> Example:
+    # (assumption mindspore.without_e2e)
     tried = example(on)
     return tried._replace(config={COMMON: tried.config[COMMON]})
 
@@ -34,6 +35,7 @@ def _without_e2e(on: str) -> Example:
     passes=example("ascend-o2"),
 )
 def _ge_reads_nothing(dump: DumpJson) -> Iterator[Hit]:
+    # (assumption mindspore.o2_writes_nothing)
     if dump.where.ge and not dump.where.old_ge:
         yield Hit(
             "",
@@ -162,6 +164,7 @@ def _conflict(dump: DumpJson) -> Iterator[Hit]:
     passes=example(saved_data="statistic", statistic_category=["max", "avg"], e2e={"stat_calc_mode": "device"}),
 )
 def _device_statistics(dump: DumpJson) -> Iterator[Hit]:
+    # (assumption mindspore.device_statistics)
     settings = dump.settings
     if settings.saved_data == "tensor" or dump.where.device != "Ascend" or settings.stat_calc_mode != "device":
         return

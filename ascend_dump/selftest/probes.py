@@ -1,0 +1,36 @@
+"""Every probe by its name, and running them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Callable
+
+from ascend_dump._errors import AscendDumpError
+from ascend_dump.selftest import probes_files, probes_interface, probes_overflow
+from ascend_dump.selftest.assumptions import Outcome
+
+if TYPE_CHECKING:
+    from ascend_dump.selftest.evidence import Evidence
+
+__all__ = ["PROBES", "run_probes"]
+
+#: Each looks at the evidence alone, so it can be run again on what a person has sent.
+PROBES: Mapping[str, Callable[[Evidence], Outcome]] = MappingProxyType(
+    {
+        name: getattr(module, name)
+        for module in (probes_files, probes_overflow, probes_interface)
+        for name in module.__all__
+    }
+)
+
+
+def run_probes(evidence: Evidence) -> dict[str, Outcome]:
+    """What each probe finds. A file that cannot be read refutes nothing: it leaves the probe without an answer."""
+    found = {}
+    for name, probe in PROBES.items():
+        try:
+            found[name] = probe(evidence)
+        except (AscendDumpError, OSError) as error:
+            found[name] = Outcome("unknown", f"{type(error).__name__}: {error}")
+    return found

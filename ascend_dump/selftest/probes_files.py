@@ -1,0 +1,283 @@
+"""Probes that look at the files a device wrote: names, levels, headers, payloads, statistics."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Optional
+
+from ascend_dump.native.cann.dump_file import decode, read_header
+from ascend_dump.native.cann.names import parse_name
+from ascend_dump.native.cann.statistics_csv import HEADER, format_statistics
+from ascend_dump.selftest.assumptions import Outcome
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ascend_dump.native.cann.dump_file import DumpFile
+    from ascend_dump.selftest.evidence import DeviceFile, Evidence
+
+__all__ = [
+    "device_directory",
+    "dtype_numbers",
+    "file_modes",
+    "file_names",
+    "graph_levels",
+    "graph_steps",
+    "header_time",
+    "header_version",
+    "kernel_names",
+    "kernels_in_their_step",
+    "kernels_per_operator",
+    "no_model_levels",
+    "one_header_in_a_file",
+    "payload_order",
+    "rank_directory",
+    "statistics_header",
+    "statistics_numbers",
+    "time_directory",
+]
+
+_NOTHING = Outcome("unknown", "no file of a device was written")
+_NO_ARRAYS = Outcome("unknown", "the program fetched nothing to compare with")
+_KERNEL = re.compile(r"aclnn\w+_(\w+)AiCore_\1", re.ASCII)
+_PRODUCT = re.compile("MatMul", re.IGNORECASE)
+
+
+def _of_all(files: Iterable[DeviceFile], wrong: Iterable[str], what: str) -> Outcome:
+    """Refuted by the first thing that is wrong; unknown where there was nothing to look at."""
+    found = list(files)
+    if not found:
+        return _NOTHING
+    first = next(iter(wrong), None)
+    return Outcome("confirmed", f"{len(found)} {what}") if first is None else Outcome("refuted", first)
+
+
+def _headers(evidence: Evidence) -> list[tuple[DeviceFile, DumpFile]]:
+    return [(file, read_header(file.path)) for file in evidence.dumped if file.name is not None]
+
+
+# Names and levels.
+
+
+def file_names(evidence: Evidence) -> Outcome:
+    """Five fields, the last one the microseconds."""
+    files = evidence.dumped
+    wrong = (file.path.name for file in files if file.name is None or file.parsed.form != "device")
+    return _of_all(files, wrong, "names have the five fields")
+
+
+def time_directory(evidence: Evidence) -> Outcome:
+    """A directory named after a local time during the run."""
+    files = evidence.dumped
+    if not files and evidence.tensors is not None:
+        stray = next((path for path in evidence.tensors.rglob("*") if parse_name(path.name) is not None), None)
+        return _NOTHING if stray is None else Outcome("refuted", f"{stray.name} stands below no time")
+    times = {file.time for file in files}
+    # The name has whole seconds.
+    wrong = (text for text in times if not evidence.began - 1 <= _seconds(text) <= evidence.ended + 1)
+    return _of_all(files, wrong, "files stand below a local time of the run")
+
+
+def _seconds(text: str) -> float:
+    try:
+        return time.mktime(time.strptime(text, "%Y%m%d%H%M%S"))
+    except (OverflowError, ValueError):
+        return -1.0
+
+
+def device_directory(evidence: Evidence) -> Outcome:
+    """The number of the device below the time."""
+    files = evidence.dumped
+    wrong = ("/".join(file.levels) or file.path.name for file in files if file.levels[:1] != (str(evidence.device),))
+    return _of_all(files, wrong, f"files stand below {evidence.device}")
+
+
+def no_model_levels(evidence: Evidence) -> Outcome:
+    """Nothing stands between the device and the files of eager kernels."""
+    files = evidence.dumped if evidence.eager else []
+    wrong = ("/".join(file.levels) for file in files if len(file.levels) != 1)
+    return _of_all(files, wrong, "files stand directly below the device")
+
+
+def graph_levels(evidence: Evidence) -> Outcome:
+    """Model, model id and step stand between the device and the files of graphs."""
+    files = [] if evidence.eager else evidence.dumped
+    wrong = (
+        "/".join(file.levels)
+        for file in files
+        if len(file.levels) != 4 or not file.levels[2].isdecimal() or not file.levels[3].isdecimal()
+    )
+    return _of_all(files, wrong, "files stand below model, model id and step")
+
+
+def graph_steps(evidence: Evidence) -> Outcome:
+    """The last level is the step that was selected, counted from 0."""
+    files = [] if evidence.eager else evidence.dumped
+    if not files:
+        return _NOTHING
+    found = {file.levels[-1] for file in files}
+    wanted = {str(step) for step in evidence.steps}
+    return Outcome("confirmed" if found == wanted else "refuted", f"steps {sorted(found)}, selected {sorted(wanted)}")
+
+
+def rank_directory(evidence: Evidence) -> Outcome:
+    """The directory of the rank above the time, where nothing is distributed."""
+    files = [] if evidence.eager else evidence.dumped
+    wrong = (
+        str(file.path) for file in files if "worldsize1_global_rank0" not in file.path.parts[: -len(file.levels) - 1]
+    )
+    return _of_all(files, wrong, "files stand below worldsize1_global_rank0")
+
+
+def file_modes(evidence: Evidence) -> Outcome:
+    """Nobody but the owner may read or write."""
+    files = evidence.dumped
+    modes = ((file.path.name, file.path.stat().st_mode & 0o777) for file in files)
+    return _of_all(files, (f"{name} has {mode:o}" for name, mode in modes if mode != 0o600), "files have 600")
+
+
+def kernel_names(evidence: Evidence) -> Outcome:
+    """The names of eager kernels."""
+    files = [file for file in evidence.dumped if evidence.eager and file.name is not None]
+    wrong = (file.parsed.op_name for file in files if not _KERNEL.fullmatch(file.parsed.op_name))
+    return _of_all(files, wrong, "kernels are named so")
+
+
+# Headers and payloads.
+
+
+def header_version(evidence: Evidence) -> Outcome:
+    """The version in the header."""
+    found = _headers(evidence)
+    wrong = (f"{file.path.name} says {header.version!r}" for file, header in found if header.version != "2.0")
+    return _of_all([file for file, _ in found], wrong, "headers say 2.0")
+
+
+def header_time(evidence: Evidence) -> Outcome:
+    """The time in the header is that of the name."""
+    found = _headers(evidence)
+    wrong = (
+        f"{file.path.name} says {header.dump_time}"
+        for file, header in found
+        if header.dump_time != file.parsed.timestamp
+    )
+    return _of_all([file for file, _ in found], wrong, "headers have the time of the name")
+
+
+def one_header_in_a_file(evidence: Evidence) -> Outcome:
+    """Header and payloads are the whole file."""
+    found = _headers(evidence)
+    wrong = (f"{file.path.name}: {header.problems[0]}" for file, header in found if header.problems)
+    return _of_all([file for file, _ in found], wrong, "files are as long as their headers say")
+
+
+def _values(evidence: Evidence, step: Optional[int] = None) -> dict[str, list[np.ndarray]]:
+    """By side, the tensors in the files; of one step, where the files of eager kernels stand below its number."""
+    found: dict[str, list[np.ndarray]] = {"input": [], "output": []}
+    for file, header in _headers(evidence):
+        if step is not None and _step_of(evidence, file) != step:
+            continue
+        for tensor in header.tensors:
+            if not tensor.error:
+                found[tensor.io].append(decode(header, tensor))
+    return found
+
+
+def _step_of(evidence: Evidence, file: DeviceFile) -> Optional[int]:
+    """Of a graph the last level; of eager kernels the level that the capture made above the time."""
+    level = file.levels[-1] if not evidence.eager else file.path.parts[-len(file.levels) - 3]
+    return int(level) if level.isdecimal() else None
+
+
+def _holds(arrays: Iterable[np.ndarray], wanted: np.ndarray, *, dtype: bool) -> bool:
+    data = wanted.tobytes()
+    return any(one.tobytes() == data and (not dtype or one.dtype == wanted.dtype) for one in arrays)
+
+
+def _find_arrays(evidence: Evidence, *, dtype: bool, what: str) -> Outcome:
+    if not evidence.dumped:
+        return _NOTHING
+    if not any(evidence.inputs.values()) and not any(evidence.outputs.values()):
+        return _NO_ARRAYS
+    number = 0
+    for side, by_step in (("input", evidence.inputs), ("output", evidence.outputs)):
+        for step in evidence.steps:
+            values = _values(evidence, step)[side]
+            for array in by_step.get(step, ()):
+                number += 1
+                if not _holds(values, array, dtype=dtype):
+                    return Outcome(
+                        "refuted", f"no {side} of step {step} is the {array.dtype}{list(array.shape)} {what}"
+                    )
+    return Outcome("confirmed", f"{number} arrays")
+
+
+def payload_order(evidence: Evidence) -> Outcome:
+    """The bytes that the program fetched stand where the header places them."""
+    return _find_arrays(evidence, dtype=False, what="that the program had")
+
+
+def dtype_numbers(evidence: Evidence) -> Outcome:
+    """Those bytes are read with the type that the program fetched."""
+    return _find_arrays(evidence, dtype=True, what="that the program had, by bytes and type")
+
+
+def kernels_in_their_step(evidence: Evidence) -> Outcome:
+    """What a step computed is in its directory, and in no other."""
+    if not evidence.eager or not evidence.dumped:
+        return _NOTHING
+    if not any(evidence.outputs.values()):
+        return _NO_ARRAYS
+    for step in evidence.steps:
+        values = _values(evidence, step)["output"]
+        for other, arrays in evidence.outputs.items():
+            for array in arrays:
+                if _holds(values, array, dtype=False) != (other == step):
+                    where = "also" if other != step else "not"
+                    return Outcome("refuted", f"what step {other} computed is {where} among the files of step {step}")
+    return Outcome("confirmed", f"steps {list(evidence.steps)}")
+
+
+def kernels_per_operator(evidence: Evidence) -> Outcome:
+    """As many kernels of matrix products as the program has products in the selected steps."""
+    products = evidence.facts.get("products")
+    if not evidence.eager or not evidence.dumped or products is None:
+        return _NOTHING
+    found = sum(1 for file in evidence.dumped if file.name is not None and _PRODUCT.search(file.parsed.op_type))
+    wanted = products * len(evidence.steps)
+    return Outcome("confirmed" if found == wanted else "refuted", f"{found} kernels of {wanted} products")
+
+
+# Statistics.
+
+
+def _csv(evidence: Evidence) -> list[str]:
+    files = (file for file in evidence.files(evidence.statistics) if file.path.suffix == ".csv")
+    return [file.path.read_text(encoding="utf-8", errors="replace") for file in files]
+
+
+def statistics_header(evidence: Evidence) -> Outcome:
+    """The first line of statistics."""
+    texts = _csv(evidence)
+    if not texts:
+        return Outcome("unknown", "no statistics of a device were written")
+    wrong = next((text.partition("\n")[0] for text in texts if text.partition("\n")[0] != HEADER), None)
+    return Outcome("confirmed", f"{len(texts)} files") if wrong is None else Outcome("refuted", wrong)
+
+
+def statistics_numbers(evidence: Evidence) -> Outcome:
+    """The numbers of what the program fetched, as we print them."""
+    texts = _csv(evidence)
+    if not texts:
+        return Outcome("unknown", "no statistics of a device were written")
+    arrays = [array for step in evidence.steps for array in evidence.outputs.get(step, ()) if array.dtype.kind == "f"]
+    if not arrays:
+        return _NO_ARRAYS
+    lines = [line for text in texts for line in text.splitlines()]
+    for array in arrays:
+        wanted = "," + ",".join(format_statistics(array))
+        if not any(line.startswith("Output") and line.endswith(wanted) for line in lines):
+            return Outcome("refuted", f"no line ends with {wanted[1:]}")
+    return Outcome("confirmed", f"{len(arrays)} arrays")

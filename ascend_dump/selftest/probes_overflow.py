@@ -1,0 +1,90 @@
+"""Probes that look at what a device wrote of an overflow that was planted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Optional
+
+from ascend_dump._errors import ReadError
+from ascend_dump.native.cann.dump_file import payload, read_header
+from ascend_dump.native.cann.overflow import MAGIC, PAYLOAD_SIZE, decode_overflow, find_operator
+from ascend_dump.selftest.assumptions import Outcome
+
+if TYPE_CHECKING:
+    from ascend_dump.selftest.evidence import DeviceFile, Evidence
+
+__all__ = ["overflow_file", "overflow_found", "overflow_operator", "overflow_payload", "overflow_task"]
+
+_NOTHING = Outcome("unknown", "no overflow was recorded")
+_PREFIX = "Opdebug.Node_OpDebug."
+#: Beginnings of the names of devices whose record begins with the magic number.
+_MAGIC_SOCS = ("Ascend910B", "Ascend910_93", "Ascend950")
+
+
+def _records(evidence: Evidence) -> list[DeviceFile]:
+    """Records of overflows, however they are spelled."""
+    return [
+        file
+        for file in evidence.files(evidence.overflow)
+        if "opdebug" in file.path.name.lower() and file.name is not None
+    ]
+
+
+def overflow_found(evidence: Evidence) -> Outcome:
+    """The overflow that was planted is recorded."""
+    if evidence.overflow is None:
+        return Outcome("unknown", "no overflow was planted")
+    number = len(_records(evidence))
+    return Outcome("confirmed" if number else "refuted", f"{number} records of a planted overflow")
+
+
+def overflow_file(evidence: Evidence) -> Outcome:
+    """The name of a record."""
+    found = [file.path.name for file in _records(evidence)]
+    wrong = next((name for name in found if not name.startswith(_PREFIX)), None)
+    if not found:
+        return _NOTHING
+    return Outcome("confirmed", f"{len(found)} records") if wrong is None else Outcome("refuted", wrong)
+
+
+def overflow_task(evidence: Evidence) -> Outcome:
+    """The task in the name of a record."""
+    tasks = {file.parsed.task_id for file in _records(evidence)}
+    return (
+        Outcome("confirmed" if tasks == {0} else "refuted", f"tasks {sorted(map(str, tasks))}") if tasks else _NOTHING
+    )
+
+
+def _bytes_of(file: DeviceFile) -> bytes:
+    header = read_header(file.path)
+    return bytes(payload(header, header.outputs[0]))
+
+
+def overflow_payload(evidence: Evidence) -> Outcome:
+    """Length and beginning of a record."""
+    soc: Optional[str] = evidence.facts.get("soc")
+    for file in _records(evidence):
+        data = _bytes_of(file)
+        if len(data) != PAYLOAD_SIZE:
+            return Outcome("refuted", f"{len(data)} bytes")
+        has_magic = int.from_bytes(data[:4], "little") == MAGIC
+        if soc is None:
+            return Outcome("unknown", f"the device's name is not known; magic number: {has_magic}")
+        if has_magic != soc.startswith(_MAGIC_SOCS):
+            return Outcome("refuted", f"{soc}, magic number: {has_magic}")
+    return Outcome("confirmed", f"{PAYLOAD_SIZE} bytes, {soc}") if _records(evidence) else _NOTHING
+
+
+def overflow_operator(evidence: Evidence) -> Outcome:
+    """The operator that a record names has a file beside it."""
+    files = evidence.files(evidence.overflow)
+    for file in _records(evidence):
+        try:
+            unit = decode_overflow(_bytes_of(file)).units[0]
+        except ReadError as error:
+            return Outcome("refuted", str(error))
+        beside = [one.parsed for one in files if one.path.parent == file.path.parent and one.name is not None]
+        if find_operator(unit, beside, file.parsed.timestamp) is None:
+            return Outcome(
+                "refuted", f"no file of task {unit.task_id} of stream {unit.stream_id} beside {file.path.name}"
+            )
+    return Outcome("confirmed", f"{len(_records(evidence))} records") if _records(evidence) else _NOTHING
