@@ -55,6 +55,10 @@ class PageServer(ThreadingHTTPServer):
 
     address   what to open, with the token in it
     built     the page
+
+    >>> with PageServer(PageContent("t", (), "equal", "Both dumps are the same.")) as server:
+    ...     server.address.startswith("http://127.0.0.1:")
+    True
     """
 
     daemon_threads = True

@@ -2,6 +2,11 @@
 
 `PageContent` says what is on it, `write_page` writes it. What its script and style are made of lies beside this file.
 Names come from dumps: they reach the page as text only, and its content policy runs nothing but its own script.
+
+>>> from ascend_dump.report.page import PageContent, PageRow, build_page
+>>> page = build_page(PageContent("two dumps", rows=(), verdict="equal", sentence="Both dumps are the same."))
+>>> page.html.startswith("<!DOCTYPE html>"), len(page.rows)
+(True, 0)
 """
 
 from __future__ import annotations

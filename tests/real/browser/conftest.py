@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from report_pages import write_training
 
 import ascend_dump
 from ascend_dump.cli import main
 
+# Suites run side by side.
+expect.set_options(timeout=30_000)
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -23,7 +25,17 @@ def chromium() -> str:
     """The browser of this machine; on Debian root installs it where it is missing."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium", "fonts-dejavu-core"]
+        patient = ["-o", "DPkg::Lock::Timeout=300"]  # another one may be installing
+        install = [
+            "apt-get",
+            *patient,
+            "install",
+            "-y",
+            "-qq",
+            "--no-install-recommends",
+            "chromium",
+            "fonts-dejavu-core",
+        ]
         for command in (["apt-get", "update", "-qq"], install):
             environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
             subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
@@ -57,7 +69,7 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
         context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         page.on("console", lambda message: complaints.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
         page.on("requestfailed", lambda request: complaints.append(f"failed: {request.url[:200]}"))
@@ -69,7 +81,7 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
         )
         page.goto((place.as_uri() if isinstance(place, Path) else place) + fragment)
         if options.get("java_script_enabled", True):
-            page.wait_for_selector("html[data-ready=yes]", timeout=60_000)
+            page.wait_for_selector("html[data-ready=yes]", timeout=120_000)
         return page
 
     yield opened

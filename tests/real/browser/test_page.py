@@ -104,7 +104,7 @@ class TestParts:
         names = page.evaluate("ascendDump.data.head.states.map((state) => state.name)")
         worst = page.evaluate("ascendDump.tree.root.worst")
         assert names[worst] == "different"
-        first = page.evaluate("[...ascendDump.tree.root.children.values()][0].children.get('0').worst")
+        first = page.evaluate("[...ascendDump.tree.root.children.values()][0].children.get('layers.0').worst")
         rows = "[...Array(ascendDump.data.rows).keys()]"
         own = page.evaluate(
             f"Math.max(...{rows}.filter(row => ascendDump.data.text('module', row).startsWith('layers.0'))"

@@ -1,5 +1,17 @@
 // The modules of the program as a tree, each in the colour of the worst that ran in it.
 
+/** More levels than programs have are one level, since names come from files. */
+const MOST_LEVELS = 24;
+
+/** Name and path of each level of a path. */
+function levelsOf(path) {
+  const found = [...path.matchAll(/[^./]+/g)].map((match) => [match[0], path.slice(0, match.index + match[0].length)]);
+  if (found.length <= MOST_LEVELS) return found;
+  const kept = found.slice(0, MOST_LEVELS - 1);
+  const last = kept[kept.length - 1][1];
+  return [...kept, [path.slice(last.length + 1), path]];
+}
+
 class ModuleTree {
   constructor(page, list) {
     this.page = page;
@@ -35,21 +47,13 @@ class ModuleTree {
     }
     for (const [number, one] of ends) {
       let node = this.root;
-      const levels = paths[number] ? paths[number].split(/[./]/) : [];
-      let path = "";
-      for (const level of ["", ...levels]) {
-        if (level !== "" || node === this.root) {
-          if (level !== "") {
-            path = paths[number].slice(0, path.length + (path ? 1 : 0) + level.length);
-            if (!node.children.has(level)) {
-              node.children.set(level, { name: level, path, worst: 0, count: 0, found: 0, children: new Map(), open: false });
-            }
-            node = node.children.get(level);
-          }
+      this.#count(node, one);
+      for (const [name, path] of levelsOf(paths[number])) {
+        if (!node.children.has(path)) {
+          node.children.set(path, { name, path, worst: 0, count: 0, found: 0, children: new Map(), open: false });
         }
-        node.worst = Math.max(node.worst, one.worst);
-        node.count += one.count;
-        node.found += one.found;
+        node = node.children.get(path);
+        this.#count(node, one);
       }
     }
     // Opened down to where there is more than one thing to see.
@@ -58,6 +62,12 @@ class ModuleTree {
       [node] = node.children.values();
       node.open = true;
     }
+  }
+
+  #count(node, one) {
+    node.worst = Math.max(node.worst, one.worst);
+    node.count += one.count;
+    node.found += one.found;
   }
 
   get isFlat() {
@@ -70,8 +80,9 @@ class ModuleTree {
   }
 
   choose(node) {
-    const quoted = node.path.replace(/[*?[]/g, "[$&]");
-    this.page.filter(node.path ? `scope="${quoted}*"` : "");
+    // What stands for itself in a pattern; a quotation mark would end the word of the filter.
+    const pattern = node.path.replace(/[\\^$.|+(){}[\]*?]/g, "\\$&").replaceAll('"', ".");
+    this.page.filter(node.path ? `scope="re:^${pattern}([./]|$)"` : "");
   }
 
   draw(focused) {
