@@ -192,7 +192,7 @@ class CallsSession(Session):
         empty = [number for number in selected if number in self._empty or not self._wrote(number)]
         if len(empty) < len(selected):
             if self._reasons is not None:  # with scene="overflow" an empty call is no finding
-                tell_of_empty("call", empty, self._reasons[0] if self._reasons else "")
+                tell_of_empty("call", len(empty), min(empty, default=None), self._reasons[0] if self._reasons else "")
         elif self.failure is None:
             self.failure = self._nothing_written()
 

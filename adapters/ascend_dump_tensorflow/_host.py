@@ -92,7 +92,7 @@ class HostSession(Session):
                 self.failure = self.failure or writer.failure
         eager = self._writers.get("eager")
         if eager is not None and eager.records and self.failure is None:
-            tell_of_empty("step", eager.empty_steps)
+            tell_of_empty("step", *eager.empty_steps)
         try:
             self._write_manifest()
         except AscendDumpError as error:

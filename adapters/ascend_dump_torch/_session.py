@@ -342,7 +342,7 @@ class TorchSession(Session):
         began = time.perf_counter()
         self._note_end(began)
         self.guard(self._end_recording)
-        empty = list(self._writer.empty_steps)  # the open one has not been left by the program
+        empty = self._writer.empty_steps  # the open one has not been left by the program
         self.guard(self._disarm_step)
         self._stop_watching()
         self._unfollow()
@@ -357,7 +357,7 @@ class TorchSession(Session):
         self.failure = self.failure or self._writer.failure
         if self._writer.records:
             if self._drawn and not self.overflow_only and self.failure is None:
-                tell_of_empty("step", empty)
+                tell_of_empty("step", *empty)
             # With nothing written they are among `reasons`.
             for reason in [*self._layers.reasons(), *([] if self.grafts is None else self.grafts.reasons())]:
                 self.note_skipped(reason)

@@ -7,6 +7,7 @@ import os
 import re
 import threading
 import weakref
+from collections import deque
 from typing import Any, Callable, Optional
 
 import torch
@@ -23,6 +24,9 @@ from ascend_dump_torch_npu._settings import INIT_CONFIG, build, build_initial, o
 __all__ = ["TorchNpuSession"]
 
 log = logging.getLogger("ascend_dump")
+
+#: Steps that `keep=` has not removed yet: its thread looks from time to time only.
+_LATE = 10_000
 
 
 class TorchNpuSession(Session):
@@ -44,9 +48,12 @@ class TorchNpuSession(Session):
         self._thread = threading.get_ident()
         self._other_threads = 0
         self._calls = 0
-        #: The steps that were dumped; those of them that have ended.
-        self._dumped: list[int] = []
-        self._ended: list[int] = []
+        #: How many steps were dumped.
+        self.dumped = 0
+        # Of those whose directories may be there at the end: that were begun, and that have ended.
+        most = None if request.keep is None else request.keep + _LATE
+        self._begun: deque[int] = deque(maxlen=most)
+        self._ended: deque[int] = deque(maxlen=most)
         self._on = False
         self._superseded = False
         #: Whether the recording ends with the open step.
@@ -126,12 +133,13 @@ class TorchNpuSession(Session):
         save_config(self._config, build(self._request, path))
         self._interface.begin(os.fspath(self._config))
         self._on = True
-        self._dumped.append(number)
+        self.dumped += 1
+        self._begun.append(number)
 
     def _switch_off(self) -> None:
         if self._on:
             self._on = False
-            self._ended.append(self._dumped[-1])
+            self._ended.append(self._begun[-1])
             self._interface.end()
 
     def guard(self, function: Callable[..., Any], *args: Any) -> None:
@@ -178,11 +186,6 @@ class TorchNpuSession(Session):
 
     # The end.
 
-    @property
-    def dumped(self) -> int:
-        """How many steps were dumped."""
-        return len(self._dumped)
-
     def flush(self) -> None:
         if self._on and not self._interface.capturing:
             self._interface.synchronize()
@@ -200,8 +203,8 @@ class TorchNpuSession(Session):
             if self._request.keep is not None:  # older steps were removed
                 first = min((int(path.name) for path in self.root.iterdir() if path.name.isdecimal()), default=0)
             empty = [number for number in ended if number >= first and not self._wrote(number)]
-            if any(self._wrote(number) for number in self._dumped if number >= first and number not in empty):
-                tell_of_empty("step", empty)
+            if any(self._wrote(number) for number in self._begun if number >= first and number not in empty):
+                tell_of_empty("step", len(empty), min(empty, default=None))
         self._look_for_torchair()
 
     def _wrote(self, step: int) -> bool:
@@ -235,7 +238,7 @@ class TorchNpuSession(Session):
             self._watch.remove()
 
     def reasons(self) -> Optional[list[str]]:
-        if self._superseded or self._request.scene == "exception" or (self._request.scene and self._dumped):
+        if self._superseded or self._request.scene == "exception" or (self._request.scene and self.dumped):
             return None
         found = []
         if self._other_threads:
@@ -244,7 +247,7 @@ class TorchNpuSession(Session):
             )
         if self._target is not None and self._calls == 0:
             found.append(f"the target, a {type(self._target).__name__}, was never called")
-        elif not self._dumped:
+        elif not self.dumped:
             reached = {0: "no step began", 1: "1 step ran"}.get(self._calls, f"{self._calls} steps ran")
             found.append(f"steps={self._request.steps} was not reached: {reached}")
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
@@ -81,17 +81,17 @@ class Session(ABC):
         return []
 
 
-def tell_of_empty(what: str, numbers: Sequence[int], reason: str = "") -> None:
+def tell_of_empty(what: str, count: int, first: Optional[int], reason: str = "") -> None:
     """Warn of selected steps without a record, where others have some. Nothing for none.
 
-    what: "step", or "call" of a decorated function.
+    what: "step", or "call" of a decorated function. first: the number of the first one.
     """
-    if numbers:
+    if count:
         log.warning(
             "%d of the selected %ss wrote nothing, the first is %s %d: %s [AD303]",
-            len(numbers),
+            count,
             what,
             what,
-            numbers[0],
+            first,
             reason or "no selected operator ran in it",
         )

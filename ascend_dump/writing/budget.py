@@ -92,7 +92,7 @@ class Budget:
         if limit is not None and written + nbytes > limit.nbytes:
             what = f"the default limit of {size(limit.nbytes)}" if limit.by_default else f"max_bytes={limit.nbytes}"
             raise WriteError(
-                f"{what} would be exceeded: {written} bytes are written"
+                f"{what} would be exceeded: {written} bytes are on disk"
                 f"{f' and the next tensor has {nbytes}' if nbytes else ''}; the capture stops, the run goes on",
                 hint=f"{'give' if limit.by_default else 'raise'} max_bytes, or select fewer steps or layers",
                 code="AD503",

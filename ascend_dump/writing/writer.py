@@ -51,6 +51,13 @@ class _Step(NamedTuple):
     number: Optional[int]
 
 
+class EmptySteps(NamedTuple):
+    """How many steps there are without a record, and the first of them."""
+
+    total: int = 0
+    first: Optional[int] = None
+
+
 class HostWriter:
     """Write records below `directory`, one subdirectory per step.
 
@@ -68,7 +75,7 @@ class HostWriter:
     `failure` says why. `put` after that is accepted and dropped.
     `records`, `bytes_written` (of distinct tensors) and `logical_bytes` (of all records) are
     those of what was written; they are exact once `flush` or `close` has returned.
-    `empty_steps` have ended without a record.
+    `empty_steps` tells of steps that have ended without a record.
     Raises WriteError when the thread cannot be started.
     """
 
@@ -89,7 +96,7 @@ class HostWriter:
         self.directory = directory
         self.failure: Optional[WriteError] = None
         self.logical_bytes = 0
-        self.empty_steps: list[int] = []
+        self.empty_steps = EmptySteps()
         self._begun = 0
         self._open: Optional[int] = None
         self._is_empty = True
@@ -193,7 +200,8 @@ class HostWriter:
 
     def _note_end(self) -> None:
         if self._open is not None and self._is_empty:
-            self.empty_steps.append(self._open)
+            first = self._open if self.empty_steps.first is None else self.empty_steps.first
+            self.empty_steps = EmptySteps(self.empty_steps.total + 1, first)
         self._open, self._is_empty = None, True
 
     def put(self, items: list[Item], new_bytes: int) -> None:

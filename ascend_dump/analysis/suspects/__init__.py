@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump._errors import ReadError
+from ascend_dump.analysis.compare._types import COLLECTIVES
 from ascend_dump.analysis.nonfinite import Measure, is_nonfinite
 from ascend_dump.analysis.overflow import Overflow, find_overflows
 from ascend_dump.analysis.suspects import _history, _ranks, _training, _values
@@ -88,8 +89,9 @@ def find_suspects(
     """
     finders = [(rule, rule.finder(rule.threshold)) for rule in RULES.values() if rule.finder is not None]
     found: dict[Any, Suspect] = {}
-    ranks: dict[Any, tuple[int, float]] = {}
+    order: dict[Any, tuple[float, ...]] = {}
     makers = _Makers()
+    several = len(dump.known_values("rank")) > 1
 
     def note(rule: str, seen: Iterable[tuple[Record, str]]) -> None:
         for record, reason in seen:
@@ -98,7 +100,11 @@ def find_suspects(
             if first is None:
                 moment = makers.of(record)
                 found[key] = Suspect(rule, record, reason, producers=moment.producers)
-                ranks[key] = (next(at for at, names in enumerate(_TIERS) if rule in names), moment.position)
+                tier = next(at for at, names in enumerate(_TIERS) if rule in names)
+                # Ranks are read one after the other. What a collective operator brings, another rank has made.
+                brought = several and rule == _NON_FINITE.name and record.op_type.startswith(COLLECTIVES)
+                step = -1 if record.step is None else record.step
+                order[key] = (tier, *((step, brought) if several else ()), moment.position)
             else:
                 found[key] = first._replace(again=first.again + 1)
 
@@ -112,7 +118,7 @@ def find_suspects(
     for rule, finder in finders:
         note(rule.name, finder.end())
     note(_NON_FINITE.name, ((one.record, _words(one)) for one in report.overflows))
-    suspects = (found[key] for key in sorted(found, key=ranks.__getitem__))
+    suspects = (found[key] for key in sorted(found, key=order.__getitem__))
     return SuspectReport(tuple(suspects), report.operators, report.reasons, report.errors)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from suspect_dumps import write_rows
 
-from ascend_dump.analysis.suspects import RULES, find_suspects
+from ascend_dump.analysis.suspects import RULES, Row, find_suspects
+from ascend_dump.analysis.suspects._case import values
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -21,3 +22,15 @@ class TestEveryRule:
         report = find_suspects(write_rows(tmp_path, RULES[name].passes))
         assert report.suspects == ()
         assert report.operators == len({(row.step, row.rank, row.op_name) for row in RULES[name].passes})
+
+
+def test_what_a_rank_was_brought_comes_behind_what_another_one_made(tmp_path: Path) -> None:
+    wrong = values(2)._replace(nan=3)
+    rows = [
+        Row("c10d::allreduce_", "0/allreduce__0", "input", values(2), rank=0),
+        Row("c10d::allreduce_", "0/allreduce__0", "output", wrong, rank=0),
+        Row("aten::log", "log_0", "input", values(2), rank=1),
+        Row("aten::log", "log_0", "output", wrong, rank=1),
+    ]
+    suspects = find_suspects(write_rows(tmp_path, rows)).suspects
+    assert [(one.op_name, one.rank) for one in suspects] == [("log_0", 1), ("0/allreduce__0", 0)]
