@@ -110,7 +110,7 @@ class DumpRequest:
     """What to dump. Every field has a default; values are checked and brought to one form here.
 
     path       where to write, created when missing; ~, $NAME and ${NAME} are replaced
-    steps      which steps, counted from 0: "0|3-5|10" or "all"
+    steps      which steps, counted from 0: "0|3-5|10" or "all"; on the host also "0-10000:1000" and "4000-"
                (in Python also an int, a range or a list)
     mode       "input", "output" or "all"
     layers     operators to dump: globs, or `re:` patterns; none given means all; where models are

@@ -21,6 +21,7 @@ _OPTIONS = {
     "outline_wait": "seconds for which the program waits, at the end of the outline, to be stopped",
     "outline_until": "'wrong': record nothing, end with NaN or Inf; 'recorded' (default): end with the selected steps; "
     "'end': record nothing",
+    "step": "'optimizer': a step ends with the optimizer's, however many calls of the model it has",
     "steps_after_origin": "with scene='overflow', steps that are recorded after the first of a row with NaN or Inf (1)",
 }
 

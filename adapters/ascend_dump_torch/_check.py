@@ -25,6 +25,7 @@ _VALUES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("outline_gradients", _are_steps, "steps, such as '100-115'"),
     ("outline_wait", lambda value: type(value) in (int, float) and 0 <= value <= 60, "0 to 60 seconds"),
     ("outline_until", lambda value: value in ("wrong", "recorded", "end"), "'wrong', 'recorded' or 'end'"),
+    ("step", lambda value: value == "optimizer", "'optimizer', or leave it out: each call of the model is one"),
     ("buffer_bytes", lambda value: type(value) is int and value > 0, "a positive number of bytes"),
 )
 

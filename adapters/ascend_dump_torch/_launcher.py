@@ -19,6 +19,7 @@ from ascend_dump_torch._check import compiled_problem
 from ascend_dump_torch._outline import StepOutline
 from ascend_dump_torch._session import TorchSession, log
 from ascend_dump_torch._stack import follow_inference_mode
+from ascend_dump_torch._updates import OptimizerSteps
 
 __all__ = ["launch"]
 
@@ -44,11 +45,15 @@ class _TorchLaunch:
         if "outline" in options:
             self._outline = self._new_outline()
             at_exit(self._end_outline)
+        self._updates = OptimizerSteps(self._updated) if options.get("step") == "optimizer" else None
         self._steps = ProcessSteps(self._called, self._returned if "outline" in options else None)
 
     def begin_again(self) -> None:
         """In a forked child, which writes a dump of its own."""
         self._session = None
+        if self._updates is not None:
+            self._updates.remove()
+            self._updates = OptimizerSteps(self._updated)
         if self._outline is not None:
             self._outline.abandon()
             self._outline = self._new_outline()
@@ -84,7 +89,13 @@ class _TorchLaunch:
             else "it called no torch.nn.Module with parameters"
         )
 
+    def _updated(self) -> None:
+        if self._session is not None:
+            self._session.guard(self._session.enter_step, None)
+
     def _called(self, root: Root, step: Optional[int]) -> None:
+        if self._updates is not None:
+            step = self._updates.begins(not isinstance(root, torch.nn.Module) or root.training)
         if step is None:
             if self._session is not None:
                 self._adopt(root)

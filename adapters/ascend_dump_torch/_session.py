@@ -30,6 +30,7 @@ from ascend_dump_torch._names import Tracker
 from ascend_dump_torch._overflow import Aftermath
 from ascend_dump_torch._storages import MemoryGuard
 from ascend_dump_torch._tensors import Tensors
+from ascend_dump_torch._updates import OptimizerSteps
 
 __all__ = ["TorchSession"]
 
@@ -108,6 +109,9 @@ class TorchSession(Session):
             keep=None if request.data == "stats" else request.keep,
         )
         self._mode = RecordMode(self)
+        self._updates: Optional[OptimizerSteps] = None
+        if request.options.get("step") == "optimizer" and not run.launched:  # else the launcher counts
+            self._updates = OptimizerSteps(self._updated, target)
         self._modules = ModuleRecorder(self) if request.level == "module" else None
         if target is not None:
             self._watch = Watch(target, self._target_called)
@@ -145,13 +149,23 @@ class TorchSession(Session):
             self._other_threads += 1
             self.note_skipped("calls of the target in other threads than the one that started the capture")
             return
-        number = self._calls
-        self._calls += 1
+        number = self._calls if self._updates is None else self._updates.begins(self._target_trains())
+        if number is None:
+            return
+        self._calls = number + 1
         self.guard(self.enter_step, number)
         if self.recording and not entered:
             # The global hooks were not there yet when this call began.
             assert self._target is not None, "only a target is watched"
             self.guard(self.tracker.enter, self._target)
+
+    def _target_trains(self) -> bool:
+        return self._target is None or self._target.training
+
+    def _updated(self) -> None:
+        """The optimizer has made its step."""
+        assert self._updates is not None, "it has told so"
+        self.guard(self.enter_step, None if self._target is not None else self._updates.count)
 
     def step(self, number: Optional[int]) -> None:
         """`enter_step` for steps that the program draws. Raises CaptureError inside another capture."""
@@ -399,6 +413,8 @@ class TorchSession(Session):
     def _stop_watching(self) -> None:
         if self._watch is not None:
             self._watch.remove()
+        if self._updates is not None:
+            self._updates.remove()
 
     def reasons(self) -> Optional[list[str]]:
         if self._abandoned or self._superseded:

@@ -39,7 +39,7 @@ def size_limit(request: DumpRequest, run: RunDirectory) -> Optional[SizeLimit]:
     """`max_bytes`; without it, `steps` and `keep` 10 % of what is free, which the ranks of a host share."""
     if request.max_bytes is not None:
         return SizeLimit(request.max_bytes)
-    if not request.steps.all or request.keep is not None:
+    if request.steps.count is not None or request.keep is not None:
         return None
     ranks = sum(rank in request.ranks for rank in ranks_of_this_host(run.rank))
     try:

@@ -171,3 +171,79 @@ def test_what_only_one_framework_cannot_take() -> None:
     with pytest.raises(ConfigError, match="int32"):
         Steps(LIMIT + 1).to_ge_option()
     assert Steps(LIMIT + 1).to_cann() == str(LIMIT + 1)
+
+
+strides = st.tuples(numbers, st.one_of(st.none(), st.integers(0, 500)), st.integers(1, 60))
+
+
+@given(st.lists(strides, min_size=1, max_size=5), st.lists(ranges, max_size=5))
+def test_strides_and_open_ends_are_those_of_the_naive_set(
+    spans: list[tuple[int, Any, int]], plain: list[tuple[int, int]]
+) -> None:
+    parts, meant, beyond = [], set(), 12_000
+    for low, more, stride in spans:
+        end = beyond if more is None else low + more
+        meant |= set(range(low, end + 1, stride))
+        parts.append(f"{low}-{'' if more is None else low + more}" + (f":{stride}" if stride > 1 else ""))
+    for low, high in plain:
+        meant |= set(range(low, high + 1))
+        parts.append(f"{low}-{high}")
+    steps = Steps("|".join(parts))
+    assert {step for step in range(beyond + 1) if step in steps} == meant
+    open_ended = any(more is None for _, more, _ in spans)
+    assert (steps.last, steps.count is None) == (None if open_ended else max(meant), open_ended)
+    assert steps.count is None or steps.count >= len(meant)
+    again = Steps(str(steps))
+    assert (again, hash(again), str(again)) == (steps, hash(steps), str(steps))
+    if not open_ended:
+        assert all((step in Steps(steps.to_mindspore())) == (step in meant) for step in range(beyond))
+
+
+def test_what_of_strides_and_open_ends_is_written() -> None:
+    assert str(Steps("0-10000:1000|4000-")) == "0-10000:1000|4000-"
+    assert str(Steps("5-5:3|7-11:4")) == "5|7|11"
+    assert str(Steps("2-4|3-|9")) == "2-"
+    assert Steps("0-") == Steps("all")
+    assert (Steps("0-9:4").count, Steps("0-9:4").last) == (3, 8)
+    assert Steps("0-8:4").to_cann() == "0|4|8"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("0-9:0", "a stride of 0"),
+        ("5:2", "has a stride and is no range"),
+        ("0-9:", "neither a number nor a range"),
+        ("0-9:x", "neither a number nor a range"),
+        ("-", "neither a number nor a range"),
+        ("-5", "neither a number nor a range"),
+        ("0-9:2:2", "neither a number nor a range"),
+        ("9-5:2", "runs backwards"),
+    ],
+)
+def test_wrong_strides_are_marked(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as caught:
+        Steps(f"1|{text}")
+    assert "^" in str(caught.value)
+
+
+@pytest.mark.parametrize("write", ["to_cann", "to_ge_option", "to_mindspore"])
+def test_who_knows_no_open_ends_refuses_them_and_says_what_to_write(write: str) -> None:
+    with pytest.raises(ConfigError, match="has no ranges without an end") as caught:
+        getattr(Steps("4000-"), write)()
+    assert "such as 4000-4999" in caught.value.hint
+    with pytest.raises(ConfigError, match="stands for 1000001 steps"):
+        getattr(Steps("0-10000000:10"), write)()
+
+
+def test_a_dump_is_selected_by_strides(tmp_path: Any) -> None:
+    torch = pytest.importorskip("torch")
+    import ascend_dump
+
+    with ascend_dump.capture(path=tmp_path, steps="0-4:2|7-", quiet=True) as cap:
+        for number in range(10):
+            if number:
+                cap.step()
+            torch.ones(1)
+    assert {record.step for record in cap.dump()} == {0, 2, 4, 7, 8, 9}
+    assert {record.step for record in cap.dump().select(step="2-:3")} == {2, 8}

@@ -1,0 +1,55 @@
+"""`options={"step": "optimizer"}`: a step ends with the optimizer's, as trainers count them, whatever calls it had."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Callable, Optional
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+__all__ = ["OptimizerSteps"]
+
+
+class OptimizerSteps:
+    """Counts the steps of the first optimizer that has parameters of the target; without a target of the first one.
+
+    A step begins with a call of the model in training mode: what is evaluated between two updates belongs to none.
+    ended   is called after each update
+    """
+
+    def __init__(self, ended: Callable[[], None], target: Optional[torch.nn.Module] = None) -> None:
+        self.count = 0
+        self._ended = ended
+        self._target = target
+        self._optimizer: Optional[weakref.ref[Any]] = None
+        self._begun = False
+        self._hook = register_optimizer_step_post_hook(self._updated)
+
+    def begins(self, training: bool) -> Optional[int]:
+        """The number of the step that a call of the model begins, None where it belongs to the open one or to none."""
+        if self._begun or not training:
+            return None
+        self._begun = True
+        return self.count
+
+    def remove(self) -> None:
+        self._hook.remove()
+
+    def _updated(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        known = None if self._optimizer is None else self._optimizer()
+        if known is None:
+            if not self._has_parameters(optimizer):
+                return
+            self._optimizer = weakref.ref(optimizer)
+        elif known is not optimizer:
+            return
+        self.count += 1
+        self._begun = False
+        self._ended()
+
+    def _has_parameters(self, optimizer: Any) -> bool:
+        if self._target is None:
+            return True
+        mine = set(map(id, self._target.parameters()))
+        return any(id(one) in mine for group in optimizer.param_groups for one in group["params"])
