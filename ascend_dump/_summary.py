@@ -134,7 +134,8 @@ def _notes(
     if running:
         yield f"still writing: {'rank' if len(running) == 1 else 'ranks'} {', '.join(map(str, running))}"
     if failure is not None and failure.reported:  # else it is told right after this
-        yield f"not complete: {failure.message.splitlines()[0][:_LONGEST]}"
+        # The rest of it was told before.
+        yield f"not complete: {failure.message.splitlines()[0].partition(': ')[0][:_LONGEST]} [{failure.code}]"
 
 
 def _short(path: Path) -> str:

@@ -107,7 +107,7 @@ def test_a_wheel_is_whole(built: Built, fresh: Interpreter, third_party: Path, t
     # The hook is there, dumps, and goes with the package.
     fresh.add_paths("zz_toy.pth", third_party)
     path = tmp_path / "dumps"
-    done = fresh.run("-c", NETWORK, ASCEND_DUMP=f"path={path}")
+    done = fresh.run("-c", NETWORK, ASCEND_DUMP=f"path={path},quiet=1")
     assert (done.returncode, done.stdout, done.stderr) == (0, RESULT, "")
     assert len(ascend_dump.open(path)) == 2
     pip(fresh, "uninstall", "--yes", "ascend-dump")
@@ -126,7 +126,7 @@ def test_an_editable_installation_dumps_too(fresh: Interpreter, third_party: Pat
     assert [name for name in HOOK_FILES if not (fresh.site / name).is_file()] == []
     fresh.add_paths("zz_toy.pth", third_party)
     path = tmp_path / "dumps"
-    done = fresh.run("-c", NETWORK, ASCEND_DUMP=f"path={path}")
+    done = fresh.run("-c", NETWORK, ASCEND_DUMP=f"path={path},quiet=1")
     assert (done.returncode, done.stdout, done.stderr) == (0, RESULT, "")
     assert len(ascend_dump.open(path)) == 2
 
@@ -137,10 +137,10 @@ def test_pip_install_target_is_reached_by_run(
     target, path = tmp_path / "target", tmp_path / "dumps"
     install(fresh, "--target", str(target), str(built.wheel))
     fresh.add_paths("zz_toy.pth", third_party)
-    done = fresh.run("-c", NETWORK, ASCEND_DUMP=f"path={path}", PYTHONPATH=target)
+    done = fresh.run("-c", NETWORK, ASCEND_DUMP=f"path={path},quiet=1", PYTHONPATH=target)
     assert (done.stdout, done.stderr, path.exists()) == (RESULT, "", False)
     assert "use `ascend-dump run`" in fresh.run("-m", "ascend_dump", "doctor", PYTHONPATH=target).stdout
-    launch = ["-m", "ascend_dump", "run", "--path", str(path), "--"]
+    launch = ["-m", "ascend_dump", "run", "--quiet", "--path", str(path), "--"]
     done = fresh.run(*launch, str(fresh.python), "-c", NETWORK, PYTHONPATH=target)
     assert (done.returncode, done.stdout, done.stderr) == (0, RESULT, "")
     assert len(ascend_dump.open(path)) == 2
@@ -154,7 +154,7 @@ def test_a_third_party_adapter_needs_no_more_than_pip(built: Built, fresh: Inter
     code = f"""
 import ascend_dump, numpy, toyframe
 network = toyframe.Network(first=numpy.sqrt)
-with ascend_dump.capture(network, path={str(path)!r}) as cap:
+with ascend_dump.capture(network, path={str(path)!r}, quiet=True) as cap:
     network(numpy.arange(2.0))
 print(len(cap.dump()))
 """
