@@ -65,8 +65,7 @@ class PageServer(ThreadingHTTPServer):
     allow_reuse_address = False
 
     def __init__(self, content: PageContent, port: int = 0) -> None:
-        """Build the page and listen; port 0 takes a free one. Raises ConfigError where the port is taken."""
-        self.built: BuiltPage = build_page(content, live=True)
+        """Listen, and build the page; port 0 takes a free one. Raises ConfigError where the port is taken."""
         self.token = secrets.token_urlsafe(24)
         self.readers = threading.Semaphore(_READERS)
         try:
@@ -74,6 +73,11 @@ class PageServer(ThreadingHTTPServer):
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise ConfigError(f"port {port} cannot be listened to: {reason}", hint="give another port, or 0") from error
+        try:
+            self.built: BuiltPage = build_page(content, live=True)
+        except BaseException:
+            self.server_close()
+            raise
         self.hosts = {f"{name}:{self.server_port}" for name in (_ADDRESS, "localhost")}
         self.address = f"http://{_ADDRESS}:{self.server_port}/{self.token}/"
 

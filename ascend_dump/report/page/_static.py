@@ -12,7 +12,7 @@ from ascend_dump.report.tables import counted, escape_lines
 
 __all__ = ["FIRST_ROWS", "findings", "first_rows", "made", "text", "unmatched", "verdict"]
 
-#: Rows that are readable without the script, and lines of what has no partner.
+#: Rows that are readable without the script, and findings and lines of what has no partner.
 FIRST_ROWS = 40
 _MOST_NAMED = 200
 #: Findings that are open; the others are folded.
@@ -49,11 +49,14 @@ def findings(content: PageContent, numbers: Sequence[Optional[int]]) -> str:
     if not content.findings:
         none = "No difference has an origin of its own." if content.compared else "No rule names a suspect."
         return f"<h2>{what}</h2>\n<p class='soft'>{none}</p>"
-    shown = [_finding(one, number) for one, number in zip(content.findings, numbers)]
+    shown = [_finding(one, number) for one, number in zip(content.findings[:_MOST_NAMED], numbers)]
     rest = ""
     if len(shown) > _OPEN:
         rest = f"<details><summary>and {len(shown) - _OPEN} more</summary>\n{''.join(shown[_OPEN:])}</details>"
-    return f"<h2>{what} <span class='soft'>{len(shown)}</span></h2>\n{''.join(shown[:_OPEN])}{rest}"
+    left = len(content.findings) - len(shown)
+    more = f"<p>{left} more are not told here: the table shows them all.</p>" if left else ""
+    count = f"<span class='soft'>{len(content.findings)}</span>"
+    return f"<h2>{what} {count}</h2>\n{''.join(shown[:_OPEN])}{rest}{more}"
 
 
 def _finding(one: PageFinding, number: Optional[int]) -> str:

@@ -69,9 +69,8 @@ def build_page(content: PageContent, *, sources: Optional[Path] = None, live: bo
     order = _worst_first(table)
     numbers = _places(content, table)
     wanted = list(dict.fromkeys([*(one for one in numbers if one is not None), *order]))
-    notable = [
-        at for at in wanted if table.state[at] > _QUIET and table.rows[at].state not in ("unmatched", "unreadable")
-    ]
+    dull = {STATE_NUMBER[name] for name in ("no values", "unmatched", "unreadable")}
+    notable = [at for at in wanted if table.state[at] > _QUIET and table.state[at] not in dull]
     details, without = details_of(table.rows, notable)
     excerpts = excerpts_of((row.record.source for row in table.rows if row.record.source), sources)
     pack = ColumnPack()
@@ -99,8 +98,7 @@ def build_page(content: PageContent, *, sources: Optional[Path] = None, live: bo
     for state, covers in zip(table.state, table.covers):
         counts[state] += covers
     alone = [_why_alone(row) for row in table.rows if row.state == "unmatched"]
-    total = sum(table.covers)
-    facts = (("made by", f"ascend-dump {__version__}"), *content.made, ("rows", f"{len(table.rows)} of {total}"))
+    facts = (("made by", f"ascend-dump {__version__}"), *content.made, ("rows", f"{len(table.rows)} of {table.count}"))
     script, style = _script(), _asset("style.css")
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
@@ -150,14 +148,12 @@ def _first_finding(content: PageContent, table: RowTable) -> int:
 
 def _places(content: PageContent, table: RowTable) -> list[Optional[int]]:
     """The row of each finding."""
-    by_identity = {id(side): at for at, row in enumerate(table.rows) for side in (row.actual, row.reference) if side}
-    found = []
-    for one in content.findings:
-        place = by_identity.get(id(one.record))
-        if place is None:  # records of another pass over the same dump
-            place = next((at for at, row in enumerate(table.rows) if row.record == one.record), None)
-        found.append(place)
-    return found
+    wanted = {one.record for one in content.findings}
+    rows = enumerate(table.rows)
+    found = {
+        side: at for at, row in rows for side in (row.actual, row.reference) if side is not None and side in wanted
+    }
+    return [found.get(one.record) for one in content.findings]
 
 
 def _why_alone(row: PageRow) -> str:

@@ -124,7 +124,7 @@ class ColumnPack:
 
     def packed(self, head: dict[str, Any]) -> str:
         """All of it, as base64."""
-        text = json.dumps({**head, "columns": self._columns}, separators=(",", ":")).encode()
+        text = json.dumps({**head, "columns": self._columns}, separators=(",", ":"), allow_nan=False).encode()
         content = b"".join((len(text).to_bytes(4, "little"), text, *self._parts))
         return base64.b64encode(gzip.compress(content, 6, mtime=0)).decode("ascii")
 

@@ -61,6 +61,10 @@ class RowTable:
     """Goes through the rows once and keeps what the page needs of each.
 
     rows      those that are shown
+    state     of each the number in STATES, and in `covers` how many rows it stands for
+    operator  of each the number of the run of an operator that it belongs to
+    producer  of each the row that made what it reads, -1 where none is known
+    count     how many rows there are, those that are not shown too
     notes     what was left out, in sentences
     """
 
@@ -71,13 +75,12 @@ class RowTable:
         self.notes: list[str] = []
         self.unreadable: list[tuple[str, str]] = []
         self._reader = TensorReader()
-        self._suspects = {id(record) for record in suspects}
-        self._named = {(record, record.op_name, record.io, record.index) for record in suspects}
+        self._suspects = set(suspects)
         self._texts = {name: TextTable() for name in (*_TEXTS, *_OF_PAIRS)}
         self._sides: list[tuple[Optional[Statistics], Optional[Statistics]]] = []
         self.operator: list[int] = []
         self.producer: list[int] = []
-        self._count = 0
+        self.count = 0
         self._collect(rows)
         self._shorten(most)
         if self._reader.left_out:
@@ -103,7 +106,7 @@ class RowTable:
             self.operator.append(operator)
             self.producer.append(made)
             self.covers.append(1)
-        self._count = len(self.rows)
+        self.count = len(self.rows)
 
     def _look_at(self, row: PageRow) -> tuple[tuple[Optional[Statistics], Optional[Statistics]], int]:
         found: list[Optional[Statistics]] = []
@@ -129,8 +132,7 @@ class RowTable:
             return STATE_NUMBER[row.state]
         if broken:
             return STATE_NUMBER["unreadable"]
-        record = row.record
-        if id(record) in self._suspects or (record, record.op_name, record.io, record.index) in self._named:
+        if row.record in self._suspects:
             return STATE_NUMBER["suspect"]
         if found is None:
             return STATE_NUMBER["no values"]
@@ -138,7 +140,7 @@ class RowTable:
 
     def _shorten(self, most: int) -> None:
         """Of too many rows, runs of those without a finding become one row each; then the best are left out."""
-        if self._count <= most:
+        if self.count <= most:
             return
         kept: list[int] = []
         last: Any = None
@@ -149,16 +151,16 @@ class RowTable:
                 continue
             last = key
             kept.append(number)
-        joined = self._count - len(kept)
+        joined = self.count - len(kept)
         if joined:
             self.notes.append(
-                f"{joined} of {self._count} rows without a finding are joined with the row before them, to keep the "
+                f"{joined} of {self.count} rows without a finding are joined with the row before them, to keep the "
                 f"page at {most} rows"
             )
         if len(kept) > most:
             kept = sorted(sorted(kept, key=lambda at: (-self.state[at], at))[:most])
             shown = sum(self.covers[at] for at in kept)
-            self.notes.append(f"{self._count - shown} rows of the mildest findings: a page has at most {most}")
+            self.notes.append(f"{self.count - shown} rows of the mildest findings: a page has at most {most}")
         place = {old: new for new, old in enumerate(kept)}
         self.rows = [self.rows[at] for at in kept]
         self.state = [self.state[at] for at in kept]

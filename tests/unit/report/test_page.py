@@ -23,7 +23,7 @@ import ascend_dump
 from ascend_dump import ConfigError, WriteError
 from ascend_dump.adapter import DumpRequest
 from ascend_dump.analysis.showing import of_comparison
-from ascend_dump.report.page import STATES, PageContent, PageRow, build_page, write_page
+from ascend_dump.report.page import STATES, PageContent, PageFinding, PageRow, build_page, write_page
 from ascend_dump.report.page.columns import NULL, ColumnPack, TextTable, front_coded
 from ascend_dump.report.page.rows import RowTable
 from ascend_dump.report.page.tensors import heat_map, value_histogram
@@ -198,6 +198,16 @@ class TestManyRows:
         assert sum(row.state == "different" for row in table.rows) == different
         assert sum(table.covers) + sum(map(_left_out, table.notes)) == 4000
         assert any("joined" in note for note in table.notes)
+
+    def test_the_page_says_how_many_rows_and_findings_it_leaves_out(self) -> None:
+        rows = list(many_pairs(1200))
+        findings = tuple(PageFinding(f"finding {at}", row.record, ()) for at, row in enumerate(rows[:300]))
+        html = build_page(PageContent("t", rows, "different", "s", compared=True, findings=findings)).html
+        assert "finding 199" in html
+        assert "finding 200" not in html
+        assert "100 more are not told here" in html
+        assert "<dd>1200 of 1200</dd>" in html
+        assert re.search(r"The 40 of 1200 rows", html)
 
     def test_producers_of_rows_that_are_gone_are_gone(self) -> None:
         table = RowTable(many_pairs(4000), [], most=1000)
