@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Optional
 
-from ascend_dump._errors import AscendDumpError, NotSupported, ReadError
+from ascend_dump._errors import NotSupported, ReadError
 from ascend_dump._paths import holds_files
 from ascend_dump._request import DumpRequest
 from ascend_dump.adapter._session import Session
@@ -106,6 +106,7 @@ class TreeRecorder:
         if request.until is not None:
             # Not on the thread: a process that is forked while it imports a module has half of it.
             import_module("ascend_dump.analysis.overflow")
+            import_module("ascend_dump.analysis._first_wrong")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ascend_dump recorder", daemon=True)
         self._thread.start()
@@ -228,9 +229,8 @@ class TreeRecorder:
 
     def _wrong_in(self, step: Path) -> Optional[Ended]:
         """What is wrong in a step, by its values, statistics or the device's own reports of overflow."""
-        from ascend_dump.analysis.nonfinite import executions
+        from ascend_dump.analysis._first_wrong import first_wrong
         from ascend_dump.analysis.overflow import find_overflows
-        from ascend_dump.nonfinite import Judge
         from ascend_dump.reading import open_dump
 
         try:
@@ -240,30 +240,13 @@ class TreeRecorder:
                     name = str((overflow.operator or {}).get("op_name") or overflow.record.op_name)
                     return Ended(f"an overflow in {name}", None, name)
                 return None
-            judge = Judge()
-            for members in executions(dump):
-                inputs = [record for record in members if record.io == "input"]
-                outputs = [record for record in members if record.io == "output"]
-                wrong = judge.look_at(
-                    members[0].op_type or "", [self._slot(one) for one in inputs], [self._slot(one) for one in outputs]
-                )
-                if wrong is not None:
-                    one = (outputs or inputs)[wrong.output]
-                    name = f"{one.op_name}.{one.io}.{one.index}"
-                    return Ended(f"{wrong.what} in {name}", None, name)
+            wrong, unknown = first_wrong(dump)
+            self.unknown += unknown
+            if wrong is not None:
+                one = wrong.record
+                name = f"{one.op_name}.{one.io}.{one.index}"
+                return Ended(f"{wrong.what} in {name}", None, name)
         except ReadError as error:
             log.debug("a step could not be read: %s", error)
             self.unknown += 1
         return None
-
-    def _slot(self, record: Any) -> Any:
-        from ascend_dump.analysis.nonfinite import is_no_value
-        from ascend_dump.nonfinite import Slot
-
-        if is_no_value(record):
-            return Slot(None)
-        try:
-            return Slot(record.statistics(), record.content)
-        except AscendDumpError:
-            self.unknown += 1
-            return Slot(None)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ascend_dump.analysis.compare import Comparison, Origin
 
-__all__ = ["Cause", "Triage", "TriageRound", "triage"]
+__all__ = ["Cause", "Triage", "TriageRound", "triage", "triage_wrong"]
 
 #: Operators that the next dump is narrowed to, at most.
 _MOST_LAYERS = 16
@@ -186,14 +186,29 @@ def _alone(dump: Dump, watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]]
             else "nothing looks wrong in what could be checked"
         )
         return Triage(dump.root, (), None, None, advice, report.reasons, records=dump)
-    first = report.suspects[0]
+    return _of_suspects(dump, report.suspects, report.reasons)
+
+
+def triage_wrong(dump: Dump) -> Triage:
+    """`triage` of a dump in which NaN or Inf is looked for: what made it comes first, and nothing else is the cause."""
+    from ascend_dump.analysis._first_wrong import cause_of_wrong
+
+    report = find_suspects(dump)
+    first = cause_of_wrong(dump, [one for one in report.suspects if one.rule == "non-finite"])
+    if first is None:
+        return Triage(dump.root, report.suspects, None, None, "nothing made NaN or Inf for certain", report.reasons)
+    others = (one for one in report.suspects if one != first)
+    return _of_suspects(dump, (first, *others), report.reasons)
+
+
+def _of_suspects(dump: Dump, suspects: tuple[Suspect, ...], reasons: tuple[str, ...]) -> Triage:
+    first = suspects[0]
     # Those of the same rule in the same step may be one thing; others follow from it or come later.
-    near = [one for one in report.suspects if (one.rule, one.step) == (first.rule, first.step)]
+    near = [one for one in suspects if (one.rule, one.step) == (first.rule, first.step)]
     names = [one.op_name for one in near] + [name for one in near for name in one.producers]
     request = _narrower(dump, [one.record for one in near], names)
     cause = Cause.of(first.record, [first.reason])
-    advice = _advice(first.op_name, request)
-    return Triage(dump.root, report.suspects, None, request, advice, report.reasons, cause, records=dump)
+    return Triage(dump.root, suspects, None, request, _advice(first.op_name, request), reasons, cause)
 
 
 def _against(dump: Dump, compared: Comparison) -> Triage:

@@ -9,9 +9,8 @@ from typing import Optional
 
 from ascend_dump._errors import CaptureError
 from ascend_dump.adapter import adapters
-from ascend_dump.analysis.triage import Cause, Triage, triage
+from ascend_dump.analysis.triage import Triage, triage_wrong
 from ascend_dump.host import PARAMETERS, Over
-from ascend_dump.reading import Dump
 from ascend_dump.rounds._repeats import first_other_step
 from ascend_dump.rounds._runner import PROGRAM, RoundResult, RoundRunner, no_dump
 
@@ -85,7 +84,7 @@ def _record(runner: RoundRunner, command: Sequence[str], first: RoundResult, ste
         if differs:
             return _keep_last(runner, command, result, differs)
         raise no_dump(result, command)
-    found = _of_dump(result.dump)
+    found = triage_wrong(result.dump)
     if found.cause is None and differs and wrong:
         return _keep_last(runner, command, result, differs)
     runner.conclude(result, _outcome(found))
@@ -99,20 +98,9 @@ def _keep_last(runner: RoundRunner, command: Sequence[str], before: RoundResult,
     result = runner.keep_last(PROGRAM, "records all steps, until one has NaN or Inf; this takes longer")
     if result.dump is None:
         raise no_dump(result, command)
-    found = _of_dump(result.dump)
+    found = triage_wrong(result.dump)
     runner.conclude(result, _outcome(found))
     return replace(found, reasons=(*found.reasons, *result.reasons, why))
-
-
-def _of_dump(dump: Dump) -> Triage:
-    """The suspects of a dump; NaN and Inf are what was looked for, so that no other of them is the cause."""
-    found = triage(dump)
-    wrong = [one for one in found.suspects if one.rule == "non-finite"]
-    if not wrong:
-        return replace(found, cause=None)
-    rest = [one for one in found.suspects if one.rule != "non-finite"]
-    cause = Cause.of(wrong[0].record, [wrong[0].reason])
-    return replace(found, suspects=(*wrong, *rest), cause=cause)
 
 
 def _outcome(found: Triage) -> str:

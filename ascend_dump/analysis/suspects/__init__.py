@@ -20,7 +20,7 @@ from ascend_dump.analysis.suspects._producers import Writers, producers_of
 from ascend_dump.analysis.suspects._table import OperatorRun, Suspect, SuspectRule
 from ascend_dump.reading import Dump, Record
 
-__all__ = ["RULES", "Row", "Suspect", "SuspectReport", "SuspectRule", "find_suspects", "producers_of"]
+__all__ = ["RULES", "Row", "Suspect", "SuspectReport", "SuspectRule", "Writers", "find_suspects", "producers_of"]
 
 _NON_FINITE = SuspectRule(
     "non-finite",

@@ -8,7 +8,7 @@ import pytest
 from suspect_dumps import write_rows
 
 from ascend_dump.analysis.suspects import RULES, Row, find_suspects
-from ascend_dump.analysis.suspects._case import values
+from ascend_dump.statistics import Statistics
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -25,11 +25,12 @@ class TestEveryRule:
 
 
 def test_what_a_rank_was_brought_comes_behind_what_another_one_made(tmp_path: Path) -> None:
-    wrong = values(2)._replace(nan=3)
+    right = Statistics(9, 2.0, -2.0, 0.0, 3.0, 0, 0, 0, 0)
+    wrong = right._replace(nan=3)
     rows = [
-        Row("c10d::allreduce_", "0/allreduce__0", "input", values(2), rank=0),
+        Row("c10d::allreduce_", "0/allreduce__0", "input", right, rank=0),
         Row("c10d::allreduce_", "0/allreduce__0", "output", wrong, rank=0),
-        Row("aten::log", "log_0", "input", values(2), rank=1),
+        Row("aten::log", "log_0", "input", right, rank=1),
         Row("aten::log", "log_0", "output", wrong, rank=1),
     ]
     suspects = find_suspects(write_rows(tmp_path, rows)).suspects
