@@ -351,6 +351,11 @@ class Capture:
             return Dump(path, [])
         return open_dump(path).marked({} if self._session is None else self._session.marks())
 
+    def __repr__(self) -> str:
+        place = f" {self._path}" if self._path is not None else ""
+        state = self._state.value if self._path is None or self.active else "ended"
+        return f"<Capture{place} ({state})>"
+
     def __enter__(self) -> Capture:
         return self.start()
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import groupby, islice
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union, overload
 
-from ascend_dump._errors import ConfigError
+from ascend_dump._errors import ConfigError, NotSupported, ReadError
 from ascend_dump._patterns import text_matcher
 from ascend_dump._steps import Steps, StepsLike
 from ascend_dump.native.cann.names import loosen_glob
@@ -19,10 +19,12 @@ from ascend_dump.reading._runs import Run, read_run, runs_above
 from ascend_dump.reading._sources import Sources
 
 if TYPE_CHECKING:
+    import pandas
     import polars
 
     from ascend_dump.reading._catalog_cache import Watch
     from ascend_dump.reading._provenance import MadeOf, Provenance
+    from ascend_dump.statistics import Statistics
 
 __all__ = ["Dump"]
 
@@ -316,12 +318,58 @@ class Dump:
             runs = tuple(run for run in runs if str(run) in kept)
         return [found for found in map(read_run, runs) if found is not None]
 
-    def to_frame(self) -> polars.DataFrame:
-        """One row per record, one column per field. Needs the extra `analyze` (polars)."""
+    @overload
+    def __getitem__(self, place: int) -> Record: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Record]: ...
+    def __getitem__(self, place: Union[int, slice]) -> Union[Record, list[Record]]:
+        """The record at a place, or those at several, as a list has them; files are opened up to there.
+
+        Raises IndexError where there are not so many, TypeError for what is neither a number nor a slice.
+        """
+        if isinstance(place, slice):
+            if all(end is None or end >= 0 for end in (place.start, place.stop)) and (place.step or 1) > 0:
+                return list(islice(self, place.start, place.stop, place.step))
+            return list(self)[place]
+        if not isinstance(place, int):
+            raise TypeError(f"records of a dump have numbers, not {place!r}; select() takes names")
+        if place < 0:
+            return list(self)[place]
+        for record in islice(self, place, None):
+            return record
+        raise IndexError(f"{self!r} has fewer than {place + 1} records")
+
+    def to_frame(self, *, stats: bool = False) -> polars.DataFrame:
+        """One row per record, one column per field. Needs the extra `analyze` (polars).
+
+        stats: also the fields of `Statistics`, as recorded, else computed, which reads the tensors; null where a record
+        holds no values or cannot be read
+        """
         from ascend_dump.reading.catalog import polars_or_refuse
 
-        polars_or_refuse("to_frame()")
-        return self.catalog().select(FIELDS).collect()
+        pl = polars_or_refuse("to_frame()")
+        if not stats:
+            return self.catalog().select(FIELDS).collect()
+        from ascend_dump.statistics import Statistics
+
+        frame = self.catalog().select(FIELDS, *Statistics._fields).collect()
+        if frame["count"].null_count():
+            found = [_statistics_of(record) for record in self]
+            frame = frame.with_columns(
+                pl.Series(name, [one and one[at] for one in found], dtype=frame.schema[name])
+                for at, name in enumerate(Statistics._fields)
+            )
+        return frame
+
+    def to_pandas(self, *, stats: bool = False) -> pandas.DataFrame:
+        """`to_frame` as a data frame of pandas. Raises NotSupported where pandas is not installed."""
+        try:
+            import pandas
+        except ImportError:
+            raise NotSupported(
+                "to_pandas() needs pandas, which is not installed", hint="pip install pandas, or use to_frame()"
+            ) from None
+        return pandas.DataFrame(self.to_frame(stats=stats).to_dict(as_series=False))
 
     def catalog(self, *, watch: Watch = None) -> polars.LazyFrame:
         """The records as columns: every field, the error, and of host dumps the hash, the place in memory and the
@@ -359,3 +407,10 @@ class Dump:
         rows = [[getattr(record, name) for name in names] for record in found[:ROWS]]
         more = f", the first {ROWS} records" if len(found) > ROWS else ""
         return html_table(f"{self!r}{more}", names, rows)
+
+
+def _statistics_of(record: Record) -> Optional[Statistics]:
+    try:
+        return record.statistics()
+    except (ReadError, NotSupported):
+        return None

@@ -243,6 +243,19 @@ class Record:
             )
         return self.loader.tensor(self, format)
 
+    def torch(self, *, writable: bool = False) -> Any:
+        """The logical tensor as one of PyTorch, on the CPU: bfloat16 and float8 as its own types.
+
+        It shares the memory of `numpy()`, which may be a mapped file: writing to it may end the process (SIGSEGV), so
+        ask for a `writable` one, which is a copy. Raises ReadError, NotSupported for what holds no values or has a type
+        that PyTorch lacks, and FrameworkMissing where PyTorch is not installed.
+
+        >>> model.load_state_dict({"weight": record.torch(writable=True)})   # doctest: +SKIP
+        """
+        from ascend_dump.reading._torch import as_torch
+
+        return as_torch(self.numpy(), writable=writable)
+
     def statistics(self) -> Statistics:
         """Statistics as the dump recorded them, else computed from the tensor in one pass."""
         found = self.recorded_statistics()
