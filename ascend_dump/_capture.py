@@ -98,9 +98,10 @@ def capture(
     until `step()` is called. A function given as target is decorated: each call is a step.
     The settings are those of `DumpRequest`; framework names an adapter, otherwise the target
     decides. strict=True raises where the default is to report once and let the run go on.
-    graft replaces outputs of operators by what another dump recorded of them, in the steps that are
-    recorded: {"layers.3/addmm_0.output.0": "reference"}. What differs later and is gone then comes
-    from there. For PyTorch on the host.
+    graft replaces outputs or inputs of operators by what another dump recorded of them, in the steps
+    that are recorded: {"layers.3/addmm_0.output.0": "reference"}. What differs later and is gone then
+    comes from there. An input is replaced for that operator only. For PyTorch's own operators, on any
+    device (framework="torch").
 
     Raises ConfigError for a wrong value, AdapterNotFound when nothing captures the target.
 

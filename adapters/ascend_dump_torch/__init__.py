@@ -15,7 +15,7 @@ __all__ = ["TorchAdapter"]
 _OPTIONS = {
     "rehash": "True: tell tensors apart by content only, for kernels that write memory unseen by PyTorch",
     "buffer_bytes": "how many bytes of tensors may wait for the writer",
-    "graft": "outputs to replace by recorded values: {'layers.3/addmm_0.output.0': PATH of a dump}",
+    "graft": "outputs or inputs to replace by recorded values: {'layers.3/addmm_0.output.0': PATH of a dump}",
     "outline": "of a launched program: a directory for a few numbers of each step, for `ascend-dump triage --run`",
     "outline_gradients": "steps in which it looks at gradients too, such as '100-115'",
     "outline_wait": "seconds for which the program waits, at the end of the outline, to be stopped",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from ascend_dump_torch._memory import is_plain
 
-__all__ = ["collect", "collect_named", "has_own_kernels"]
+__all__ = ["collect", "collect_named", "has_own_kernels", "with_others"]
 
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
@@ -30,6 +31,19 @@ def collect(values: Any, found: list[torch.Tensor]) -> None:
             found.append(_base(value))
         elif isinstance(value, (tuple, list)):
             collect(value, found)
+
+
+def with_others(values: Any, others: Iterator[torch.Tensor]) -> Any:
+    """The same with the tensors that `collect` finds replaced by others, in their order."""
+    return [_with_other(value, others) for value in values]
+
+
+def _with_other(value: Any, others: Iterator[torch.Tensor]) -> Any:
+    if isinstance(value, _Tensor):
+        return next(others)
+    if isinstance(value, (tuple, list)):
+        return type(value)(with_others(value, others)) if type(value) in (tuple, list) else value
+    return value
 
 
 def collect_named(value: Any, name: str, found: list[torch.Tensor], names: list[str]) -> None:

@@ -1,12 +1,13 @@
 """`graft=`: give the running program the values that another dump recorded, to see what becomes of a difference.
 
 If what differs later in the program is gone then, the operator whose output was replaced is its cause. The value is
-copied into the memory that the operator has just written, before anybody reads it.
+copied into the memory that the operator has just written, before anybody reads it. In place of an input the operator
+is given another tensor: what else reads that memory still gets what the program has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump import ConfigError, NotSupported
@@ -20,10 +21,11 @@ __all__ = ["Grafts", "read_grafts"]
 
 
 class _Graft(NamedTuple):
-    """One output to replace: its place, and the records of the other dump that hold it, by step."""
+    """One output or input to replace: its place, and the records of the other dump that hold it, by step."""
 
     key: str
     op_name: str
+    io: str
     position: int
     records: Mapping[Optional[int], Record]
 
@@ -45,15 +47,10 @@ def read_grafts(given: Any) -> list[_Graft]:
     found = []
     for key, path in given.items():
         op_name, io, index = _parts(str(key))
-        if io != "output":
-            raise NotSupported(
-                f"graft of {key!r}: an input is memory that other operators read too",
-                hint="graft the output of the operator that makes it",
-            )
         if str(path) not in dumps:
             dumps[str(path)] = ascend_dump.open(path)
         records: dict[Optional[int], Record] = {}
-        for record in dumps[str(path)].select(io="output", index=index):
+        for record in dumps[str(path)].select(io=io, index=index):
             if record.op_name == op_name and record.error is None:
                 records.setdefault(record.step, record)
         if not records:
@@ -62,7 +59,7 @@ def read_grafts(given: Any) -> list[_Graft]:
                 hint=f"`ascend-dump ls {path}` lists its operators",
             )
         next(iter(records.values())).numpy()  # raises where there are statistics only
-        found.append(_Graft(str(key), op_name, index, records))
+        found.append(_Graft(str(key), op_name, io, index, records))
     return found
 
 
@@ -71,20 +68,20 @@ def _parts(key: str) -> tuple[str, str, int]:
     op_name, _, io = op_name.rpartition(".")
     if not op_name or io not in ("input", "output") or not rest.isdecimal() or not rest.isascii() or len(rest) > 9:
         raise ConfigError(
-            f"graft of {key!r}: expected an operator, `output` and a number",
+            f"graft of {key!r}: expected an operator, `output` or `input`, and a number",
             hint="as `ascend-dump ls` and a comparison name them: layers.3/addmm_0.output.0",
         )
     return op_name, io, int(rest)
 
 
 class Grafts:
-    """The outputs to replace in the steps that are recorded; `step` is the open one."""
+    """What to replace in the steps that are recorded; `step` is the open one."""
 
     def __init__(self, grafts: list[_Graft]) -> None:
         self.step: Optional[int] = None
-        self._grafts: dict[str, list[_Graft]] = {}
+        self._grafts: dict[tuple[str, str], list[_Graft]] = {}
         for graft in grafts:
-            self._grafts.setdefault(graft.op_name, []).append(graft)
+            self._grafts.setdefault((graft.io, graft.op_name), []).append(graft)
         self._applied: set[str] = set()
         self._missing: set[str] = set()
 
@@ -94,24 +91,40 @@ class Grafts:
         Raises ConfigError where the tensor has another shape, NotSupported for a view, whose memory is that of another
         tensor.
         """
-        for graft in self._grafts.get(op_name, ()):
-            record = graft.records.get(self.step)
-            if record is None:
-                self._missing.add(graft.key)
-                continue
+        for graft, record in self._due("output", op_name):
             if views:
                 raise NotSupported(
                     f"graft of {graft.key!r}: it is a view of memory that another operator has made",
                     hint="graft the output of that operator",
                 )
-            if graft.position >= len(outputs) or tuple(outputs[graft.position].shape) != record.shape:
-                shape = list(outputs[graft.position].shape) if graft.position < len(outputs) else "no such output"
-                raise ConfigError(
-                    f"graft of {graft.key!r}: the program has {shape}, the dump {list(record.shape or ())}",
-                    hint="graft values of the same program with the same batch",
-                )
-            outputs[graft.position].copy_(_tensor_of(record))
+            _fitting(graft, record, outputs).copy_(_tensor_of(record))
             self._applied.add(graft.key)
+
+    def give(self, op_name: str, views: bool, written: Sequence[torch.Tensor], inputs: list[torch.Tensor]) -> bool:
+        """Replace what is asked for among the inputs of an operator that is about to run; whether there is any.
+
+        Raises as `apply`; NotSupported for an input that the operator writes to, too.
+        """
+        found = False
+        for graft, record in self._due("input", op_name):
+            before = _fitting(graft, record, inputs)
+            if views or any(before is one for one in written):
+                raise NotSupported(
+                    f"graft of {graft.key!r}: the operator gives that memory on, or writes to it",
+                    hint="graft the output of the operator that makes it",
+                )
+            inputs[graft.position] = _tensor_of(record).to(before.device, before.dtype)
+            self._applied.add(graft.key)
+            found = True
+        return found
+
+    def _due(self, io: str, op_name: str) -> Iterator[tuple[_Graft, Record]]:
+        for graft in self._grafts.get((io, op_name), ()):
+            record = graft.records.get(self.step)
+            if record is None:
+                self._missing.add(graft.key)
+            else:
+                yield graft, record
 
     def reasons(self) -> list[str]:
         """What was asked for and not done, a sentence each."""
@@ -126,6 +139,18 @@ class Grafts:
             for key in keys
             if key not in self._applied
         ]
+
+
+def _fitting(graft: _Graft, record: Record, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The tensor of the program that a graft is for. Raises ConfigError where it has another shape."""
+    there = graft.position < len(tensors)
+    if not there or tuple(tensors[graft.position].shape) != record.shape:
+        shape = list(tensors[graft.position].shape) if there else f"no such {graft.io}"
+        raise ConfigError(
+            f"graft of {graft.key!r}: the program has {shape}, the dump {list(record.shape or ())}",
+            hint="graft values of the same program with the same batch",
+        )
+    return tensors[graft.position]
 
 
 def _tensor_of(record: Record) -> torch.Tensor:

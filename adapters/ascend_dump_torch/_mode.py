@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascend_dump.writing import Item
-from ascend_dump_torch._arguments import collect, collect_named, has_own_kernels
+from ascend_dump_torch._arguments import collect, collect_named, has_own_kernels, with_others
 from ascend_dump_torch._collectives import Collectives, RunningCollective, work_of
 from ascend_dump_torch._devices import Devices, find_devices
 from ascend_dump_torch._given import describe_call
@@ -97,6 +97,8 @@ class RecordMode(TorchDispatchMode):
         except Exception as error:
             session.give_up(error)
             pending = None
+        if pending is not None and pending.given is not None:
+            args, kwargs = pending.given
         called = time.perf_counter()
         result = func(*args, **kwargs)
         returned = time.perf_counter()
@@ -161,6 +163,12 @@ class RecordMode(TorchDispatchMode):
             outs = schema.outs
             collect((value for key, value in kwargs.items() if key not in outs), inputs)
         pending = _Pending(schema, op, inputs, session.selects(name, place.module), [], written)
+        if session.grafts is not None and session.grafts.give(name, schema.views, written, inputs):
+            others = iter(inputs)
+            keep = schema.outs
+            args = tuple(with_others(args, others))
+            named = {key: value if key in keep else with_others([value], others)[0] for key, value in kwargs.items()}
+            pending.given = args, named
         if pending.selected:
             pending.call = describe_call(schema.signature, args, kwargs)
         overflow = session.overflow_only
@@ -321,6 +329,7 @@ class _Pending(msgspec.Struct, eq=False):
     unset        its outputs are memory that nobody has filled
     unreturned   its outputs that it does not return; names: the arguments that these are
     call         what it was called with, for the first of its lines
+    given        what it is called with in place of the program's arguments, where inputs are replaced
     """
 
     schema: Schema
@@ -336,6 +345,7 @@ class _Pending(msgspec.Struct, eq=False):
     unreturned: list[torch.Tensor] = []
     names: list[str] = []
     call: msgspec.Raw = msgspec.Raw()
+    given: Optional[tuple[Any, Any]] = None
 
 
 def _apart(function: Any, *args: Any) -> Any:

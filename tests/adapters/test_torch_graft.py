@@ -68,6 +68,37 @@ def test_gradients_are_those_of_the_values_that_were_put_in(reference: Path, tmp
     assert torch.equal(net.last.weight.grad, twin.last.weight.grad)
 
 
+def test_an_input_is_replaced_for_its_operator_only(tmp_path: Path) -> None:
+    def run(x: Any, **settings: Any) -> tuple[Any, Any, Any]:
+        with ascend_dump.capture(path=tmp_path / settings.pop("name"), **settings) as cap:
+            return torch.mul(torch.ones(3), x), torch.cat([x, x]), cap
+
+    right, wrong = torch.full((3,), 2.0), torch.full((3,), 5.0)
+    run(right, name="a")
+    grafts = {"mul_0.input.1": tmp_path / "a", "cat_0.input.1": tmp_path / "a"}
+    product, joined, cap = run(wrong, name="b", graft=grafts)
+    assert product.tolist() == [2.0] * 3
+    assert joined.tolist() == [5.0] * 3 + [2.0] * 3
+    (recorded,) = cap.dump().select(op="mul_0", io="input", index=1)
+    assert recorded.numpy().tolist() == [2.0] * 3
+    assert wrong.tolist() == [5.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("program", "key"),
+    [(lambda x: x.add_(1), "add__0.input.0"), (lambda x: x.t(), "t_0.input.0")],
+    ids=["write", "view"],
+)
+def test_an_input_that_is_written_or_given_on_is_left_alone(
+    tmp_path: Path, program: Any, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ascend_dump.capture(path=tmp_path / "a"):
+        program(torch.zeros(2, 2))
+    with ascend_dump.capture(path=tmp_path / "b", graft={key: tmp_path / "a"}):
+        assert program(torch.ones(2, 2)).sum() == (8 if "add" in key else 4)
+    assert "gives that memory on, or writes to it" in caplog.text
+
+
 def test_steps_that_are_not_recorded_are_left_alone(reference: Path, tmp_path: Path) -> None:
     net = Net(eps=0.1)
     plain = net(INPUT)
@@ -93,7 +124,6 @@ def test_every_type_is_put_in_as_it_was(tmp_path: Path, dtype: Any) -> None:
     [
         ("norm", ascend_dump.ConfigError, "expected an operator"),
         ("nothing_0.output.0", ascend_dump.ConfigError, "has no such record"),
-        ("last/addmm_0.input.0", ascend_dump.NotSupported, "graft the output of the operator that makes it"),
     ],
 )
 def test_what_cannot_be_grafted_is_refused_at_the_start(

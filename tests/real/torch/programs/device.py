@@ -234,6 +234,12 @@ def main(path: str) -> None:
     with ascend_dump.capture(path=f"{path}/composite", framework="torch", strict=True), torch.inference_mode():
         x.square()
         torch.ones(3).square()
+    with ascend_dump.capture(path=f"{path}/values", framework="torch", strict=True):
+        (torch.arange(3.0) * 2).add(1)
+    graft = {"mul_0.output.0": f"{path}/values", "add_0.input.0": f"{path}/values"}
+    with ascend_dump.capture(path=f"{path}/graft", framework="torch", strict=True, graft=graft):
+        product = x * 100
+        found["graft"] = [product.tolist(), product.sub(1).tolist(), x.add(1).tolist(), x.tolist()]
     print(json.dumps(found))
 
 
