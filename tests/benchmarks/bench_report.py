@@ -7,6 +7,7 @@ The browser's part needs playwright and Chromium, and is left out where they are
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import subprocess
@@ -197,6 +198,7 @@ def served_tensor(root: Path) -> None:
 def main() -> None:
     arguments = [int(text.replace("_", "")) for text in sys.argv[1:]]
     pairs, records = (arguments + [100_000, 10_000][len(arguments) :])[:2]
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         page = page_of_pairs(pairs, root)

@@ -14,6 +14,8 @@ __all__ = ["compact"]
 #: Findings that are told, and columns of the strip.
 _MOST = 5
 _COLUMNS = 240
+#: Bytes that are read for it: the cell of a notebook is to be there at once.
+_MOST_READ = 64 << 20
 _HEIGHT, _RIBBON = 48, 6
 _COLOURS = {
     "noise": "#86b7d9",
@@ -31,7 +33,9 @@ _FORWARD, _BACKWARD, _OTHER = "#0072b2", "#e69f00", "#7f8b98"
 
 def compact(content: PageContent) -> str:
     """HTML for the cell of a notebook."""
-    table = RowTable(content.rows, [one.record for one in content.findings])
+    # The strip needs magnitudes where nothing is compared.
+    most_read = 0 if content.compared else _MOST_READ
+    table = RowTable(content.rows, [one.record for one in content.findings], most_read=most_read)
     counts = Counter[int]()
     for state, covers in zip(table.state, table.covers):
         counts[state] += covers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Optional
 
 from ascend_dump._errors import AscendDumpError
@@ -11,14 +11,15 @@ from ascend_dump.nonfinite import is_nonfinite
 from ascend_dump.reading import Record
 from ascend_dump.report.page._content import STATES, PageError, PageRow
 from ascend_dump.report.page.columns import ColumnPack, TextTable
+from ascend_dump.report.tables import size
 from ascend_dump.statistics import Statistics
 
-__all__ = ["MOST_ROWS", "RowTable", "TensorReader"]
+__all__ = ["MOST_READ", "MOST_ROWS", "RowTable", "TensorReader"]
 
 #: Rows on a page; of more, neighbours without a finding are shown as one.
 MOST_ROWS = 100_000
 #: Bytes of tensors that are read for statistics that a dump did not record.
-_MOST_READ = 2 << 30
+MOST_READ = 2 << 30
 
 STATE_NUMBER = {state.name: number for number, state in enumerate(STATES)}
 #: Up to this state nothing has to be looked at.
@@ -33,7 +34,7 @@ _NUMBERS = ("step", "rank", "device", "index")
 class TensorReader:
     """Statistics of records: as the dump recorded them, else computed as long as not too much has been read."""
 
-    def __init__(self, most: int = _MOST_READ) -> None:
+    def __init__(self, most: int) -> None:
         self._left = most
         self._known: dict[Any, Statistics] = {}
         self.left_out = 0
@@ -68,13 +69,21 @@ class RowTable:
     notes     what was left out, in sentences
     """
 
-    def __init__(self, rows: Iterable[PageRow], suspects: Sequence[Record], *, most: int = MOST_ROWS) -> None:
+    def __init__(
+        self,
+        rows: Iterable[PageRow],
+        suspects: Sequence[Record],
+        *,
+        most: int = MOST_ROWS,
+        most_read: int = MOST_READ,
+    ) -> None:
+        """most_read: bytes of tensors that are read for statistics, those of findings and their operators first."""
         self.rows: list[PageRow] = []
         self.state: list[int] = []
         self.covers: list[int] = []
         self.notes: list[str] = []
         self.unreadable: list[tuple[str, str]] = []
-        self._reader = TensorReader()
+        self._reader = TensorReader(most_read)
         self._suspects = set(suspects)
         self._texts = {name: TextTable() for name in (*_TEXTS, *_OF_PAIRS)}
         self._sides: list[tuple[Optional[Statistics], Optional[Statistics]]] = []
@@ -85,8 +94,8 @@ class RowTable:
         self._shorten(most)
         if self._reader.left_out:
             self.notes.append(
-                f"statistics of {self._reader.left_out} tensors: the dump did not record them, and {_MOST_READ >> 30} "
-                "GiB were read for others"
+                f"statistics of {self._reader.left_out} tensors: the dump did not record them, and no more than "
+                f"{size(most_read)} are read for them, first those of what is to be looked at"
             )
 
     def _collect(self, rows: Iterable[PageRow]) -> None:
@@ -98,15 +107,25 @@ class RowTable:
             key = record.execution
             if key != last:
                 operator, last = operator + 1, key
-            made = makers.maker_of(record, number)
-            sides, state = self._look_at(row)
             self.rows.append(row)
-            self._sides.append(sides)
-            self.state.append(state)
             self.operator.append(operator)
-            self.producer.append(made)
-            self.covers.append(1)
+            self.producer.append(makers.maker_of(record, number))
         self.count = len(self.rows)
+        self.covers = [1] * self.count
+        self.state = [0] * self.count
+        self._sides = [(None, None)] * self.count
+        for number in self._findings_first():
+            self._sides[number], self.state[number] = self._look_at(self.rows[number])
+
+    def _findings_first(self) -> Iterator[int]:
+        """All rows, those of operators with a finding first."""
+        found = {
+            operator
+            for row, operator in zip(self.rows, self.operator)
+            if row.record in self._suspects or (row.state and STATE_NUMBER[row.state] > _QUIET)
+        }
+        for wanted in (True, False):
+            yield from (number for number, operator in enumerate(self.operator) if (operator in found) is wanted)
 
     def _look_at(self, row: PageRow) -> tuple[tuple[Optional[Statistics], Optional[Statistics]], int]:
         found: list[Optional[Statistics]] = []

@@ -209,6 +209,17 @@ class TestManyRows:
         assert "<dd>1200 of 1200</dd>" in html
         assert re.search(r"The 40 of 1200 rows", html)
 
+    def test_what_is_to_be_looked_at_is_read_first(self, dumps: tuple[Path, Path]) -> None:
+        found = ascend_dump.compare(*dumps)
+        content = of_comparison(found)
+        first = found.origins[0].pair
+        assert first.actual is not None
+        table = RowTable(content.rows, [first.actual], most_read=12 * (first.actual.nbytes or 0))
+        read = [at for at in range(table.count) if table.statistics(at) is not None]
+        assert 0 < len(read) < table.count // 2
+        assert next(at for at, row in enumerate(table.rows) if row.actual is first.actual) in read
+        assert any(note.startswith("statistics of") for note in table.notes)
+
     def test_producers_of_rows_that_are_gone_are_gone(self) -> None:
         table = RowTable(many_pairs(4000), [], most=1000)
         assert all(-1 <= producer < len(table.rows) for producer in table.producer)
