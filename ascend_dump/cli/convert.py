@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-@click.command(short_help="Convert CANN dump files to .npy and others.")
+@click.command(short_help="Convert dump files to .npy and others.")
 @click.argument("sources", nargs=-1, required=True, metavar="SRC...", type=click.Path(path_type=Path))
 @click.option(
     "-o",
@@ -37,7 +37,8 @@ _SHOWN = 10
     default="npy",
     show_default=True,
     metavar="TYPE",
-    help="npy, npz (one file per operator), bin (the bytes), txt or csv (one line per row).",
+    help="npy, npz (one file per operator), bin (the bytes), txt or csv (one line per row); of host dumps also pt and "
+    "safetensors (one file per operator).",
 )
 @click.option("--format", metavar="LAYOUT", help='Layout: NCHW, ND, ..., or "original" for the one the model had.')
 @click.option("--dtype", metavar="TYPE", help="Convert the values, for example to float32.")
@@ -65,16 +66,23 @@ def convert(sources: tuple[Path, ...], out: Path, as_json: bool, **chosen: Any) 
     the shape the model had. Types that numpy lacks (bfloat16, float8, ...) become float32, which
     holds all their values. Everything that can be converted is; exits with 3 when something could
     not be, and tells what and why.
+
+    SRC may also be the directory of a host dump: its tensors become OUT/rank0/RUN/MODEL/STEP/NAME.io.index.TYPE.
     """
     from ascend_dump._patterns import text_matcher
     from ascend_dump.converting.convert import convert_all, find_tasks
+    from ascend_dump.converting.records import is_host_dump
     from ascend_dump.report.tables import escape
 
     options = _options(chosen)
     pattern: Optional[str] = chosen["select"]
-    tasks = find_tasks(sources, out, text_matcher(pattern) if pattern else None)
-    summary = _Summary()
-    results = convert_all(tasks, options, jobs=chosen["jobs"], compat=chosen["compat"])
+    if any(map(is_host_dump, sources)):
+        summary = _Summary("records")
+        results = _convert_host(sources, out, options, pattern, chosen)
+    else:
+        summary = _Summary("dump files")
+        tasks = find_tasks(sources, out, text_matcher(pattern) if pattern else None)
+        results = convert_all(tasks, options, jobs=chosen["jobs"], compat=chosen["compat"])
     seen = summary.watch(progress(results, "files"))
     if as_json:
         from ascend_dump.report.documents import write_document
@@ -92,6 +100,27 @@ def convert(sources: tuple[Path, ...], out: Path, as_json: bool, **chosen: Any) 
         write_failed_list(out, summary.failures, formats=options.format is not None)
     summary.tell()
     return Exit.UNREADABLE if summary.failures or not summary.files else Exit.OK
+
+
+def _convert_host(
+    sources: tuple[Path, ...], out: Path, options: Options, pattern: Optional[str], chosen: dict[str, Any]
+) -> Iterator[Result]:
+    """Convert one host dump. Raises ConfigError for others beside it, and for options of CANN's files."""
+    from ascend_dump.converting.records import check_record_options, convert_records
+    from ascend_dump.reading import open_dump
+    from ascend_dump.reading._torch import as_torch
+
+    if len(sources) > 1:
+        raise ConfigError(
+            f"{len(sources)} directories were given, and one of them is a host dump", hint="convert it by itself"
+        )
+    if chosen["compat"]:
+        raise ConfigError("msaccucmp converts no host dumps", hint="leave --msaccucmp-compat out")
+    check_record_options(options)
+    dump = open_dump(sources[0])
+    return convert_records(
+        dump if pattern is None else dump.select(pattern), out, options, lambda array: as_torch(array, writable=True)
+    )
 
 
 def _options(chosen: dict[str, Any]) -> Options:
@@ -131,7 +160,8 @@ def _fields(result: Result) -> dict[str, Any]:
 class _Summary:
     """Sums over the results as they pass by."""
 
-    def __init__(self) -> None:
+    def __init__(self, noun: str) -> None:
+        self._noun = noun
         self.files = self.written = self.size = self.skipped = self.unreadable = 0
         self.failures: list[ConversionFailure] = []
         self.problems: list[tuple[Path, str]] = []
@@ -162,16 +192,17 @@ class _Summary:
     def __str__(self) -> str:
         from ascend_dump.report.tables import size
 
-        text = f"{self.files} dump files · {self.written} files written · {size(self.size)}"
+        text = f"{self.files} {self._noun} · {self.written} files written · {size(self.size)}"
         if self.skipped:
-            text += f" · {self.skipped} other files passed by"
+            text += f" · {self.skipped} other {self._noun.split()[-1]} passed by"
         return text
 
     def tell(self) -> None:
         """Say on stderr what could not be converted, and what is odd about what was."""
         if not self.files:
-            print("no dump file of CANN was found, or none was selected", file=sys.stderr)
-            if self.skipped:
+            what = "no record with values" if self._noun == "records" else "no dump file of CANN"
+            print(f"{what} was found, or none was selected", file=sys.stderr)
+            if self.skipped and self._noun != "records":
                 print("`ascend-dump ls` and `ascend_dump.open()` read dumps of every kind", file=sys.stderr)
         _tell([f"{source}: {problem}" for source, problem in self.problems], "problems:")
         lines = []

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ascend_dump._errors import CorruptDump, ReadError, WriteError
+from ascend_dump._errors import CorruptDump, NotSupported, ReadError, WriteError
 from ascend_dump._paths import PRIVATE_FILE
 
 if TYPE_CHECKING:
@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
     _Array = np.ndarray[Any, Any]
 
-__all__ = ["copy_as_npy", "fit_name", "write_bytes", "write_npy", "write_npz", "write_text"]
+__all__ = [
+    "copy_as_npy",
+    "fit_name",
+    "write_bytes",
+    "write_npy",
+    "write_npz",
+    "write_safetensors",
+    "write_text",
+    "write_torch",
+]
 
 #: msaccucmp renames names from this many characters on; file systems allow this many bytes.
 _LONGEST_NAME = 255
@@ -94,6 +103,37 @@ def write_npz(path: Path, arrays: Mapping[str, _Array]) -> int:
 
     with _replaced(path) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # any number of names, some stubs know a keyword of savez
+        return file.tell()
+
+
+def write_safetensors(path: Path, arrays: Mapping[str, _Array]) -> int:
+    """Write arrays as one `.safetensors`; return the size. Raises NotSupported for types that the format lacks."""
+    import json
+
+    import numpy as np
+
+    from ascend_dump.host import SAFETENSORS
+
+    header: dict[str, Any] = {}
+    end = 0
+    for name, array in arrays.items():
+        native = SAFETENSORS.get(array.dtype.name)
+        if native is None:
+            raise NotSupported(f"{name}: a safetensors file has no type {array.dtype.name}", hint="use --type npy")
+        begin, end = end, end + array.nbytes
+        header[name] = {"dtype": native.name, "shape": list(array.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    data = [np.ascontiguousarray(array) for array in arrays.values()]
+    return write_bytes(path, len(text).to_bytes(8, "little"), text, *data)
+
+
+def write_torch(path: Path, tensor: Any) -> int:
+    """Write a tensor of PyTorch as torch.save does; return the size."""
+    from importlib import import_module
+
+    with _replaced(path) as file:
+        import_module("torch").save(tensor, file)
         return file.tell()
 
 
