@@ -6,14 +6,16 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any, Callable, Optional
 
 from ascend_dump._launching import cannot_start, find_program
 
-__all__ = ["ChildCommand", "is_running"]
+__all__ = ["ChildCommand", "birth_of", "is_running"]
 
 #: Seconds between two looks, and how long a command that is asked to end may take.
 _PAUSE, _PATIENCE = 0.1, 10.0
@@ -49,7 +51,9 @@ class ChildCommand:
 
         An interruption from the keyboard reaches the command too, and is raised once that has ended.
         """
-        before = {number: signal.signal(number, self._pass_on) for number in _FORWARDED}
+        # Only the main thread may say what signals do.
+        forwarded = _FORWARDED if threading.current_thread() is threading.main_thread() else ()
+        before = {number: signal.signal(number, self._pass_on) for number in forwarded}
         try:
             while self._child.poll() is None:
                 if is_enough():
@@ -84,12 +88,24 @@ class ChildCommand:
         os.kill(os.getpid(), number)
 
 
-def is_running(process: Any) -> bool:
-    """Whether a group of processes is there that was begun for a round."""
+def birth_of(process: int) -> str:
+    """What tells a process from a later one of the same number; "" where it is not there, or nobody can tell."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return f"{boot} {fields[19]}"
+    except (OSError, ValueError, IndexError):
+        return ""
+
+
+def is_running(process: Any, birth: Any) -> bool:
+    """Whether a group of processes is there that was begun for a round. birth: that of the first one."""
     if type(process) is not int or process <= 1:
         return False
     try:
         os.killpg(process, 0)
-    except OSError:
+    except (OSError, OverflowError):
         return False
-    return True
+    now = birth_of(process)
+    # Where the first one has ended, its number is not given again as long as there are others of the group.
+    return not now or not birth or now == birth

@@ -17,7 +17,7 @@ from ascend_dump.adapter import registered
 from ascend_dump.analysis.triage import TriageRound
 from ascend_dump.host import Outline, Over, read_outlines, why_over
 from ascend_dump.reading import Dump, RunState, open_dump
-from ascend_dump.rounds._command import ChildCommand
+from ascend_dump.rounds._command import ChildCommand, birth_of
 from ascend_dump.rounds._state import TriageState
 
 __all__ = ["PROGRAM", "REFERENCE", "RoundResult", "RoundRunner"]
@@ -179,7 +179,7 @@ class RoundRunner:
         self._state.save()
         began = time.monotonic()
         child = ChildCommand(command, environment, output=self._output)
-        entry["process"] = child.pid
+        entry.update(process=child.pid, birth=birth_of(child.pid))
         self._state.save()
         exit_code = child.wait(_Enough(outline) if not self._run_out else lambda: False)
         entry.update(

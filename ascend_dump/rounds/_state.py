@@ -96,7 +96,7 @@ class TriageState:
     def _leave_out_unfinished(self) -> None:
         unfinished = [one for one in self.rounds if not one.get("finished")]
         for one in unfinished:
-            if is_running(one.get("process")):
+            if is_running(one.get("process"), one.get("birth")):
                 raise CaptureError(
                     f"round {one.get('number')} of the interrupted triage in {self.directory} still runs, as process "
                     f"{one['process']}",
@@ -125,7 +125,17 @@ def _read(directory: Path) -> Optional[dict[str, Any]]:
 
 
 def _are_rounds(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
+    return isinstance(value, list) and all(_is_round(one) for one in value)
+
+
+def _is_round(value: Any) -> bool:
+    if not isinstance(value, dict) or type(value.get("number")) is not int or not isinstance(value.get("name"), str):
+        return False
+    if not value.get("finished"):
+        return True
+    code = value.get("exit_code")
+    numbers = (value.get("seconds"), value.get("nbytes"))
+    return (code is None or type(code) is int) and all(type(one) in (int, float) for one in numbers)
 
 
 def _take(directory: Path) -> Optional[int]:
