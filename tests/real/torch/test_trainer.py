@@ -68,3 +68,25 @@ def test_trainer(tmp_path: Path) -> None:
     updated = dump.select(step=5, op_type="aten::_foreach_*")
     assert len(updated) > 100
     assert all(record.statistics().nan == 0 for record in updated if not record.attrs.get("skipped"))
+
+
+def test_the_callback_of_the_example_counts_as_the_trainer_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "examples" / "10_trainers"))
+    from callbacks import hf_callback
+
+    plain = make_trainer(make_bert(), tmp_path / "plain")
+    plain.train()
+    model = make_bert()
+    trainer = make_trainer(model, tmp_path / "captured")
+    trainer.add_callback(hf_callback(steps="1", path=tmp_path / "dump", strict=True))
+    trainer.train()
+    assert losses(trainer) == losses(plain)
+    assert digest(model) == digest(plain.model)
+
+    dump = ascend_dump.open(tmp_path / "dump")
+    assert {record.step for record in dump} == {1}
+    classified = dump.select(op="classifier/addmm_*", io="output")
+    assert len({record.op_name for record in classified}) == MICRO_BATCHES
+    assert any(str(record.attrs.get("parameter")).startswith("classifier.") for record in dump.select(phase="other"))
