@@ -1,5 +1,5 @@
-"""The numbers of a pair, compiled: both memories are read as float64 block by block, and each block is looked at while
-it is in the cache.
+"""The numbers of a pair, compiled: both memories are read block by block, each element becomes a float64 in a register,
+and whatever has to look at a block again finds it in the cache.
 
 Blocks of equal words, and blocks with NaN or Inf, have ways of their own. Every kernel runs without the GIL.
 """
@@ -7,10 +7,12 @@ Blocks of equal words, and blocks with NaN or Inf, have ways of their own. Every
 from __future__ import annotations
 
 import math
+import os
+import platform
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import types
 
 from ascend_dump.statistics._numba_primitives import SUMS, float_bits, inner, intrinsic, kernel, larger, like
@@ -18,7 +20,9 @@ from ascend_dump.statistics._numba_primitives import SUMS, float_bits, inner, in
 __all__ = ["SUM_NAMES", "count_unequal", "histogram", "pair"]
 
 #: Elements of a block: two blocks of float64 stay in the cache, beside what they are read from.
-_BLOCK = 1024
+_BLOCK = 2048
+#: Elements of a block that are looked at before all others.
+_GLANCE = 64
 _BINS = 64
 #: What a kernel gives beside the counts, in this order.
 SUM_NAMES = (
@@ -37,15 +41,19 @@ _SMALLER, _OF_ZERO, _NONE = _BINS, 2 * _BINS, 3 * _BINS
 @intrinsic
 def _as_double(typing: Any, word: Any, table: Any) -> Any:
     """The float that a word stands for: float64, float32, bfloat16 if the word is signed, else float16; of 8 bits what
-    the table says, which is () for the others."""
+    the table says, which is () for the others. A float64 is what it stands for."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         bits, values = arguments
+        if word == types.float64:
+            return bits
         if word.bitwidth == 64:
             return builder.bitcast(bits, ir.DoubleType())
         if word.bitwidth == 8:
             pointer = context.make_array(table)(context, builder, values).data
             return builder.load(builder.gep(pointer, [builder.zext(bits, ir.IntType(64))]))
+        if word.bitwidth == 16 and not word.signed and _READS_FLOAT16:
+            return builder.fpext(builder.bitcast(bits, ir.HalfType()), ir.DoubleType())
         if word.bitwidth == 16 and not word.signed:
             return _float16_as_double(builder, bits)
         if word.bitwidth == 16:
@@ -56,6 +64,22 @@ def _as_double(typing: Any, word: Any, table: Any) -> Any:
 
 
 _WORD, _LONG = ir.IntType(32), ir.IntType(64)
+
+
+def _reads_float16() -> bool:
+    """Whether the processor has an instruction for it; LLVM calls a function that numba does not have where it has not.
+
+    numba compiles for the processor that it runs on, and keeps kernels of one for this kind of processor only.
+    """
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return True
+    try:
+        return bool(binding.get_host_cpu_features().get("f16c")) and "NUMBA_CPU_NAME" not in os.environ
+    except RuntimeError:  # of a processor that LLVM does not know
+        return False
+
+
+_READS_FLOAT16 = _reads_float16()
 
 
 def _float16_as_double(builder: Any, half: Any) -> Any:
@@ -80,6 +104,12 @@ def _read(words: Any, table: Any, values: Any) -> None:
 
 @inner()
 def _same_words(x: Any, y: Any) -> Any:
+    # Where many differ, the first ones tell it.
+    return _are_same(x[:_GLANCE], y[:_GLANCE]) and _are_same(x, y)
+
+
+@inner()
+def _are_same(x: Any, y: Any) -> Any:
     differ = like(0, x[0])
     for i in range(x.size):
         differ = like(differ | like(x[i] ^ y[i], differ), differ)
@@ -87,12 +117,12 @@ def _same_words(x: Any, y: Any) -> Any:
 
 
 @inner(SUMS)
-def _sums_of_equal(y: Any) -> Any:
+def _sums_of_equal(words: Any, table: Any) -> Any:
     squares = 0.0
     total = 0.0
     nearest = -np.inf
-    for i in range(y.size):
-        scale = abs(y[i])
+    for i in range(words.size):
+        scale = abs(_as_double(words[i], table))
         squares += scale * scale
         total += scale
         nearest = larger(-scale, nearest)
@@ -100,11 +130,11 @@ def _sums_of_equal(y: Any) -> Any:
 
 
 @inner(SUMS)
-def _sums(x: Any, y: Any, twice: float, relative: float, heads: Any) -> Any:
+def _sums(x: Any, y: Any, table_x: Any, table_y: Any, twice: float, relative: float, heads: Any) -> Any:
     """The sums, the largest difference and excess, and whether a difference is more than `relative` of its reference.
 
-    The last three are nonsense where an element is not finite. heads: room for sign and exponent of each difference and
-    reference.
+    The last three are nonsense where an element is not finite. x, y, table_x, table_y: words, and what they stand for.
+    heads: room for sign and exponent of each difference and reference.
     """
     d2 = 0.0
     b2 = 0.0
@@ -116,8 +146,8 @@ def _sums(x: Any, y: Any, twice: float, relative: float, heads: Any) -> Any:
     excess = -np.inf
     beyond = 0.0
     for i in range(x.size):
-        a = x[i]
-        b = y[i]
+        a = _as_double(x[i], table_x)
+        b = _as_double(y[i], table_y)
         d = a - b
         d2 += d * d
         b2 += b * b
@@ -202,15 +232,30 @@ def _count(x: Any, y: Any, kind: Any, heads: Any, bins: Any, counts: Any) -> Non
 
 
 @inner()
-def _add(x: Any, y: Any, start: int, places: Any, kind: Any, room: Any, found: Any, counts: Any) -> bool:
+def _add(
+    left: Any,
+    right: Any,
+    table_a: Any,
+    table_b: Any,
+    values: Any,
+    start: int,
+    places: Any,
+    kind: Any,
+    room: Any,
+    found: Any,
+    counts: Any,
+) -> bool:
     """A block that is not equal; False, and nothing is done, if its sums are not finite and `places` is empty.
 
-    places: of the elements, where only some of the block are looked at.
+    values  room for the numbers of both sides
+    places  of the elements, where only some of the block are looked at
     """
-    if x.size == 0:
+    if left.size == 0:
         return True
     heads, bins = room
-    d2, b2, a2, ab, leaning, total, largest, excess, beyond = _sums(x, y, 2.0 * kind[2], found[_REL], heads)
+    d2, b2, a2, ab, leaning, total, largest, excess, beyond = _sums(
+        left, right, table_a, table_b, 2.0 * kind[2], found[_REL], heads
+    )
     if places.size == 0 and not math.isfinite(a2 + b2):
         return False
     found[_D2] += d2
@@ -219,8 +264,13 @@ def _add(x: Any, y: Any, start: int, places: Any, kind: Any, room: Any, found: A
     found[_AB] += ab
     found[_LEANING] += leaning
     found[_TOTAL] += total
-    found[_FINITE] += x.size
+    found[_FINITE] += left.size
     found[_EXCESS] = max(found[_EXCESS], excess)
+    x = values[0, : left.size]
+    y = values[1, : left.size]
+    if beyond or largest > found[_LARGEST] or kind[4]:
+        _read(left, table_a, x)
+        _read(right, table_b, y)
     if beyond:
         found[_REL] = max(found[_REL], _largest_relative(x, y))
     if largest > found[_LARGEST]:
@@ -257,16 +307,16 @@ def _take_finite(x: Any, y: Any, start: int, places: Any, found: Any) -> int:
 
 
 @inner()
-def _add_equal(y: Any, kind: Any, found: Any) -> bool:
+def _add_equal(words: Any, table: Any, kind: Any, found: Any) -> bool:
     """A block whose words are equal; False, and nothing is done, if its sums are not finite."""
-    squares, total, least = _sums_of_equal(y)
+    squares, total, least = _sums_of_equal(words, table)
     if not math.isfinite(squares):
         return False
     found[_B2] += squares
     found[_A2] += squares
     found[_AB] += squares
     found[_TOTAL] += total
-    found[_FINITE] += y.size
+    found[_FINITE] += words.size
     found[_EXCESS] = max(found[_EXCESS], -2.0 * kind[2] * least)
     return True
 
@@ -290,19 +340,17 @@ def pair(a: Any, b: Any, table_a: Any, table_b: Any, kind: Any) -> Any:
     for start in range(0, a.size, _BLOCK):
         left = a[start : start + _BLOCK]
         right = b[start : start + _BLOCK]
+        if kind[3] and _same_words(left, right):
+            if _add_equal(right, table_b, kind, found):
+                continue
+        elif _add(left, right, table_a, table_b, values, start, places[:0], kind, room, found, counts):
+            continue
         x = values[0, : left.size]
         y = values[1, : left.size]
+        _read(left, table_a, x)
         _read(right, table_b, y)
-        if kind[3] and _same_words(left, right):
-            if _add_equal(y, kind, found):
-                continue
-            x[:] = y
-        else:
-            _read(left, table_a, x)
-            if _add(x, y, start, places[:0], kind, room, found, counts):
-                continue
         n = _take_finite(x, y, start, places, found)
-        _add(x[:n], y[:n], start, places[:n], kind, room, found, counts)
+        _add(x[:n], y[:n], (), (), values, start, places[:n], kind, room, found, counts)
     return found, counts.sum(axis=0)
 
 

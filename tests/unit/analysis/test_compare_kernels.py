@@ -17,7 +17,7 @@ from ascend_dump.native.cann.dtypes import hifloat8_values
 numba = pytest.importorskip("numba")
 
 #: Three blocks of a kernel, and a part of one.
-COUNT = 3 * 1024 + 77
+COUNT = 3 * 2048 + 77
 FLOATS = ["float32", "float64", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "complex64", "complex128"]
 EXACT = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 
