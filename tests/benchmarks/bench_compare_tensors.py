@@ -1,10 +1,11 @@
 """Comparing tensors, in GB/s of one side with the data in memory; msprobe beside it where it is installed.
 
-Usage: bench_compare_tensors.py [MEGABYTES]     (default 256; the aim is 2 GB/s on two processors, 50 times msprobe)
+Usage: bench_compare_tensors.py [MEGABYTES [arrays|dumps]]     (default 256; the aim is 2 GB/s, 50 times msprobe)
 
 msprobe is the package mindstudio-probe. First pairs of arrays: its numbers of a pair are asked for as its own
 comparison asks for them. Then two dumps of one program, in which every tensor differs: the commands `ascend-dump
-compare` and `msprobe compare` from start to exit, each on dumps of its own of the same tensors.
+compare` and `msprobe compare` from start to exit, each on dumps of its own of the same tensors, and on dumps four times
+as large: what the larger ones take longer is the throughput of either without its start.
 
 Other work on the machine makes wall times longer and leaves the time of processors nearly alone, so both are given, and
 ratios are of calls in turns. "2 processors" is twice what one second of a processor compares; msprobe uses one here.
@@ -145,50 +146,70 @@ def command(argv: list[str], codes: tuple[int, ...]) -> Times:
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def dumps(size: int, folder: Path) -> None:
+def dumps(size: int, folder: Path, rounds: int = 3) -> dict[str, Times]:
+    """What each tool takes for two dumps of so many bytes."""
     count = size // 4 // (2 * _TENSORS)
     tools = ["ascend_dump"] + (["msprobe"] if of_msprobe() is not None else [])
     for tool in tools:
         for side, factor in (("actual", 1e-3), ("reference", 0.0)):
-            folder.joinpath(tool).mkdir(exist_ok=True)
+            folder.joinpath(tool).mkdir(exist_ok=True, parents=True)
             root = folder / tool / side
             making = [sys.executable, __file__, "--make", tool, str(root), str(factor), str(count)]
             subprocess.run(making, check=True, capture_output=True)
     programs = Path(sys.executable).parent
     ours = [sys.executable, "-m", "ascend_dump", "compare", *(str(folder / tools[0] / side) for side in SIDES)]
     command(ours, (0, 1))  # compiles
-    rounds: dict[str, list[Times]] = {tool: [] for tool in tools}
-    for number in range(3):
-        rounds["ascend_dump"].append(command(ours, (0, 1)))
+    times: dict[str, list[Times]] = {tool: [] for tool in tools}
+    for number in range(rounds):
+        times["ascend_dump"].append(command(ours, (0, 1)))
         if "msprobe" in tools:
             [target], [golden] = (list((folder / "msprobe" / side).glob("step*/*/dump.json")) for side in SIDES)
             out = folder / f"out{number}"
             out.mkdir(mode=0o750)
             # Modes of folders and files are checked there.
             their = [str(programs / "msprobe"), "compare", "-tp", str(target), "-gp", str(golden), "-o", str(out)]
-            rounds["msprobe"].append(command(their, (0,)))
-    found = {tool: medians(times) for tool, times in rounds.items()}
+            times["msprobe"].append(command(their, (0,)))
+    found = {tool: medians(some) for tool, some in times.items()}
     for tool, (wall, used) in found.items():
         print(
             f"{tool}: two dumps of {2 * _TENSORS} float32 tensors, {size >> 20} MB of each side, from start to exit: "
-            f"{wall:.2f} s, {used:.2f} s of processor; {size / wall / 1e9:.2f} GB/s"
+            f"{wall:.2f} s, {used:.2f} s of processor; {size / wall / 1e9:.2f} GB/s",
+            flush=True,
         )
+    _ratio(found, "from start to exit")
+    return found
+
+
+def _ratio(found: dict[str, Times], how: str) -> None:
     if "msprobe" in found:
         wall, used = (there / here for there, here in zip(found["msprobe"], found["ascend_dump"]))
-        print(f"msprobe takes {wall:.0f} times as long, {used:.0f} times of processor")
+        print(f"msprobe takes {wall:.0f} times as long {how}, {used:.0f} times of processor", flush=True)
+
+
+def growing(size: int, folder: Path) -> None:
+    """Dumps of two sizes, and what both tools take for a byte more."""
+    small, large = dumps(size, folder / "small"), dumps(4 * size, folder / "large")
+    more: dict[str, Times] = {}
+    for tool, (wall, used) in small.items():
+        more[tool] = large[tool][0] - wall, large[tool][1] - used
+        each = [3 * size / 1e9 / one for one in more[tool]]
+        print(f"{tool}: without its start {each[0]:.2f} GB/s, {each[1]:.2f} GB in a second of a processor")
+    _ratio(more, "without the start of either")
 
 
 SIDES = ("actual", "reference")
 
 
-def main(megabytes: int = 256) -> None:
-    arrays(megabytes << 20)
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
-        dumps(megabytes << 20, Path(folder))
+def main(megabytes: int = 256, only: str = "") -> None:
+    if only in "arrays":
+        arrays(megabytes << 20)
+    if only in "dumps":
+        with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
+            growing(megabytes << 20, Path(folder))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--make"]:
         make_dump(sys.argv[2], Path(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]))
     else:
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else 256)
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 256, *sys.argv[2:3])

@@ -11,15 +11,16 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 from ascend_dump_torch import _stack
-from compare_programs import PROGRAMS, STEPS, Program, dump
+from compare_programs import STEPS, Program, dump
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_helpers import asked_by_the_user
 
 import ascend_dump
 from ascend_dump import Comparison
 
-__all__ = ["KINDS", "Fault", "Site", "judged", "plant", "sites"]
+__all__ = ["KINDS", "Fault", "Site", "Watch", "judged", "plant", "plant_value", "sites"]
 
 
 class Site(NamedTuple):
@@ -98,7 +99,7 @@ class Watch(TorchDispatchMode):
             _stack.remove(self)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not asked_by_the_user() or self._step < 0:
+        if not asked_by_the_user() or self._step < 0 or _is_traced([args, kwargs or {}]):
             return func(*args, **(kwargs or {}))
         name = func._schema.name
         site = Site(self._step, name, self._counts[name])
@@ -115,6 +116,12 @@ class Watch(TorchDispatchMode):
         if made and (written or not any(one.untyped_storage().data_ptr() in shared for one in made)):
             self.found.append(site._replace(constants=constants))
         return out
+
+
+def _is_traced(values: Any) -> bool:
+    """Whether nothing is computed: a compiler looks at what the operator gives."""
+    fake = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    return fake is not None or any(isinstance(one, FakeTensor) for one in _tensors(values))
 
 
 Effect = Callable[[Any, list[Any], dict[str, Any]], Any]
@@ -135,10 +142,10 @@ class Altered(Watch):
         return self._effect(func, args, kwargs)
 
 
-def sites(program: Program, path: Path) -> list[Site]:
+def sites(program: Program, path: Path, **changes: Any) -> list[Site]:
     """Dump the program without a fault, and give the operators that faults may be planted in."""
     watch = Watch()
-    dump(program, path, under=watch)
+    dump(program, path, under=watch, **changes)
     names: dict[tuple[Any, ...], tuple[str, str]] = {}
     counts = Counter[tuple[Any, ...]]()
     last: Any = None
@@ -288,7 +295,8 @@ def _in_parameter(
         parameter.data.copy_(new)
 
     dump(program, path, change=change)
-    module = chosen.rpartition(".")[0]
+    # An attention reads the weight of its last layer itself.
+    module = chosen.rpartition(".")[0].removesuffix(".out_proj")
     return Fault(program.name, kind, f"{kind} of {chosen}", path, modules=frozenset({module}), kinds=_PARAMETER)
 
 
@@ -347,8 +355,9 @@ def _constant(program: Program, known: list[Site], draw: random.Random, path: Pa
 
 def _dtype(program: Program, known: list[Site], draw: random.Random, path: Path) -> Fault:
     """A module computes in another type, or one operator rounds to a coarser one."""
-    coarse = torch.bfloat16 if program.name != "bfloat16" else torch.float8_e4m3fn
-    if draw.random() < 0.5 or program.name == "bfloat16":
+    narrow = next(program.build().parameters()).dtype != torch.float32
+    coarse = torch.float8_e4m3fn if narrow else torch.bfloat16
+    if draw.random() < 0.5 or narrow:
         effect = _rounded(coarse)
         return _in_operator(program, "dtype", path, draw.choice(known), effect)
     names = [name for name, one in program.build().named_modules() if isinstance(one, (nn.Linear, nn.Conv2d))]
@@ -463,7 +472,7 @@ def _renamed(program: Program, known: list[Site], draw: random.Random, path: Pat
                 raise NotVisible
             parameter.data.copy_(new)
         for module in list(model.modules()):
-            if isinstance(module, nn.Sequential):
+            if isinstance(module, (nn.Sequential, nn.ModuleList)):
                 continue
             for name, child in list(module.named_children()):
                 delattr(module, name)
@@ -479,7 +488,8 @@ def _renamed(program: Program, known: list[Site], draw: random.Random, path: Pat
     if not faulty:
         return fault._replace(verdicts=frozenset({"equal"}))
     module = ".".join(
-        level if level.isdigit() else f"{level}_renamed" for level in chosen.rpartition(".")[0].split(".")
+        level if level.isdigit() else f"{level}_renamed"
+        for level in chosen.rpartition(".")[0].removesuffix(".out_proj").split(".")
     )
     return fault._replace(modules=frozenset({module}), kinds=_PARAMETER)
 
@@ -534,13 +544,28 @@ _PLANTERS: dict[str, _Planter] = {
 KINDS = tuple(_PLANTERS)
 
 
-def plant(program: str, kind: str, seed: int, known: list[Site], directory: Path) -> Optional[Fault]:
-    """A dump of the program with one fault of a kind; None where the program has no place for one."""
-    draw = random.Random(f"{program} {kind} {seed}")
+def plant_value(
+    program: Program, seed: int, known: list[Site], directory: Path, **changes: Any
+) -> Optional[tuple[Site, Path]]:
+    """A dump of the program, changed like that, in which one operator gives another value; None where none is seen."""
+    draw = random.Random(f"{program.name} {seed}")
     for attempt in range(20):
-        path = directory / f"{program}-{kind.replace(' ', '-')}-{seed}-{attempt}"
+        site, path = draw.choice(known), directory / f"{program.name}-{seed}-{attempt}"
         try:
-            return _PLANTERS[kind](PROGRAMS[program], known, draw, path)
+            dump(program, path, under=Altered(site, _output(draw, lambda x: _value(draw, x))), **changes)
+        except NotVisible:
+            continue
+        return site, path
+    return None
+
+
+def plant(program: Program, kind: str, seed: int, known: list[Site], directory: Path) -> Optional[Fault]:
+    """A dump of the program with one fault of a kind; None where the program has no place for one."""
+    draw = random.Random(f"{program.name} {kind} {seed}")
+    for attempt in range(20):
+        path = directory / f"{program.name}-{kind.replace(' ', '-')}-{seed}-{attempt}"
+        try:
+            return _PLANTERS[kind](program, known, draw, path)
         except (NotVisible, IndexError):
             continue
     return None

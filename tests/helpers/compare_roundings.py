@@ -14,7 +14,7 @@ from functorch.compile import aot_module, nop
 from torch import nn
 from torch._decomp import core_aten_decompositions
 
-__all__ = ["ROUNDINGS", "reference_of"]
+__all__ = ["ROUNDINGS", "reference_of", "taken_apart", "without_dropout"]
 
 _aten = torch.ops.aten
 
@@ -79,13 +79,20 @@ def _in_type(dtype: torch.dtype, func: Any, args: list[Any], kwargs: dict[str, A
         out = func(*wide, **_floats(kwargs, lambda one: one.to(dtype)))
     except (RuntimeError, NotImplementedError):
         return func(*args, **kwargs)
+    if any(old.shape != new.shape for old, new in zip(_float_tensors(args), _float_tensors(wide))):
+        return func(*args, **kwargs)  # it gives what it is given another shape
     if writes or running:
         for old, new in zip(_float_tensors(args), _float_tensors(wide)):
-            old.data.copy_(new)
+            if not new.equal(old.to(new.dtype)):  # what is read only may be one element at many places
+                old.data.copy_(new)
     # Arguments are returned as they are; what is returned beside them is made anew.
     same = {id(new): old for old, new in zip(_float_tensors(args), _float_tensors(wide))}
     kind = next(_float_tensors(args)).dtype
-    return _floats(out, lambda one: same[id(one)] if id(one) in same else one.to(next(kinds, kind)))
+    out = _floats(out, lambda one: same[id(one)] if id(one) in same else one.to(next(kinds, kind)))
+    # Complex numbers that were made of floats in another type.
+    return torch.utils._pytree.tree_map_only(
+        torch.Tensor, lambda one: one.to(torch.complex64) if one.dtype == torch.complex128 else one, out
+    )
 
 
 def _float_tensors(values: Any) -> Iterator[torch.Tensor]:
@@ -177,7 +184,7 @@ def _compiled(program: Program, path: Path) -> None:
     dump(program, path, change=lambda model: torch.compile(model, backend="aot_eager"))
 
 
-def _without_dropout(model: nn.Module) -> nn.Module:
+def without_dropout(model: nn.Module) -> nn.Module:
     """Masks are drawn in other ways: they are no rounding."""
     for one in model.modules():
         if isinstance(one, nn.Dropout):
@@ -185,20 +192,21 @@ def _without_dropout(model: nn.Module) -> nn.Module:
     return model
 
 
-def _decomposed(program: Program, path: Path) -> None:
+def taken_apart(model: nn.Module) -> nn.Module:
     """Forward and backward pass as graphs of the simpler operators that PyTorch's compilers take."""
     tables = dict(core_aten_decompositions())
     # Taken apart, it gives statistics in bfloat16 to a backward kernel that asks for float32.
     del tables[_aten._scaled_dot_product_flash_attention_for_cpu.default]
+    return aot_module(without_dropout(model), fw_compiler=nop, bw_compiler=nop, decompositions=tables)
 
-    def change(model: nn.Module) -> nn.Module:
-        return aot_module(_without_dropout(model), fw_compiler=nop, bw_compiler=nop, decompositions=tables)
 
-    dump(program, path, change=change)
+def _decomposed(program: Program, path: Path) -> None:
+    dump(program, path, change=taken_apart)
 
 
 def _other_type(program: Program, path: Path) -> None:
-    dump(program, path, dtype=torch.float32 if program.name == "bfloat16" else torch.float64)
+    narrow = next(program.build().parameters()).dtype != torch.float32
+    dump(program, path, dtype=torch.float32 if narrow else torch.float64)
 
 
 ROUNDINGS: dict[str, Callable[..., None]] = {
@@ -215,5 +223,5 @@ ROUNDINGS: dict[str, Callable[..., None]] = {
 
 def reference_of(rounding: str, program: Program, path: Path) -> Path:
     """The run that one of the `ROUNDINGS` is held against."""
-    change = _without_dropout if rounding == "decomposed graphs" else None
+    change = without_dropout if rounding == "decomposed graphs" else None
     return dump(program, path, times=64 if rounding == "four threads" else 1, change=change)

@@ -37,7 +37,7 @@ from ascend_dump.analysis.compare._modules import without_modules
 from ascend_dump.analysis.compare._names import is_view
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._provenance import Told, is_fused, origins_of
-from ascend_dump.analysis.compare._records import identity_of, type_of
+from ascend_dump.analysis.compare._records import Types, identity_of, type_of
 from ascend_dump.analysis.compare._sides import NEAR, Output, Read, Side, output_of
 from ascend_dump.analysis.compare._types import operator_class
 from ascend_dump.reading import Record
@@ -76,12 +76,14 @@ class Across:
 
     inside      operators of each side whose tensors the other side does not have, between paired ones
     views       by the identity of a tensor of each side: that of which it is a view
+    types       by the identity of a tensor of each side: the types in which the program has its elements
     """
 
     matches: list[Match] = field(default_factory=list)
     alone: tuple[list[Operator], list[Operator]] = field(default_factory=lambda: ([], []))
     inside: tuple[int, int] = (0, 0)
     views: tuple[dict[Hashable, Hashable], dict[Hashable, Hashable]] = field(default_factory=lambda: ({}, {}))
+    types: Types = field(default_factory=lambda: ({}, {}))
 
 
 def is_across(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
@@ -134,7 +136,7 @@ def pair_across(
         _by_inputs(a, b, pairs)
     _by_dataflow(a, b, pairs)
     _drop_strangers(a, b, pairs)
-    found = Across(views=(a.views, b.views))
+    found = Across(views=(a.views, b.views), types=(a.types, b.types))
     told = Told(actual, reference)
     pieces = _pieces(a, b, pairs, told)
     paired_places = (
@@ -403,7 +405,8 @@ def _outside(side: Side, place: int, paired: set[int]) -> list[Read]:
     while stack:
         for record, root, maker in side.reads(stack.pop()):
             if maker is None or maker in paired:
-                found.setdefault(root, (record, root, maker))
+                # Of one tensor several parts may be read: query, key and value of an attention.
+                found.setdefault(identity_of(record), (record, root, maker))
             elif maker not in seen:
                 seen.add(maker)
                 stack.append(maker)
@@ -431,7 +434,15 @@ def _inputs(
     def take(i: int, j: int) -> None:
         found.append((read_a.pop(i)[0], read_b.pop(j)[0]))
 
-    tests: list[Callable[[Read, Read], bool]] = [lambda one, other: (one[1], other[1]) in same, _same_values]
+    def is_same(one: Read, other: Read) -> bool:
+        return (one[1], other[1]) in same
+
+    tests: list[Callable[[Read, Read], bool]] = [
+        lambda one, other: is_same(one, other) and _are_near(one, other),
+        lambda one, other: is_same(one, other) and _of_one_size(one, other),
+        is_same,
+        _same_values,
+    ]
     for test in tests if agree else [*tests, _same_size]:
         j = 0
         while j < len(read_b):
@@ -457,12 +468,18 @@ def _agree(one: Output, other: Output) -> bool:
 
 
 def _same_values(one: Read, other: Read) -> bool:
-    if one[2] is not None or other[2] is not None:
-        return False
+    return one[2] is None and other[2] is None and _are_near(one, other)
+
+
+def _are_near(one: Read, other: Read) -> bool:
     left, right = output_of(0, one[0]), output_of(0, other[0])
     return (
         left is not None and right is not None and left.near(right) and find_layout(left.array, right.array) is not None
     )
+
+
+def _of_one_size(one: Read, other: Read) -> bool:
+    return math.prod(one[0].shape or ()) == math.prod(other[0].shape or ())
 
 
 def _same_size(one: Read, other: Read) -> bool:

@@ -8,7 +8,7 @@ from ascend_dump._errors import CorruptDump
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.host import Arguments, Named, TensorOf, plain_text
 
-__all__ = ["differing_arguments", "same_generator"]
+__all__ = ["arguments_of", "differing_arguments", "same_generator"]
 
 #: Where an operator runs and how memory lies is no part of what it computes.
 _SURROUNDINGS = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "generator")
@@ -17,7 +17,7 @@ _MOST_SHOWN = 60
 
 def differing_arguments(actual: Operator, reference: Operator) -> list[str]:
     """Such as "eps: 1e-06 here, 1e-05 in the reference"; empty where a dump does not tell, or another operator ran."""
-    a, b = _arguments(actual), _arguments(reference)
+    a, b = arguments_of(actual), arguments_of(reference)
     if a is None or b is None or a.operator != b.operator:
         return []
     found = []
@@ -30,7 +30,7 @@ def differing_arguments(actual: Operator, reference: Operator) -> list[str]:
 
 def same_generator(actual: Operator, reference: Operator) -> Optional[bool]:
     """Whether both drew from a generator in the same state; None where that is not known."""
-    a, b = _arguments(actual), _arguments(reference)
+    a, b = arguments_of(actual), arguments_of(reference)
     if a is None or b is None or a.generator is None or b.generator is None:
         return None
     if not a.generator.hash or not b.generator.hash:
@@ -38,7 +38,8 @@ def same_generator(actual: Operator, reference: Operator) -> Optional[bool]:
     return a.generator.hash == b.generator.hash
 
 
-def _arguments(operator: Operator) -> Optional[Arguments]:
+def arguments_of(operator: Operator) -> Optional[Arguments]:
+    """None where the dump does not tell."""
     for record in operator.records:
         try:
             return record.arguments

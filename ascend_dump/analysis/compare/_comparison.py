@@ -361,7 +361,7 @@ def _compare_step(
         found.inside.update(actual=across.inside[0], reference=across.inside[1])
         found.crossings.extend(map(_crossing, crossings(across.matches)))
         spread = Spread(again, right) if again else None
-        divergence.begin_step(right, _cast(across.matches), across.views, spread)
+        divergence.begin_step(right, _cast(across.matches), across.views, spread, types=across.types)
         for one in across.matches:
             yield from divergence.walk(one)
         for number, alone in enumerate(across.alone):

@@ -14,13 +14,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.compare._arguments import differing_arguments, same_generator
+from ascend_dump.analysis.compare._consequences import why_both_are_right
 from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._match import Match
 from ascend_dump.analysis.compare._measure import Measure
 from ascend_dump.analysis.compare._names import is_view
-from ascend_dump.analysis.compare._of_operator import judge_output, rounding_type
+from ascend_dump.analysis.compare._of_operator import judge_output, measure_terms, rounding_type
 from ascend_dump.analysis.compare._operators import Operator, storage_of
-from ascend_dump.analysis.compare._records import Difference, Differences, identity_of, type_of
+from ascend_dump.analysis.compare._records import Difference, Differences, Types, identity_of, type_of
 from ascend_dump.analysis.compare._rerun import Rerun
 from ascend_dump.analysis.compare._result import Origin, Pair
 from ascend_dump.analysis.compare._roles import Roles
@@ -34,12 +35,13 @@ from ascend_dump.analysis.compare._types import (
     RANDOM,
     VIEWS,
     input_scale_matters,
+    keeps_relative_errors,
     operator_class,
     rounds_as_inputs,
 )
 from ascend_dump.analysis.compare._undefined import why_undefined, written_inputs
 from ascend_dump.analysis.compare._verdict import Noise, Rules, judge
-from ascend_dump.analysis.compare._wild import measure_others
+from ascend_dump.analysis.compare._wild import follows_inputs, measure_others
 from ascend_dump.reading import Record
 
 __all__ = ["Divergence"]
@@ -112,17 +114,20 @@ class Divergence:
         views: Optional[tuple[dict[Any, Any], dict[Any, Any]]] = None,
         spread: Optional[Spread] = None,
         shards: Optional[Portions] = None,
+        types: Optional[Types] = None,
     ) -> None:
         """Numbers of storages begin anew with each step.
 
         cast: the types of actual and reference, where the one program as a whole computes in another type.
         views: of programs in two frameworks, by contents: what they are a view of. Layouts may differ there.
+        types: of such programs, in which types each has a tensor.
         spread: another run of the reference.
         shards: the other ranks, where several of one side hold parts of what the one of the other side has.
         """
         self._spread = spread
         self._differences.shards = shards
         self._differences.layouts = views is not None
+        self._differences.types = types or ({}, {})
         for copies, known in zip(self._copies, views or ()):
             copies.update(known)
         self._written.clear()
@@ -228,7 +233,10 @@ class Divergence:
         noise: Optional[_Noise] = None
         for contents in self._names(found.contents):
             known = known if known is not None else self._causes.get(contents)
-            noise = noise if noise is not None else self._noise.get(contents)
+            if noise is None:
+                noise = self._noise.get(contents)
+                if noise is not None and not _may_be_part_of(found, noise, type_of(a, b)):
+                    noise = None
         if known is None and noise is None and storage_of(a) is not None:
             known = self._written.get((storage_of(a), storage_of(b)))
         if known is not None and found.verdict != "structure" and self._undefined(known):
@@ -341,10 +349,14 @@ class Divergence:
 
         verdict, reason = said(found.measure)
         if verdict == "different" and not found.measure.nonfinite:
-            # Both take reading, so they are looked at where something differs only.
+            # All that follows takes reading, so it is looked at where something differs only.
             scale = natural_scale(operator, b)
             if scale > found.measure.rms:
                 verdict, reason = said(found.measure, scale)
+        if verdict == "different" and clean and not found.bounds:
+            settled = self._settled(match, a, b, dtype, input_noise)
+            if settled is not None:
+                verdict, reason = "noise", settled
         # An input that differs by more than rounding is no noise, however wild its elements are.
         if verdict == "different" and input_noise and clean and not found.bounds:
             unit = max(one.unit for one in input_noise)
@@ -359,6 +371,23 @@ class Divergence:
             if settled is not None:
                 verdict, reason = "noise", settled
         return verdict, reason
+
+    def _settled(self, match: Match, a: Record, b: Record, dtype: str, input_noise: list[_Noise]) -> Optional[str]:
+        """The reason why a difference is rounding, told element by element; None where it is not."""
+        kind = float_kind(dtype)
+        if kind is None:
+            return why_both_are_right(match, a, b)
+        if input_noise and keeps_relative_errors(match.reference.op_type):
+            unit = max(kind.unit, *(one.unit for one in input_noise))
+            if follows_inputs(a, b, _sides_of(match, b), self._rules.gain, unit):
+                return "each element is as far off, relative to its size, as its inputs are"
+        if not input_noise:
+            apart = measure_terms(match.reference, a, b, dtype)
+            if apart is not None:
+                rules = self._rules
+                verdict, reason = judge_output(match.reference, b, apart, dtype, rules, scale=1.0)
+                return f"{reason}, of the terms of each element" if verdict == "noise" else None
+        return None
 
     def _regrouped(self, causes: Collection[_Cause]) -> bool:
         """Whether all that is known of a difference is that operators run on one side only, in another type.
@@ -464,6 +493,16 @@ class Divergence:
         return self._roles.kind_of(b, match.reference.module, first=not self._seen_operator)
 
 
+def _may_be_part_of(found: Difference, noise: _Noise, dtype: str) -> bool:
+    """Whether what differs may be elements of a tensor with known noise: none is further off than the worst of these,
+    but for the rounding to another type."""
+    if found.measure is None or found.bounds:
+        return True
+    kind = float_kind(dtype)
+    rounding = 0.0 if kind is None else 2 * kind.unit * found.measure.rms * math.sqrt(found.measure.count)
+    return found.measure.max_abs <= 2 * noise.measure.max_abs + rounding
+
+
 def _pair(match: Match, a: Optional[Record], b: Optional[Record], found: Difference) -> Pair:
     return Pair(
         a,
@@ -512,7 +551,8 @@ def _made_of(operator: Operator, noise: list[_Noise], output: Measure, scale: fl
             # A sum of signed terms: the error stays, the result shrinks.
             share = max(1.0, one.measure.count / max(output.count, 1))
             natural = max(natural, one.measure.rms * math.sqrt(share))
-        size += one.error * natural
+        # Of a reference that is all zero an error has no relative size.
+        size += one.error * natural if math.isfinite(one.error) else one.measure.rmse
     return Noise(size, max((one.unit for one in noise), default=0.0), most, each)
 
 

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from ascend_dump.analysis.compare._measure import Measure
+import math
+from typing import Any, Optional
+
+from ascend_dump._errors import AscendDumpError
+from ascend_dump.analysis.compare._arguments import arguments_of
+from ascend_dump.analysis.compare._floats import float_kind
+from ascend_dump.analysis.compare._measure import Measure, measure
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._records import type_of
-from ascend_dump.analysis.compare._types import reduction_length, rounds_as_inputs, rounds_in_between, sums_in_own_type
+from ascend_dump.analysis.compare._scale import term_sizes
+from ascend_dump.analysis.compare._types import (
+    holds_constants,
+    operator_class,
+    reduction_length,
+    rounds_as_inputs,
+    rounds_in_between,
+    sums_in_own_type,
+)
 from ascend_dump.analysis.compare._verdict import Noise, Rules, judge
 from ascend_dump.reading import Record
 
-__all__ = ["judge_output", "rounding_type"]
+__all__ = ["judge_output", "measure_terms", "rounding_type"]
 
 
 def rounding_type(operator: Operator, *outputs: Record) -> str:
@@ -29,14 +43,66 @@ def judge_output(
     cast: bool = False,
 ) -> tuple[str, str]:
     """`judge` of an output that is `measured` apart from another one; the operator is the one taken for right."""
+    transposed = _is_transposed(operator, output)
     return judge(
         measured,
         dtype,
         rules.of(operator.op_name, operator.op_type),
-        terms=reduction_length(operator.op_type, operator.inputs, output),
+        terms=reduction_length(operator.op_type, operator.inputs, output, transposed=transposed),
         own_type=sums_in_own_type(operator.op_type),
-        rough=rounds_in_between(operator.op_type),
+        # What one element of a transposed convolution gives to several is rounded before it is added.
+        rough=transposed or rounds_in_between(operator.op_type),
         noise=noise,
         scale=scale,
         cast=cast,
+        constant=_may_round_constant(operator, dtype),
     )
+
+
+def measure_terms(operator: Operator, actual: Record, output: Record, dtype: str) -> Optional[Measure]:
+    """The numbers of an output, each element in units of the terms that it is the sum of; None where these are not
+    known."""
+    import numpy as np
+
+    try:
+        sizes = term_sizes(operator)
+        if sizes is None:
+            return None
+        with np.errstate(all="ignore"):
+            units = np.where(np.isfinite(sizes) & (sizes > 0), sizes, 1.0)
+            sides = [one.numpy().astype(np.float64) / units for one in (actual, output)]
+        return measure(sides[0], sides[1], dtype) if sides[1].shape == output.shape else None
+    except (AscendDumpError, TypeError, ValueError):
+        return None
+
+
+def _is_transposed(operator: Operator, output: Record) -> bool:
+    """Whether a convolution is a transposed one, as its arguments tell, or as far as shapes do."""
+    if operator_class(operator.op_type) not in ("convolution", "_convolution"):
+        return False
+    known = arguments_of(operator)
+    if known is not None and "transposed" in known.values:
+        return bool(known.values["transposed"])
+    shapes = {record.index: record.shape for record in operator.inputs}
+    data, weight, made = shapes.get(0), shapes.get(1), output.shape
+    if not data or not weight or not made or min(len(data), len(weight), len(made)) < 3:
+        return False
+    return made[1] != weight[0] == data[1]
+
+
+def _may_round_constant(operator: Operator, dtype: str) -> bool:
+    """Whether the operator was called with a number that is none of the type, so that kernels may round it."""
+    kind = float_kind(dtype)
+    if kind is None or kind.mantissa > 10 or not holds_constants(operator.op_type):
+        return False
+    known = arguments_of(operator)
+    return known is not None and any(_is_finer(value, kind.mantissa) for value in known.values.values())
+
+
+def _is_finer(value: Any, mantissa: int) -> bool:
+    if isinstance(value, list):
+        return any(_is_finer(one, mantissa) for one in value)
+    if not isinstance(value, float) or not math.isfinite(value):
+        return False
+    steps = math.ldexp(math.frexp(value)[0], mantissa + 1)
+    return steps != int(steps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -20,7 +20,10 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Difference", "Differences", "identity_of", "type_of"]
+__all__ = ["Difference", "Differences", "Types", "identity_of", "type_of"]
+
+#: By the identity of a tensor of actual, and of one of the reference: the types in which the program has its elements.
+Types = tuple[Mapping[Hashable, Collection[Optional[str]]], Mapping[Hashable, Collection[Optional[str]]]]
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class Differences:
         self.shards: Optional[Portions] = None
         #: The types of actual and reference, where the one program as a whole computes in another type.
         self.cast: Optional[tuple[Optional[str], Optional[str]]] = None
+        #: Of programs in two frameworks, or of which one was taken apart.
+        self.types: Types = ({}, {})
 
     def between(self, a: Optional[Record], b: Optional[Record]) -> Difference:
         if a is None or b is None:
@@ -78,7 +83,7 @@ class Differences:
         left, right = a.content, b.content
         if left is not None and left == right:
             return Difference("equal", contents=(left[0], left[0]))
-        cast = a.dtype != b.dtype and (a.dtype, b.dtype) == self.cast
+        cast = a.dtype != b.dtype and ((a.dtype, b.dtype) == self.cast or self._is_rounded_later(a, b))
         empty = [is_no_value(one) for one in (a, b)]
         if any(empty):
             return _valueless(a, b, empty, cast)
@@ -109,6 +114,15 @@ class Differences:
         if found.same:
             return Difference("equal", contents=known, layout=layout)
         return Difference("different", "", known, numbers, lower, cast, layout)
+
+    def _is_rounded_later(self, a: Record, b: Record) -> bool:
+        """Whether one side computes in a finer type what the other has, and has it in the type of the other too."""
+        kinds = [float_kind(one.dtype or "") for one in (a, b)]
+        if kinds[0] is None or kinds[1] is None or kinds[0].mantissa == kinds[1].mantissa:
+            return False
+        finer, other, types = (a, b, self.types[0]) if kinds[0].mantissa > kinds[1].mantissa else (b, a, self.types[1])
+        identity = identity_of(finer) if types else None
+        return identity is not None and other.dtype in types.get(identity, ())
 
     def _read(self, a: Record, b: Record) -> _Read:
         try:

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from ascend_dump._errors import AscendDumpError
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._types import PRODUCTS, operator_class
 from ascend_dump.reading import Record
 
-__all__ = ["natural_scale"]
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["natural_scale", "term_sizes"]
 
 _SUMS = frozenset(
     ("sum", "cumsum", "embedding_dense_backward", "index_add", "scatter_add", "index_put", "nansum", "BiasAddGrad")
 )
-_TERM_BY_TERM = frozenset(("add", "sub", "rsub", "lerp", "addcmul", "addcdiv", "mse_loss", "smooth_l1_loss"))
+_TERM_BY_TERM = frozenset(("add", "sub", "rsub", "lerp", "smooth_l1_loss"))
+#: Something is added to the first input; it is no larger than that and the output together.
+_TO_THE_FIRST = frozenset(("addcmul", "addcdiv"))
 #: Operators that put their input among zeros, or multiply it with what is at most 1.
 _OF_THE_FIRST = frozenset(
     {
@@ -55,6 +60,11 @@ def natural_scale(operator: Operator, output: Record) -> float:
 
 def _scale(name: str, operator: Operator, output: Record) -> float:
     inputs = {record.index: record for record in operator.inputs}
+    if operator_class(operator.op_type).startswith("_foreach_"):
+        # Of each list what has the place of the output in its own.
+        count = max(len(operator.outputs), 1)
+        own = output.index % count
+        inputs = {index // count: record for index, record in inputs.items() if index % count == own}
 
     def rms(index: int) -> float:
         return _rms(inputs.get(index))
@@ -79,6 +89,10 @@ def _scale(name: str, operator: Operator, output: Record) -> float:
         return rms(0) / math.sqrt(max(size(0) / written, 1))
     if name in ("var", "var_mean", "std"):
         return rms(0) ** 2 if name != "std" else rms(0)
+    if name in _TO_THE_FIRST:
+        return rms(0)
+    if name == "mse_loss":
+        return math.sqrt(_rms(output)) * max(rms(0), rms(1))
     if name in _TERM_BY_TERM:
         return max((rms(index) for index in inputs), default=0.0)
     if name in _NORMS and output.index == 1 and name != "_fused_rms_norm":
@@ -104,6 +118,31 @@ def _scale(name: str, operator: Operator, output: Record) -> float:
         shape = inputs[0].shape if 0 in inputs else None
         return rms(0) * math.sqrt(shape[-1] if shape else 1)
     return 0.0
+
+
+def term_sizes(operator: Operator) -> Optional[np.ndarray]:
+    """Of a product of matrices how large the terms of each element of its output are, as the output of random terms
+    would be; None for other operators. Raises what reading a tensor raises.
+
+    Some rows and columns may be much larger than others.
+    """
+    import numpy as np
+
+    name = operator_class(operator.op_type)
+    inputs = {record.index: record for record in operator.inputs}
+    place = PRODUCTS.get(name)
+    if place is None or place not in inputs or place + 1 not in inputs:
+        return None
+    left, right = (inputs[place + side].numpy().astype(np.float64) for side in (0, 1))
+    if name == "linear":
+        right = right.T
+    if left.ndim < 2 or right.ndim < 2 or left.shape[-1] != right.shape[-2] or not left.shape[-1]:
+        return None
+    rows, columns = np.linalg.norm(left, axis=-1)[..., :, None], np.linalg.norm(right, axis=-2)[..., None, :]
+    sizes: np.ndarray = rows * columns / math.sqrt(left.shape[-1])
+    if place and 0 in inputs:
+        sizes = sizes + np.abs(inputs[0].numpy().astype(np.float64))
+    return sizes
 
 
 def _of_convolution_backward(inputs: dict[int, Record], output: Record, rms: Callable[[int], float]) -> float:

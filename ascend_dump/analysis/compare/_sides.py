@@ -56,6 +56,11 @@ class Output:
             and abs(self.high - other.high) <= NEAR * 10 * rms
         )
 
+    def holds_same_elements(self, other: Output) -> bool:
+        """Whether the elements are the same ones, in whatever order, as far as statistics tell."""
+        same = (self.size, self.low, self.high) == (other.size, other.low, other.high)
+        return same and math.isclose(self.norm, other.norm, rel_tol=1e-9, abs_tol=0.0)
+
 
 class Side:
     """The operators of one program that compute, what they make, and where that is read."""
@@ -64,6 +69,8 @@ class Side:
         self.operators = operators
         #: By the identity of a tensor: that of which it is a view.
         self.views: dict[Hashable, Hashable] = {}
+        #: By the identity of a tensor: the types in which views of it, or those it is a view of, give its elements.
+        self.types: dict[Hashable, set[Optional[str]]] = {}
         #: By the identity of a tensor: the place of the operator that made it.
         self.made: dict[Hashable, int] = {}
         self.computing: list[int] = []
@@ -78,7 +85,7 @@ class Side:
         if is_source(operator.op_type) or not operator.outputs:
             return
         read = [identity_of(record) for record in operator.inputs]
-        if is_view(operator.op_type):
+        if is_view(operator.op_type) and not _alters(operator):
             for record in operator.outputs:
                 written = identity_of(record)
                 if (
@@ -89,6 +96,9 @@ class Side:
                     and written not in read
                 ):
                     self.views.setdefault(written, self.root(read[0]))
+                    types = self.types.setdefault(self.root(read[0]), set())
+                    types.update((operator.inputs[0].dtype, record.dtype))
+                    self.types[written] = types
             return
         for record in operator.outputs:
             written = identity_of(record)
@@ -150,6 +160,20 @@ class Side:
                 # Equal bytes may be written again later.
                 found.append((record, root, maker if maker is not None and maker < place else None))
         return found
+
+
+def _alters(operator: Operator) -> bool:
+    """Whether what is called a view or a copy gives other elements than those of its input, so that it is wrong."""
+    if len(operator.inputs) != 1 or len(operator.outputs) != 1:
+        return False
+    read, written = operator.inputs[0], operator.outputs[0]
+    if read.dtype != written.dtype or read.content is None or read.content == written.content:
+        return False
+    sizes = [math.prod(record.shape or ()) for record in (read, written)]
+    if sizes[0] != sizes[1]:
+        return False
+    a, b = output_of(0, read), output_of(0, written)
+    return a is not None and b is not None and not a.holds_same_elements(b)
 
 
 def _is_float(record: Record) -> bool:

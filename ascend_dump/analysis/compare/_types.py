@@ -17,7 +17,9 @@ __all__ = [
     "PRODUCTS",
     "RANDOM",
     "VIEWS",
+    "holds_constants",
     "input_scale_matters",
+    "keeps_relative_errors",
     "operator_class",
     "reduction_length",
     "rounds_as_inputs",
@@ -75,11 +77,13 @@ _IN_OWN_TYPE = frozenset(
         "index_add",
         "native_layer_norm_backward",
         "index_put",
+        "multi_margin_loss_backward",
         "nll_loss_forward",
         "nll_loss2d_forward",
         "pow",
         "prod",
         "scatter_add",
+        "segment_reduce",
         "_softmax_backward_data",
         "_log_softmax_backward_data",
         "_trilinear",
@@ -102,8 +106,11 @@ EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "Exp"})
 _ROUGH = frozenset(
     {
         "addbmm",
+        "binary_cross_entropy_backward",
+        "binary_cross_entropy_with_logits",
         "convolution_backward",
         "glu_backward",
+        "linalg_cross",
         "soft_margin_loss_backward",
         "_scaled_dot_product_flash_attention_for_cpu_backward",
     }
@@ -126,6 +133,26 @@ PRODUCTS = {
     "MatMul": 0,
     "MatMulV2": 0,
     "BatchMatMul": 0,
+}
+#: Operators that give each element with a relative error that is about as large as those of what it is made of.
+_RELATIVE = frozenset(
+    {
+        *("div", "mul", "pow", "reciprocal", "rsqrt", "sgn", "sqrt", "square"),
+        *("Div", "Mul", "Pow", "RealDiv", "Reciprocal", "Rsqrt", "Sqrt", "Square"),
+    }
+)
+#: Operators that kernels of narrow types may give their constant rounded to that type.
+_WITH_CONSTANTS = frozenset({"add", "addcdiv", "addcmul", "div", "lerp", "mul", "rsub", "sub"})
+#: Sums into the places that indices name: which input the indices are, all of which may name one place.
+_INDICES = {
+    "embedding_dense_backward": 1,
+    "index_add": 1,
+    "index_put": 1,
+    "scatter_add": 1,
+    "scatter_reduce": 1,
+    "_embedding_bag": 1,
+    "_embedding_bag_backward": 1,
+    "_embedding_bag_dense_backward": 1,
 }
 #: Sums with signs: what they give may be much smaller than what they are given, and errors do not shrink with it.
 _CANCELLING = frozenset(
@@ -175,13 +202,24 @@ def input_scale_matters(op_type: str) -> bool:
 
 
 def sums_in_own_type(op_type: str) -> bool:
-    """Whether the kernel may round each partial result to the type of the tensor."""
+    """Whether the kernel may add one term after the other, and round each partial result to the type of the tensor."""
     return operator_class(op_type) in _IN_OWN_TYPE
 
 
 def rounds_in_between(op_type: str) -> bool:
     """Whether kernels of narrow types are known to round several intermediate results."""
-    return operator_class(op_type) in _ROUGH
+    name = operator_class(op_type)
+    return name in _ROUGH or name.startswith(_INTERPOLATIONS)
+
+
+def keeps_relative_errors(op_type: str) -> bool:
+    """Whether an element is about as far off, relative to its size, as what it is made of."""
+    return operator_class(op_type).removeprefix("_foreach_") in _RELATIVE
+
+
+def holds_constants(op_type: str) -> bool:
+    """Whether each element is made with numbers that the operator is called with, which may be rounded before."""
+    return operator_class(op_type).removeprefix("_foreach_") in _WITH_CONSTANTS
 
 
 def rounds_as_inputs(op_type: str) -> bool:
@@ -189,8 +227,13 @@ def rounds_as_inputs(op_type: str) -> bool:
     return "attention" in operator_class(op_type).lower()
 
 
-def reduction_length(op_type: str, inputs: Sequence[Record], output: Record) -> Optional[int]:
-    """How many terms are summed for one element of the output, where type and shapes tell; None where they do not."""
+def reduction_length(
+    op_type: str, inputs: Sequence[Record], output: Record, *, transposed: bool = False
+) -> Optional[int]:
+    """How many terms are summed for one element of the output, where type and shapes tell; None where they do not.
+
+    transposed: of a convolution, that it is a transposed one.
+    """
     name = operator_class(op_type)
     shapes = {record.index: record.shape for record in inputs}
     if name in PRODUCTS:
@@ -198,7 +241,9 @@ def reduction_length(op_type: str, inputs: Sequence[Record], output: Record) -> 
         return shape[-1] if shape else None
     if name in ("convolution", "_convolution"):
         shape = shapes.get(1)
-        return math.prod(shape[1:]) if shape else None
+        if not shape:
+            return None
+        return math.prod(shape) // max(shape[1 if transposed else 0], 1)
     if name == "convolution_backward":
         gradient, data, weight = (shapes.get(index) for index in range(3))
         if not gradient or not weight:
@@ -206,6 +251,14 @@ def reduction_length(op_type: str, inputs: Sequence[Record], output: Record) -> 
         if output.shape == data:
             return math.prod(weight) // max(weight[1], 1)
         return math.prod(gradient) // max(gradient[1], 1)
+    if name in _INDICES:
+        shape = shapes.get(_INDICES[name])
+        return math.prod(shape) if shape is not None else None
+    if "attention" in name.lower():
+        shape = shapes.get(2 if "backward" in name else 1)  # keys
+        return max(shape[-2:]) if shape is not None and len(shape) > 1 else None
+    if name == "multi_margin_loss_backward":
+        return output.shape[-1] if output.shape else None
     if name.startswith(_INTERPOLATIONS):
         # Of the longest axis; its square, because the envelope grows with the root.
         sizes = [size for shape in (*shapes.values(), output.shape) if shape is not None for size in shape[2:]]

@@ -99,15 +99,17 @@ def judge(
     noise: Noise = _NO_NOISE,
     scale: float = 0.0,
     cast: bool = False,
+    constant: bool = False,
 ) -> tuple[str, str]:
     """The verdict on two tensors of one dtype and shape, and the reason in words.
 
     terms       how many terms are summed for an element (at least 64 is assumed)
-    own_type    the kernel may round each partial sum to the type of the tensor
+    own_type    the kernel may add one term after the other, in the type of the tensor
     rough       the kernel is known to round several times in between, if its type is narrow
     noise       that of the operator's inputs
     scale       the rms that the output has where its terms do not cancel
     cast        one side is of a finer type: equal values are rounded alike, so that signs of the differences may lean
+    constant    elements are made with a number that kernels may round to the type of the tensor
     """
     if measure.nonfinite:
         return "different", f"{measure.nonfinite} of {measure.count} elements are NaN or Inf on one side only"
@@ -120,33 +122,36 @@ def judge(
         return "different", f"{measure.unequal} of {measure.count} exact elements differ"
     accumulator = math.ldexp(0.5, -52 if kind.mantissa == 52 else -23)
     length = max(terms if terms is not None else rules.terms, 64)
-    floor = rules.envelope * math.sqrt(length) * accumulator
+    roundings = rules.envelope * math.sqrt(length)
+    # One after the other, sums of alike terms are rounded to one side.
+    summed = (max(roundings, length) if own_type else roundings) * accumulator
+    floor = summed
     narrow = kind.mantissa <= 10
     if narrow:
-        floor += kind.unit * (rules.envelope * math.sqrt(length) if own_type else rules.steps * (3 if rough else 1))
+        floor += kind.unit * (roundings if own_type else rules.steps * (3 if rough else 1))
     size = max(measure.rms, scale)
     # Numbers below the smallest normal one are all noise to each other.
     tiny = math.ldexp(1.0, kind.lowest - kind.mantissa)
     lost = tiny * ((4 * math.sqrt(length) if own_type else 4) if narrow else 1)
     over, apart = measure.excess - lost, max(measure.rmse - lost, 0.0)
-    error = apart / size if size else (math.inf if apart else 0.0)
     if noise.size:
-        made = noise.size / size if size else 0.0
-        allowed = floor + rules.gain * made
-        ceiling = max(rules.ceiling * math.sqrt(max(kind.unit, noise.unit)), floor, 4 * made)
+        allowed = floor * size + rules.gain * noise.size
+        ceiling = max(rules.ceiling * math.sqrt(max(kind.unit, noise.unit)) * size, floor * size, 4 * noise.size)
         # Where a few elements are much larger than the others, each is held against its own size.
-        most = max(allowed * size * 16, 4 * noise.most)
-        each = over <= most or measure.max_rel <= max(_LAST_PLACES * kind.unit, 4 * noise.each)
-        if error <= min(allowed + 2 * kind.unit, ceiling) and each:
+        each = over <= max(16 * allowed, 4 * noise.most) or measure.max_rel <= max(
+            _LAST_PLACES * kind.unit, 4 * noise.each
+        )
+        if apart <= min(allowed + 2 * kind.unit * size, ceiling) and each:
             return "noise", f"within what rounding in its inputs makes (relative error {measure.rel_l2:.2g})"
-        return "different", f"relative error {measure.rel_l2:.2g}, {allowed:.2g} expected of the noise in its inputs"
+        expected = f"{allowed / size:.2g} expected of" if size else "more than"
+        return "different", f"relative error {measure.rel_l2:.2g}, {expected} the noise in its inputs"
     if over > floor * size:
         times = f"{over / (floor * size):.3g} times" if size else "not at all in"
         return "different", f"an element is {times} the rounding envelope (relative error {measure.rel_l2:.2g})"
     bias = measure.bias * measure.rms / size if size else 0.0
-    limit = kind.unit * (1.0 if cast and narrow else rules.bias[0 if narrow else 1])
+    limit = kind.unit * ((1.0 if cast and narrow else rules.bias[0 if narrow else 1]) + constant)
     # Errors of long sums of alike terms lean the same way.
-    biased = bias > max(limit, rules.envelope * math.sqrt(length) * accumulator) and not (own_type and narrow)
+    biased = bias > max(limit, summed) and not (own_type and narrow)
     if measure.drift > rules.drift and measure.share > 0.01 and biased:
         where = f"{measure.share:.0%} of the elements differ"
         return "different", f"{where} and lean to one side (bias {measure.bias:.2g}, drift {measure.drift:.3g})"

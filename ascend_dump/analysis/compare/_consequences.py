@@ -1,0 +1,112 @@
+"""Outputs that differ because inputs do, or because several are right: told from what each side read.
+
+A comparison or a sort gives exact types, in which the least difference of its inputs is a whole one; and of equal
+elements, any order is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Optional
+
+from ascend_dump._errors import AscendDumpError
+from ascend_dump.analysis.compare._arguments import arguments_of
+from ascend_dump.analysis.compare._match import Match
+from ascend_dump.analysis.compare._operators import Operator
+from ascend_dump.analysis.compare._types import operator_class
+from ascend_dump.reading import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["why_both_are_right"]
+
+_COMPARISONS = {
+    "eq": "equal",
+    "ge": "greater_equal",
+    "gt": "greater",
+    "le": "less_equal",
+    "lt": "less",
+    "ne": "not_equal",
+    "Equal": "equal",
+    "Greater": "greater",
+    "GreaterEqual": "greater_equal",
+    "Less": "less",
+    "LessEqual": "less_equal",
+    "NotEqual": "not_equal",
+}
+#: Operators whose output 1 says where along an axis output 0 was taken from input 0.
+_CHOICES = frozenset(
+    {"cummax", "cummin", "kthvalue", "max", "median", "min", "mode", "nanmedian", "sort", "topk", "TopK"}
+)
+
+
+def why_both_are_right(match: Match, a: Record, b: Record) -> Optional[str]:
+    """The reason why two outputs of an exact type that differ are each right for what its own operator read; None where
+    one is not, or where that is not known."""
+    name = operator_class(match.reference.op_type)
+    if operator_class(match.actual.op_type) != name:
+        return None
+    check: Optional[Callable[[Operator, Record], bool]] = None
+    if name in _COMPARISONS:
+        check, reason = _compares, "each side is right for its own inputs, which differ by rounding"
+    elif name in _CHOICES and a.index == b.index == 1:
+        check, reason = _chooses, "the elements at these places are equal: any of them is right"
+    if check is None:
+        return None
+    try:
+        both = check(match.actual, a) and check(match.reference, b)
+    except (AscendDumpError, TypeError, ValueError, IndexError):
+        return None
+    return reason if both else None
+
+
+def _compares(operator: Operator, output: Record) -> bool:
+    import numpy as np
+
+    given = {record.index: record.numpy() for record in operator.inputs}
+    compared = getattr(np, _COMPARISONS[operator_class(operator.op_type)])
+    if 0 not in given:
+        return False
+    x, found = given[0], output.numpy()
+    others = [_wide(given[1])] if 1 in given else list(_numbers(operator, x.dtype))
+    return any(np.array_equal(np.broadcast_to(compared(_wide(x), other), found.shape), found) for other in others)
+
+
+def _numbers(operator: Operator, dtype: np.dtype[Any]) -> Iterator[Any]:
+    """The number that an operator was called with: as it is, and as kernels round it."""
+    import numpy as np
+
+    known = arguments_of(operator)
+    number = None if known is None else known.values.get("other")
+    if isinstance(number, (int, float)):
+        yield number
+        yield _wide(np.asarray(number).astype(dtype))
+        yield np.float64(np.float32(number))
+
+
+def _chooses(operator: Operator, output: Record) -> bool:
+    import numpy as np
+
+    read = next((one for one in operator.inputs if one.index == 0), None)
+    made = next((one for one in operator.outputs if one.index == 0), None)
+    if read is None or made is None:
+        return False
+    x, values, places = read.numpy(), made.numpy(), output.numpy()
+    if values.shape != places.shape or places.size == 0 or places.dtype.kind not in "iu":
+        return False
+    for axis in range(x.ndim):
+        at, there = (one if one.ndim == x.ndim else np.expand_dims(one, axis) for one in (places, values))
+        fits = all(size == other for i, (size, other) in enumerate(zip(x.shape, at.shape)) if i != axis)
+        if fits and at.min() >= 0 and at.max() < x.shape[axis]:
+            taken = np.take_along_axis(x, at, axis)
+            if np.array_equal(_wide(taken), _wide(there), equal_nan=True):
+                return True
+    return False
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    """Floats as float64: numpy knows no operations of some of them."""
+    import numpy as np
+
+    return array.astype(np.float64) if array.dtype.kind in "fV" else array

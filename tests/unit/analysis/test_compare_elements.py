@@ -1,0 +1,211 @@
+"""Differences that only a look at the elements tells from faults: ties, thresholds, small divisors, uneven rows."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, Optional
+
+import ml_dtypes
+import numpy as np
+import pytest
+from host_dumps import item, model_directory, write_step
+
+import ascend_dump
+from ascend_dump import Comparison
+from ascend_dump.analysis.compare import Rules, judge, measure
+from ascend_dump.writing import HostWriter, Item
+
+pytest.importorskip("rapidfuzz")
+
+Arrays = list[Any]
+
+
+def operator(op_type: str, inputs: Arrays, outputs: Arrays, *, seq: int = 0, call: Optional[str] = None) -> list[Item]:
+    more = {} if call is None else {"call": call}
+    return [
+        item(f"{op_type[6:]}_{seq}", array, io=io, index=index, op_type=op_type, seq=seq, **more)
+        for io, arrays in (("input", inputs), ("output", outputs))
+        for index, array in enumerate(arrays)
+    ]
+
+
+def compared(path: Path, actual: list[Item], reference: list[Item]) -> Comparison:
+    for name, items in (("actual", actual), ("reference", reference)):
+        writer = HostWriter(model_directory(path / name), metadata={})
+        write_step(writer, 0, *items)
+        writer.close()
+    return ascend_dump.compare(path / "actual", path / "reference")
+
+
+def last_place(array: np.ndarray, seed: int = 1) -> np.ndarray:
+    """Every second element in the next or the last place of its type."""
+    towards = np.where(np.random.default_rng(seed).random(array.shape) < 0.5, np.inf, -np.inf).astype(array.dtype)
+    moved: np.ndarray = np.nextafter(array, towards)
+    return moved
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype("f4")
+
+
+def test_elements_at_a_threshold_flip_with_the_rounding_of_inputs(tmp_path: Path) -> None:
+    x = normal(12, 12)
+    np.fill_diagonal(x, 1.0)
+    limit = np.ones((), "f4")
+    y = last_place(x)
+    found = compared(
+        tmp_path, operator("aten::le", [y, limit], [y <= limit]), operator("aten::le", [x, limit], [x <= limit])
+    )
+    assert found.verdict == "noise", found.worst_pairs()
+    [flags] = [pair for pair in found.pairs if pair.record.io == "output"]
+    assert flags.reason == "each side is right for its own inputs, which differ by rounding"
+
+
+def test_a_comparison_that_is_wrong_is_seen(tmp_path: Path) -> None:
+    x = normal(12, 12)
+    np.fill_diagonal(x, 1.0)
+    limit = np.ones((), "f4")
+    y = last_place(x)
+    wrong = y <= limit
+    wrong[3:5, 4] ^= True
+    found = compared(
+        tmp_path, operator("aten::le", [y, limit], [wrong]), operator("aten::le", [x, limit], [x <= limit])
+    )
+    assert found.verdict == "different"
+    assert found.origins[0].op_name == "le_0"
+
+
+def test_the_places_of_equal_elements_are_free(tmp_path: Path) -> None:
+    x = np.round(normal(4, 50))
+    values = np.sort(x, -1)
+    places = np.argsort(x, -1, kind="stable")
+    others = x.shape[-1] - 1 - np.argsort(x[:, ::-1], -1, kind="stable")
+    assert (places != others).any()
+    found = compared(
+        tmp_path, operator("aten::sort", [x], [values, others]), operator("aten::sort", [x], [values, places])
+    )
+    assert found.verdict == "noise", found.worst_pairs()
+    assert found.pairs[-1].reason == "the elements at these places are equal: any of them is right"
+
+
+def test_the_place_of_another_element_is_wrong(tmp_path: Path) -> None:
+    x = np.round(normal(4, 50))
+    values, places = np.sort(x, -1), np.argsort(x, -1, kind="stable")
+    wrong = places.copy()
+    wrong[2, [0, -1]] = wrong[2, [-1, 0]]
+    found = compared(
+        tmp_path, operator("aten::sort", [x], [values, wrong]), operator("aten::sort", [x], [values, places])
+    )
+    assert found.verdict == "different"
+
+
+def small_and_noisy() -> tuple[np.ndarray, np.ndarray]:
+    """Most elements near one, and some that are small and far off, relative to their size."""
+    x = 1 + np.abs(normal(1000))
+    x[::100] = 1e-3
+    y = last_place(x)
+    y[::100] *= np.float32(1.0001)
+    return y, x
+
+
+@pytest.mark.parametrize("op_type", ["aten::reciprocal", "aten::rsqrt"])
+def test_small_divisors_that_are_rounded_are_noise(tmp_path: Path, op_type: str) -> None:
+    y, x = small_and_noisy()
+    made = (lambda one: 1 / one) if op_type == "aten::reciprocal" else (lambda one: 1 / np.sqrt(one))
+    found = compared(tmp_path, operator(op_type, [y], [made(y)]), operator(op_type, [x], [made(x)]))
+    assert found.verdict == "noise", found.worst_pairs()
+
+
+def test_an_element_that_its_input_does_not_explain_is_seen(tmp_path: Path) -> None:
+    y, x = small_and_noisy()
+    wrong = 1 / y
+    wrong[1] *= np.float32(1.01)
+    found = compared(tmp_path, operator("aten::reciprocal", [y], [wrong]), operator("aten::reciprocal", [x], [1 / x]))
+    assert found.verdict == "different"
+
+
+def uneven() -> tuple[np.ndarray, np.ndarray]:
+    """Matrices with a few columns that are much larger, as activations of large language models have."""
+    a, b = normal(24, 256), normal(256, 4000, seed=1)
+    b[:, 100] *= 3000
+    return a, b
+
+
+def one_after_the_other(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    total = np.zeros((a.shape[0], b.shape[1]), "f4")
+    for k in range(a.shape[1]):
+        total += a[:, k : k + 1] * b[k]
+    return total
+
+
+def test_rounding_in_large_columns_of_a_product_is_noise(tmp_path: Path) -> None:
+    a, b = uneven()
+    exact = (a.astype("f8") @ b.astype("f8")).astype("f4")
+    found = compared(
+        tmp_path, operator("aten::mm", [a, b], [one_after_the_other(a, b)]), operator("aten::mm", [a, b], [exact])
+    )
+    assert found.verdict == "noise", found.worst_pairs()
+
+
+def test_a_wrong_element_in_a_large_column_is_seen(tmp_path: Path) -> None:
+    a, b = uneven()
+    exact = (a.astype("f8") @ b.astype("f8")).astype("f4")
+    wrong = exact.copy()
+    wrong[3, 100] += np.float32(0.01 * np.abs(exact[:, 100]).mean())
+    found = compared(tmp_path, operator("aten::mm", [a, b], [wrong]), operator("aten::mm", [a, b], [exact]))
+    assert found.verdict == "different"
+
+
+def test_the_product_that_is_added_sets_the_scale_of_addcmul(tmp_path: Path) -> None:
+    """The second moment of Adam: squares of small gradients, which are much smaller than the gradients."""
+    gradient, moment = 1e-5 * normal(40), np.zeros(40, "f4")
+    made = moment + np.float32(0.01) * gradient * gradient
+    found = compared(
+        tmp_path,
+        operator("aten::addcmul_", [moment, gradient, gradient], [moment + 0.0 * made]),
+        operator("aten::addcmul_", [moment, gradient, gradient], [made]),
+    )
+    assert found.verdict == "different", "nothing was added"
+
+
+def test_noise_where_the_reference_is_zero_is_known_by_its_size(tmp_path: Path) -> None:
+    """A gradient that vanishes on one side only by rounding, put among zeros."""
+    tiny, zero = 2e-9 * np.sign(normal(2, 8)), np.zeros((2, 8), "f4")
+    scale = normal(2, 8, seed=3)
+
+    def step(gradient: np.ndarray) -> list[Item]:
+        spread = np.zeros((3, 8), "f4")
+        spread[:2] = gradient
+        return [
+            *operator("aten::sub", [scale, scale], [gradient]),
+            *operator("aten::slice_backward", [gradient], [spread], seq=1),
+        ]
+
+    found = compared(tmp_path, step(tiny.astype("f4")), step(zero))
+    assert found.verdict == "noise", found.worst_pairs()
+    wrong = compared(tmp_path / "wrong", [*step(zero)[:3], *step(scale)[3:]], step(zero))
+    assert wrong.verdict == "different"
+
+
+def test_a_constant_may_be_rounded_to_a_narrow_type() -> None:
+    x = (1 + np.abs(normal(4000))).astype(ml_dtypes.bfloat16)
+    exact, rounded = (
+        (x.astype("f4") * np.float32(factor)).astype(ml_dtypes.bfloat16)
+        for factor in (0.998, np.float32(ml_dtypes.bfloat16(0.998)))
+    )
+    numbers = measure(rounded, exact)
+    assert judge(numbers, "bfloat16", Rules(), constant=True)[0] == "noise"
+
+
+def test_complex_elements_are_held_against_their_inputs(tmp_path: Path) -> None:
+    x = (normal(200) + 1j * normal(200, seed=1)).astype("c8")
+    x[::50] *= np.float32(1e-6)
+    y = x * np.float32(1 + 1e-7)
+    y[::50] *= np.complex64(1 + 0.1j)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = compared(
+            tmp_path, operator("aten::sgn", [y], [y / np.abs(y)]), operator("aten::sgn", [x], [x / np.abs(x)])
+        )
+    assert found.verdict == "noise", found.worst_pairs()
