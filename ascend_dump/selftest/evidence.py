@@ -73,7 +73,9 @@ class Evidence:
 def _walk(root: Path) -> Iterator[DeviceFile]:
     for path in root.rglob("*"):
         parts = path.relative_to(root).parts
-        time = next((at for at, part in enumerate(parts) if part.isdecimal() and len(part) == _TIME_DIGITS), None)
+        # The last one: the directory of a run of ours is named after a time too.
+        times = [at for at, part in enumerate(parts[:-1]) if part.isdecimal() and len(part) == _TIME_DIGITS]
+        time = times[-1] if times else None
         if time is None or path.name == "mapping.csv" or not path.is_file():
             continue
         yield DeviceFile(path, parts[time], parts[time + 1 : -1], parse_name(path.name))

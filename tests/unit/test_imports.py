@@ -93,8 +93,9 @@ def part_of(module: str) -> str:
 
 
 def core_files() -> list[Path]:
-    """All but the demo's training script, which is a user's program and is copied before it runs."""
-    return sorted(path for path in CORE.rglob("*.py") if path.parent != CORE / "demo")
+    """All but the programs of the demo and of the self-test, which are users' programs in processes of their own."""
+    programs = {CORE / "demo", CORE / "selftest" / "programs"}
+    return sorted(path for path in CORE.rglob("*.py") if path.parent not in programs)
 
 
 def core_imports() -> Iterator[tuple[str, str, Import]]:

@@ -350,7 +350,7 @@ def test_bash_accepts_the_completion_script(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "place", "expected"),
     [
-        ("ascend-dump s", 1, {"serve", "show", "stats"}),
+        ("ascend-dump s", 1, {"selftest", "serve", "show", "stats"}),
         ("ascend-dump ls --op-", 2, {"--op-type"}),
         ("ascend-dump explain ad40", 2, {"AD400", "AD401", "AD402", "AD403", "AD404"}),
         ("ascend-dump stats --sort l2", 3, {"l2norm"}),

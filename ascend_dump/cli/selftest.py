@@ -1,0 +1,96 @@
+"""`ascend-dump selftest`: capture tiny networks here, check what was written, and say what the device proved."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Optional
+
+import click
+
+from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._reading import json_option
+
+__all__ = ["selftest"]
+
+
+@click.command(short_help="Capture tiny networks on this machine and check the dumps.")
+@click.option("--framework", "frameworks", multiple=True, metavar="NAME", help="test this one only; may be repeated")
+@click.option("--device", type=click.IntRange(min=0), metavar="N", help="the number of the device to use")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="write a report to send: versions, settings, trees, small dump files; no paths or names of yours",
+)
+@click.option("--simulated", is_flag=True, help="use the simulated device in place of a real one")
+@json_option
+def selftest(
+    frameworks: tuple[str, ...], device: Optional[int], output: Optional[Path], simulated: bool, as_json: bool
+) -> Exit:
+    """Run tiny networks under capture in every installed framework, each in processes of its own, and check the dumps.
+
+    Exits with 1 when a check failed, and with 4 when none did but no device was there to test. The
+    assumptions that the project makes about devices are listed as confirmed or refuted by this one;
+    the simulated device cannot confirm any.
+    """
+    from ascend_dump.selftest.checks import CheckResult
+    from ascend_dump.selftest.report import versions, write_report
+    from ascend_dump.selftest.run import run_selftest
+
+    def tell(result: CheckResult) -> None:
+        if not as_json:
+            click.echo(_line(result))
+
+    with tempfile.TemporaryDirectory(prefix="ascend_dump_selftest_") as directory:
+        test = run_selftest(Path(directory), frameworks=frameworks, simulated=simulated, device=device, tell=tell)
+        document: dict[str, Any] = {
+            "ok": not test.failed,
+            "simulated": simulated,
+            "device": test.on_device and not simulated,
+            "results": [result._asdict() for result in test.results],
+            "assumptions": test.assumptions(),
+        }
+        if output is not None:
+            said = {
+                f"{name}/{scenario}": {"code": ran.code, "output": ran.output[-4000:], "truth": ran.truth}
+                for name, runs in test.runs.items()
+                for scenario, ran in runs.items()
+            }
+            write_report(output, Path(directory), {**document, "processes": said})
+            document["report"] = str(output)
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        write_document(sys.stdout, "selftest", {**document, "versions": versions()})
+    else:
+        _tell_summary(document, output)
+    if test.failed:
+        return Exit.DIFFERENT
+    return Exit.UNAVAILABLE if test.lacks_device else Exit.OK
+
+
+def _line(result: Any) -> str:
+    reason = f": {result.reason}" if result.reason else ""
+    return f"{result.state}  {result.framework:<10} {result.road:<10} {result.check}{reason}"
+
+
+def _tell_summary(document: dict[str, Any], output: Optional[Path]) -> None:
+    states = [result["state"] for result in document["results"]]
+    click.echo(f"\n{states.count('PASS')} passed, {states.count('FAIL')} failed, {states.count('SKIP')} skipped")
+    key = "simulated" if document["simulated"] else "state"
+    found = [one[key] for one in document["assumptions"]]
+    confirmed, refuted = found.count("confirmed"), found.count("refuted")
+    if document["simulated"]:
+        click.echo(f"the simulated device agrees with {confirmed} of {confirmed + refuted} assumptions about devices")
+    elif document["device"]:
+        click.echo(f"assumptions about devices: {confirmed} confirmed here, {refuted} refuted")
+    else:
+        click.echo("no device was tested: `--simulated` runs the same on the simulated one")
+    for one in document["assumptions"]:
+        if one[key] == "refuted":
+            click.echo(f"REFUTED  {one['id']}: {one['statement']}\n         seen: {one['seen']}")
+    if output is not None:
+        click.echo(f"report: {output}")

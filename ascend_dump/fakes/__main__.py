@@ -1,0 +1,35 @@
+"""`python -m ascend_dump.fakes torch_npu -- train.py …`: run a program on the simulated device.
+
+Several fakes are named with commas between them. The program sees its own arguments, as `python train.py …` gives them.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ascend_dump import ConfigError
+from ascend_dump.fakes import FAKES, install
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run the program that the command line names. Raises ConfigError for a command line that names none."""
+    if len(arguments) < 3 or arguments[1] != "--":
+        raise ConfigError(
+            f"python -m ascend_dump.fakes needs fakes, `--` and a program, not {' '.join(arguments)!r}",
+            hint=f"python -m ascend_dump.fakes torch_npu -- train.py; there are {', '.join(FAKES)}",
+        )
+    program = arguments[2]
+    sys.argv[:] = arguments[2:]
+    sys.path[0] = str(Path(program).resolve().parent)
+    with install(*arguments[0].split(",")):
+        runpy.run_path(program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    try:
+        run(sys.argv[1:])
+    except ConfigError as error:
+        sys.exit(str(error))

@@ -1,0 +1,204 @@
+"""What a capture promises, checked on what the processes of a self-test left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable, Literal, NamedTuple, Optional
+
+from ascend_dump._errors import AscendDumpError
+from ascend_dump.reading import Dump, open_dump
+from ascend_dump.selftest.program import OVERFLOWS, SELECTED, STEPS
+
+if TYPE_CHECKING:
+    from ascend_dump.selftest.processes import Ran, Subject
+    from ascend_dump.statistics import Statistics
+
+__all__ = ["CheckResult", "CheckState", "check_runs"]
+
+CheckState = Literal["PASS", "FAIL", "SKIP"]
+
+_ROADS = {"with": "with", "decorator": "decorator", "launcher-1": "launcher"}
+#: Statistics of CANN are text with six digits.
+_DIGITS = 1e-5
+
+
+class CheckResult(NamedTuple):
+    """One line of the table. reason: what was found, "" where all is as it must be."""
+
+    framework: str
+    road: str
+    check: str
+    state: CheckState
+    reason: str = ""
+
+
+def check_runs(subject: Subject, runs: Mapping[str, Ran]) -> Iterator[CheckResult]:
+    """All checks of one framework."""
+    plain = runs["plain"]
+    if plain.code != 0:
+        yield CheckResult(subject.name, "-", "the program runs", "FAIL", plain.last_line)
+        return
+    for scenario, road in _ROADS.items():
+        if scenario in runs:
+            yield from _of_road(subject.name, road, runs[scenario], plain)
+        else:
+            yield CheckResult(subject.name, road, "all", "SKIP", subject.without[road])
+    if "with" in runs:
+        yield _judged(subject.name, "with", "nothing is written behind the block", runs["with"], _nothing_behind)
+    for scenario, check, judge in (
+        ("statistics", "statistics are those of the tensors", _statistics),
+        ("overflow", "a planted overflow is found", _overflow),
+        ("unwritable", "a path that cannot be written is reported", _told),
+        ("full", "a full disk is reported", _told_or_unreadable),
+    ):
+        if scenario in runs:
+            yield _judged(subject.name, "with", check, runs[scenario], judge)
+        else:
+            yield CheckResult(subject.name, "with", check, "SKIP", subject.without[scenario])
+    if "launcher-0" in runs:
+        check = "the rank that is not selected writes nothing"
+        yield _judged(subject.name, "launcher", check, runs["launcher-0"], _no_files)
+
+
+def _of_road(framework: str, road: str, ran: Ran, plain: Ran) -> Iterator[CheckResult]:
+    def same(this: Ran) -> str:
+        return _same_results(this, plain)
+
+    checks: tuple[tuple[str, Callable[[Ran], str]], ...] = (
+        ("only selected steps are there", _steps),
+        ("names and layout are read", _names),
+        ("values are those that the program had", _values),
+        ("results are the same without a capture", same),
+    )
+    for check, judge in checks:
+        yield _judged(framework, road, check, ran, judge)
+
+
+def _judged(framework: str, road: str, check: str, ran: Ran, judge: Callable[[Ran], str]) -> CheckResult:
+    if ran.code != 0:
+        return CheckResult(framework, road, check, "FAIL", f"the program failed: {ran.last_line}")
+    if "refused" in ran.truth:
+        return CheckResult(framework, road, check, "SKIP", str(ran.truth["refused"]).partition("\n")[0])
+    try:
+        reason = judge(ran)
+    except AscendDumpError as error:
+        reason = str(error).partition("\n")[0]
+    return CheckResult(framework, road, check, "FAIL" if reason else "PASS", reason)
+
+
+# Each gives what is wrong, "" where nothing is.
+
+
+def _dump(ran: Ran) -> Dump:
+    return open_dump(ran.dumps)
+
+
+def _steps(ran: Ran) -> str:
+    found = _dump(ran).known_values("step")
+    return "" if found == set(SELECTED) else f"steps {sorted(map(str, found))}, selected were {list(SELECTED)}"
+
+
+def _names(ran: Ran) -> str:
+    number = 0
+    for record in _dump(ran):
+        number += 1
+        if record.error is not None:
+            return str(record.error).partition("\n")[0]
+        if not record.op_type or not record.op_name or record.io not in ("input", "output"):
+            return f"{record.path.name} has no operator or side"
+    return "" if number else "there are no records"
+
+
+def _values(ran: Ran) -> str:
+    for step in SELECTED:
+        selected = _dump(ran).select(step=step)
+        for side, kind in (("input", "inputs"), ("output", "outputs")):
+            recorded = {(str(record.dtype), record.numpy().tobytes()) for record in selected if record.io == side}
+            wanted = ran.of(kind).get(step, [])
+            if not wanted:
+                return f"the program fetched no {kind} at step {step}"
+            missing = next((one for one in wanted if (one.dtype.name, one.tobytes()) not in recorded), None)
+            if missing is not None:
+                return f"no {side} of step {step} is the {missing.dtype}{list(missing.shape)} that the program had"
+    return ""
+
+
+def _same_results(ran: Ran, plain: Ran) -> str:
+    expected, found = plain.of("result"), ran.of("result")
+    if len(expected) != STEPS:
+        return f"the plain program has results of {len(expected)} steps, not of {STEPS}"
+    for step, arrays in expected.items():
+        if [one.tobytes() for one in found.get(step, [])] != [one.tobytes() for one in arrays]:
+            return f"step {step} has another result under capture"
+    return ""
+
+
+def _nothing_behind(ran: Ran) -> str:
+    behind = ran.truth.get("behind")
+    if behind is None:
+        return "the program did not look"
+    return f"{len(behind)} files changed, such as {behind[0]}" if behind else ""
+
+
+def _statistics(ran: Ran) -> str:
+    from ascend_dump.statistics import statistics
+
+    records = [record for record in _dump(ran) if record.io == "output"]
+    for step in SELECTED:
+        of_step = [one for one in (record.statistics() for record in records if record.step == step) if one is not None]
+        for array in ran.of("outputs").get(step, []):
+            ours = statistics(array)
+            if not any(_agree(one, ours) for one in of_step):
+                return f"no output of step {step} has max {ours.max:g}, min {ours.min:g}, mean {ours.mean:g}"
+    return "" if records else "there are no records"
+
+
+def _agree(recorded: Statistics, ours: Statistics) -> bool:
+    scale = max(abs(ours.max or 0), abs(ours.min or 0))
+
+    def near(one: Optional[float], other: Optional[float]) -> bool:
+        return (
+            one is not None and other is not None and math.isclose(one, other, rel_tol=_DIGITS, abs_tol=_DIGITS * scale)
+        )
+
+    return recorded.count == ours.count and all(
+        near(getattr(recorded, name), getattr(ours, name)) for name in ("max", "min", "mean")
+    )
+
+
+def _overflow(ran: Ran) -> str:
+    from ascend_dump.analysis.overflow import find_overflows
+
+    steps = {overflow.record.step for overflow in find_overflows(_dump(ran)).overflows}
+    if steps == {OVERFLOWS}:
+        return ""
+    return f"at step {OVERFLOWS} it was planted, reported are {sorted(map(str, steps)) or 'none'}"
+
+
+def _told(ran: Ran) -> str:
+    if not _went_on(ran):
+        return "the program did not go on"
+    return "" if ran.truth.get("messages") else "nothing was said"
+
+
+def _told_or_unreadable(ran: Ran) -> str:
+    """A device writes by itself: what it dropped is told when the dump is read."""
+    told = _told(ran)
+    if told != "nothing was said":
+        return told
+    return "" if any(record.error is not None for record in _dump(ran)) else told
+
+
+def _went_on(ran: Ran) -> bool:
+    return set(ran.of("result")) == set(range(STEPS))
+
+
+def _no_files(ran: Ran) -> str:
+    found = [path.name for path in _below(ran) if path.is_file()]
+    return f"{len(found)} files, such as {found[0]}" if found else ""
+
+
+def _below(ran: Ran) -> Iterable[Path]:
+    return ran.dumps.rglob("*") if ran.dumps.is_dir() else ()

@@ -1,0 +1,192 @@
+"""The processes of a self-test: each scenario of each framework is one, as a user's program is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from ascend_dump.selftest.program import DUMPS, SELECTED
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["NO_DEVICE", "SUBJECTS", "Ran", "ScenarioRunner", "Subject"]
+
+_PROGRAMS = Path(__file__).with_name("programs")
+#: How a program ends that finds no device.
+NO_DEVICE = 4
+#: Seconds; a process imports a framework, which takes some of them on a slow disk.
+_TIMEOUT = 300
+#: Variables of launchers and of ours, which are not of this run.
+_LEFT_OUT = ("ASCEND_DUMP", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK_ID", "RANK_SIZE")
+_SCENARIOS = ("plain", "with", "decorator", "statistics", "overflow", "unwritable", "full")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A framework with its program.
+
+    module   what has to be installed
+    device   it runs on an NPU
+    fakes    what stands in for it on the simulated device
+    interface  the program that asks the dump interface itself, "" for none
+    without  scenarios that it does not have, by the reason
+    """
+
+    name: str
+    module: str
+    program: str
+    device: bool = False
+    fakes: tuple[str, ...] = ()
+    interface: str = ""
+    without: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_installed(self) -> bool:
+        return find_spec(self.module) is not None
+
+
+SUBJECTS = (
+    Subject("torch", "torch", "with_torch.py"),
+    Subject("torch_npu", "torch_npu", "with_torch.py", True, ("torch_npu",), "dump_interface.py"),
+)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a process left. code: None where it did not end in time."""
+
+    scenario: str
+    directory: Path
+    code: Optional[int]
+    output: str
+    truth: Mapping[str, Any]
+    arrays: Mapping[str, np.ndarray]
+
+    @property
+    def dumps(self) -> Path:
+        return self.directory / DUMPS
+
+    @property
+    def last_line(self) -> str:
+        """What it said last, for a table."""
+        return next((line.strip() for line in reversed(self.output.splitlines()) if line.strip()), "it said nothing")
+
+    def of(self, kind: str) -> dict[int, list[np.ndarray]]:
+        """By step, the arrays that the program noted as "inputs", "outputs" or "result"."""
+        found: dict[int, list[np.ndarray]] = {}
+        for name, array in self.arrays.items():
+            this, number, _ = name.split("-")
+            if this == kind:
+                found.setdefault(int(number), []).append(array)
+        return found
+
+
+class ScenarioRunner:
+    """Starts the processes of one subject below `directory`.
+
+    simulated  on the simulated device
+    device     of the machine, None for the one that the framework takes by itself
+    python     the interpreter
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        directory: Path,
+        *,
+        simulated: bool = False,
+        device: Optional[int] = None,
+        python: str = sys.executable,
+    ) -> None:
+        self._subject = subject
+        self._directory = directory
+        self._simulated = simulated and subject.device
+        self._device = device
+        self._python = python
+
+    def run_all(self) -> dict[str, Ran]:
+        """Every scenario by its name; only the plain one where that fails."""
+        runs = {"plain": self._scenario("plain")}
+        if runs["plain"].code != 0:
+            return runs
+        for scenario in _SCENARIOS[1:]:
+            if scenario not in self._subject.without:
+                runs[scenario] = self._scenario(scenario)
+        if "launcher" not in self._subject.without:
+            for rank in (1, 0):
+                runs[f"launcher-{rank}"] = self._launched(rank)
+        if self._subject.interface:
+            runs["interface"] = self._scenario("interface", program=self._subject.interface)
+        return runs
+
+    def _command(self, program: str, scenario: str, directory: Path) -> list[str]:
+        fakes = ["-m", "ascend_dump.fakes", ",".join(self._subject.fakes), "--"] if self._simulated else []
+        return [self._python, *fakes, str(_PROGRAMS / program), self._subject.name, scenario, str(directory)]
+
+    def _scenario(self, scenario: str, *, program: str = "") -> Ran:
+        directory = self._make(scenario)
+        return self._run(scenario, directory, self._command(program or self._subject.program, scenario, directory), {})
+
+    def _launched(self, rank: int) -> Ran:
+        """The plain program under the launcher, as one of two ranks of which the second is selected."""
+        name = f"launcher-{rank}"
+        directory = self._make(name)
+        settings = ["--path", str(directory / DUMPS), "--steps", "|".join(map(str, SELECTED)), "--mode", "all"]
+        command = [self._python, "-m", "ascend_dump", "run", *settings, "--ranks", "1", "--quiet", "--"]
+        plain = self._command(self._subject.program, "plain", directory)
+        return self._run(name, directory, [*command, *plain], {"RANK": str(rank), "WORLD_SIZE": "2"})
+
+    def _make(self, name: str) -> Path:
+        directory = self._directory / self._subject.name / name
+        directory.mkdir(parents=True)
+        return directory
+
+    def _run(self, scenario: str, directory: Path, command: list[str], variables: Mapping[str, str]) -> Ran:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
+        if self._device is not None:
+            environment["ASCEND_RT_VISIBLE_DEVICES"] = str(self._device)
+        code: Optional[int] = None
+        try:
+            done = subprocess.run(
+                command,
+                cwd=directory,
+                env={**environment, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=_TIMEOUT,
+                check=False,
+            )
+            code, output = done.returncode, done.stdout
+        except subprocess.TimeoutExpired as error:
+            said = error.stdout or b""
+            output = (
+                f"{said.decode(errors='replace') if isinstance(said, bytes) else said}\nit did not end in {_TIMEOUT} s"
+            )
+        return Ran(scenario, directory, code, output, _truth(directory), _arrays(directory))
+
+
+def _truth(directory: Path) -> dict[str, Any]:
+    file = directory / "truth.json"
+    found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    return found
+
+
+def _arrays(directory: Path) -> dict[str, np.ndarray]:
+    import numpy as np
+
+    file = directory / "truth.npz"
+    if not file.is_file():
+        return {}
+    with np.load(file, allow_pickle=False) as opened:
+        return {name: opened[name] for name in opened.files}

@@ -1,0 +1,233 @@
+"""What the programs of the self-test share: the scenarios, and what a program notes of itself.
+
+A program is started as `python with_torch.py FRAMEWORK SCENARIO DIRECTORY`. It runs a tiny network, with or without a
+capture, and leaves in the directory what it fetched itself (`truth.npz`) and what it noticed (`truth.json`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable
+
+import ascend_dump
+from ascend_dump._errors import AscendDumpError, NotSupported
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["DUMPS", "OVERFLOWS", "SELECTED", "STEPS", "Network", "StepSeen", "main"]
+
+STEPS = 4
+#: Neither the first nor the last step, and one between them that is left out.
+SELECTED = (1, 3)
+DUMPS = "dumps"
+#: The step that overflows in the scenario of that name.
+OVERFLOWS = 1
+#: Steps behind the end of the capture.
+_BEHIND = 2
+#: No file may become longer, as on a disk that is full.
+_FULL = 2048
+
+
+@dataclass(frozen=True)
+class StepSeen:
+    """What a program fetched of one step: what operators were given and gave, and the result of the step."""
+
+    inputs: Sequence[np.ndarray]
+    outputs: Sequence[np.ndarray]
+    result: Sequence[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a framework's program does.
+
+    make      a target with the same weights each time
+    step      run step `number` of it; `overflow` lets an operator overflow
+    settings  of `capture`, beside those of the scenario
+    marks     steps are drawn by `Capture.step`, as the framework does not count them
+    facts     what else the program can tell of a device; called before anything else has used it
+    """
+
+    make: Callable[[], Any]
+    step: Callable[[Any, int, bool], StepSeen]
+    settings: dict[str, Any] = field(default_factory=dict)
+    marks: bool = False
+    facts: Callable[[Path], dict[str, Any]] = lambda directory: {}
+
+
+class _Truth:
+    """What is written at the end, also where the program fails."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.noted: dict[str, Any] = {"began": time.time(), "messages": []}
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def add(self, number: int, seen: StepSeen) -> None:
+        for kind in ("inputs", "outputs", "result"):
+            for place, array in enumerate(getattr(seen, kind)):
+                self.arrays[f"{kind}-{number}-{place}"] = array
+
+    def write(self) -> None:
+        import numpy as np
+
+        self.noted["ended"] = time.time()
+        arrays: dict[str, Any] = self.arrays
+        np.savez(self.directory / "truth.npz", **arrays)
+        (self.directory / "truth.json").write_text(json.dumps(self.noted, default=str))
+
+
+class _Listener(logging.Handler):
+    """Keeps what ascend_dump tells the user."""
+
+    def __init__(self, messages: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._messages = messages
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._messages.append(record.getMessage())
+
+
+def main(network: Network) -> None:
+    """Run the scenario that the command line names."""
+    scenario, directory = sys.argv[2], Path(sys.argv[3])
+    truth = _Truth(directory)
+    logging.getLogger("ascend_dump").addHandler(_Listener(truth.noted["messages"]))
+    try:
+        _SCENARIOS[scenario](network, truth)
+    finally:
+        truth.write()
+
+
+def _run(network: Network, truth: _Truth, target: Any, *, mark: Callable[[], None], overflow: bool = False) -> None:
+    for number in range(STEPS):
+        if number:
+            mark()
+        truth.add(number, network.step(target, number, overflow and number == OVERFLOWS))
+
+
+def _capture(network: Network, truth: _Truth, target: Any, **settings: Any) -> ascend_dump.Capture:
+    common = {"path": truth.directory / DUMPS, "steps": "|".join(map(str, SELECTED)), "mode": "all", "quiet": True}
+    return ascend_dump.capture(target, **{**common, **network.settings, **settings})  # type: ignore[no-any-return]
+
+
+def _files(directory: Path) -> set[tuple[str, int]]:
+    return {(str(path), path.stat().st_size) for path in directory.rglob("*") if path.is_file()}
+
+
+def _plain(network: Network, truth: _Truth) -> None:
+    """Without a capture of its own: for comparison, and under the launcher."""
+    _run(network, truth, network.make(), mark=lambda: None)
+
+
+def _with(network: Network, truth: _Truth, **settings: Any) -> None:
+    """A with block, and steps behind it."""
+    target = network.make()
+    cap = _capture(network, truth, None if network.marks else target, strict=True, **settings)
+    with _refusal_noted(truth), cap:
+        mark = cap.step if network.marks else lambda: None
+        _run(
+            network,
+            truth,
+            target,
+            mark=mark,
+            overflow="overflow" in settings.values() or bool(truth.noted.get("plant")),
+        )
+    before = _files(truth.directory / DUMPS)
+    for number in range(STEPS, STEPS + _BEHIND):
+        network.step(target, number, False)
+    truth.noted["behind"] = sorted(path for path, _ in _files(truth.directory / DUMPS) - before)
+    truth.noted["facts"] = network.facts(truth.directory)
+
+
+@contextmanager
+def _refusal_noted(truth: _Truth) -> Iterator[None]:
+    """What an adapter does not support is told and no failure."""
+    try:
+        yield
+    except NotSupported as error:
+        truth.noted["refused"] = str(error)
+
+
+def _decorated(network: Network, truth: _Truth) -> None:
+    """A decorated function, each call of which is a step."""
+    target = network.make()
+
+    def step(number: int) -> StepSeen:
+        return network.step(target, number, False)
+
+    cap = _capture(network, truth, None, strict=True)
+    decorated = cap(step)
+    for number in range(STEPS):
+        truth.add(number, decorated(number))
+    decorated.capture.stop()
+
+
+def _statistics(network: Network, truth: _Truth) -> None:
+    _with(network, truth, data="stats")
+
+
+def _overflow(network: Network, truth: _Truth) -> None:
+    """Where a device detects overflows it is asked to; else the recorded values tell."""
+    truth.noted["plant"] = True
+    _with(network, truth, **({"scene": "overflow"} if sys.argv[1] in _DETECTS else {}))
+
+
+#: Frameworks whose device reports overflows.
+_DETECTS = ("torch_npu",)
+
+
+def _unwritable(network: Network, truth: _Truth) -> None:
+    """A path that nothing can be written to: below a read-only directory, for root below a file."""
+    import os
+
+    place = truth.directory / "read-only"
+    if os.geteuid():
+        place.mkdir(mode=0o500)
+    else:
+        place.write_text("")
+    _survive(network, truth, path=place / DUMPS)
+
+
+def _full(network: Network, truth: _Truth) -> None:
+    """A disk that takes no more: files cannot become longer than a part of the network's tensors."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_FULL, hard))
+    try:
+        _survive(network, truth)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _survive(network: Network, truth: _Truth, **settings: Any) -> None:
+    """Run to the end whatever the capture meets, as a user's program does, and note what it is told."""
+    target = network.make()
+    try:
+        cap = _capture(network, truth, None if network.marks else target, **settings)
+        with cap:
+            _run(network, truth, target, mark=cap.step if network.marks else lambda: None)
+    except AscendDumpError as error:
+        truth.noted["messages"].append(str(error))
+        if not truth.arrays:  # refused before it began
+            _run(network, truth, target, mark=lambda: None)
+
+
+_SCENARIOS: dict[str, Callable[[Network, _Truth], None]] = {
+    "plain": _plain,
+    "with": _with,
+    "decorator": _decorated,
+    "statistics": _statistics,
+    "overflow": _overflow,
+    "unwritable": _unwritable,
+    "full": _full,
+}

@@ -1,0 +1,125 @@
+"""A whole self-test: frameworks one after the other, their checks, and what their devices proved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from ascend_dump._errors import ConfigError
+from ascend_dump.selftest.assumptions import Assumption, Outcome, load_assumptions, merge_outcomes
+from ascend_dump.selftest.checks import CheckResult, check_runs
+from ascend_dump.selftest.evidence import Evidence
+from ascend_dump.selftest.probes import run_probes
+from ascend_dump.selftest.processes import NO_DEVICE, SUBJECTS, Ran, ScenarioRunner, Subject
+from ascend_dump.selftest.program import SELECTED
+
+__all__ = ["SelfTest", "run_selftest"]
+
+
+@dataclass
+class SelfTest:
+    """results: the table. probed: by probe. on_device: whether a device, or the simulated one, was used."""
+
+    simulated: bool
+    results: list[CheckResult] = field(default_factory=list)
+    probed: dict[str, Outcome] = field(default_factory=dict)
+    on_device: bool = False
+    wants_device: bool = False
+    runs: dict[str, dict[str, Ran]] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        """A check failed; or the simulated device is not as the assumptions say, which is our mistake."""
+        wrong = self.simulated and any(outcome.state == "refuted" for outcome in self.probed.values())
+        return wrong or any(result.state == "FAIL" for result in self.results)
+
+    @property
+    def lacks_device(self) -> bool:
+        return self.wants_device and not self.on_device
+
+    def assumptions(self) -> list[dict[str, Any]]:
+        """id, state and probe of each, with what the probe saw. The simulated device proves nothing: `simulated` says
+        whether it agrees."""
+        return [self._told(one) for one in load_assumptions()]
+
+    def _told(self, one: Assumption) -> dict[str, Any]:
+        outcome = self.probed.get(one.probe, Outcome("unknown", one.by_hand or "no device was asked"))
+        told = {"id": one.id, "state": outcome.state, "probe": one.probe, "seen": outcome.seen}
+        if self.simulated:
+            told.update(state="unknown", simulated=outcome.state)
+        return {**told, "statement": one.statement}
+
+
+def run_selftest(
+    directory: Path,
+    *,
+    frameworks: Sequence[str] = (),
+    simulated: bool = False,
+    device: Optional[int] = None,
+    python: Optional[str] = None,
+    tell: Callable[[CheckResult], None] = lambda result: None,
+) -> SelfTest:
+    """Run below `directory`, which is to be empty. frameworks: by default all that are known here.
+
+    Raises ConfigError for a framework that has no self-test.
+    """
+    known = {subject.name: subject for subject in SUBJECTS}
+    unknown = [name for name in frameworks if name not in known]
+    if unknown:
+        raise ConfigError(f"there is no self-test of {unknown[0]!r}", hint=f"there are {', '.join(known)}")
+    test = SelfTest(simulated)
+    outcomes = []
+    for subject in [known[name] for name in dict.fromkeys(frameworks)] or SUBJECTS:
+        test.wants_device = test.wants_device or subject.device
+        interpreter = {} if python is None else {"python": python}
+        runner = ScenarioRunner(subject, directory, simulated=simulated, device=device, **interpreter)
+        for result in _of_subject(test, subject, runner):
+            test.results.append(result)
+            tell(result)
+        if subject.device and subject.name in test.runs:
+            outcomes.append(run_probes(_evidence(test.runs[subject.name])))
+    test.probed = merge_outcomes(outcomes)
+    return test
+
+
+def _of_subject(test: SelfTest, subject: Subject, runner: ScenarioRunner) -> list[CheckResult]:
+    stands_in = test.simulated and bool(subject.fakes)
+    if not stands_in and not subject.is_installed:
+        return [CheckResult(subject.name, "-", "all", "SKIP", f"{subject.module} is not installed")]
+    runs = runner.run_all()
+    if runs["plain"].code == NO_DEVICE:
+        return [CheckResult(subject.name, "-", "all", "SKIP", runs["plain"].last_line)]
+    test.runs[subject.name] = runs
+    test.on_device = test.on_device or subject.device
+    return list(check_runs(subject, runs))
+
+
+def _evidence(runs: dict[str, Ran]) -> Evidence:
+    """Of a framework on a device. Every scenario has the same tensors, so those of one serve for all."""
+    ran = runs.get("with", runs["plain"])
+    facts = {**ran.truth.get("facts", {}), **_facts(runs.get("interface"))}
+    times = [one.truth for one in runs.values() if "ended" in one.truth]
+
+    def dumps(name: str) -> Optional[Path]:
+        found = runs.get(name)
+        return found.dumps if found is not None and found.code == 0 and "refused" not in found.truth else None
+
+    return Evidence(
+        device=int(facts.get("device", 0)),
+        began=min((one["began"] for one in times), default=0.0),
+        ended=max((one["ended"] for one in times), default=0.0),
+        tensors=dumps("with"),
+        statistics=dumps("statistics"),
+        overflow=dumps("overflow"),
+        eager=bool(facts.get("eager", False)),
+        steps=SELECTED,
+        inputs=ran.of("inputs"),
+        outputs=ran.of("outputs"),
+        facts=facts,
+    )
+
+
+def _facts(ran: Optional[Ran]) -> dict[str, Any]:
+    return {} if ran is None else dict(ran.truth.get("facts", {}))
