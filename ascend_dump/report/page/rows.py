@@ -179,7 +179,7 @@ class RowTable:
         if len(kept) > most:
             kept = sorted(sorted(kept, key=lambda at: (-self.state[at], at))[:most])
             shown = sum(self.covers[at] for at in kept)
-            self.notes.append(f"{self.count - shown} rows of the mildest findings: a page has at most {most}")
+            self.notes.append(f"{self.count - shown} rows that show the least: a page has at most {most}")
         place = {old: new for new, old in enumerate(kept)}
         self.rows = [self.rows[at] for at in kept]
         self.state = [self.state[at] for at in kept]

@@ -34,7 +34,7 @@ function tableColumns(data) {
       number("max", data.a_max),
       number("min", data.a_min),
       number("NaN + Inf", { at: nonfinite }, "elements that are NaN or infinite"),
-      { title: "found", width: 86, text: (row) => head.states[data.severity(row)].name, key: (row) => data.severity(row) },
+      { title: "found", width: 86, text: (row) => (data.severity(row) ? head.states[data.severity(row)].name : ""), key: (row) => data.severity(row) },
     );
   }
   return columns;
