@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Optional
 
 from ascend_dump._errors import CaptureError
+from ascend_dump._request import Data
 from ascend_dump.adapter import adapters
 from ascend_dump.analysis.triage import Triage, triage_wrong
 from ascend_dump.host import PARAMETERS, Over
@@ -82,25 +83,31 @@ def _record(runner: RoundRunner, command: Sequence[str], first: RoundResult, ste
     differs = "" if other is None else f"the program does not repeat itself: step {other} was another one in each round"
     if result.dump is None:
         if differs:
-            return _keep_last(runner, command, result, differs)
+            return _add_reason(_keep_last(runner, command, result, differs), differs)
         raise no_dump(result, command)
     found = triage_wrong(result.dump)
     if found.cause is None and differs and wrong:
-        return _keep_last(runner, command, result, differs)
+        return _add_reason(_keep_last(runner, command, result, differs), differs)
     runner.conclude(result, _outcome(found))
     if found.cause is None and wrong:
         found = replace(found, advice=_no_operator(step))
     return replace(found, reasons=(*found.reasons, *result.reasons, *filter(None, [differs])))
 
 
-def _keep_last(runner: RoundRunner, command: Sequence[str], before: RoundResult, why: str) -> Triage:
+def _add_reason(found: Triage, reason: str) -> Triage:
+    return replace(found, reasons=(*found.reasons, reason))
+
+
+def _keep_last(
+    runner: RoundRunner, command: Sequence[str], before: RoundResult, why: str, data: Data = "stats"
+) -> Triage:
     runner.conclude(before, why)
-    result = runner.keep_last(PROGRAM, "records all steps, until one has NaN or Inf; this takes longer")
+    result = runner.keep_last(PROGRAM, "records all steps, until one has NaN or Inf; this takes longer", data)
     if result.dump is None:
         raise no_dump(result, command)
     found = triage_wrong(result.dump)
     runner.conclude(result, _outcome(found))
-    return replace(found, reasons=(*found.reasons, *result.reasons, why))
+    return replace(found, reasons=(*found.reasons, *result.reasons))
 
 
 def _outcome(found: Triage) -> str:
@@ -129,4 +136,6 @@ def _without_steps(runner: RoundRunner, first: RoundResult, command: Sequence[st
             "the command called no PyTorch module with parameters, and no other framework is usable here",
             hint="give a command whose Python programs run a model; `ascend-dump doctor` lists the frameworks",
         )
-    return _keep_last(runner, command, first, f"no PyTorch module was called; {', '.join(others)} may be")
+    why = f"no PyTorch module was called; it may use {', '.join(others)}"
+    # Not every framework computes statistics on every device.
+    return _keep_last(runner, command, first, why, "tensor")

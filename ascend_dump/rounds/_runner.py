@@ -111,9 +111,9 @@ class RoundRunner:
         settings: dict[str, Any] = {"steps": steps, "data": data, "layers": list(layers), "ranks": self._ranks}
         return self._round(program, purpose, {} if graft is None else {"graft": dict(graft)}, settings)
 
-    def keep_last(self, program: str, purpose: str) -> RoundResult:
+    def keep_last(self, program: str, purpose: str, data: Data) -> RoundResult:
         """All steps of any framework, of which those around the first NaN or Inf stay."""
-        settings = {"data": "stats", "keep": 2, "until": "nonfinite", "ranks": self._ranks}
+        settings = {"data": data, "keep": 2, "until": "nonfinite", "ranks": self._ranks}
         return self._round(program, purpose, None, settings)
 
     def conclude(self, result: RoundResult, outcome: str) -> None:
