@@ -102,10 +102,10 @@ class _TorchLaunch:
             return
         if self._outline is not None:
             self._outline.begin(step)
-            if self._outline.over:
+        if not self._records:
+            if self._outline is not None and self._outline.over:
                 self._steps.end()
                 self._wait()
-        if not self._records:
             return
         if self._session is None:
             model = type(root).__name__ if isinstance(root, torch.nn.Module) else root.__name__

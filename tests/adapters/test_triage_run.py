@@ -132,6 +132,25 @@ class TestNonFinite:
         (state,) = training.path.glob("*/triage.json")
         assert [one["program"] for one in json.loads(state.read_text())["rounds"]] == ["program", "program"]
 
+    def test_nan_that_no_output_shows_is_seen_in_the_parameters(self, tmp_path: Path) -> None:
+        rows = Program(
+            tmp_path,
+            """
+            import torch
+            model = torch.nn.Embedding(8, 4)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for step in range(30):
+                x = model(torch.tensor([7 if step == 6 else step % 4]))
+                loss = (x * 0).sqrt().sum() if step == 6 else x.sum()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            """,
+        )
+        found = rows.document(command=rows.command())
+        assert (found["cause"]["op_name"], found["cause"]["step"]) == ("div_0", 6)
+        assert [one["outcome"].rpartition(" in ")[2] for one in found["rounds"]] == ["step 15", "step 6", "step 6"]
+
     def test_nothing_wrong_keeps_exit_code_and_output(self, training: Program) -> None:
         done = training.triage(command=training.command("-1"))
         assert done.returncode == 0, done.stderr
