@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from ascend_dump.host import FREED, UNINITIALISED, UNWAITED
-from ascend_dump.writing import HostWriter, Item, Line, Payload, copy_memory, sample_of
+from ascend_dump.writing import HostWriter, Item, Line, Payload, sample_of
 from ascend_dump_torch._memory import (
     ViewKey,
     ViewLayout,
@@ -355,14 +355,19 @@ class Tensors:
             payload = Payload(storage, line.address + begin, span, dtype, dense or (span // layout.itemsize,))
             if dense is None and self._whole:
                 payload.strided = (layout.shape, tuple(s * layout.itemsize for s in line.stride))
-            if span <= _COPY_AT_ONCE or not trusted or self._others_write():
-                payload.owner = copy_memory(payload.address, span)
-            else:
-                payload.seal()
-                known.pending.append(payload)
             if trusted:
                 payload.sample = sample_of(payload.address, span)
-            self.new_bytes += span
+            if not trusted or self._others_write():
+                payload.copy()
+                self.new_bytes += span
+            else:
+                payload.seal()
+                if not self._writer.complete(payload):
+                    if span <= _COPY_AT_ONCE:
+                        payload.copy()
+                    else:
+                        known.pending.append(payload)
+                    self.new_bytes += span
         else:
             payload = self._own(tensor, dtype, dense or layout.shape, span)
         if trusted and payload.strided is None:

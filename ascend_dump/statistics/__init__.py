@@ -9,12 +9,25 @@ from ascend_dump.statistics._value import STATISTIC_NAMES, Statistics
 if TYPE_CHECKING:
     from ascend_dump.statistics._engine import is_ready, statistics, warm_up
     from ascend_dump.statistics._finite import surely_finite
+    from ascend_dump.statistics._scan import Scan, scanner
     from ascend_dump.statistics._warming import warm_up_soon
 
-__all__ = ["STATISTIC_NAMES", "Statistics", "is_ready", "statistics", "surely_finite", "warm_up", "warm_up_soon"]
+__all__ = [
+    "STATISTIC_NAMES",
+    "Scan",
+    "Statistics",
+    "is_ready",
+    "scanner",
+    "statistics",
+    "surely_finite",
+    "warm_up",
+    "warm_up_soon",
+]
 
 _HOMES = {
+    "Scan": "_scan",
     "is_ready": "_engine",
+    "scanner": "_scan",
     "statistics": "_engine",
     "surely_finite": "_finite",
     "warm_up": "_engine",

@@ -21,7 +21,7 @@ from ascend_dump.statistics._numpy import NUMPY
 from ascend_dump.statistics._overlap import distinct, merge
 from ascend_dump.statistics._value import Statistics
 
-__all__ = ["dtype_named", "is_ready", "statistics", "warm_up"]
+__all__ = ["compiled", "dtype_named", "is_ready", "statistics", "warm_up"]
 
 log = logging.getLogger("ascend_dump")
 
@@ -116,6 +116,11 @@ def is_ready(dtype: np.dtype[Any]) -> bool:
     """
     layout = layout_of(dtype)
     return _numba_tried and (_numba is None or _numba.is_ready(layout))
+
+
+def compiled(layout: Layout) -> Optional[Callable[[np.ndarray], Any]]:
+    """The kernel that scans words of a layout, if numba is loaded and has compiled it; compiles nothing."""
+    return _numba.scanner(layout) if _numba is not None and _numba.is_ready(layout) else None
 
 
 def dtype_named(name: Union[str, np.dtype[Any], type]) -> np.dtype[Any]:

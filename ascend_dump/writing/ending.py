@@ -48,7 +48,7 @@ class NonfiniteWatch:
                 skipped = item.line.skipped
                 self.unknown += bool(skipped) and skipped not in _NO_VALUES
             else:
-                wrong = wrong or payload.nonfinite is not None
+                wrong = wrong or (payload.measured is not None and payload.measured.nonfinite is not None)
                 self.unknown += bool(payload.unmeasured)
         if not wrong:
             return None
@@ -72,6 +72,6 @@ class NonfiniteWatch:
 
 def _slot(item: Item) -> Slot:
     payload = item.payload
-    if payload is None or payload.changed or payload.unmeasured:
+    if payload is None or payload.changed or payload.measured is None:
         return Slot(None)
-    return Slot(_FINITE if payload.nonfinite is None else payload.nonfinite, payload.digest)
+    return Slot(payload.measured.nonfinite or _FINITE, payload.digest)

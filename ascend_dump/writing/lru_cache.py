@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from typing import Generic, Optional, TypeVar
 
@@ -12,7 +13,10 @@ _Value = TypeVar("_Value")
 
 
 class LRUCache(Generic[_Key, _Value]):
-    """A mapping of at most `size` entries. `functools.lru_cache` neither takes values from outside nor drops a key."""
+    """A mapping of at most `size` entries. `functools.lru_cache` neither takes values from outside nor drops a key.
+
+    Threads may use it together, with keys that Python compares without running code of theirs.
+    """
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -21,12 +25,14 @@ class LRUCache(Generic[_Key, _Value]):
     def get(self, key: _Key) -> Optional[_Value]:
         found = self._entries.get(key)
         if found is not None:
-            self._entries.move_to_end(key)
+            with contextlib.suppress(KeyError):  # another thread dropped it
+                self._entries.move_to_end(key)
         return found
 
     def put(self, key: _Key, value: _Value) -> None:
         self._entries[key] = value
-        self._entries.move_to_end(key)
+        with contextlib.suppress(KeyError):
+            self._entries.move_to_end(key)
         if len(self._entries) > self._size:
             self._entries.popitem(last=False)
 

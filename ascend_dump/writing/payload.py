@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import msgspec
 import xxhash
@@ -11,7 +11,21 @@ import xxhash
 from ascend_dump.host import Line
 from ascend_dump.statistics import Statistics
 
-__all__ = ["CHANGED", "COPYING", "DONE", "QUEUED", "WRITING", "Item", "Payload", "copy_memory", "sample_of"]
+if TYPE_CHECKING:
+    from ascend_dump.statistics import Scan
+
+__all__ = [
+    "CHANGED",
+    "COPYING",
+    "DONE",
+    "QUEUED",
+    "WRITING",
+    "Item",
+    "Measured",
+    "Payload",
+    "copy_memory",
+    "sample_of",
+]
 
 QUEUED, COPYING, WRITING, DONE = range(4)
 
@@ -44,6 +58,19 @@ def sample_of(address: int, nbytes: int) -> bytes:
     return found
 
 
+class Measured(msgspec.Struct, eq=False, gc=False):
+    """What is known of the elements of equal bytes.
+
+    scan       what was read of them, until the rest is computed
+    stats      `Line.stats` as JSON: many lines, and rows of the table, have the same
+    nonfinite  their statistics where NaN or Inf is among them and somebody asked for these or that (`until=`)
+    """
+
+    scan: Optional[Scan]
+    stats: Any = None
+    nonfinite: Optional[Statistics] = None
+
+
 class Payload(msgspec.Struct, eq=False, gc=False):
     """Bytes in memory that one or more records read from.
 
@@ -55,9 +82,8 @@ class Payload(msgspec.Struct, eq=False, gc=False):
     sealed   `digest` is that of the bytes as they were when a record was made of them
     sample   some of the bytes as they were then; empty where nothing but the payload has them
     changed  what was stored is something else, because the memory was written to meanwhile
-    stats    `Line.stats` as JSON: many lines, and rows of the table, have the same
-    unmeasured  why there are none, or why nobody knows whether NaN or Inf is among the elements
-    nonfinite  their statistics where NaN or Inf is among them and somebody asked for that (`until=`)
+    measured  what is known of their values, where somebody asked for that
+    unmeasured  why there is nothing
     """
 
     owner: Any
@@ -71,17 +97,21 @@ class Payload(msgspec.Struct, eq=False, gc=False):
     shard: str = ""
     offset: int = 0
     digest: bytes = b""
-    stats: Any = None
+    measured: Optional[Measured] = None
     unmeasured: str = ""
     sealed: bool = False
     sample: bytes = b""
     changed: bool = False
-    nonfinite: Optional[Statistics] = None
 
     def seal(self) -> None:
         """Say what the bytes are at this moment: memory of the program may be something else when it is stored."""
         self.digest = xxhash.xxh3_128_digest(self.view())
         self.sealed = True
+
+    def copy(self) -> None:
+        """Keep the bytes as they are at this moment, whatever becomes of the memory; what was sealed is forgotten."""
+        self.owner = copy_memory(self.address, self.nbytes)
+        self.digest, self.sealed = b"", False
 
     def is_as_sealed(self) -> bool:
         """Whether the bytes are still those. Call after they were read: they may change at any time."""

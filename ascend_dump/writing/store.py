@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Optional
 
-import msgspec
 import xxhash
 
-from ascend_dump._errors import AscendDumpError
 from ascend_dump._paths import add_private_directory
 from ascend_dump.host import Line
-from ascend_dump.nonfinite import is_nonfinite
-from ascend_dump.statistics import STATISTIC_NAMES, Statistics
 from ascend_dump.writing.budget import Budget, SizeLimit
 from ascend_dump.writing.ending import Ended, NonfiniteWatch
 from ascend_dump.writing.lru_cache import LRUCache
+from ascend_dump.writing.measuring import Measuring
 from ascend_dump.writing.payload import CHANGED, Item, Payload
 from ascend_dump.writing.retention import GONE, Retention
 from ascend_dump.writing.shard import Limits
@@ -26,26 +22,14 @@ from ascend_dump.writing.step_files import StepFiles
 
 __all__ = ["Store"]
 
-log = logging.getLogger("ascend_dump")
-
-#: Distinct tensors whose place is remembered (about 200 bytes each), and whose statistics are.
+#: Distinct tensors whose place is remembered (about 200 bytes each).
 _KNOWN_PLACES = 1 << 20
-_KNOWN_STATS = 1 << 15
 #: Bytes besides those of tensors that do not count for `max_bytes`; many short steps have more than their tensors.
 _FREE = 1 << 20
-#: A digest, the type of the elements, and `Payload.strided`.
-_Content = tuple[bytes, str, Optional[tuple[tuple[int, ...], tuple[int, ...]]]]
-
-
-class _Measured(NamedTuple):
-    """What is known of the elements of a payload: `Payload.stats`, and `Payload.nonfinite`."""
-
-    stats: Optional[msgspec.Raw]
-    nonfinite: Optional[Statistics]
 
 
 class Store:
-    """Store tensors and records of one step after the other. Used by one thread.
+    """Store tensors and records of one step after the other. Used by one thread, but for `complete`.
 
     bytes_written  of distinct tensors
     ended          why nothing is recorded after the open step, None while more is
@@ -74,15 +58,9 @@ class Store:
         self._metadata = metadata
         self._tensors = tensors
         self._stats = stats
-        self._summary: Any = None
         self.ended: Optional[Ended] = None
         self.watch: Optional[NonfiniteWatch] = NonfiniteWatch() if until == "nonfinite" else None
-        if stats or self.watch is not None:
-            # Not on the writer's thread: a process that is forked while another thread imports a module has half of it.
-            from ascend_dump.writing import summary
-
-            self._summary = summary
-        self._wanted = tuple(name in stats for name in STATISTIC_NAMES)
+        self._measuring = Measuring(stats) if stats or self.watch is not None else None
         self._limits = limits
         self._budget = Budget(directory, limit)
         self._steps, self._keep = steps, keep
@@ -94,7 +72,6 @@ class Store:
         self._forecast = False
         self._closed_records = 0
         self._places: LRUCache[bytes, tuple[str, int]] = LRUCache(_KNOWN_PLACES)
-        self._known_stats: LRUCache[_Content, _Measured] = LRUCache(_KNOWN_STATS)
 
     @property
     def step(self) -> Optional[int]:
@@ -124,8 +101,8 @@ class Store:
 
     def prepare(self) -> None:
         """Do what takes long the first time."""
-        if self._stats:
-            self._summary.prepare()
+        if self._measuring is not None:
+            self._measuring.prepare()
 
     def begin(self, step: Optional[int]) -> None:
         """Close the open step and open another, or none. Raises OSError."""
@@ -144,7 +121,8 @@ class Store:
         """
         if not payload.digest:
             payload.digest = xxhash.xxh3_128_digest(payload.view())
-        read = False
+        place: Optional[tuple[str, int]] = None
+        appended = measured = False
         if self._tensors:
             files = self._open()  # first, since it may let older shards go
             place = self._places.get(payload.digest)
@@ -153,17 +131,38 @@ class Store:
                 name = f"{line.op_name}.{line.io}.{line.index}"
                 place = files.append(name, payload.dtype, payload.shape, payload.view(), payload.nbytes)
                 self.retention.wrote(files.step, place[0], payload.nbytes)
-                self._places.put(payload.digest, place)
                 self.bytes_written += payload.nbytes
-                read = True
+                appended = True
+        if self._measuring is not None and payload.measured is None:
+            if not self._measuring.measure(payload):
+                self._note_skipped(payload.unmeasured, line)
+            measured = True
+        if (appended or measured) and not payload.is_as_sealed():
+            _disown(payload)
+            return
+        # Not before: the thread that makes records looks up both too.
+        if place is not None:
             payload.shard, payload.offset = place
-        if (self._stats or self.watch is not None) and payload.stats is None:
-            measured = self._measured(payload, line)
-            if measured is not None:
-                payload.stats, payload.nonfinite = measured
-            read = True
-        if read and not payload.is_as_sealed():
-            self._disown(payload)
+            if appended:
+                self._places.put(payload.digest, place)
+        if measured and self._measuring is not None:
+            self._measuring.remember(payload)
+
+    def complete(self, payload: Payload) -> bool:
+        """Finish a payload with its digest without any file, if what it holds is known; False: it is to be stored.
+
+        For the thread that makes records. Its bytes are not needed after that.
+        """
+        if self._tensors:
+            # Whether the place stays with `keep=` is known to the writer's thread only.
+            place = self._places.get(payload.digest) if self.retention.keep is None else None
+            if place is None:
+                return False
+            payload.shard, payload.offset = place
+        if self._measuring is not None and not self._measuring.at_once(payload):
+            payload.shard, payload.offset = "", 0
+            return False
+        return True
 
     def add(self, items: list[Item]) -> int:
         """Add records, whose bytes are stored, to the open step; returns how many bytes they are of. Raises OSError."""
@@ -178,7 +177,11 @@ class Store:
                 self._note_skipped(CHANGED, line)
             elif payload is not None:
                 line.hash = payload.digest.hex()
-                line.stats = payload.stats
+                measured = payload.measured
+                if measured is not None and self._measuring is not None:
+                    if measured.scan is not None:
+                        self._measuring.finish(measured)
+                    line.stats = measured.stats
                 line.unmeasured = payload.unmeasured
                 if payload.shard and keeps and not self.retention.reads(files.step, payload.shard):
                     line.skipped = GONE
@@ -198,13 +201,6 @@ class Store:
             if found is not None:
                 self.ended = found._replace(step=files.step)
         return nbytes
-
-    def _disown(self, payload: Payload) -> None:
-        """Forget a payload that changed between hashing and storing: its digest does not describe the stored bytes."""
-        self._places.drop(payload.digest)
-        self._known_stats.drop((payload.digest, payload.dtype, payload.strided))
-        payload.digest, payload.shard, payload.offset, payload.stats, payload.nonfinite = b"", "", 0, None, None
-        payload.changed = True
 
     def flush(self) -> None:
         """Make everything so far readable. Raises OSError."""
@@ -235,34 +231,6 @@ class Store:
                 self._closed_records += files.records
                 self._files = None
 
-    def _measured(self, payload: Payload, line: Line) -> Optional[_Measured]:
-        key = (payload.digest, payload.dtype, payload.strided)
-        found = self._known_stats.get(key)
-        if found is None:
-            try:
-                found = self._measure(payload)
-            except Exception as error:  # the statistics of one tensor never end a capture
-                payload.unmeasured = f"no statistics for {payload.dtype}"
-                if not isinstance(error, AscendDumpError):
-                    payload.unmeasured += f": {error!r}"
-                    log.debug("statistics failed", exc_info=True)
-                self._note_skipped(payload.unmeasured, line)
-                return None
-            self._known_stats.put(key, found)
-        return found
-
-    def _measure(self, payload: Payload) -> _Measured:
-        if not self._stats:
-            return _Measured(None, self._summary.nonfinite(payload.view(), payload.dtype, payload.strided))
-        found = self._summary.summarize(payload.view(), payload.dtype, payload.strided)
-        return _Measured(self._chosen(self._summary.as_stored(found)), found if is_nonfinite(found) else None)
-
-    def _chosen(self, stats: tuple[Any, ...]) -> msgspec.Raw:
-        count, *values = stats
-        return msgspec.Raw(
-            msgspec.json.encode((count, *[value if wanted else None for wanted, value in zip(self._wanted, values)]))
-        )
-
     def _note_skipped(self, reason: str, line: Line) -> None:
         self.skipped[reason] += 1
         self.first_skipped.setdefault(reason, f"{line.op_name}.{line.io}.{line.index}")
@@ -292,3 +260,9 @@ class Store:
                 limits=self._limits,
             )
         return self._files
+
+
+def _disown(payload: Payload) -> None:
+    """Forget where a payload is that changed between hashing and storing: its digest does not describe those bytes."""
+    payload.digest, payload.measured = b"", None
+    payload.changed = True

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
-from ascend_dump._errors import NotSupported
+from ascend_dump._errors import AscendDumpError, NotSupported
 from ascend_dump.host import has_values, numpy_dtype
 from ascend_dump.nonfinite import is_nonfinite
-from ascend_dump.statistics import Statistics, is_ready, statistics, surely_finite, warm_up_soon
+from ascend_dump.statistics import Scan, Statistics, is_ready, statistics, surely_finite, warm_up_soon
+from ascend_dump.statistics import scanner as scanner_of
 
-__all__ = ["as_stored", "nonfinite", "prepare", "summarize"]
+__all__ = ["as_stored", "nonfinite", "prepare", "scanner", "summarize"]
+
+_Scanner = Callable[[Union[bytes, memoryview]], Scan]
+_scanners: dict[str, _Scanner] = {}
 
 
 def prepare() -> None:
@@ -35,6 +39,21 @@ def summarize(
         warm_up_soon(array.dtype)
     # On this thread only: the others belong to the program that is captured.
     return statistics(array, engine=None if ready else "numpy", threads=1)
+
+
+def scanner(dtype: str) -> Optional[_Scanner]:
+    """`ascend_dump.statistics.scanner` of a type by its name; None for one without statistics too."""
+    found = _scanners.get(dtype)
+    if found is None:
+        # Not remembered: its kernel may be compiled later.
+        try:
+            kind = numpy_dtype(dtype)
+            found = scanner_of(kind) if has_values(dtype) and kind.subdtype is None else None
+        except AscendDumpError:
+            return None
+        if found is not None:
+            _scanners[dtype] = found
+    return found
 
 
 def nonfinite(

@@ -2,7 +2,8 @@
 
 The training thread hands over records; one writer thread hashes, deduplicates, computes
 statistics and writes. A tensor is not copied to be queued: its storage is kept alive, and
-`protect` is called before anything overwrites it.
+`protect` is called before anything overwrites it. One of which nothing new is to be written
+needs not be queued at all (`complete`).
 """
 
 from __future__ import annotations
@@ -224,6 +225,18 @@ class HostWriter:
                 self._wait(lambda: self._queued_bytes - self._stored_bytes <= self._buffer // 2)
             if self._is_behind(_LOST_SECONDS):
                 self._wait(lambda: not self._is_behind(_LOST_SECONDS / 2))
+
+    def complete(self, payload: Payload) -> bool:
+        """Finish a payload whose digest is known, if nothing is to be written of it: the memory may change after that.
+
+        False: it has to be queued, since its bytes are new.
+        """
+        if not self._store.complete(payload):
+            return False
+        payload.owner = None
+        payload.state = DONE
+        payload.counted = True
+        return True
 
     def protect(self, payload: Payload) -> None:
         """Call before the memory of `payload` changes: copies it if its bytes are still needed."""

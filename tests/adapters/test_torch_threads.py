@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import ascend_dump
+from ascend_dump.statistics import warm_up
 
 torch = pytest.importorskip("torch")
 
@@ -63,6 +64,8 @@ def test_threads_that_begin_in_the_block(data: str, dumps: Path, monkeypatch: py
 def test_a_thread_that_was_there_before(
     data: str, dumps: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # With a kernel at hand statistics are computed as a tensor is recorded, and none waits.
+    at_once = data == "stats" and warm_up(["float32"]) == "numba"
     slow_down(monkeypatch, 0.005)
     buffer = torch.ones(BIG)
     asked, done = threading.Semaphore(0), threading.Semaphore(0)
@@ -85,10 +88,14 @@ def test_a_thread_that_was_there_before(
             done.acquire()
     thread.join()
     right = assert_right_or_marked(values(cap), [float(number) for number in range(1, 20)])
-    assert right < 19, "the test means to write while a tensor waits"
-    assert caplog.text.count("rehash") == 1
+    if at_once:
+        assert right == 19
+    else:
+        assert right < 19, "the test means to write while a tensor waits"
+    assert caplog.text.count("rehash") == (right < 19)
     manifest = json.loads((cap.path / "manifest.json").read_text())
-    assert [one["count"] for one in manifest["skipped"] if one["reason"] == CHANGED] == [19 - right]
+    marked = [one["count"] for one in manifest["skipped"] if one["reason"] == CHANGED]
+    assert marked == ([19 - right] if right < 19 else [])
 
 
 def test_rehash_records_what_the_operator_saw(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
