@@ -1,10 +1,12 @@
 """What a captured step costs, as a multiple of the plain step measured beside it, ours and the peer's.
 
-    python tests/benchmarks/bench_capture.py [--models transformer convnet] [--rounds 4] [--dir DIR]
+    python tests/benchmarks/bench_capture.py [--models transformer convnet small] [--rounds 4] [--dir DIR]
 
 The step is forward and backward of a 4-layer TransformerEncoder (d=512, batch 8x128) or a
-ResNet-18-like convnet (batch 8x3x128x128) on 2 threads; `+sgd` rows add an optimizer step, so
-that no tensor of a step equals one of the step before. A captured block of 3 steps is timed from
+ResNet-18-like convnet (batch 8x3x128x128) on 2 threads, or of a TransformerEncoder whose operators
+are so short that nothing counts but what each of them costs (d=128, 4 heads, 256, batch 4x32) on
+one; `+sgd` rows add an optimizer step, so that no tensor of a step equals one of the step before.
+A captured block of 3 steps is timed from
 entry to exit, its files included, and alternates with 3 plain steps. `best` is the ratio of the
 fastest of both; `median` that of the ratios between a block and the plain steps around it, which
 a machine that slows down meanwhile does not change. Each row runs in its own process, because the
@@ -36,6 +38,7 @@ ROWS = {
     "ours stats +sgd": ("ours", "stats", True),
     "ours modules": ("ours", "module", False),
     "ours modules +sgd": ("ours", "module", True),
+    "ours overflow": ("ours", "overflow", False),
     "ours unselected": ("ours", "unselected", False),
     "ours after the block": ("ours", "after", False),
     "peer tensor": ("peer", "tensor", False),
@@ -48,9 +51,10 @@ def make_model(name: str) -> tuple[Any, Any]:
     from torch import nn
 
     torch.manual_seed(0)
-    if name == "transformer":
-        layer = nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True)
-        return nn.TransformerEncoder(layer, 4, enable_nested_tensor=False), torch.randn(8, 128, 512)
+    if name in ("transformer", "small"):
+        width, heads, inner, rows, columns = (512, 8, 2048, 8, 128) if name == "transformer" else (128, 4, 256, 4, 32)
+        layer = nn.TransformerEncoderLayer(width, heads, inner, dropout=0.0, batch_first=True)
+        return nn.TransformerEncoder(layer, 4, enable_nested_tensor=False), torch.randn(rows, columns, width)
 
     class Block(nn.Module):
         def __init__(self, inner: int, outer: int, stride: int = 1) -> None:
@@ -81,7 +85,7 @@ def measure(model_name: str, row: str, rounds: int, directory: Path) -> dict[str
     import torch
 
     tool, mode, with_optimizer = ROWS[row]
-    torch.set_num_threads(2)
+    torch.set_num_threads(1 if model_name == "small" else 2)
     model, x = make_model(model_name)
     x.requires_grad_(True)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -136,10 +140,14 @@ def _our_block(
     paths: list[Path] = []
 
     def block() -> None:
-        steps, data = ("1000", "tensor") if mode == "unselected" else ("all", mode)
-        level = "module" if mode == "module" else "all"
-        data = "tensor" if mode in ("after", "module") else data
-        with ascend_dump.capture(model, path=directory, steps=steps, data=data, level=level, quiet=True) as cap:
+        settings: dict[str, Any] = {"steps": "1000" if mode == "unselected" else "all", "quiet": True}
+        if mode == "overflow":
+            settings["scene"] = mode
+        elif mode == "module":
+            settings["level"] = mode
+        else:
+            settings["data"] = "stats" if mode == "stats" else "tensor"
+        with ascend_dump.capture(model, path=directory, **settings) as cap:
             for _ in range(STEPS):
                 step()
         paths.append(cap.path)
@@ -206,7 +214,7 @@ def _write_floor(nbytes: int, directory: Path) -> float:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["transformer", "convnet"])
+    parser.add_argument("--models", nargs="+", default=["transformer", "convnet", "small"])
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS))
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--dir", type=Path, help="where to write; a fast file system shows our cost, not the disk's")
