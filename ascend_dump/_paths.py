@@ -92,11 +92,11 @@ class RunDirectory(NamedTuple):
     @classmethod
     def planned(cls, path: Path, rank: Rank, *, launched: bool = False, model: str = "") -> RunDirectory:
         """The next free run directory below `path`. Nothing is created."""
-        level = Path(os.path.abspath(path), rank.level)
+        level = os.path.join(os.path.abspath(path), rank.level)
         second = time.time()
-        while os.path.lexists(level / _time_level(second)):
+        while os.path.lexists(os.path.join(level, _time_level(second))):
             second += 1
-        return cls(level / _time_level(second), rank, launched, model)
+        return cls(Path(level, _time_level(second)), rank, launched, model)
 
     def beside(self, name: str) -> Path:
         """The path of a file that belongs to this run but lies outside it: `acl.json` is `acl-20260101010101.json`."""

@@ -63,8 +63,8 @@ class Tracker:
         self._gradients: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._old_gradients = True
         self._adopted: dict[int, weakref.ref[torch.nn.Module]] = {}
-        if target is not None:
-            self.adopt(target)
+        #: To be named when a step is recorded: many captures record none of the steps that they see.
+        self._target = target
         # By id, since Python hashes code by all that is in it; the code itself keeps the id taken.
         self._user_code: dict[int, tuple[bool, CodeType]] = {}
         self._lines: dict[tuple[int, int], str] = {}
@@ -76,6 +76,7 @@ class Tracker:
 
     def adopt(self, root: torch.nn.Module) -> None:
         """Name the modules and parameters of a target; a second one's under its class name."""
+        self._adopt_target()
         if id(root) in self._adopted:
             return
         prefix = type(root).__name__ if self._adopted else ""
@@ -129,7 +130,13 @@ class Tracker:
                 if gradient is not None and name is not None:
                     self._gradients[id(gradient)] = weakref.ref(gradient), f"{name}.grad"
 
+    def _adopt_target(self) -> None:
+        target, self._target = self._target, None
+        if target is not None:
+            self.adopt(target)
+
     def begin_step(self) -> None:
+        self._adopt_target()
         self._old_gradients = True
         self._counts.clear()
         self._nodes.clear()
@@ -160,9 +167,12 @@ class Tracker:
         if node is not None:
             self._old_gradients = True
         if node is not None and (top is None or not top[1]):
-            known = self._nodes.get(node._sequence_nr())
+            number = node._sequence_nr()
+            known = self._nodes.get(number)
             if known is not None:
-                return CallSite(known.module, "backward", known.source)
+                if known.phase != "backward":
+                    known = self._nodes[number] = CallSite(known.module, "backward", known.source)
+                return known
             owner = getattr(node, "variable", None)  # AccumulateGrad: the gradient of a parameter
             return CallSite(self._owners.get(id(owner), ""), "backward", self._source())
         source = self._source()
