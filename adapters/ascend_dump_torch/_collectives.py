@@ -47,19 +47,19 @@ class Collectives:
     """The operations nobody has waited for, as far as is known."""
 
     def __init__(self) -> None:
-        self._running: list[RunningCollective] = []
+        self.running: list[RunningCollective] = []
         #: By the storage that they write to.
         self._writing: dict[int, list[RunningCollective]] = {}
         self._waits = 0
 
     def begin(self, operation: RunningCollective) -> None:
-        self._running.append(operation)
+        self.running.append(operation)
         for key in _storages(operation):
             self._writing.setdefault(key, []).append(operation)
 
     def settle(self, tensors: list[torch.Tensor]) -> None:
         """Call before an operator reads or writes tensors: the collectives that write there have ended."""
-        if not self._running or self._waits:
+        if not self.running or self._waits:
             return
         for tensor in tensors:
             for storage in storages_of(tensor):
@@ -76,24 +76,24 @@ class Collectives:
         self._waits = max(self._waits - 1, 0)
         if not complete:
             return
-        for operation in list(self._running):
+        for operation in list(self.running):
             if operation.work is work:
                 self._end(operation, complete=True)
 
     def end_step(self) -> None:
         """Ask those that are left whether they are done."""
-        for operation in list(self._running):
+        for operation in list(self.running):
             self._end(operation, complete=operation.work is not None and bool(operation.work.is_completed()))
 
     def forget(self) -> None:
         self._waits = 0
-        self._running.clear()
+        self.running.clear()
         self._writing.clear()
 
     def _end(self, operation: RunningCollective, *, complete: bool) -> None:
-        if operation not in self._running:
+        if operation not in self.running:
             return  # concluded meanwhile
-        self._running.remove(operation)
+        self.running.remove(operation)
         for key in _storages(operation):
             self._writing[key].remove(operation)
             if not self._writing[key]:

@@ -23,8 +23,6 @@ class LayerFilter:
         self._seen: dict[str, None] = {}
 
     def selects(self, name: str, module: str) -> bool:
-        if not self._tests:
-            return True
         decided = self._decided.get((name, module))
         if decided is None:
             hits = [test(name) or test(module) for test in self._tests]

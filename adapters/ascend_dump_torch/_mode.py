@@ -32,6 +32,7 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 #: Their kernels for every device may run under a mode; others assert that there is none.
 _SEEN_THROUGH = ("flex_attention", "flex_attention_backward")
+_NO_CALL = msgspec.Raw()
 _FUNCTIONS = (types.FunctionType, types.MethodType, torch.nn.Module)
 
 
@@ -162,30 +163,34 @@ class RecordMode(TorchDispatchMode):
         if kwargs:
             outs = schema.outs
             collect((value for key, value in kwargs.items() if key not in outs), inputs)
-        pending = _Pending(schema, op, inputs, session.selects(name, place.module), [], written)
+        given: Optional[tuple[Any, Any]] = None
         if session.grafts is not None and session.grafts.give(name, schema.views, written, inputs):
             others = iter(inputs)
             keep = schema.outs
             args = tuple(with_others(args, others))
             named = {key: value if key in keep else with_others([value], others)[0] for key, value in kwargs.items()}
-            pending.given = args, named
-        if pending.selected:
-            pending.call = describe_call(schema.signature, args, kwargs)
+            given = args, named
+        selects = session.selects
+        selected = selects is None or selects(name, place.module)
+        call = describe_call(schema.signature, args, kwargs) if selected else _NO_CALL
         overflow = session.overflow_only
-        if schema.reads:
+        if schema.reads and (tensors.any_in_flight or self._collectives.running):
             self._settle(inputs)
             self._settle(written)
-        pending.first_unset = schema.ignores_first and bool(inputs) and tensors.is_unset(inputs[0])
-        if pending.selected and session.records_inputs and not overflow:
-            pending.items = [
-                tensors.item(op, tensor, "input", i, unset=pending.first_unset and i == 0)
-                for i, tensor in enumerate(inputs)
-            ]
+        first_unset = schema.ignores_first and bool(inputs) and tensors.is_unset(inputs[0])
+        items: list[Item] = []
+        if selected and session.records_inputs and not overflow:
+            item = tensors.item
+            items = [item(op, tensor, "input", i, first_unset and not i) for i, tensor in enumerate(inputs)]
             if place.phase == "other":
-                self._name_parameters(pending.items, inputs)
+                self._name_parameters(items, inputs)
+        pending = _Pending(schema, op, inputs, selected, items, written, call, first_unset, given)
         if schema.unreturned and (schema.training is None or schema.training.of(args, kwargs)):
+            unreturned: list[torch.Tensor] = []
+            names: list[str] = []
             for argument in schema.unreturned:
-                collect_named(argument.of(args, kwargs), argument.name, pending.unreturned, pending.names)
+                collect_named(argument.of(args, kwargs), argument.name, unreturned, names)
+            pending.unreturned, pending.names = unreturned, names
         if written:
             self._protect(written)
             if schema.asynchronous:
@@ -222,8 +227,10 @@ class RecordMode(TorchDispatchMode):
         if self._devices is not None:
             self._devices.wait_for_copies(pending.inputs, outputs)
         pending.unset = schema.unset or (pending.first_unset and not schema.writes)
-        names = [""] * len(outputs) + pending.names
-        outputs += pending.unreturned
+        names: Sequence[str] = ()
+        if pending.unreturned:
+            names = [*([""] * len(outputs)), *pending.names]
+            outputs += pending.unreturned
         if not (schema.asynchronous or schema.functional):
             self._conclude(pending, outputs, names)
             return
@@ -238,8 +245,8 @@ class RecordMode(TorchDispatchMode):
             conclude = functools.partial(self._conclude_collective, pending, outputs, names)
             self._collectives.begin(RunningCollective(outputs, work, conclude))
 
-    def _conclude(self, pending: _Pending, outputs: list[torch.Tensor], names: list[str]) -> None:
-        """Write the records of an operator that has run; `names` are those of `Line.argument`."""
+    def _conclude(self, pending: _Pending, outputs: list[torch.Tensor], names: Sequence[str]) -> None:
+        """Write the records of an operator that has run; `names` are those of `Line.argument`, if one has any."""
         session = self._session
         tensors = session.tensors
         op, schema = pending.op, pending.schema
@@ -260,13 +267,15 @@ class RecordMode(TorchDispatchMode):
             origin = not pending.constants and not any(nonfinite(tensor) for tensor in read)
             if session.records_inputs:
                 items = [
-                    tensors.item(op, tensor, "input", i, copy=copy, unset=pending.first_unset and i == 0)
+                    tensors.item(op, tensor, "input", i, pending.first_unset and not i, copy)
                     for i, (tensor, copy) in enumerate(zip(pending.inputs, copies))
                 ]
         if session.records_outputs:
-            for i, (tensor, name) in enumerate(zip(outputs, names)):
-                item = tensors.item(op, tensor, "output", i, unset=pending.unset)
-                item.line.argument = name
+            make = tensors.item
+            for i, tensor in enumerate(outputs):
+                item = make(op, tensor, "output", i, pending.unset)
+                if names:
+                    item.line.argument = names[i]
                 if op.phase == "other":
                     self._name_parameters([item], [tensor])
                 if origin:
@@ -283,7 +292,7 @@ class RecordMode(TorchDispatchMode):
             item.line.parameter = of(tensor)
 
     def _conclude_collective(
-        self, pending: _Pending, outputs: list[torch.Tensor], names: list[str], complete: bool
+        self, pending: _Pending, outputs: list[torch.Tensor], names: Sequence[str], complete: bool
     ) -> None:
         if complete:
             self._session.tensors.settle(outputs)
@@ -323,12 +332,12 @@ class _Pending(msgspec.Struct, eq=False):
 
     items        the records that are made already: those of its inputs
     written      the tensors that it writes to
+    call         what it was called with, for the first of its lines
     copies       of the inputs that it overwrites, as they were before, by position
     constants    its arguments that are NaN or Inf as plain numbers
     first_unset  its first argument was memory that nobody had filled
     unset        its outputs are memory that nobody has filled
     unreturned   its outputs that it does not return; names: the arguments that these are
-    call         what it was called with, for the first of its lines
     given        what it is called with in place of the program's arguments, where inputs are replaced
     """
 
@@ -338,14 +347,14 @@ class _Pending(msgspec.Struct, eq=False):
     selected: bool
     items: list[Item]
     written: list[torch.Tensor]
-    copies: Optional[dict[int, torch.Tensor]] = None
-    constants: list[float] = []
-    first_unset: bool = False
+    call: msgspec.Raw
+    first_unset: bool
+    given: Optional[tuple[Any, Any]]
     unset: bool = False
-    unreturned: list[torch.Tensor] = []
-    names: list[str] = []
-    call: msgspec.Raw = msgspec.Raw()
-    given: Optional[tuple[Any, Any]] = None
+    copies: Optional[dict[int, torch.Tensor]] = None
+    constants: Sequence[float] = ()
+    unreturned: Sequence[torch.Tensor] = ()
+    names: Sequence[str] = ()
 
 
 def _apart(function: Any, *args: Any) -> Any:

@@ -111,7 +111,7 @@ class ModuleRecorder:
         name = session.tracker.name(place.module, "forward")
         now = time.time_ns() // 1000
         op = OperatorCall(session.next_seq(), type(module).__name__, name, now, place.phase, place.module, place.source)
-        call = _ModuleCall(id(module), op, session.selects(name, place.module), [], [])
+        call = _ModuleCall(id(module), op, session.selects is None or session.selects(name, place.module), [], [])
         self._stack.append(call)
         if call.selected:
             self._add_inputs(call, args, "")

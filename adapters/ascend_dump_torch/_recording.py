@@ -17,7 +17,7 @@ class Recording(Protocol):
     """One capture, while a step of it is open.
 
     recording   whether a selected step is open and nothing has failed
-    selects     whether an operator is recorded, by its name and the path of its module
+    selects     whether an operator is recorded, by its name and the path of its module; None where each is
     next_seq    gives the number of the next operator of this step
     grafts      values of another dump that are put into the program, None where there are none
     guard       calls a function; what it raises ends the recording, never the user's run
@@ -32,8 +32,7 @@ class Recording(Protocol):
     grafts: Optional[Grafts]
     tensors: Tensors
     tracker: Tracker
-
-    def selects(self, name: str, module: str) -> bool: ...
+    selects: Optional[Callable[[str, str], bool]]
 
     def next_seq(self) -> int: ...
 

@@ -73,7 +73,7 @@ class TorchSession(Session):
         #: Whether the program draws the steps.
         self._drawn = False
         self._layers = LayerFilter(request.layers)
-        self.selects = self._layers.selects
+        self.selects: Optional[Callable[[str, str], bool]] = self._layers.selects if request.layers else None
         given = request.options.get("graft")
         self.grafts: Optional[Grafts] = None if given is None else Grafts(read_grafts(given))
         #: The number of the next operator of this step.

@@ -39,6 +39,7 @@ _COPY_AT_ONCE = 16 * 1024
 #: Operators between two looks whether storages are gone that were used last before the look before.
 _SWEEP = 4
 
+_expired = torch.UntypedStorage._expired
 _Tensor = torch.Tensor
 _strided = torch.strided
 #: The fields of a `Line` from `dtype` to `version` without those of the operator, its `offset`, and the payload.
@@ -100,9 +101,11 @@ class Tensors:
         self._numbered = 0
         self._operators = 0
         self._next_sweep = 0
-        self._just_used: list[_Known] = []
-        self._used: list[_Known] = []
-        self._any_in_flight = False
+        #: By their keys, as `_known`: those used since the last look, and before it.
+        self._just_used: dict[int, _Known] = {}
+        self._used: dict[int, _Known] = {}
+        #: Whether a collective writes to one of them, as far as is known.
+        self.any_in_flight = False
         self._any_unset = False
         #: Those that began in this step: their operators are not seen.
         self._threads: list[threading.Thread] = []
@@ -116,7 +119,9 @@ class Tensors:
         # Bytes are read from where they were first written as long as that step is sure to be there; then anew.
         forgets = self._keep is not None and self._steps % (self._keep + 1) == 0
         for known in list(self._known.values()):
-            self._drop_if_gone(known)
+            if _expired(known.handle):
+                self._drop(known)
+                continue
             known.number = -1
             if forgets:
                 known.ranges.clear()
@@ -144,28 +149,29 @@ class Tensors:
         """
         self._operators += 1
         if self._operators % _SWEEP == 0:
-            used, self._used, self._just_used = self._used, self._just_used, []
+            used, self._used, self._just_used = self._used, self._just_used, {}
             if self._operators >= self._next_sweep:
-                used = list(self._known.values())
+                used = self._known.copy()
                 self._next_sweep = self._operators + len(used)
-            for known in used:
-                if self._known.get(known.key) is known:
-                    self._drop_if_gone(known)
+            every = self._known
+            for key, known in used.items():
+                # In this order: the handle of one that was dropped meanwhile points at nothing.
+                if every.get(key) is known and _expired(known.handle):
+                    self._drop(known)
 
-    def _drop_if_gone(self, known: _Known) -> None:
-        if torch.UntypedStorage._expired(known.handle):
-            torch.UntypedStorage._free_weak_ref(known.handle)
-            del self._known[known.key]
+    def _drop(self, known: _Known) -> None:
+        torch.UntypedStorage._free_weak_ref(known.handle)
+        del self._known[known.key]
 
     def forget(self) -> None:
         """Forget everything: from now on writes are not seen, so nothing may stay queued as it is."""
         known, self._known = self._known, {}
-        self._used, self._just_used = [], []
+        self._used, self._just_used = {}, {}
         for one in known.values():
             self._secure(one)
             torch.UntypedStorage._free_weak_ref(one.handle)
         self._numbered = 0
-        self._any_in_flight = False
+        self.any_in_flight = False
         self._any_unset = False
         self._threads = []
 
@@ -213,7 +219,7 @@ class Tensors:
         for storage in storages_of(tensor):
             self.distrust_storage(storage)
         if in_flight:
-            self._any_in_flight = True
+            self.any_in_flight = True
             for storage in storages_of(tensor):
                 self._find(storage).in_flight += (range_in(tensor, storage),)
         else:
@@ -221,7 +227,7 @@ class Tensors:
 
     def settle(self, tensors: list[torch.Tensor]) -> None:
         """Call before an operator reads them: nobody may before the collectives that write there have ended."""
-        if not self._any_in_flight:
+        if not self.any_in_flight:
             return
         for tensor, storage, known in self._in_flight_around(tensors):
             low, high = range_in(tensor, storage)
@@ -247,7 +253,6 @@ class Tensors:
         tensor: torch.Tensor,
         io: str,
         index: int,
-        *,
         unset: bool = False,
         copy: Optional[torch.Tensor] = None,
     ) -> Item:
@@ -267,11 +272,15 @@ class Tensors:
         view = known.views.get(key) if known is not None and known.version == version else None
         if known is None or view is None or unset or copy is not None or tensor.is_neg() or not storage.resizable():
             return self._look(op, tensor, storage, version, key, io, index, unset, copy)
-        if not _is_unchanged(view, storage):
+        dtype, shape, nbytes, device, stride, first, number, address, size, version, offset, payload = view
+        window = payload.window
+        if payload.changed or (
+            window is not None and (storage.data_ptr() != address or window.tobytes() != payload.sample)
+        ):
+            # Somebody has written to it unseen.
             self.distrust_storage(storage)
             return self._look(op, tensor, storage, version, key, io, index, unset, copy)
-        self._just_used.append(known)
-        dtype, shape, nbytes, device, stride, first, number, address, size, version, offset, payload = view
+        self._just_used[known.key] = known
         # By position, in the order of Line: this runs for every tensor.
         line = Line(
             op.seq, op.op_type, op.name, io, index, op.time, dtype, shape, nbytes, device,
@@ -295,7 +304,7 @@ class Tensors:
         if tensor.is_meta or tensor._is_zerotensor():
             return _not_stored(op, tensor, io, index)
         known = self._find(storage)
-        self._just_used.append(known)
+        self._just_used[known.key] = known
         if known.version != version:
             known.version = version
             known.forget_content()
@@ -355,9 +364,9 @@ class Tensors:
             payload = Payload(storage, line.address + begin, span, dtype, dense or (span // layout.itemsize,))
             if dense is None and self._whole:
                 payload.strided = (layout.shape, tuple(s * layout.itemsize for s in line.stride))
-            if trusted:
-                payload.sample = sample_of(payload.address, span)
             if not trusted or self._others_write():
+                if trusted:
+                    payload.take_sample()
                 payload.copy()
                 self.new_bytes += span
             else:
@@ -398,14 +407,6 @@ class Tensors:
         for payload in known.pending:
             self._writer.protect(payload)
         known.pending.clear()
-
-
-def _is_unchanged(view: _View, storage: Any) -> bool:
-    """Whether a tensor that is known looks as it did: not where somebody has written to it unseen."""
-    payload = view[-1]
-    return not payload.changed and (
-        not payload.sample or (storage.data_ptr() == view[7] and _is_sample(payload, payload.address))
-    )
 
 
 def _is_sample(payload: Payload, address: int) -> bool:

@@ -24,8 +24,11 @@ class AppendFile:
         self._fd = open_private(name, os.O_WRONLY | os.O_APPEND, directory=directory)
         self.nbytes = os.fstat(self._fd).st_size
 
-    def append(self, data: bytes) -> None:
-        """Append whole lines. Raises OSError; then the lines that had room are in the file, and no part of another."""
+    def append(self, data: bytes, lines: int) -> None:
+        """Append so many whole lines.
+
+        Raises OSError; then the lines that had room are in the file, and no part of another.
+        """
         view = memoryview(data)
         try:
             while view:
@@ -37,15 +40,13 @@ class AppendFile:
             whole = data.rfind(b"\n", 0, len(data) - len(view)) + 1
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self.nbytes + whole)
-            self._count(data[:whole])
+            self.nbytes += whole
+            self.lines += data.count(b"\n", 0, whole)
             raise
-        self._count(data)
+        self.nbytes += len(data)
+        self.lines += lines
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
-
-    def _count(self, data: bytes) -> None:
-        self.nbytes += len(data)
-        self.lines += data.count(b"\n")

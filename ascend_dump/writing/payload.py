@@ -51,11 +51,16 @@ def copy_memory(address: int, nbytes: int) -> bytes:
 
 def sample_of(address: int, nbytes: int) -> bytes:
     """A few words of memory, to compare with what they are later."""
+    return _window(_view_memory(address, nbytes, _READ_ONLY), nbytes).tobytes() if nbytes else b""
+
+
+def _window(memory: memoryview, nbytes: int) -> memoryview:
     words = nbytes // 8
     if words <= _SAMPLED:
-        return copy_memory(address, nbytes)
-    found: bytes = _view_memory(address, words * 8, _READ_ONLY).cast("Q")[:: words // _SAMPLED].tobytes()
-    return found
+        return memory
+    if nbytes % 8:
+        memory = memory[: words * 8]
+    return memory.cast("Q")[:: words // _SAMPLED]
 
 
 class Measured(msgspec.Struct, eq=False, gc=False):
@@ -81,6 +86,7 @@ class Payload(msgspec.Struct, eq=False, gc=False):
     digest   xxh3-128 of the bytes, once they are hashed
     sealed   `digest` is that of the bytes as they were when a record was made of them
     sample   some of the bytes as they were then; empty where nothing but the payload has them
+    window   where those are in memory, to be read only while somebody knows that it is still there
     changed  what was stored is something else, because the memory was written to meanwhile
     measured  what is known of their values, where somebody asked for that
     unmeasured  why there is nothing
@@ -101,12 +107,21 @@ class Payload(msgspec.Struct, eq=False, gc=False):
     unmeasured: str = ""
     sealed: bool = False
     sample: bytes = b""
+    window: Optional[memoryview] = None
     changed: bool = False
 
     def seal(self) -> None:
         """Say what the bytes are at this moment: memory of the program may be something else when it is stored."""
-        self.digest = xxhash.xxh3_128_digest(self.view())
+        memory = _view_memory(self.address, self.nbytes, _READ_ONLY)
+        self.digest = xxhash.xxh3_128_digest(memory)
         self.sealed = True
+        self.window = _window(memory, self.nbytes)
+        self.sample = self.window.tobytes()
+
+    def take_sample(self) -> None:
+        """Say what some of the bytes are at this moment."""
+        self.window = _window(_view_memory(self.address, self.nbytes, _READ_ONLY), self.nbytes)
+        self.sample = self.window.tobytes()
 
     def copy(self) -> None:
         """Keep the bytes as they are at this moment, whatever becomes of the memory; what was sealed is forgotten."""

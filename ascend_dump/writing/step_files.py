@@ -67,7 +67,7 @@ class StepFiles:
                 self._csv = AppendFile(STATISTIC, self._directory)
                 opened.callback(self._csv.close)
                 if self._csv.nbytes == 0:
-                    self._csv.append(f"{CSV_HEADER}\n".encode())
+                    self._csv.append(f"{CSV_HEADER}\n".encode(), 1)
             self._opened = opened.pop_all()
 
     @property
@@ -143,32 +143,36 @@ class StepFiles:
             text = self._encoder.encode_lines(lines)
         except UnicodeEncodeError:
             text = self._encoder.encode_lines([_encodable(line) for line in lines])
-        self._index.append(text)
+        self._index.append(text, len(lines))
         self._operators.update([(line.seq, line.op_name) for line in lines])
         if self._csv is not None:
-            self._csv.append(_rows(lines).encode("utf-8", "backslashreplace"))
+            rows = _rows(lines)
+            self._csv.append("".join(rows).encode("utf-8", "backslashreplace"), len(rows))
 
 
-def _rows(lines: list[Line]) -> str:
+def _rows(lines: list[Line]) -> list[str]:
     rows = []
-    # Lines of one tensor share their statistics.
-    written: dict[int, str] = {}
-    operator, name = None, ""
+    # Lines of one tensor share their statistics, and most their shape; both live as long as the lines.
+    written: dict[tuple[int, int], str] = {}
+    op_type = op_name = phase = name = ""
+    when = -1
     for line in lines:
-        stats: Any = line.stats  # as JSON, see `Payload`
-        if stats is not None:
-            values = written.get(id(stats))
-            if values is None:
-                # JSON's numbers are those of the table.
-                values = written[id(stats)] = bytes(stats)[1:-1].decode().replace("null", "").replace('"', "")
-            # Not by `seq`: several runs of a program may count from 0 in one step.
-            now = (line.op_type, line.op_name, line.phase, line.time)
-            if now != operator:
-                operator = now
-                when = _local_time(line.time // 1_000_000)
-                name = f"{_field(line.op_type)},{_field(line.op_name)},{line.phase},{when}"
-            rows.append(f"{name},{line.io},{line.index},{line.nbytes},{line.dtype},{_shape(line.shape)},{values}\n")
-    return "".join(rows)
+        stats: Any = line.stats  # as JSON, see `Measured`
+        if stats is None:
+            continue
+        shape = line.shape
+        key = (id(stats), id(shape))
+        values = written.get(key)
+        if values is None:
+            # JSON's numbers are those of the table.
+            text = bytes(stats)[1:-1].decode().replace("null", "").replace('"', "")
+            values = written[key] = f"{line.nbytes},{line.dtype},{_shape(shape)},{text}\n"
+        # Not by `seq`: several runs of a program may count from 0 in one step.
+        if line.op_name != op_name or line.time != when or line.op_type != op_type or line.phase != phase:
+            op_type, op_name, phase, when = line.op_type, line.op_name, line.phase, line.time
+            name = f"{_field(op_type)},{_field(op_name)},{phase},{_local_time(when // 1_000_000)}"
+        rows.append(f"{name},{line.io},{line.index},{values}")
+    return rows
 
 
 @functools.lru_cache(1 << 13)
