@@ -29,6 +29,7 @@ __all__ = [
     "mark_call",
     "open_directory",
     "open_private",
+    "user_cache",
 ]
 
 PRIVATE_DIRECTORY = 0o700
@@ -42,6 +43,12 @@ CATALOG = ".ascend-dump-catalog"
 #: What the name of the directory of a step begins with while it is removed; it is no part of the dump.
 REMOVED_DIRECTORY = ".ascend-dump-removed-"
 CALL_SCHEMA = "ascend-dump/call/1"
+
+
+def user_cache() -> Path:
+    """Where what is computed again if it is lost stays between runs of this user. It need not exist."""
+    own = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(own, "ascend-dump")
 
 
 def make_private_directory(path: Path) -> None:

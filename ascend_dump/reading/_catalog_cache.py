@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump._files import open_regular, read_regular, regular_status
 from ascend_dump._log import log
-from ascend_dump._paths import CATALOG, PRIVATE_DIRECTORY, PRIVATE_FILE, REMOVED_DIRECTORY
+from ascend_dump._paths import CATALOG, PRIVATE_DIRECTORY, PRIVATE_FILE, REMOVED_DIRECTORY, user_cache
 from ascend_dump._version import __version__
 from ascend_dump.reading._record import Record
 from ascend_dump.reading._sources import Sources, graphs_beside
@@ -247,9 +247,8 @@ def _places(root: Path) -> list[Path]:
     """Beside the dump, and in the cache directory of the user."""
     import xxhash
 
-    own = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     name = xxhash.xxh3_128_hexdigest(os.fsencode(root.resolve()))
-    return [root / CATALOG, Path(own, "ascend-dump", name, CATALOG)]
+    return [root / CATALOG, user_cache() / name / CATALOG]
 
 
 def _prefix(root: Path) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import logging
+import functools
+import os
 from collections.abc import Sequence
 from typing import Any, Callable, Optional, cast
 
@@ -10,13 +11,12 @@ import numba
 import numpy as np
 
 import ascend_dump.statistics._kernels as kernels
+from ascend_dump._log import spoken
 from ascend_dump.statistics._compiling import compiling
 from ascend_dump.statistics._kernels_complex import scan_complex64
 from ascend_dump.statistics._layout import Engine, Layout
 
 __all__ = ["NUMBA"]
-
-log = logging.getLogger("ascend_dump")
 
 #: Words of one call: the sums of integers hold that many.
 _BLOCK = 1 << 30
@@ -48,14 +48,31 @@ def _prepare(layout: Layout) -> None:
         return
     kernel = _KERNELS[layout.name]
     with compiling():
+        if not _is_cached(kernel):
+            _announce()
         word = numba.from_dtype(layout.word)
         # A kernel for read-only arrays takes writable ones too, unless it may compile one more for them.
         kernel.disable_compile(False)
         kernel.compile((numba.types.Array(word, 1, "C", readonly=True),))
         kernel.disable_compile()
         _compiled.add((kernel, layout.word))
-    if kernel.stats.cache_misses:
-        log.info("numba compiled the statistics of %s, which it does once on this machine", layout.word)
+
+
+def _is_cached(kernel: Any) -> bool:
+    """Whether numba has compiled this kernel before, for any machine: it looks for itself which one."""
+    name = f"{kernel.__module__.rpartition('.')[2]}.{kernel.__name__}-"
+    try:
+        return any(file.startswith(name) for file in os.listdir(kernel.stats.cache_path))
+    except OSError:
+        return False
+
+
+@functools.cache
+def _announce() -> None:
+    spoken().info(
+        "compiling the kernels for statistics, once on this machine and beside the program: some seconds for each type "
+        "of elements, in which numpy computes them"
+    )
 
 
 def _scanner(layout: Layout) -> Optional[Callable[[np.ndarray], Any]]:

@@ -5,12 +5,16 @@ numba recompiles a cached kernel when its own file changes, so touch the kernels
 
 from __future__ import annotations
 
+import os
 from typing import Any, Callable, TypeVar, cast
 
 import numba
 import numba.extending
 from llvmlite import ir
 from numba import types
+from numba.core import config as numba_config
+
+from ascend_dump._paths import user_cache
 
 __all__ = [
     "BLOCK",
@@ -28,6 +32,8 @@ __all__ = [
     "two_sum",
 ]
 
+#: Its values are set at run time, so that their names are not known before.
+_config: Any = numba_config
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 #: Words of a block: 16 KiB of float64, and few enough for counters of 16 bits.
@@ -42,8 +48,17 @@ def inner(fastmath: Any = (), *, inline: bool = False) -> Callable[[_Function], 
 
 
 def kernel(function: _Function) -> _Function:
-    """Compile a function that Python calls: without the GIL, and once per machine."""
-    return cast(_Function, numba.njit(cache=True, nogil=True)(function))
+    """Compile a function that Python calls: without the GIL, and once per user of a machine.
+
+    What was compiled stays in the user's cache directory, wherever this package is installed; where numba cannot write
+    there, it takes a place of its own. Call while nothing else loads or compiles.
+    """
+    before = _config.CACHE_DIR
+    _config.CACHE_DIR = before or os.fspath(user_cache() / "numba")
+    try:
+        return cast(_Function, numba.njit(cache=True, nogil=True)(function))
+    finally:
+        _config.CACHE_DIR = before
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
