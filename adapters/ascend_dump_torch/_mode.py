@@ -172,8 +172,10 @@ class RecordMode(TorchDispatchMode):
             given = args, named
         selects = session.selects
         selected = selects is None or selects(name, place.module)
-        call = describe_call(schema.signature, args, kwargs) if selected else _NO_CALL
         overflow = session.overflow_only
+        # Few are recorded there; what random numbers are drawn from is something else afterwards.
+        described = selected and (schema.signature.seeded or not overflow)
+        call = describe_call(schema.signature, args, kwargs) if described else _NO_CALL
         if schema.reads and (tensors.any_in_flight or self._collectives.running):
             self._settle(inputs)
             self._settle(written)
@@ -199,8 +201,9 @@ class RecordMode(TorchDispatchMode):
         if overflow and pending.selected:
             # A collective is recorded once it is waited for, and its inputs may be overwritten until then.
             late = schema.asynchronous or schema.functional
-            pending.copies = copy_overwritten(inputs, inputs if late else written)
-            pending.constants = nonfinite_numbers(args) + nonfinite_numbers(kwargs.values())
+            if late or written:
+                pending.copies = copy_overwritten(inputs, inputs if late else written)
+            pending.called = args, kwargs
         return pending
 
     def _after(self, schema: Schema, pending: _Pending, result: Any) -> None:
@@ -262,9 +265,13 @@ class RecordMode(TorchDispatchMode):
             before = [tensor if copy is None else copy for tensor, copy in zip(pending.inputs, copies)]
             read = before[1:] if pending.first_unset else before
             filled = before[1:] if schema.ignores_first and schema.writes else read
-            if is_mask(schema.base, schema.views, filled, pending.constants, wrong) or not session.aftermath.records():
+            args, kwargs = pending.called
+            constants = nonfinite_numbers(args) + nonfinite_numbers(kwargs.values())
+            if is_mask(schema.base, schema.views, filled, constants, wrong) or not session.aftermath.records():
                 return
-            origin = not pending.constants and not any(nonfinite(tensor) for tensor in read)
+            if pending.call is _NO_CALL:
+                pending.call = describe_call(schema.signature, args, kwargs)
+            origin = not constants and not any(nonfinite(tensor) for tensor in read)
             if session.records_inputs:
                 items = [
                     tensors.item(op, tensor, "input", i, pending.first_unset and not i, copy)
@@ -334,7 +341,7 @@ class _Pending(msgspec.Struct, eq=False):
     written      the tensors that it writes to
     call         what it was called with, for the first of its lines
     copies       of the inputs that it overwrites, as they were before, by position
-    constants    its arguments that are NaN or Inf as plain numbers
+    called       its arguments, by place and by name, in the scene `overflow`
     first_unset  its first argument was memory that nobody had filled
     unset        its outputs are memory that nobody has filled
     unreturned   its outputs that it does not return; names: the arguments that these are
@@ -352,7 +359,7 @@ class _Pending(msgspec.Struct, eq=False):
     given: Optional[tuple[Any, Any]]
     unset: bool = False
     copies: Optional[dict[int, torch.Tensor]] = None
-    constants: Sequence[float] = ()
+    called: Any = ()
     unreturned: Sequence[torch.Tensor] = ()
     names: Sequence[str] = ()
 
