@@ -12,7 +12,7 @@ from ascend_dump._errors import AscendDumpError
 from ascend_dump.nonfinite import is_nonfinite
 from ascend_dump.statistics import STATISTIC_NAMES, Statistics
 from ascend_dump.writing.lru_cache import LRUCache
-from ascend_dump.writing.payload import Measured, Payload
+from ascend_dump.writing.payload import MeasuredBytes, Payload
 
 __all__ = ["Measuring"]
 
@@ -40,7 +40,7 @@ class Measuring:
         self._summary: Any = summary
         self._stats = bool(stats)
         self._wanted = tuple(name in stats for name in STATISTIC_NAMES)
-        self._known: LRUCache[_Content, Measured] = LRUCache(_KNOWN)
+        self._known: LRUCache[_Content, MeasuredBytes] = LRUCache(_KNOWN)
 
     def prepare(self) -> None:
         """Do what takes long the first time."""
@@ -59,7 +59,7 @@ class Measuring:
                 return False
             memory = payload.view()
             try:
-                found = Measured(scan(memory))
+                found = MeasuredBytes(scan(memory))
             except Exception:  # the other way says what is wrong
                 return False
             if xxhash.xxh3_128_digest(memory) != payload.digest:
@@ -87,21 +87,21 @@ class Measuring:
         if payload.measured is not None:
             self._known.put((payload.digest, payload.dtype, payload.strided), payload.measured)
 
-    def finish(self, measured: Measured) -> None:
+    def finish(self, measured: MeasuredBytes) -> None:
         """Compute what was left for later."""
         scan, measured.scan = measured.scan, None
         if scan is not None:
             self._enter(measured, scan.statistics())
 
-    def _measure(self, payload: Payload) -> Measured:
-        found = Measured(None)
+    def _measure(self, payload: Payload) -> MeasuredBytes:
+        found = MeasuredBytes(None)
         if self._stats:
             self._enter(found, self._summary.summarize(payload.view(), payload.dtype, payload.strided))
         else:
             found.nonfinite = self._summary.nonfinite(payload.view(), payload.dtype, payload.strided)
         return found
 
-    def _enter(self, measured: Measured, found: Statistics) -> None:
+    def _enter(self, measured: MeasuredBytes, found: Statistics) -> None:
         measured.nonfinite = found if is_nonfinite(found) else None
         count, *values = self._summary.as_stored(found)
         chosen = [value if wanted else None for wanted, value in zip(self._wanted, values)]

@@ -21,7 +21,7 @@ __all__ = [
     "QUEUED",
     "WRITING",
     "Item",
-    "Measured",
+    "MeasuredBytes",
     "Payload",
     "copy_memory",
     "sample_of",
@@ -63,7 +63,7 @@ def _window(memory: memoryview, nbytes: int) -> memoryview:
     return memory.cast("Q")[:: words // _SAMPLED]
 
 
-class Measured(msgspec.Struct, eq=False, gc=False):
+class MeasuredBytes(msgspec.Struct, eq=False, gc=False):
     """What is known of the elements of equal bytes.
 
     scan       what was read of them, until the rest is computed
@@ -103,7 +103,7 @@ class Payload(msgspec.Struct, eq=False, gc=False):
     shard: str = ""
     offset: int = 0
     digest: bytes = b""
-    measured: Optional[Measured] = None
+    measured: Optional[MeasuredBytes] = None
     unmeasured: str = ""
     sealed: bool = False
     sample: bytes = b""

@@ -157,7 +157,7 @@ def _rows(lines: list[Line]) -> list[str]:
     op_type = op_name = phase = name = ""
     when = -1
     for line in lines:
-        stats: Any = line.stats  # as JSON, see `Measured`
+        stats: Any = line.stats  # as JSON, see `MeasuredBytes`
         if stats is None:
             continue
         shape = line.shape
