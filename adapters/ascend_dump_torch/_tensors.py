@@ -410,6 +410,9 @@ class Tensors:
 
 
 def _is_sample(payload: Payload, address: int) -> bool:
+    """Whether memory that is there looks as a payload did."""
+    if payload.window is not None and address == payload.address:
+        return payload.window.tobytes() == payload.sample
     return not payload.sample or sample_of(address, payload.nbytes) == payload.sample
 
 

@@ -70,8 +70,8 @@ def _is_cached(kernel: Any) -> bool:
 @functools.cache
 def _announce() -> None:
     spoken().info(
-        "compiling the kernels for statistics, once on this machine and beside the program: some seconds for each type "
-        "of elements, in which numpy computes them"
+        "compiling the kernels for statistics, once on this machine: some seconds for each type of elements, in which "
+        "numpy computes those of a dump"
     )
 
 

@@ -5,6 +5,7 @@ numba recompiles a cached kernel when its own file changes, so touch the kernels
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any, Callable, TypeVar, cast
 
@@ -14,7 +15,8 @@ from llvmlite import ir
 from numba import types
 from numba.core import config as numba_config
 
-from ascend_dump._paths import user_cache
+from ascend_dump._errors import WriteError
+from ascend_dump._paths import make_private_directory, user_cache
 
 __all__ = [
     "BLOCK",
@@ -47,6 +49,17 @@ def inner(fastmath: Any = (), *, inline: bool = False) -> Callable[[_Function], 
     return cast("Callable[[_Function], _Function]", numba.njit(fastmath=set(fastmath), forceinline=inline, nogil=True))
 
 
+@functools.cache
+def _directory() -> str:
+    """Where what was compiled stays: it is run as it is found, so that nobody else may write there."""
+    directory = user_cache() / "numba"
+    try:
+        make_private_directory(directory)
+    except WriteError:
+        return ""
+    return os.fspath(directory)
+
+
 def kernel(function: _Function) -> _Function:
     """Compile a function that Python calls: without the GIL, and once per user of a machine.
 
@@ -54,7 +67,7 @@ def kernel(function: _Function) -> _Function:
     there, it takes a place of its own. Call while nothing else loads or compiles.
     """
     before = _config.CACHE_DIR
-    _config.CACHE_DIR = before or os.fspath(user_cache() / "numba")
+    _config.CACHE_DIR = before or _directory()
     try:
         return cast(_Function, numba.njit(cache=True, nogil=True)(function))
     finally:

@@ -13,7 +13,7 @@ _Value = TypeVar("_Value")
 
 
 class LRUCache(Generic[_Key, _Value]):
-    """A mapping of at most `size` entries. `functools.lru_cache` neither takes values from outside nor drops a key.
+    """A mapping of at most `size` entries. `functools.lru_cache` takes no values from outside.
 
     Threads may use it together, with keys that Python compares without running code of theirs.
     """
@@ -25,7 +25,7 @@ class LRUCache(Generic[_Key, _Value]):
     def get(self, key: _Key) -> Optional[_Value]:
         found = self._entries.get(key)
         if found is not None:
-            with contextlib.suppress(KeyError):  # another thread dropped it
+            with contextlib.suppress(KeyError):  # another thread has put more than there is room for
                 self._entries.move_to_end(key)
         return found
 
@@ -35,6 +35,3 @@ class LRUCache(Generic[_Key, _Value]):
             self._entries.move_to_end(key)
         if len(self._entries) > self._size:
             self._entries.popitem(last=False)
-
-    def drop(self, key: _Key) -> None:
-        self._entries.pop(key, None)

@@ -53,6 +53,31 @@ print(len(said), *said)
 """
 
 
+ANNOUNCE = """
+import logging, sys
+from ascend_dump.statistics import warm_up
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
+logging.getLogger("ascend_dump").setLevel(logging.INFO)
+print(warm_up(["bool"]), warm_up(["int8"]))
+import numba
+print("own", numba.config.CACHE_DIR)
+"""
+
+
+@needs_numba
+def test_what_is_compiled_is_told_once_and_stays_with_the_user(tmp_path: Path) -> None:
+    place = {"XDG_CACHE_HOME": str(tmp_path), "NUMBA_CACHE_DIR": ""}
+    first, second = run_python(ANNOUNCE, **place), run_python(ANNOUNCE, **place)
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    told, *rest = first.stdout.splitlines()
+    assert "compiling the kernels for statistics" in told
+    # The program's own functions are cached where they were before.
+    assert rest == second.stdout.splitlines() == ["numba numba", "own "]
+    directory = tmp_path / "ascend-dump" / "numba"
+    assert directory.stat().st_mode & 0o077 == 0
+    assert list(directory.rglob("*.nbi"))
+
+
 class TestEngines:
     @needs_numba
     def test_warm_up_compiles(self) -> None:
