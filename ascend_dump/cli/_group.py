@@ -18,7 +18,7 @@ VERBS = {
     "Capture": ("demo", "run", "check", "config"),
     "Read": ("ls", "show", "stats", "convert"),
     "Analyse": ("overflow", "ops", "compare", "triage", "replay", "watch", "report", "serve"),
-    "Help": ("doctor", "selftest", "explain", "completion"),
+    "Help": ("help", "doctor", "selftest", "explain", "completion"),
 }
 
 

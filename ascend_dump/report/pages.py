@@ -1,18 +1,21 @@
-"""The pages that explain error codes, shipped with the package."""
+"""The pages that explain error codes and say what to do in a situation, shipped with the package."""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib.resources import files
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ascend_dump._errors import ConfigError
 
-__all__ = ["Page", "all_pages", "page"]
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
+__all__ = ["Page", "all_pages", "all_topics", "page", "topic_page"]
 
 
 class Page(NamedTuple):
-    """One page: Markdown whose first line is `# CODE: title`."""
+    """One page: Markdown whose first line is `# CODE: title`; of a topic its name is the code."""
 
     code: str
     title: str
@@ -33,11 +36,40 @@ def page(code: str) -> Page:
         near = get_close_matches(wanted, codes, n=1, cutoff=0.5)
         guess = f"did you mean {near[0]}? " if near else ""
         raise ConfigError(f"no error has the code {code!r}", hint=f"{guess}`ascend-dump explain` lists all codes")
-    text = (files("ascend_dump") / "pages" / f"{wanted}.md").read_text(encoding="utf-8")
+    return _read(wanted)
+
+
+def all_topics() -> list[Page]:
+    """Every page of what to do in a situation, by name."""
+    return [_read(name, _TOPICS) for name in _codes(_TOPICS)]
+
+
+def topic_page(name: str) -> Page:
+    """The page of a topic. Raises ConfigError naming the nearest one."""
+    wanted, names = name.strip().lower(), _codes(_TOPICS)
+    if wanted not in names:
+        near = get_close_matches(wanted, names, n=1, cutoff=0.5)
+        guess = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(f"there is no topic {name!r}", hint=f"{guess}topics: {', '.join(names)}")
+    return _read(wanted, _TOPICS)
+
+
+_TOPICS = "topics"
+
+
+def _read(code: str, *below: str) -> Page:
+    text = (_directory(*below) / f"{code}.md").read_text(encoding="utf-8")
     title = text.partition("\n")[0].lstrip("# ").partition(":")[2].strip()
-    return Page(wanted, title, text)
+    return Page(code, title, text)
 
 
-def _codes() -> list[str]:
-    found = (item.name for item in (files("ascend_dump") / "pages").iterdir())
+def _codes(*below: str) -> list[str]:
+    found = (item.name for item in _directory(*below).iterdir())
     return sorted(name[: -len(".md")] for name in found if name.endswith(".md"))
+
+
+def _directory(*below: str) -> Traversable:
+    found = files("ascend_dump") / "pages"
+    for name in below:
+        found = found / name
+    return found

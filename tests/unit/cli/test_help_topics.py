@@ -1,0 +1,55 @@
+"""`ascend-dump help`: the pages of topics, and that what they say can be typed."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+
+import pytest
+
+from ascend_dump.cli import Exit, main
+from ascend_dump.report.pages import all_topics
+
+
+def shell(*words: str) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main(list(words))
+    return code, out.getvalue(), err.getvalue()
+
+
+def test_topics_are_listed_and_shown() -> None:
+    code, out, _ = shell("help")
+    assert code == Exit.OK
+    for one in all_topics():
+        assert any(line.split() == [one.code, *one.title.split()] for line in out.splitlines())
+        assert shell("help", one.code) == (Exit.OK, one.text.rstrip() + "\n", "")
+    pages = json.loads(shell("help", "--json")[1])["pages"]
+    assert [page["code"] for page in pages] == [one.code for one in all_topics()]
+
+
+def test_a_verb_has_its_own_help() -> None:
+    assert shell("help", "stats")[1].rstrip() == shell("stats", "--help")[1].rstrip()
+
+
+def test_an_unknown_topic_names_the_nearest() -> None:
+    code, _, err = shell("help", "trainer")
+    assert (code, "did you mean trainers?" in err) == (Exit.USAGE, True)
+
+
+def commands() -> Iterator[str]:
+    for one in all_topics():
+        assert one.text.startswith(f"# {one.code}: ")
+        yield from (line.strip() for line in one.text.splitlines() if line.startswith("    ascend-dump "))
+
+
+@pytest.mark.parametrize("line", sorted(set(commands())))
+def test_every_command_can_be_typed(line: str) -> None:
+    """Each verb takes the options that a page gives it; nothing runs."""
+    _, verb, *words = shlex.split(line)
+    # The help is shown once all options are taken apart.
+    assert shell(verb, "--help", *words)[0] == Exit.OK
+    assert shell(verb, "--help", "--no-such-option", *words)[0] == Exit.USAGE
