@@ -43,6 +43,8 @@ in narrow types (8 and 8), a sum of losses in float16 overflows (1), RMSprop div
 - Constants that kernels round to bfloat16 (0.998 becomes 0.996): mended, one unit of bias more.
 - A gradient that is zero in the reference, and rounding here: mended, noise is known by its size there.
 - Not mended: the signs of eigenvectors; the factors that `slogdet` keeps, of whichever order its memory has.
+- After that, operators alone: 17 of 24569 in float32, 3 of 6459 in bfloat16, 2 of 7954 in float16, one of which
+  overflows. What inductor fuses of several operators is judged here as one, and called different in 3, 11 and 15 cases.
 """
 
 from __future__ import annotations

@@ -53,6 +53,8 @@ _NONE: frozenset[_Cause] = frozenset()
 _CARRIED = "carried on from an earlier difference"
 #: An output so many times further off than its inputs was computed wrongly, however much the operator enlarges errors.
 _COMPUTE = 1e3
+#: Larger tensors are not looked at element by element: copies of them in float64 would take gigabytes.
+_MOST_ELEMENTS = 1 << 26
 _CARRIED_NOISE = "carried on from rounding before"
 _CARRIED_UNDEFINED = "carried on from what carries no defined value"
 _MADE_ALONE = "made by an operator that the other side does not run"
@@ -374,6 +376,8 @@ class Divergence:
 
     def _settled(self, match: Match, a: Record, b: Record, dtype: str, input_noise: list[_Noise]) -> Optional[str]:
         """The reason why a difference is rounding, told element by element; None where it is not."""
+        if math.prod(b.shape or ()) > _MOST_ELEMENTS:
+            return None
         kind = float_kind(dtype)
         if kind is None:
             return why_both_are_right(match, a, b)
