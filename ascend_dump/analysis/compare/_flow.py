@@ -6,6 +6,7 @@ values of an operator may differ then: behind a fault, in renamed modules, and i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Callable, NamedTuple, Optional
 
@@ -35,15 +36,19 @@ class _Flow:
         self.inputs: list[list[_Input]] = []
         self.readers: list[set[int]] = [set() for _ in operators]
         made: dict[tuple[int, int], tuple[int, int]] = {}
+        # Several tensors lie in these: who wrote to one of them did not make the others.
+        shared: set[int] = set()
         for place, operator in enumerate(operators):
             found = []
             for record in operator.inputs:
                 at = storage_of(record)
-                maker = None if at is None else made.get(at)
+                maker = None if at is None or at[0] in shared else made.get(at)
                 if maker is not None:
                     self.readers[maker[0]].add(place)
                 found.append(_Input(record.index, maker, None if maker is not None else record.content))
             self.inputs.append(found)
+            places = [at for at in map(storage_of, operator.outputs) if at is not None]
+            shared.update(storage for storage, count in Counter(at[0] for at in places).items() if count > 1)
             for record in operator.outputs:
                 at = storage_of(record)
                 if at is not None:

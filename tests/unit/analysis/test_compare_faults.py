@@ -58,6 +58,7 @@ def test_the_operator_of_a_fault_comes_first(
     [
         ("last place of parameters, seed 0", "convolutions"),
         ("other order of sums", "recommender"),
+        ("strided inputs", "lstm"),
         ("float64", "mlp"),
         ("decomposed graphs", "mlp"),
         ("decomposed graphs", "transformer"),
