@@ -88,9 +88,14 @@ def _record(runner: RoundRunner, command: Sequence[str], first: RoundResult, ste
     found = triage_wrong(result.dump)
     if found.cause is None and differs and wrong:
         return _add_reason(_keep_last(runner, command, result, differs), differs)
-    runner.conclude(result, _outcome(found))
-    if found.cause is None and wrong:
-        found = replace(found, advice=_no_operator(step))
+    if found.cause is None and result.reasons:
+        runner.conclude(result, "the dump is not whole, and what it has shows no NaN or Inf")
+        advice = "the dump is not whole: mend what the notes say, and give the same command again"
+        found = replace(found, advice=advice)
+    else:
+        runner.conclude(result, _outcome(found))
+        if found.cause is None and wrong:
+            found = replace(found, advice=_no_operator(step))
     return replace(found, reasons=(*found.reasons, *result.reasons, *filter(None, [differs])))
 
 

@@ -212,3 +212,13 @@ def test_the_limit_of_bytes_holds_for_all_rounds(place: Place) -> None:
     assert done.returncode in (Exit.DIFFERENT, Exit.USAGE, Exit.UNREADABLE), done.stderr
     assert "max_bytes=" in done.stdout + done.stderr
     assert sum(one["nbytes"] for one in place.state()["rounds"] if one["finished"]) < 20_000
+
+
+def test_a_dump_that_is_cut_off_proves_nothing(place: Place) -> None:
+    place.command(PROGRAM)
+    mine = [sys.executable, "-m", "ascend_dump", "triage", "--path", str(place.directory / "t"), "--run", "--"]
+    limited = ["bash", "-c", 'ulimit -f 3; exec "$@"', "bash", *mine, sys.executable, str(place.file)]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=200)
+    assert done.returncode == Exit.UNREADABLE, done.stderr
+    assert "the dump is not whole: mend what the notes say" in done.stdout
+    assert "File too large" in done.stdout
