@@ -22,6 +22,8 @@ CheckState = Literal["PASS", "FAIL", "SKIP"]
 _ROADS = {"with": "with", "decorator": "decorator", "launcher-1": "launcher"}
 #: Statistics of CANN are text with six digits.
 _DIGITS = 1e-5
+#: The code of messages about what could not be written; a program may be told of other things too.
+_NOT_WRITTEN = "[AD501]"
 
 
 class CheckResult(NamedTuple):
@@ -180,13 +182,13 @@ def _overflow(ran: Ran) -> str:
 def _told(ran: Ran) -> str:
     if not _went_on(ran):
         return "the program did not go on"
-    return "" if ran.truth.get("messages") else "nothing was said"
+    return "" if any(_NOT_WRITTEN in message for message in ran.truth.get("messages", ())) else "nothing was said of it"
 
 
 def _told_or_unreadable(ran: Ran) -> str:
     """A device writes by itself: what it dropped is told when the dump is read."""
     told = _told(ran)
-    if told != "nothing was said":
+    if told != "nothing was said of it":
         return told
     return "" if any(record.error is not None for record in _dump(ran)) else told
 

@@ -55,6 +55,12 @@ class Subject:
 
 SUBJECTS = (
     Subject("torch", "torch", "with_torch.py"),
+    Subject(
+        "mindspore",
+        "mindspore",
+        "with_mindspore.py",
+        without={"full": "MindSpore itself ends a program whose graph it cannot write"},
+    ),
     Subject("torch_npu", "torch_npu", "with_torch.py", True, ("torch_npu",), "dump_interface.py"),
 )
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
 import ascend_dump
-from ascend_dump._errors import AscendDumpError, NotSupported
+from ascend_dump._errors import AscendDumpError, ConfigError, NotSupported
 
 if TYPE_CHECKING:
     import numpy as np
@@ -150,10 +150,12 @@ def _with(network: Network, truth: _Truth, **settings: Any) -> None:
 
 @contextmanager
 def _refusal_noted(truth: _Truth) -> Iterator[None]:
-    """What an adapter does not support is told and no failure."""
+    """What an adapter refuses before anything ran is told and no failure: it is not supported here."""
     try:
         yield
-    except NotSupported as error:
+    except (ConfigError, NotSupported) as error:
+        if truth.arrays:
+            raise
         truth.noted["refused"] = str(error)
 
 

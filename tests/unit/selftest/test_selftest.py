@@ -114,7 +114,9 @@ SPOILT = [
     ("statistics", "statistics are those of the tensors", with_other_values),
     ("overflow", "a planted overflow is found", without_a_step),
     ("unwritable", "a path that cannot be written is reported", with_truth(messages=[])),
+    ("unwritable", "a path that cannot be written is reported", with_truth(messages=["warning: steps [AD297]"])),
     ("full", "a full disk is reported", failed),
+    ("full", "a full disk is reported", with_truth(messages=["warning: steps [AD297]"])),
     ("launcher-0", "the rank that is not selected writes nothing", with_a_file),
 ]
 
