@@ -61,6 +61,12 @@ SUBJECTS = (
         "with_mindspore.py",
         without={"full": "MindSpore itself ends a program whose graph it cannot write"},
     ),
+    Subject(
+        "tensorflow",
+        "tensorflow",
+        "with_tensorflow.py",
+        without={"launcher": "eager operators have no steps that a launcher could count"},
+    ),
     Subject("torch_npu", "torch_npu", "with_torch.py", True, ("torch_npu",), "dump_interface.py"),
 )
 

@@ -1,0 +1,15 @@
+"""`ascend-dump selftest` on the real TensorFlow 2, on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ascend_dump.selftest.run import run_selftest
+
+
+def test_every_promise_is_kept(tmp_path: Path) -> None:
+    test = run_selftest(tmp_path, frameworks=["tensorflow"])
+    assert [result for result in test.results if result.state == "FAIL"] == []
+    assert [result.road for result in test.results if result.state == "SKIP"] == ["launcher"]
+    assert sum(result.state == "PASS" for result in test.results) == 13
+    assert not test.lacks_device
