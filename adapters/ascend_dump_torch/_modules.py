@@ -14,6 +14,7 @@ from typing import Any, Optional
 
 import msgspec
 import torch
+from torch.nn.modules import module as modules
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
@@ -75,8 +76,11 @@ class ModuleRecorder:
     def __exit__(self, *error: object) -> None:
         self.end_step()
         hooks, self._hooks = self._hooks, []
+        # PyTorch 2.13 keeps the number of a removed hook there, and Dynamo then warns of hooks on all modules.
+        with_kwargs: dict[int, bool] = getattr(modules, "_global_forward_hooks_with_kwargs", {})
         for hook in hooks:
             hook.remove()
+            with_kwargs.pop(hook.id, None)
 
     def end_step(self) -> None:
         """Record what has come of backward passes, and let go of the tensors of the step."""

@@ -2,7 +2,7 @@
 
     {directory}/{rank}-{process}.jsonl      one OutlineLine per line: the first has `schema`, the last one `over`
 
-It costs next to nothing, so that it can go through all steps of a long training: it tells in which step something went
+It costs little, so that it can go through all steps of a long training: it tells in which step something went
 wrong first, and in which step two runs part.
 """
 

@@ -142,3 +142,19 @@ def test_where_there_are_no_modules_it_is_refused(tmp_path: Path) -> None:
     refused = pytest.raises((ConfigError, NotSupported), match="knows operators and kernels, and no modules")
     with fakes.install("torch_npu"), refused:
         ascend_dump.capture(framework="torch_npu", path=tmp_path, level="module").start()
+
+
+def test_nothing_of_the_hooks_stays(model: Net, tmp_path: Path) -> None:
+    from torch.nn.modules import module
+
+    def entries() -> int:
+        return sum(
+            len(value)
+            for name, value in vars(module).items()
+            if name.startswith("_global_") and isinstance(value, dict)
+        )
+
+    before = entries()
+    with ascend_dump.capture(model, path=tmp_path, level="module", quiet=True):
+        run(model)
+    assert entries() == before
