@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Optional
 
+from ascend_dump._files import read_small
 from ascend_dump.native.cann.dump_file import decode, read_header
 from ascend_dump.native.cann.names import parse_name
 from ascend_dump.native.cann.statistics_csv import HEADER, format_statistics
@@ -41,6 +42,8 @@ __all__ = [
 
 _NOTHING = Outcome("unknown", "no file of a device was written")
 _NO_ARRAYS = Outcome("unknown", "the program fetched nothing to compare with")
+#: Bytes of a table of statistics.
+_LONGEST_TABLE = 1 << 24
 _KERNEL = re.compile(r"aclnn\w+_(\w+)AiCore_\1", re.ASCII)
 _PRODUCT = re.compile("MatMul", re.IGNORECASE)
 
@@ -255,7 +258,7 @@ def kernels_per_operator(evidence: Evidence) -> Outcome:
 
 def _csv(evidence: Evidence) -> list[str]:
     files = (file for file in evidence.files(evidence.statistics) if file.path.suffix == ".csv")
-    return [file.path.read_text(encoding="utf-8", errors="replace") for file in files]
+    return [read_small(file.path, _LONGEST_TABLE).decode(errors="replace") for file in files]
 
 
 def statistics_header(evidence: Evidence) -> Outcome:

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
+from ascend_dump._files import read_small
 from ascend_dump.selftest.program import DUMPS, SELECTED
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ _PROGRAMS = Path(__file__).with_name("programs")
 NO_DEVICE = 4
 #: Seconds; a process imports a framework, which takes some of them on a slow disk.
 _TIMEOUT = 300
+#: Bytes of what a program says of itself, in JSON.
+_LONGEST_TRUTH = 1 << 24
 #: Variables of launchers and of ours, which are not of this run.
 _LEFT_OUT = ("ASCEND_DUMP", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK_ID", "RANK_SIZE")
 _SCENARIOS = ("plain", "with", "decorator", "statistics", "overflow", "unwritable", "full")
@@ -190,7 +193,7 @@ class ScenarioRunner:
 
 def _truth(directory: Path) -> dict[str, Any]:
     file = directory / "truth.json"
-    found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    found: dict[str, Any] = json.loads(read_small(file, _LONGEST_TRUTH)) if file.is_file() else {}
     return found
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ascend_dump._errors import WriteError
+from ascend_dump._files import read_regular
 from ascend_dump._version import __version__
 
 __all__ = ["Private", "private_names", "versions", "write_report"]
@@ -136,7 +137,7 @@ def _said(paths: tuple[str, ...]) -> Iterator[str]:
         if "{" in path and not os.environ.get("ASCEND_HOME_PATH"):
             continue
         try:
-            text = Path(path.format(**os.environ)).read_text(errors="replace")
+            text = read_regular(path.format(**os.environ), _LARGEST).decode(errors="replace")
         except OSError:
             continue
         found = re.search(r"version\s*[=:]\s*\[?([^\s\]]+)", text, re.IGNORECASE)
@@ -181,7 +182,7 @@ def _members(work: Path, document: Mapping[str, Any], private: Private) -> Itera
         process = path.relative_to(work).parts[:2]
         if path.stat().st_size > _LARGEST or taken[process] >= _MOST_FILES or path.suffix == ".npz":
             continue
-        data = path.read_bytes()
+        data = read_regular(path, _LARGEST)
         if path.suffix in _TEXTS:
             data = private.clean(data.decode("utf-8", errors="replace")).encode()
         elif private.is_in(data):

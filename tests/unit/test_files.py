@@ -114,6 +114,9 @@ OTHER_WAYS = {
     "report/pages.py": "our own pages",
     "native/cann/config/situation.py": "a file of the kernel below /proc",
     "converting/_outputs.py": "the mapping that this conversion writes",
+    "report/page/_write.py": "our own script and style",
+    "rounds/_command.py": "files of the kernel below /proc",
+    "selftest/assumptions.py": "our own list",
 }
 
 

@@ -138,7 +138,8 @@ def pack_weight(array: _Array, layout: str, groups: int, c0: int) -> _Array:
         first_n, first_c = place * how.n, place * c
         merged[: len(part), first_n : first_n + how.n, first_c : first_c + c] = part
     out[...] = merged.reshape(how.blocks, rows, c1, c0, depth, height, width).transpose(0, 4, 2, 5, 6, 1, 3)
-    return out.reshape(-1, rows // CUBE, CUBE, c0)
+    # Not -1 for the first axis, which numpy cannot tell where there are no elements.
+    return out.reshape(how.blocks * depth * c1 * height * width, rows // CUBE, CUBE, c0)
 
 
 def pack_matrix(array: _Array, c0: int) -> _Array:

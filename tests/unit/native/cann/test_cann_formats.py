@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import places
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ascend_dump import ConfigError, CorruptDump, NotSupported
@@ -298,6 +298,7 @@ def test_numbers(number: int, name: str) -> None:
     st.sampled_from([None, "NCHW", "NHWC", "DHWCN", "ND"]),
     st.integers(1, 2**31),
 )
+@example("NCHW", "FRACTAL_Z", [0, 0, 0, 0], [], None, 1)
 def test_any_shapes_give_an_array_or_a_typed_error(source, target, shape, original, origin, groups) -> None:
     array = np.zeros(shape, np.int8)
     try:
