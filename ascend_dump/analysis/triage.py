@@ -134,13 +134,14 @@ class Triage:
 
         Raises ConfigError for another suffix, and WriteError where it cannot be written.
         """
-        from ascend_dump.analysis.showing import of_triage, save_page
+        from ascend_dump.analysis.triage_page import of_triage
+        from ascend_dump.report.page import save_page
 
         return save_page(of_triage(self), path, "a triage")
 
     def _repr_html_(self) -> str:
         """What is wrong, with a strip of all records, for notebooks."""
-        from ascend_dump.analysis.showing import of_triage
+        from ascend_dump.analysis.triage_page import of_triage
         from ascend_dump.report.page import compact
 
         return compact(of_triage(self))

@@ -47,8 +47,8 @@ def content_of(
     **selectors: Optional[str],
 ) -> PageContent:
     """Look through the dump, or compare it with the reference. Raises what these raise."""
-    from ascend_dump.analysis.showing import of_triage
     from ascend_dump.analysis.triage import triage
+    from ascend_dump.analysis.triage_page import of_triage
 
     opened = open_selected(dump, selectors)
     if reference is None:

@@ -176,7 +176,8 @@ class Comparison:
 
             target.write_bytes(junit(self.pairs))
         elif suffix == ".html":
-            from ascend_dump.analysis.showing import of_comparison, save_page
+            from ascend_dump.analysis.compare.page import of_comparison
+            from ascend_dump.report.page import save_page
 
             save_page(of_comparison(self), target, "a comparison")
         else:
@@ -188,7 +189,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Verdict and origins with a strip of all pairs, for notebooks."""
-        from ascend_dump.analysis.showing import of_comparison
+        from ascend_dump.analysis.compare.page import of_comparison
         from ascend_dump.report.page import compact
 
         return compact(of_comparison(self))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from ascend_dump.report.page._compact import compact
 from ascend_dump.report.page._content import STATES, PageContent, PageError, PageFinding, PageRow, PageState
-from ascend_dump.report.page._write import BuiltPage, build_page, write_page
+from ascend_dump.report.page._write import BuiltPage, build_page, save_page, write_page
 
 __all__ = [
     "STATES",
@@ -25,5 +25,6 @@ __all__ = [
     "PageState",
     "build_page",
     "compact",
+    "save_page",
     "write_page",
 ]

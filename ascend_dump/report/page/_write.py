@@ -14,7 +14,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple, Optional, Union
 
-from ascend_dump._errors import WriteError
+from ascend_dump._errors import ConfigError, WriteError
 from ascend_dump._version import __version__
 from ascend_dump.report.page import _static
 from ascend_dump.report.page._content import STATES, PageContent, PageRow
@@ -22,7 +22,7 @@ from ascend_dump.report.page._details import details_of, excerpts_of
 from ascend_dump.report.page.columns import ColumnPack
 from ascend_dump.report.page.rows import STATE_NUMBER, RowTable
 
-__all__ = ["BuiltPage", "build_page", "write_page"]
+__all__ = ["BuiltPage", "build_page", "save_page", "write_page"]
 
 _QUIET = STATE_NUMBER["noise"]
 
@@ -61,6 +61,18 @@ def write_page(
             hint="give a file name in a directory that this user may write, on a disk with room",
         ) from error
     return built
+
+
+def save_page(content: PageContent, path: Union[str, os.PathLike[str]], what: str) -> Path:
+    """Write a page. Raises ConfigError for a name that does not end as a page does, and WriteError."""
+    target = Path(path)
+    if target.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(
+            f"{target.name!r}: {what} is not saved as {target.suffix or 'a file without suffix'}",
+            hint="name it .html",
+        )
+    write_page(content, target)
+    return target
 
 
 def build_page(content: PageContent, *, sources: Optional[Path] = None, live: bool = False) -> BuiltPage:

@@ -11,7 +11,7 @@ from conftest import OpenPage
 from playwright.sync_api import Browser, expect
 
 import ascend_dump
-from ascend_dump.analysis.showing import of_comparison
+from ascend_dump.analysis.compare.page import of_comparison
 from ascend_dump.report.serving import PageServer
 
 

@@ -22,7 +22,7 @@ from report_pages import HOSTILE, content_of_hostile, many_pairs, write_training
 import ascend_dump
 from ascend_dump import ConfigError, WriteError
 from ascend_dump.adapter import DumpRequest
-from ascend_dump.analysis.showing import of_comparison
+from ascend_dump.analysis.compare.page import of_comparison
 from ascend_dump.report.page import STATES, PageContent, PageFinding, PageRow, build_page, write_page
 from ascend_dump.report.page.columns import NULL, ColumnPack, TextTable, front_coded
 from ascend_dump.report.page.rows import RowTable

@@ -17,7 +17,7 @@ from report_pages import many_pairs, write_training
 
 import ascend_dump
 from ascend_dump import ConfigError
-from ascend_dump.analysis.showing import of_comparison
+from ascend_dump.analysis.compare.page import of_comparison
 from ascend_dump.report.page import PageContent, PageRow
 from ascend_dump.report.serving import PageServer, parse_slice, tensor_parts
 

@@ -1,40 +1,24 @@
-"""What a report shows of a comparison and of a triage, as the values of `ascend_dump.report.page`."""
+"""What a report shows of a comparison, as the values of `ascend_dump.report.page`."""
 
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional, Union
+from typing import TYPE_CHECKING, Optional
 
 from ascend_dump._errors import ConfigError, NotSupported
 from ascend_dump._request import DumpRequest
-from ascend_dump.reading import open_dump
-from ascend_dump.report.page import PageContent, PageError, PageFinding, PageRow, write_page
+from ascend_dump.reading import Record
+from ascend_dump.report.page import PageContent, PageError, PageFinding, PageRow
 from ascend_dump.report.page.tensors import read_tensor
 
 if TYPE_CHECKING:
-    from ascend_dump.analysis.compare import Comparison, Origin, Pair
-    from ascend_dump.analysis.suspects import Suspect
-    from ascend_dump.analysis.triage import Triage
-    from ascend_dump.reading import Record
+    from ascend_dump.analysis.compare._comparison import Comparison
+    from ascend_dump.analysis.compare._result import Origin, Pair
 
-__all__ = ["of_comparison", "of_triage", "save_page"]
-
-
-def save_page(content: PageContent, path: Union[str, os.PathLike[str]], what: str) -> Path:
-    """Write a page. Raises ConfigError for a name that does not end as a page does, and WriteError."""
-    target = Path(path)
-    if target.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(
-            f"{target.name!r}: {what} is not saved as {target.suffix or 'a file without suffix'}",
-            hint="name it .html",
-        )
-    write_page(content, target)
-    return target
+__all__ = ["of_comparison", "show_command", "step_text"]
 
 
 def of_comparison(compared: Comparison) -> PageContent:
@@ -70,38 +54,6 @@ def of_comparison(compared: Comparison) -> PageContent:
             ("thresholds", json.dumps(compared.rules.to_dict(), default=str)),
             *((("changed from the usual", json.dumps(rules, default=str)),) if rules else ()),
         ),
-    )
-
-
-def of_triage(found: Triage) -> PageContent:
-    """The page of a triage: pairs where there is a reference, else the records that were looked at."""
-    rounds = [(f"round {one.number}", f"{one.program}: {one.purpose}; {one.outcome}") for one in found.rounds]
-    confirmed = (("confirmed", found.confirmation),) if found.confirmation else ()
-    if found.comparison is not None:
-        content = of_comparison(found.comparison)
-        return replace(content, facts=content.facts + confirmed, made=(*content.made, *rounds))
-    dump = found.records if found.records is not None else open_dump(found.dump)
-    first = found.suspects[0] if found.suspects else None
-    if first is not None:
-        step = "" if first.step is None else f"Step {first.step}: "
-        sentence = f"{step}{first.op_name or first.op_type} ({first.op_type}) is the first suspect: {_bare(first)}."
-    elif found.reasons:
-        sentence = "Nothing looks wrong in what could be checked."
-    else:
-        sentence = "Nothing looks wrong by itself."
-    runs = dump.runs()
-    made = [("dump", str(found.dump))]
-    made += [(f"run {number}", f"{run.path}: {run.state.name.lower()}") for number, run in enumerate(runs[:8], 1)]
-    return PageContent(
-        title=str(found.dump),
-        rows=(PageRow(record, None) for record in dump),
-        verdict="suspect" if first is not None else "no values" if found.reasons else "nothing found",
-        sentence=sentence,
-        facts=() if first is None else (*_suspect_facts(first), *confirmed),
-        command=_command_of(found, first),
-        findings=tuple(_suspect(one) for one in found.suspects),
-        unmade=tuple(f"not checked: {reason}" for reason in found.reasons),
-        made=(*made, *rounds),
     )
 
 
@@ -170,35 +122,7 @@ def _origin(origin: Origin) -> PageFinding:
     settings = ", ".join(f"{name}={value!r}" for name, value in origin.next.items())
     if settings:
         lines.append(("next", f"ascend_dump.capture(..., {settings})"))
-    return PageFinding(f"{_step_of(origin.step)}{origin.op_name or origin.op_type}", origin.pair.record, tuple(lines))
-
-
-def _suspect_facts(suspect: Suspect) -> Iterator[tuple[str, str]]:
-    from ascend_dump.analysis.suspects import RULES
-
-    yield "rule", f"{suspect.rule}: {RULES[suspect.rule].meaning}"
-    if suspect.module:
-        yield "module", suspect.module
-    if suspect.source:
-        yield "source", suspect.source
-
-
-def _suspect(suspect: Suspect) -> PageFinding:
-    lines = [*_suspect_facts(suspect), ("seen", suspect.reason)]
-    if suspect.producers:
-        lines.append(("reads from", ", ".join(suspect.producers)))
-    if suspect.again:
-        lines.append(("again", f"in {suspect.again} later runs of the operator"))
-    return PageFinding(f"{_step_of(suspect.step)}{suspect.op_name or suspect.op_type}", suspect.record, tuple(lines))
-
-
-def _bare(suspect: Suspect) -> str:
-    """The reason without the name of the record, which stands before it already."""
-    return suspect.reason.replace(f"{suspect.record.label}: ", "", 1)
-
-
-def _step_of(step: Optional[int]) -> str:
-    return "" if step is None else f"step {step}: "
+    return PageFinding(f"{step_text(origin.step)}{origin.op_name or origin.op_type}", origin.pair.record, tuple(lines))
 
 
 def _next_command(compared: Comparison, first: Optional[Origin]) -> str:
@@ -207,21 +131,21 @@ def _next_command(compared: Comparison, first: Optional[Origin]) -> str:
             return ""
         return _words("ascend-dump", "compare", str(compared.actual), str(compared.reference))
     if read_tensor(first.pair.record) is not None:
-        return _show(compared.actual, first.pair.record)
+        return show_command(compared.actual, first.pair.record)
     try:
         request = DumpRequest(path=Path(f"{compared.actual}_next"), **first.next)
     except (ConfigError, NotSupported, TypeError):
-        return _show(compared.actual, first.pair.record)
+        return show_command(compared.actual, first.pair.record)
     return f"ASCEND_DUMP={shlex.quote(request.to_text())} python …"
 
 
-def _command_of(found: Triage, first: Optional[Suspect]) -> str:
-    if found.next is not None:
-        return f"ASCEND_DUMP={shlex.quote(found.next.to_text())} python …"
-    return "" if first is None else _show(found.dump, first.record)
+def step_text(step: Optional[int]) -> str:
+    """How a finding begins."""
+    return "" if step is None else f"step {step}: "
 
 
-def _show(dump: Path, record: Record) -> str:
+def show_command(dump: Path, record: Record) -> str:
+    """The command that prints one tensor."""
     words = ["ascend-dump", "show", str(dump), "--op", record.op_name or "*"]
     words += [] if record.step is None else ["--step", str(record.step)]
     words += ["--rank", str(record.rank)] if record.rank else []

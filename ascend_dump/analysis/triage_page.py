@@ -1,0 +1,78 @@
+"""What a report shows of a triage, as the values of `ascend_dump.report.page`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Optional
+
+from ascend_dump.analysis.compare.page import of_comparison, show_command, step_text
+from ascend_dump.analysis.suspects import RULES, Suspect
+from ascend_dump.reading import open_dump
+from ascend_dump.report.page import PageContent, PageFinding, PageRow
+
+if TYPE_CHECKING:
+    from ascend_dump.analysis.triage import Triage
+
+__all__ = ["of_triage"]
+
+
+def of_triage(found: Triage) -> PageContent:
+    """The page of a triage: pairs where there is a reference, else the records that were looked at."""
+    rounds = [(f"round {one.number}", f"{one.program}: {one.purpose}; {one.outcome}") for one in found.rounds]
+    confirmed = (("confirmed", found.confirmation),) if found.confirmation else ()
+    if found.comparison is not None:
+        content = of_comparison(found.comparison)
+        return replace(content, facts=content.facts + confirmed, made=(*content.made, *rounds))
+    dump = found.records if found.records is not None else open_dump(found.dump)
+    first = found.suspects[0] if found.suspects else None
+    if first is not None:
+        step = "" if first.step is None else f"Step {first.step}: "
+        sentence = f"{step}{first.op_name or first.op_type} ({first.op_type}) is the first suspect: {_bare(first)}."
+    elif found.reasons:
+        sentence = "Nothing looks wrong in what could be checked."
+    else:
+        sentence = "Nothing looks wrong by itself."
+    runs = dump.runs()
+    made = [("dump", str(found.dump))]
+    made += [(f"run {number}", f"{run.path}: {run.state.name.lower()}") for number, run in enumerate(runs[:8], 1)]
+    return PageContent(
+        title=str(found.dump),
+        rows=(PageRow(record, None) for record in dump),
+        verdict="suspect" if first is not None else "no values" if found.reasons else "nothing found",
+        sentence=sentence,
+        facts=() if first is None else (*_suspect_facts(first), *confirmed),
+        command=_command_of(found, first),
+        findings=tuple(_suspect(one) for one in found.suspects),
+        unmade=tuple(f"not checked: {reason}" for reason in found.reasons),
+        made=(*made, *rounds),
+    )
+
+
+def _suspect_facts(suspect: Suspect) -> Iterator[tuple[str, str]]:
+    yield "rule", f"{suspect.rule}: {RULES[suspect.rule].meaning}"
+    if suspect.module:
+        yield "module", suspect.module
+    if suspect.source:
+        yield "source", suspect.source
+
+
+def _suspect(suspect: Suspect) -> PageFinding:
+    lines = [*_suspect_facts(suspect), ("seen", suspect.reason)]
+    if suspect.producers:
+        lines.append(("reads from", ", ".join(suspect.producers)))
+    if suspect.again:
+        lines.append(("again", f"in {suspect.again} later runs of the operator"))
+    return PageFinding(f"{step_text(suspect.step)}{suspect.op_name or suspect.op_type}", suspect.record, tuple(lines))
+
+
+def _bare(suspect: Suspect) -> str:
+    """The reason without the name of the record, which stands before it already."""
+    return suspect.reason.replace(f"{suspect.record.label}: ", "", 1)
+
+
+def _command_of(found: Triage, first: Optional[Suspect]) -> str:
+    if found.next is not None:
+        return f"ASCEND_DUMP={shlex.quote(found.next.to_text())} python …"
+    return "" if first is None else show_command(found.dump, first.record)
