@@ -72,7 +72,15 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
         page.set_default_timeout(60_000)
         page.on("console", lambda message: complaints.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("requestfailed", lambda request: complaints.append(f"failed: {request.url[:200]}"))
+        page.on(
+            "requestfailed",
+            lambda request: (
+                # So end requests whose page is closed before the last of their answer is read.
+                None
+                if request.failure == "net::ERR_ABORTED"
+                else complaints.append(f"failed: {request.url[:200]}: {request.failure}")
+            ),
+        )
         page.on(
             "request",
             lambda request: (
