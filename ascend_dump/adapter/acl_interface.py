@@ -1,7 +1,7 @@
 """acl's dump interface: one for a process, and typed errors for what it refuses.
 
 `aclmdlInitDump` takes it and `aclmdlFinalizeDump` gives it back, whichever library calls them; a second taker gets
-ACL_ERROR_REPEAT_INITIALIZE, or an error that nobody sees. So captures say here that they hold it.
+ACL_ERROR_REPEAT_INITIALIZE, or an error that its caller ignores. So captures record here that they hold it.
 """
 
 from __future__ import annotations

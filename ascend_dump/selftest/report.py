@@ -47,7 +47,7 @@ _VERSION_FILES = {
     "driver": ("/usr/local/Ascend/driver/version.info",),
     "firmware": ("/usr/local/Ascend/firmware/version.info",),
 }
-#: Settings that change a dump; others of the environment are nobody's business.
+#: Settings that change a dump; other environment variables stay out of the report.
 _SETTINGS = re.compile(r"(ASCEND|NPU|GE|HCCL|MS|MINDSPORE|DUMP|TORCH|TF|ACL|OMP)_\w+|RANK(_\w+)?|WORLD_SIZE")
 #: Names of variables whose value may be a secret.
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|AUTH|CRED|PROXY", re.IGNORECASE)

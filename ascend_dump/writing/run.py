@@ -109,7 +109,7 @@ def _encodable(value: Any) -> Any:
 
 
 def _file_name(model: str) -> str:
-    """A model name as CANN writes it into a path (device-side dump_task), and not too long for one."""
+    """A model name as CANN writes it into a path (device-side dump_task), cut to the length of a file name."""
     name = "".join("_" if letter in " ./\\\0" else letter for letter in encodable(model))
     while len(name.encode()) > _LONGEST_NAME:
         name = name[:-1]

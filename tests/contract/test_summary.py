@@ -199,11 +199,11 @@ def test_a_long_run_says_how_far_it_is(
 
 
 RANKS = """
-import glob, os, sys, time, torch
+import glob, json, os, sys, time, torch
 import ascend_dump
 model = torch.nn.Linear(4, 4)
 rank = int(os.environ["RANK"])
-with ascend_dump.capture(model, path="dumps", **eval(sys.argv[1])):
+with ascend_dump.capture(model, path="dumps", **json.loads(sys.argv[1])):
     for _ in range(2 + rank):
         model(torch.ones(1, 4))
     # As ranks that train together: none ends before the others have begun.
@@ -238,11 +238,11 @@ def test_the_first_rank_speaks_for_all(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_first_rank_that_is_selected_speaks(tmp_path: Path) -> None:
-    first, second, third = launch(tmp_path, "{'ranks': '1'}", runs=1)
+    first, second, third = launch(tmp_path, '{"ranks": "1"}', runs=1)
     assert (first, third) == ("", "")
     assert second.startswith("ascend-dump: rank 1 dumped 3 steps, ")
 
 
 def test_messages_of_a_rank_carry_it(tmp_path: Path) -> None:
-    for rank, text in enumerate(launch(tmp_path, "{'steps': '9'}", 2, 2)):
+    for rank, text in enumerate(launch(tmp_path, '{"steps": "9"}', 2, 2)):
         assert text.startswith(f"ascend-dump: rank {rank}: the capture wrote nothing")

@@ -560,7 +560,7 @@ def plant_value(
 
 
 def plant(program: Program, kind: str, seed: int, known: list[Site], directory: Path) -> Optional[Fault]:
-    """A dump of the program with one fault of a kind; None where the program has no place for one."""
+    """A dump of the program with one fault of a kind; None where this kind of fault does not fit the program."""
     draw = random.Random(f"{program.name} {kind} {seed}")
     for attempt in range(20):
         path = directory / f"{program.name}-{kind.replace(' ', '-')}-{seed}-{attempt}"

@@ -279,7 +279,7 @@ class _TensorFile(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> Optional[_TensorFile]:
-        """None where it is no name that msprobe gives."""
+        """None where msprobe does not name files like this."""
         found = _FILE.fullmatch(name)
         if found is None:
             return None

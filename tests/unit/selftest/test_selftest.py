@@ -211,7 +211,7 @@ def test_home_host_and_user_are_replaced(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_short_or_common_name_is_no_name() -> None:
     assert Private({}).clean("root") == "root"
-    assert "root" not in private_names(Path("/tmp/x")).clean("a root of x").replace("a root of x", "")
+    assert private_names(Path("work")).clean("the root of it") == "the root of it"
 
 
 # The command.
