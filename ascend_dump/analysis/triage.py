@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import os
 
     from ascend_dump.analysis.compare import Comparison, Origin
+    from ascend_dump.report.page import PageContent
 
 __all__ = ["Cause", "Triage", "TriageRound", "triage", "triage_wrong"]
 
@@ -134,17 +135,21 @@ class Triage:
 
         Raises ConfigError for another suffix, and WriteError where it cannot be written.
         """
-        from ascend_dump.analysis.triage_page import of_triage
         from ascend_dump.report.page import save_page
 
-        return save_page(of_triage(self), path, "a triage")
+        return save_page(self.to_page(), path, "a triage")
+
+    def to_page(self) -> PageContent:
+        """What a report shows of it: what `save` writes and `ascend-dump serve` serves."""
+        from ascend_dump.analysis._triage_page import of_triage
+
+        return of_triage(self)
 
     def _repr_html_(self) -> str:
         """What is wrong, with a strip of all records, for notebooks."""
-        from ascend_dump.analysis.triage_page import of_triage
         from ascend_dump.report.page import compact
 
-        return compact(of_triage(self))
+        return compact(self.to_page())
 
 
 def triage(

@@ -48,14 +48,13 @@ def content_of(
 ) -> PageContent:
     """Look through the dump, or compare it with the reference. Raises what these raise."""
     from ascend_dump.analysis.triage import triage
-    from ascend_dump.analysis.triage_page import of_triage
 
     opened = open_selected(dump, selectors)
     if reference is None:
         for name, value in (("mapping", mapping), ("rules", rules), ("noise", noise)):
             if value is not None:
                 raise ConfigError(f"--{name} is for a comparison, and no REFERENCE is given", hint="give REFERENCE too")
-        return of_triage(triage(opened, watch=lambda passed: progress(passed, "records")))
+        return triage(opened, watch=lambda passed: progress(passed, "records")).to_page()
     from ascend_dump.cli.compare import read_mapping
 
     found = triage(
@@ -66,4 +65,4 @@ def content_of(
         rules=rules,
         noise=None if noise is None else open_selected(noise, selectors),
     )
-    return of_triage(found)
+    return found.to_page()

@@ -23,7 +23,7 @@ class Gate(nn.Module):
         return x * scale
 
 
-class Net(nn.Module):
+class DemoNetwork(nn.Module):
     def __init__(self, eps: float) -> None:
         super().__init__()
         self.embed = nn.Linear(16, 32)
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--path", default="dumps")
     args = parser.parse_args()
     torch.manual_seed(0)
-    model, loss_of = Net(args.eps), nn.CrossEntropyLoss()
+    model, loss_of = DemoNetwork(args.eps), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with ascend_dump.capture(model, steps="0-2", path=args.path) as cap:
         for step in range(3):

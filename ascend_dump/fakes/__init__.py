@@ -19,6 +19,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Optional, Union
 
+from ascend_dump.fakes._importing import MARK
+
 if TYPE_CHECKING:
     from ascend_dump.fakes._importing import Fill
     from ascend_dump.fakes.device.npu import Npu
@@ -38,9 +40,6 @@ FAKES: Mapping[str, str] = MappingProxyType(
         "torchair_native": "ascend_dump.fakes.torchair.native_module",
     }
 )
-
-#: The attribute that tells a fake module from a real one.
-MARK = "__ascend_dump_fake__"
 
 
 @contextlib.contextmanager

@@ -8,7 +8,10 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Callable, Optional
 
-__all__ = ["Fill", "Importer"]
+__all__ = ["MARK", "Fill", "Importer"]
+
+#: The attribute that tells a fake module from a real one.
+MARK = "__ascend_dump_fake__"
 
 #: Gives a new module its content.
 Fill = Callable[[ModuleType], None]
@@ -44,7 +47,5 @@ class Importer:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        from ascend_dump.fakes import MARK
-
         setattr(module, MARK, True)
         self._fills[module.__name__](module)

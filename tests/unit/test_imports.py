@@ -126,6 +126,41 @@ def test_imports_go_down() -> None:
     assert not wrong
 
 
+def test_no_modules_import_each_other() -> None:
+    """Imports inside functions and those for types only count too. One pair may: a module and its own private half."""
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in core_files()}
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        named = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ImportFrom) and node.module)
+        graph[name] = {
+            full if (full := f"{node.module}.{alias.name}") in modules else str(node.module)
+            for node in named
+            for alias in node.names
+        } & (modules.keys() - {name})
+    circles = {frozenset(circle) for circle in circles_of(graph)}
+    halves = {
+        frozenset(f"ascend_dump.analysis.{name}" for name in pair)
+        for pair in (("triage", "_triage_page"), ("compare._comparison", "compare._page"))
+    }
+    assert circles == halves
+
+
+def circles_of(graph: dict[str, set[str]]) -> Iterator[set[str]]:
+    """The groups of modules that reach each other."""
+    reached: dict[str, set[str]] = {}
+    for start in graph:
+        seen, waiting = set[str](), [start]
+        while waiting:
+            new = graph[waiting.pop()] - seen
+            seen |= new
+            waiting += new
+        reached[start] = seen
+    for name, others in reached.items():
+        if name in others:
+            yield {other for other in others if name in reached[other]}
+
+
 def test_a_class_name_is_one_class() -> None:
     where: dict[str, set[str]] = {}
     for path in [*core_files(), *ADAPTERS.rglob("*.py")]:

@@ -32,6 +32,8 @@ from ascend_dump.reading import Batch, Dump, open_dump
 if TYPE_CHECKING:
     import polars
 
+    from ascend_dump.report.page import PageContent
+
 __all__ = ["Comparison", "compare"]
 
 _Dumplike = Union[Dump, str, "os.PathLike[str]"]
@@ -176,10 +178,9 @@ class Comparison:
 
             target.write_bytes(junit(self.pairs))
         elif suffix == ".html":
-            from ascend_dump.analysis.compare.page import of_comparison
             from ascend_dump.report.page import save_page
 
-            save_page(of_comparison(self), target, "a comparison")
+            save_page(self.to_page(), target, "a comparison")
         else:
             raise ConfigError(
                 f"{target.name!r}: a comparison is not saved as {suffix or 'a file without suffix'}",
@@ -187,12 +188,17 @@ class Comparison:
             )
         return target
 
+    def to_page(self) -> PageContent:
+        """What a report shows of it: what `save("x.html")` writes and `ascend-dump serve` serves."""
+        from ascend_dump.analysis.compare._page import of_comparison
+
+        return of_comparison(self)
+
     def _repr_html_(self) -> str:
         """Verdict and origins with a strip of all pairs, for notebooks."""
-        from ascend_dump.analysis.compare.page import of_comparison
         from ascend_dump.report.page import compact
 
-        return compact(of_comparison(self))
+        return compact(self.to_page())
 
     def __repr__(self) -> str:
         return f"<Comparison {self.verdict}: {len(self.pairs)} pairs, {len(self.origins)} origins>"

@@ -11,13 +11,12 @@ from conftest import OpenPage
 from playwright.sync_api import Browser, expect
 
 import ascend_dump
-from ascend_dump.analysis.compare.page import of_comparison
 from ascend_dump.report.serving import PageServer
 
 
 @pytest.fixture(scope="module")
 def server(dumps: tuple[Path, Path]) -> Iterator[PageServer]:
-    with PageServer(of_comparison(ascend_dump.compare(*dumps))) as made:
+    with PageServer(ascend_dump.compare(*dumps).to_page()) as made:
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield made

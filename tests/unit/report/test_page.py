@@ -22,7 +22,6 @@ from report_pages import HOSTILE, content_of_hostile, many_pairs, write_training
 import ascend_dump
 from ascend_dump import ConfigError, WriteError
 from ascend_dump.adapter import DumpRequest
-from ascend_dump.analysis.compare.page import of_comparison
 from ascend_dump.report.page import STATES, PageContent, PageFinding, PageRow, build_page, write_page
 from ascend_dump.report.page.columns import NULL, ColumnPack, TextTable, front_coded
 from ascend_dump.report.page.rows import RowTable
@@ -138,7 +137,7 @@ class TestContent:
             with ascend_dump.capture(path=tmp_path / name, data="stats"):
                 torch.tanh(torch.ones(3) * scale)
         found = ascend_dump.compare(tmp_path / "actual", tmp_path / "reference")
-        command = of_comparison(found).command
+        command = found.to_page().command
         assert command.startswith("ASCEND_DUMP=")
         request = DumpRequest.from_text(shlex.split(command)[0].partition("=")[2])
         assert request.data == "tensor"
@@ -211,7 +210,7 @@ class TestManyRows:
 
     def test_what_is_to_be_looked_at_is_read_first(self, dumps: tuple[Path, Path]) -> None:
         found = ascend_dump.compare(*dumps)
-        content = of_comparison(found)
+        content = found.to_page()
         first = found.origins[0].pair
         assert first.actual is not None
         table = RowTable(content.rows, [first.actual], most_read=12 * (first.actual.nbytes or 0))

@@ -17,7 +17,6 @@ from report_pages import many_pairs, write_training
 
 import ascend_dump
 from ascend_dump import ConfigError
-from ascend_dump.analysis.compare.page import of_comparison
 from ascend_dump.report.page import PageContent, PageRow
 from ascend_dump.report.serving import PageServer, parse_slice, tensor_parts
 
@@ -26,7 +25,7 @@ from ascend_dump.report.serving import PageServer, parse_slice, tensor_parts
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
     root = tmp_path_factory.mktemp("dumps")
     dumps = write_training(root / "actual", fault=(1, 1)), write_training(root / "reference")
-    with PageServer(of_comparison(ascend_dump.compare(*dumps))) as made:
+    with PageServer(ascend_dump.compare(*dumps).to_page()) as made:
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield made

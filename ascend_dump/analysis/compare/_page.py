@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from ascend_dump._errors import ConfigError, NotSupported
 from ascend_dump._request import DumpRequest
-from ascend_dump.reading import Record
+from ascend_dump.analysis._page_words import capture_command, command, place_facts, show_command, step_text
 from ascend_dump.report.page import PageContent, PageError, PageFinding, PageRow
 from ascend_dump.report.page.tensors import read_tensor
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from ascend_dump.analysis.compare._comparison import Comparison
     from ascend_dump.analysis.compare._result import Origin, Pair
 
-__all__ = ["of_comparison", "show_command", "step_text"]
+__all__ = ["of_comparison"]
 
 
 def of_comparison(compared: Comparison) -> PageContent:
@@ -107,10 +106,7 @@ def _sentence(compared: Comparison) -> str:
 def _origin_facts(origin: Origin) -> Iterator[tuple[str, str]]:
     kind = origin.to_dict()
     yield "kind", f"{origin.kind}: {kind['meaning']}"
-    if origin.module:
-        yield "module", origin.module
-    if origin.source:
-        yield "source", origin.source
+    yield from place_facts(origin.module, origin.source)
 
 
 def _origin(origin: Origin) -> PageFinding:
@@ -129,28 +125,11 @@ def _next_command(compared: Comparison, first: Optional[Origin]) -> str:
     if first is None:
         if compared.verdict in ("equal", "noise"):
             return ""
-        return _words("ascend-dump", "compare", str(compared.actual), str(compared.reference))
+        return command("ascend-dump", "compare", str(compared.actual), str(compared.reference))
     if read_tensor(first.pair.record) is not None:
         return show_command(compared.actual, first.pair.record)
     try:
         request = DumpRequest(path=Path(f"{compared.actual}_next"), **first.next)
     except (ConfigError, NotSupported, TypeError):
         return show_command(compared.actual, first.pair.record)
-    return f"ASCEND_DUMP={shlex.quote(request.to_text())} python …"
-
-
-def step_text(step: Optional[int]) -> str:
-    """How a finding begins."""
-    return "" if step is None else f"step {step}: "
-
-
-def show_command(dump: Path, record: Record) -> str:
-    """The command that prints one tensor."""
-    words = ["ascend-dump", "show", str(dump), "--op", record.op_name or "*"]
-    words += [] if record.step is None else ["--step", str(record.step)]
-    words += ["--rank", str(record.rank)] if record.rank else []
-    return _words(*words, "--io", record.io or "*", "--plot")
-
-
-def _words(*words: str) -> str:
-    return " ".join(map(shlex.quote, words))
+    return capture_command(request)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Optional
 
-from ascend_dump.analysis.compare.page import of_comparison, show_command, step_text
+from ascend_dump.analysis._page_words import capture_command, place_facts, show_command, step_text
 from ascend_dump.analysis.suspects import RULES, Suspect
 from ascend_dump.reading import open_dump
 from ascend_dump.report.page import PageContent, PageFinding, PageRow
@@ -23,7 +22,7 @@ def of_triage(found: Triage) -> PageContent:
     rounds = [(f"round {one.number}", f"{one.program}: {one.purpose}; {one.outcome}") for one in found.rounds]
     confirmed = (("confirmed", found.confirmation),) if found.confirmation else ()
     if found.comparison is not None:
-        content = of_comparison(found.comparison)
+        content = found.comparison.to_page()
         return replace(content, facts=content.facts + confirmed, made=(*content.made, *rounds))
     dump = found.records if found.records is not None else open_dump(found.dump)
     first = found.suspects[0] if found.suspects else None
@@ -52,10 +51,7 @@ def of_triage(found: Triage) -> PageContent:
 
 def _suspect_facts(suspect: Suspect) -> Iterator[tuple[str, str]]:
     yield "rule", f"{suspect.rule}: {RULES[suspect.rule].meaning}"
-    if suspect.module:
-        yield "module", suspect.module
-    if suspect.source:
-        yield "source", suspect.source
+    yield from place_facts(suspect.module, suspect.source)
 
 
 def _suspect(suspect: Suspect) -> PageFinding:
@@ -74,5 +70,5 @@ def _bare(suspect: Suspect) -> str:
 
 def _command_of(found: Triage, first: Optional[Suspect]) -> str:
     if found.next is not None:
-        return f"ASCEND_DUMP={shlex.quote(found.next.to_text())} python …"
+        return capture_command(found.next)
     return "" if first is None else show_command(found.dump, first.record)

@@ -1,0 +1,44 @@
+"""What the pages of a comparison and of a triage say in the same words."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Optional
+
+from ascend_dump._request import DumpRequest
+from ascend_dump.reading import Record
+
+__all__ = ["capture_command", "command", "place_facts", "show_command", "step_text"]
+
+
+def step_text(step: Optional[int]) -> str:
+    """How a finding begins."""
+    return "" if step is None else f"step {step}: "
+
+
+def place_facts(module: Optional[str], source: Optional[str]) -> Iterator[tuple[str, str]]:
+    """Where in the program a finding lies, as far as the dump says it."""
+    if module:
+        yield "module", module
+    if source:
+        yield "source", source
+
+
+def show_command(dump: Path, record: Record) -> str:
+    """The command that prints one tensor."""
+    words = ["ascend-dump", "show", str(dump), "--op", record.op_name or "*"]
+    words += [] if record.step is None else ["--step", str(record.step)]
+    words += ["--rank", str(record.rank)] if record.rank else []
+    return command(*words, "--io", record.io or "*", "--plot")
+
+
+def capture_command(request: DumpRequest) -> str:
+    """How the program is started to record what `request` says."""
+    return f"ASCEND_DUMP={shlex.quote(request.to_text())} python …"
+
+
+def command(*words: str) -> str:
+    """A line for a shell."""
+    return " ".join(map(shlex.quote, words))
