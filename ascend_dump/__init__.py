@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         NotSupported,
         ReadError,
         UnknownFormat,
+        WorkerLost,
         WriteError,
     )
     from ascend_dump._problem import Problem
@@ -66,6 +67,7 @@ __all__ = [
     "Steps",
     "Triage",
     "UnknownFormat",
+    "WorkerLost",
     "WriteError",
     "__version__",
     "adapters",
@@ -94,6 +96,7 @@ _HOMES: dict[str, tuple[str, str]] = {
             "NotSupported",
             "ReadError",
             "UnknownFormat",
+            "WorkerLost",
             "WriteError",
         ),
         "_problem": ("Problem",),

@@ -11,7 +11,8 @@
     │   ├── CorruptDump (ValueError)         AD401  a file is truncated, foreign or lies about itself
     │   ├── UnknownFormat (ValueError)       AD402  no dialect recognises the files
     │   └── DumpNotFound (FileNotFoundError) AD403  the path does not exist or holds no dump
-    └── WriteError (OSError)                 AD5xx  the dump cannot be written
+    ├── WriteError (OSError)                 AD5xx  the dump cannot be written
+    └── WorkerLost (RuntimeError)            AD601  a process that worked on one of many ranks is gone
 
 `code` is stable and has a page: `ascend-dump explain AD101`.
 """
@@ -33,6 +34,7 @@ __all__ = [
     "NotSupported",
     "ReadError",
     "UnknownFormat",
+    "WorkerLost",
     "WriteError",
 ]
 
@@ -118,3 +120,7 @@ class DumpNotFound(ReadError, FileNotFoundError):
 class WriteError(AscendDumpError, OSError):
     default_code = "AD501"
     __str__ = AscendDumpError.__str__
+
+
+class WorkerLost(AscendDumpError, RuntimeError):
+    default_code = "AD601"

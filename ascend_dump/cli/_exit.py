@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, ConfigError, ReadError, WriteError
+from ascend_dump._errors import (
+    AdapterError,
+    AscendDumpError,
+    CaptureError,
+    ConfigError,
+    ReadError,
+    WorkerLost,
+    WriteError,
+)
 
 __all__ = ["Exit", "exit_code", "missing_package"]
 
@@ -31,7 +39,7 @@ _MEANINGS = {
     Exit.DIFFERENT: "a difference was found",
     Exit.USAGE: "wrong usage or configuration",
     Exit.UNREADABLE: "a dump, or a part of it, cannot be read",
-    Exit.UNAVAILABLE: "a framework, an adapter or an optional package is missing",
+    Exit.UNAVAILABLE: "a framework, an adapter, an optional package or a worker is missing",
     Exit.INTERNAL: "an error in ascend-dump itself",
     Exit.INTERRUPTED: "interrupted (Ctrl-C)",
     Exit.PIPE_CLOSED: "the reader of the output closed it, as `| head` does",
@@ -44,6 +52,7 @@ _OF_ERROR: tuple[tuple[type[AscendDumpError], Exit], ...] = (
     (WriteError, Exit.USAGE),
     (ReadError, Exit.UNREADABLE),
     (AdapterError, Exit.UNAVAILABLE),
+    (WorkerLost, Exit.UNAVAILABLE),
 )
 
 

@@ -78,6 +78,7 @@ EXPECTED = {
     "CorruptDump": 3,
     "UnknownFormat": 3,
     "DumpNotFound": 3,
+    "WorkerLost": 4,
     "WriteError": 2,
 }
 
