@@ -13,14 +13,17 @@ import msgspec
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ascend_dump.host import CollectiveCall
 from ascend_dump.writing import Item
 from ascend_dump_torch._arguments import collect, collect_named, has_own_kernels, with_others
 from ascend_dump_torch._collectives import Collectives, RunningCollective, work_of
 from ascend_dump_torch._devices import Devices, find_devices
 from ascend_dump_torch._given import describe_call
+from ascend_dump_torch._groups import GroupCalls, Reductions
 from ascend_dump_torch._masks import is_mask
 from ascend_dump_torch._memory import is_plain
 from ascend_dump_torch._overflow import copy_overwritten, nonfinite, nonfinite_numbers
+from ascend_dump_torch._placements import Placements
 from ascend_dump_torch._recording import Recording
 from ascend_dump_torch._schema import Schema, read_schema
 from ascend_dump_torch._tensors import OperatorCall
@@ -49,6 +52,12 @@ class RecordMode(TorchDispatchMode):
         #: By the id of the operator, which has a hash of its own that takes longer.
         self._schemas: dict[int, Schema] = {}
         self._collectives = Collectives()
+        #: To be entered while steps are recorded.
+        self.reductions = Reductions(session.guard)
+        self._groups = GroupCalls(self.reductions)
+        self._placements = Placements()
+        #: The thread that runs an operator of distributed tensors, until that is taken apart.
+        self._distributed = threading.local()
         self._devices: Optional[Devices] = None
         #: That this mode has taken.
         self.seconds = 0.0
@@ -70,6 +79,9 @@ class RecordMode(TorchDispatchMode):
         if kinds and not all(map(is_plain, kinds)):
             if torch._C._len_torch_dispatch_stack():
                 return func(*args, **kwargs)  # for a mode of PyTorch's own below, such as FakeTensorMode
+            if self._placements.are_of(kinds) and not getattr(self._distributed, "begins", False):
+                return self._run_distributed(func, args, kwargs)
+            self._distributed.begins = False
             # A tensor subclass takes the operator apart; its parts come here again.
             return NotImplemented
         if self._devices is not None:
@@ -113,6 +125,19 @@ class RecordMode(TorchDispatchMode):
             except Exception as error:
                 session.give_up(error)
         self.seconds += called - began + time.perf_counter() - returned
+        return result
+
+    def _run_distributed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Have an operator of distributed tensors taken apart, and see how what it is given and gives lies on ranks."""
+        guard = self._session.guard
+        guard(_apart, self._placements.note, (args, tuple(kwargs.values())))
+        self._distributed.begins = True
+        try:
+            with self:
+                result = func(*args, **kwargs)
+        finally:
+            self._distributed.begins = False
+        guard(_apart, self._placements.note, (result,))
         return result
 
     def _run_higher_order(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -180,13 +205,17 @@ class RecordMode(TorchDispatchMode):
             self._settle(inputs)
             self._settle(written)
         first_unset = schema.ignores_first and bool(inputs) and tensors.is_unset(inputs[0])
+        collective = None
+        if schema.collective:
+            collective = self._groups.describe(schema.collective, schema.arguments, args, kwargs)
         items: list[Item] = []
         if selected and session.records_inputs and not overflow:
             item = tensors.item
             items = [item(op, tensor, "input", i, first_unset and not i) for i, tensor in enumerate(inputs)]
             if place.phase == "other":
                 self._name_parameters(items, inputs)
-        pending = _Pending(schema, op, inputs, selected, items, written, call, first_unset, given)
+            self._describe_ranks(collective, items, inputs)
+        pending = _Pending(schema, op, inputs, selected, items, written, call, first_unset, given, collective)
         if schema.unreturned and (schema.training is None or schema.training.of(args, kwargs)):
             unreturned: list[torch.Tensor] = []
             names: list[str] = []
@@ -277,6 +306,7 @@ class RecordMode(TorchDispatchMode):
                     tensors.item(op, tensor, "input", i, pending.first_unset and not i, copy)
                     for i, (tensor, copy) in enumerate(zip(pending.inputs, copies))
                 ]
+                self._describe_ranks(pending.collective, items, pending.inputs)
         if session.records_outputs:
             make = tensors.item
             for i, tensor in enumerate(outputs):
@@ -287,10 +317,22 @@ class RecordMode(TorchDispatchMode):
                     self._name_parameters([item], [tensor])
                 if origin:
                     item.line.origin = nonfinite(tensor)
+                self._describe_ranks(pending.collective, [item], [tensor])
                 items.append(item)
         if items:
             items[0].line.call = pending.call
             session.write(items)
+
+    def _describe_ranks(
+        self, collective: Optional[CollectiveCall], items: Sequence[Item], tensors: Sequence[torch.Tensor]
+    ) -> None:
+        """Say in records what they are among those of other ranks."""
+        if collective is not None:
+            for item in items:
+                item.line.collective = collective
+        if self._placements:
+            for item, tensor in zip(items, tensors):
+                item.line.placement = self._placements.of(tensor)
 
     def _name_parameters(self, items: Sequence[Item], tensors: Sequence[torch.Tensor]) -> None:
         """Say in the records of an operator outside of all modules, as an optimizer's are, which parameters it has."""
@@ -325,8 +367,10 @@ class RecordMode(TorchDispatchMode):
         self.forget()
 
     def forget(self) -> None:
-        """Let go of what is not recorded yet."""
+        """Let go of what is not recorded yet, and of what is known of other ranks."""
         self._collectives.forget()
+        self._groups.begin_step()
+        self._placements.clear()
 
     def _outside(self, function: Any, *args: Any) -> None:
         """Call one of our functions outside an operator, where modes and autograd would see it looking at tensors."""
@@ -346,6 +390,7 @@ class _Pending(msgspec.Struct, eq=False):
     unset        its outputs are memory that nobody has filled
     unreturned   its outputs that it does not return; names: the arguments that these are
     given        what it is called with in place of the program's arguments, where inputs are replaced
+    collective   which call of its group it is, of an operator that ranks run together
     """
 
     schema: Schema
@@ -357,6 +402,7 @@ class _Pending(msgspec.Struct, eq=False):
     call: msgspec.Raw
     first_unset: bool
     given: Optional[tuple[Any, Any]]
+    collective: Optional[CollectiveCall] = None
     unset: bool = False
     copies: Optional[dict[int, torch.Tensor]] = None
     called: Any = ()

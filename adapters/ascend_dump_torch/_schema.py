@@ -9,6 +9,7 @@ import torch
 
 from ascend_dump_torch._devices import BACKENDS, privateuse1
 from ascend_dump_torch._given import Signature, read_signature
+from ascend_dump_torch._groups import kind_of_collective
 
 __all__ = ["Argument", "Schema", "read_schema"]
 
@@ -107,6 +108,9 @@ class Schema(msgspec.Struct, frozen=True, eq=False):
     waits: bool
     #: How its calls are described.
     signature: Signature
+    #: `CollectiveCall.kind`, "" of operators of no group; and the names of its arguments.
+    collective: str
+    arguments: tuple[str, ...]
 
 
 def read_schema(func: Any) -> Schema:
@@ -159,6 +163,8 @@ def read_schema(func: Any) -> Schema:
         functional,
         waits,
         read_signature(func),
+        kind_of_collective(namespace, base),
+        tuple(argument.name for argument in schema.arguments),
     )
 
 

@@ -244,6 +244,7 @@ class TorchSession(Session):
                 self.recording = True
                 return
             undo.enter_context(MemoryGuard(self, self._mode.waits, self._mode.waited))
+            undo.enter_context(self._mode.reductions)
             _stack.insert(self._mode)
             undo.callback(self._take_mode_out)
             self._undo = undo.pop_all()

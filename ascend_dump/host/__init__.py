@@ -42,6 +42,7 @@ from ascend_dump.host._outline import (
     read_outlines,
     why_over,
 )
+from ascend_dump.host._ranks import CollectiveCall, Placement, ranks_of, ranks_text
 from ascend_dump.host._reasons import FREED, META, NO_VALUES, UNINITIALISED, UNWAITED, ZERO
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "UNWAITED",
     "ZERO",
     "Arguments",
+    "CollectiveCall",
     "Cut",
     "GeneratorState",
     "Line",
@@ -74,6 +76,7 @@ __all__ = [
     "Outline",
     "OutlineLine",
     "Over",
+    "Placement",
     "TensorOf",
     "cut_text",
     "encodable",
@@ -81,6 +84,8 @@ __all__ = [
     "numpy_dtype",
     "outline_name",
     "plain_text",
+    "ranks_of",
+    "ranks_text",
     "read_call",
     "read_outlines",
     "shard_name",

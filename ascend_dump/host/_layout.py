@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from ascend_dump._paths import MANIFEST
+from ascend_dump.host._ranks import CollectiveCall, Placement
 
 __all__ = [
     "CSV_HEADER",
@@ -107,6 +108,8 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     requires_grad  of an input: a parameter, that is a leaf of autograd's graph whose gradient is asked for
     call       what the operator was called with, as JSON (`ascend_dump.host.read_call`): in its first line, and where
                its outputs come later than its inputs in the first of those too
+    collective of an operator that ranks run together: which of their calls it is
+    placement  of what a rank holds of a tensor that lies on several: which part it is
     """
 
     seq: _Size
@@ -142,6 +145,8 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     requires_grad: bool = False
     parameter: str = ""
     call: msgspec.Raw = msgspec.Raw()
+    collective: Optional[CollectiveCall] = None
+    placement: Optional[Placement] = None
 
 
 def shard_name(step: int, number: int) -> str:

@@ -6,6 +6,8 @@ import json
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ascend_dump.host import Line
 from ascend_dump.statistics import Statistics
 
@@ -18,7 +20,7 @@ __all__ = ["frame_of_lines"]
 
 _SAME = ("op_type", "op_name", "io", "index", "dtype", "shape", "nbytes", "phase", "module", "seq", "hash", "stride")
 #: Attributes that few records have.
-_PACKED = ("parameter", "quantization")
+_PACKED = ("parameter", "quantization", "collective", "placement")
 _PLACE = ("storage_offset", "storage", "address", "storage_nbytes", "version")
 _TEXTS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 _UNKNOWN = (None,) * len(Statistics._fields)
@@ -52,7 +54,7 @@ def frame_of_lines(
     columns["origin"] = [origin or None for origin in origins] if any(origins) else None
     packed = [{name: value for name in _PACKED if (value := getattr(line, name))} for line in lines]
     if any(packed):
-        columns["attrs"] = [json.dumps(one, default=str) if one else None for one in packed]
+        columns["attrs"] = [json.dumps(one, default=msgspec.to_builtins) if one else None for one in packed]
     if any(line.stats is not None for line in lines):
         rows = [_UNKNOWN if line.stats is None else _statistics(line.stats) for line in lines]
         columns.update((name, list(values)) for name, values in zip(Statistics._fields, zip(*rows)))

@@ -404,6 +404,9 @@ def _attrs(line: Line) -> dict[str, Any]:
         attrs["requires_grad"] = True
     if line.quantization:
         attrs["quantization"] = line.quantization
+    for name, told in (("collective", line.collective), ("placement", line.placement)):
+        if told is not None:
+            attrs[name] = msgspec.to_builtins(told)
     return attrs
 
 

@@ -1,0 +1,115 @@
+"""What index lines tell of other ranks: the group of a collective, and how a tensor is laid out over a mesh of ranks.
+
+    "collective": {"kind": "all_reduce", "group": "0", "ranks": "0-3", "nth": 2, "reduce": "sum"}
+    "collective": {"kind": "send", "group": "0", "ranks": "0-3", "nth": 0, "peer": 1, "tag": 7}
+    "placement": {"ranks": "0-3", "mesh": [2, 2], "names": ["dp", "tp"], "axes": ["replicate", "shard 0"],
+                  "shape": [64, 32]}
+
+All ranks are global ones. Ranks of a group are written as ranges in their order: `0-3`, `1-13:4` (every fourth from 1
+to 13), `3|1`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import Annotated, Optional
+
+import msgspec
+from msgspec import Meta
+
+__all__ = ["CollectiveCall", "Placement", "ranks_of", "ranks_text"]
+
+#: Ranks of a group; more are refused.
+_MOST_RANKS = 1 << 17
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+
+_Rank = Annotated[int, Meta(ge=0, lt=2**31)]
+_Text = Annotated[str, Meta(max_length=1 << 16)]
+
+
+class CollectiveCall(msgspec.Struct, omit_defaults=True, frozen=True):
+    """What a collective operator is among those of other ranks.
+
+    kind    "all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter", "gather", "scatter", "all_to_all",
+            "barrier", "send" or "recv"; else the name that the framework has for it
+    group   the name of the process group; ranks: its global ranks in their order
+    nth     how many of this kind the rank has called before in this step, on this group, and of send and recv with
+            this peer and tag
+    reduce  "sum", "avg", "max", "min", "product", ... ; "" where the framework does not say
+    root    the rank that gives or takes all, of kinds that have one
+    peer    of send and recv the other rank; None where any rank may send
+    tag     of send and recv
+    """
+
+    kind: _Text
+    group: _Text
+    ranks: _Text
+    nth: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    reduce: _Text = ""
+    root: Optional[_Rank] = None
+    peer: Optional[_Rank] = None
+    tag: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks of the group. Raises ValueError where the text is none of ranks."""
+        return ranks_of(self.ranks)
+
+
+class Placement(msgspec.Struct, omit_defaults=True, frozen=True):
+    """How a tensor of the program lies on a mesh of ranks, of which a record holds the part of one.
+
+    ranks  of the mesh in row-major order; mesh: its sizes; names: of its dimensions, empty where they have none
+    axes   for each dimension of the mesh "replicate", "shard AXIS", "partial OPERATION", or what the framework calls it
+    shape  of the whole tensor
+    """
+
+    ranks: _Text
+    mesh: Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**31)], ...], Meta(max_length=16)]
+    axes: Annotated[tuple[_Text, ...], Meta(max_length=16)]
+    names: Annotated[tuple[_Text, ...], Meta(max_length=16)] = ()
+    shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=2**63 - 1)], ...], Meta(max_length=64)] = ()
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks in their order as ranges.
+
+    >>> ranks_text([0, 1, 2, 3]), ranks_text([1, 5, 9, 13]), ranks_text([3, 1])
+    ('0-3', '1-13:4', '3|1')
+    """
+    parts: list[str] = []
+    at = 0
+    while at < len(ranks):
+        step = ranks[at + 1] - ranks[at] if at + 1 < len(ranks) else 0
+        end = at + 1
+        while step > 0 and end < len(ranks) and ranks[end] - ranks[end - 1] == step:
+            end += 1
+        if end - at < (2 if step == 1 else 3):
+            parts.append(str(ranks[at]))
+            at += 1
+        else:
+            parts.append(f"{ranks[at]}-{ranks[end - 1]}" + ("" if step == 1 else f":{step}"))
+            at = end
+    return "|".join(parts)
+
+
+@functools.lru_cache(64)
+def ranks_of(text: str) -> tuple[int, ...]:
+    """The ranks that `ranks_text` wrote. Raises ValueError for anything else.
+
+    >>> ranks_of("0-3"), ranks_of("1-13:4"), ranks_of("3|1")
+    ((0, 1, 2, 3), (1, 5, 9, 13), (3, 1))
+    """
+    found: list[int] = []
+    for part in text.split("|"):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise ValueError(f"{text[:80]!r} is no list of ranks such as '0-3|8-12:2'")
+        first, last, step = match.groups()
+        row = range(int(first), int(last or first) + 1, int(step or 1) or 1)
+        if len(found) + len(row) > _MOST_RANKS:
+            raise ValueError(f"{text[:80]!r} are more than {_MOST_RANKS} ranks")
+        found += row
+    return tuple(found)
