@@ -33,10 +33,8 @@ def test_other_texts_are_refused(text: str) -> None:
 
 
 def _dump(root: Path, **more: Any) -> ascend_dump.Dump:
-    line = {
-        **dict(seq=0, op_type="c10d::allreduce_", op_name="allreduce__0", io="input", index=0, time=0, nbytes=0),
-        **dict(dtype="float32", shape=[0], **more),
-    }
+    record = {"op_type": "c10d::allreduce_", "op_name": "allreduce__0", "io": "input", "index": 0}
+    line = {**record, "seq": 0, "time": 0, "nbytes": 0, "dtype": "float32", "shape": [0], **more}
     step = root / "worldsize4_global_rank1" / "20260101000000" / "0" / "m" / "0" / "0"
     step.mkdir(parents=True)
     (step / "index.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
