@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Optional
 
 from ascend_dump._errors import CorruptDump
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.host import Arguments, Named, TensorOf, plain_text
 
-__all__ = ["arguments_of", "differing_arguments", "same_generator"]
+__all__ = ["arguments_of", "differing_arguments", "same_generator", "tensors_among"]
 
 #: Where an operator runs and how memory lies is no part of what it computes.
 _SURROUNDINGS = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "generator")
@@ -46,6 +47,20 @@ def arguments_of(operator: Operator) -> Optional[Arguments]:
         except CorruptDump:
             return None
     return None
+
+
+def tensors_among(operator: Operator) -> Optional[set[int]]:
+    """The indices of the inputs that it was called with, recorded or not; None where the dump does not tell."""
+    known = arguments_of(operator)
+    return None if known is None else set(_inputs_in(list(known.values.values())))
+
+
+def _inputs_in(values: list[Any]) -> Iterator[int]:
+    for value in values:
+        if isinstance(value, list):
+            yield from _inputs_in(value)
+        elif isinstance(value, TensorOf) and value.io == "input":
+            yield value.index
 
 
 def _is_same(a: Any, b: Any) -> bool:

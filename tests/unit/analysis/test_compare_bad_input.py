@@ -164,3 +164,44 @@ def test_statistics_on_one_side(compare: Any, tmp_path: Path) -> None:
     said, code = compare(dump(tmp_path / "stats", by=1e-6, data="stats"))
     assert said == "undecided"
     assert code == 1
+
+
+class TestAnInputWithoutPartner:
+    """One weight differs, which `2/addmm_0` has from its input 1, and that is recorded on one side only, or on none."""
+
+    @staticmethod
+    def without(path: Path, name: str, index: int) -> ascend_dump.Dump:
+        pl = pytest.importorskip("polars")
+        lost = (pl.col("op_name") == name) & (pl.col("io") == "input") & (pl.col("index") == index)
+        found = ascend_dump.open(path).where(~lost)
+        assert len(found) == len(ascend_dump.open(path)) - 1
+        return found
+
+    @pytest.mark.parametrize("name", ["2/addmm_0", "1/relu_0"])
+    @pytest.mark.parametrize("side", ["actual", "reference"])
+    def test_carries_on_what_its_own_side_wrote(self, tmp_path: Path, name: str, side: str) -> None:
+        sides: list[Any] = [dump(tmp_path / "actual", 1, by=0.5), dump(tmp_path / "reference", 1)]
+        place = ["actual", "reference"].index(side)
+        sides[place] = self.without(sides[place], name, 1 if name == "2/addmm_0" else 0)
+        found = ascend_dump.compare(*sides)
+        assert [(one.kind, one.module) for one in found.origins] == [("parameter", "0")]
+        assert found.verdict == "different"
+
+    def test_of_rounding_is_no_origin(self, tmp_path: Path) -> None:
+        actual = dump(tmp_path / "actual", 1, by=2e-8)
+        found = ascend_dump.compare(self.without(actual, "2/addmm_0", 1), dump(tmp_path / "reference", 1))
+        assert not found.origins
+        assert set(found.counts) == {"equal", "noise", "unmatched"}
+
+    def test_of_both_sides_is_counted_as_not_compared(self, tmp_path: Path) -> None:
+        """Nothing tells where the difference came from, so the operator is where it was first seen."""
+        sides = [dump(tmp_path / "actual", 1, by=0.5), dump(tmp_path / "reference", 1)]
+        first, second = ascend_dump.compare(*(self.without(one, "2/addmm_0", 1) for one in sides)).origins
+        assert (first.kind, first.module) == ("parameter", "0")
+        assert (second.kind, second.module, second.first_seen) == ("compute", "2", True)
+        assert "2 of its 3 inputs could be compared, and these are equal" in second.evidence
+
+    def test_that_none_has_is_said(self, tmp_path: Path) -> None:
+        sides = [dump(tmp_path / "actual", 1, by=0.5), dump(tmp_path / "reference", 1)]
+        [origin] = ascend_dump.compare(*(self.without(one, "1/relu_0", 0) for one in sides)).origins[1:]
+        assert "none of its 1 inputs could be compared" in origin.evidence

@@ -1,0 +1,154 @@
+"""The verdict on an output that differs: rounding of its own, or what the noise in its inputs makes of it?
+
+The cheap tests come first; those that read inputs, or run the operator again, are for what is different by the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Optional
+
+from ascend_dump.analysis.compare._carried import InputNoise
+from ascend_dump.analysis.compare._consequences import why_both_are_right
+from ascend_dump.analysis.compare._floats import float_kind
+from ascend_dump.analysis.compare._match import Match
+from ascend_dump.analysis.compare._measure import Measure
+from ascend_dump.analysis.compare._of_operator import judge_output, measure_terms, rounding_type
+from ascend_dump.analysis.compare._operators import Operator
+from ascend_dump.analysis.compare._records import Difference, type_of
+from ascend_dump.analysis.compare._rerun import Rerun
+from ascend_dump.analysis.compare._scale import natural_scale
+from ascend_dump.analysis.compare._spread import Spread
+from ascend_dump.analysis.compare._types import (
+    EXPONENTIALS,
+    input_scale_matters,
+    keeps_relative_errors,
+    operator_class,
+    rounds_as_inputs,
+)
+from ascend_dump.analysis.compare._verdict import Noise, Rules, judge
+from ascend_dump.analysis.compare._wild import follows_inputs, measure_others
+from ascend_dump.reading import Record
+
+__all__ = ["WithNoise"]
+
+#: Larger tensors are not looked at element by element: copies of them in float64 would take gigabytes.
+_MOST_ELEMENTS = 1 << 26
+
+
+class WithNoise:
+    """Judges inputs and outputs by the rules, by a second run of the reference, and by what running again says."""
+
+    def __init__(self, rules: Rules, rerun: Optional[Rerun]) -> None:
+        self._rules = rules
+        self._rerun = rerun
+        #: Another run of the reference, of the step at hand.
+        self.spread: Optional[Spread] = None
+
+    def of_input(self, match: Match, a: Record, b: Record, found: Difference) -> tuple[str, str]:
+        """The verdict on an input that no recorded operator made, and the reason."""
+        assert found.measure is not None
+        rules = self._rules.of(match.reference.op_name, match.reference.op_type)
+        return self._as_known(found, judge(found.measure, type_of(a, b), rules, cast=found.cast), b)
+
+    def of_output(
+        self, match: Match, a: Record, b: Record, found: Difference, input_noise: Sequence[InputNoise], *, clean: bool
+    ) -> tuple[str, str]:
+        """clean: no input differs by more than noise."""
+        operator = match.reference
+        assert found.measure is not None
+        dtype = rounding_type(operator, b) if rounds_as_inputs(operator.op_type) else type_of(a, b)
+
+        def said(measured: Measure, scale: float = 0.0) -> tuple[str, str]:
+            noise = _made_of(operator, input_noise, measured, scale)
+            verdict = judge_output(operator, b, measured, dtype, self._rules, noise=noise, scale=scale, cast=found.cast)
+            return self._as_known(found, verdict, b)
+
+        verdict, reason = said(found.measure)
+        if verdict == "different" and not found.measure.nonfinite:
+            # All that follows takes reading, so it is looked at where something differs only.
+            scale = natural_scale(operator, b)
+            if scale > found.measure.rms:
+                verdict, reason = said(found.measure, scale)
+        if verdict == "different" and clean and not found.bounds:
+            settled = self._settled(match, a, b, dtype, input_noise)
+            if settled is not None:
+                verdict, reason = "noise", settled
+        # An input that differs by more than rounding is no noise, however wild its elements are.
+        if verdict == "different" and input_noise and clean and not found.bounds:
+            unit = max(one.unit for one in input_noise)
+            others = measure_others(a, b, _sides_of(match, b), unit)
+            if others is not None:
+                rest, count = others
+                verdict, reason = said(rest)
+                if verdict == "noise":
+                    reason = f"{count} elements are rounding alone in its inputs already, the others {reason}"
+        if verdict == "different" and self._rerun is not None and clean and not input_noise and not found.bounds:
+            settled = self._rerun.settles(match, a, b)
+            if settled is not None:
+                verdict, reason = "noise", settled
+        return verdict, reason
+
+    def _settled(
+        self, match: Match, a: Record, b: Record, dtype: str, input_noise: Sequence[InputNoise]
+    ) -> Optional[str]:
+        """The reason why a difference is rounding, told element by element; None where it is not."""
+        if math.prod(b.shape or ()) > _MOST_ELEMENTS:
+            return None
+        kind = float_kind(dtype)
+        if kind is None:
+            return why_both_are_right(match, a, b)
+        if input_noise and keeps_relative_errors(match.reference.op_type):
+            unit = max(kind.unit, *(one.unit for one in input_noise))
+            if follows_inputs(a, b, _sides_of(match, b), self._rules.gain, unit):
+                return "each element is as far off, relative to its size, as its inputs are"
+        if not input_noise:
+            apart = measure_terms(match.reference, a, b, dtype)
+            if apart is not None:
+                rules = self._rules
+                verdict, reason = judge_output(match.reference, b, apart, dtype, rules, scale=1.0)
+                return f"{reason}, of the terms of each element" if verdict == "noise" else None
+        return None
+
+    def _as_known(self, found: Difference, said: tuple[str, str], reference: Record) -> tuple[str, str]:
+        """The verdict where the numbers are lower bounds, and where another run of the reference is known."""
+        measured = found.measure
+        if said[0] == "different" and measured is not None and self.spread is not None:
+            reason = self.spread.covers(measured, reference)
+            if reason is not None:
+                said = ("noise", reason)
+        if not found.bounds or measured is None:
+            return said
+        if said[0] == "different":
+            if measured.nonfinite:
+                return said
+            return "different", f"statistics prove that elements differ by {measured.max_abs:.2g} at least"
+        return "undecided", "statistics agree, which cannot prove that the tensors do"
+
+
+def _sides_of(match: Match, output: Record) -> list[tuple[Record, Record]]:
+    """The inputs that an output is made of element by element: of an operator on lists, those of the same place."""
+    sides = [(a, b) for a, b in match.inputs if a is not None and b is not None]
+    if operator_class(match.reference.op_type).startswith("_foreach_"):
+        count = max(len(match.reference.outputs), 1)
+        sides = [(a, b) for a, b in sides if b.index % count == output.index % count]
+    return sides
+
+
+def _made_of(operator: Operator, noise: Sequence[InputNoise], output: Measure, scale: float) -> Noise:
+    """What the noise in the inputs may make of the output."""
+    size = most = each = 0.0
+    for one in noise:
+        natural = max(output.rms, scale)
+        # Where a few elements are much larger than the others, so are their errors, here as there.
+        most += one.measure.max_abs * (max(1.0, natural / one.measure.rms) if one.measure.rms else 1.0)
+        if operator_class(operator.op_type) in EXPONENTIALS:
+            each += one.measure.max_abs
+        if input_scale_matters(operator.op_type):
+            # A sum of signed terms: the error stays, the result shrinks.
+            share = max(1.0, one.measure.count / max(output.count, 1))
+            natural = max(natural, one.measure.rms * math.sqrt(share))
+        # Of a reference that is all zero an error has no relative size.
+        size += one.error * natural if math.isfinite(one.error) else one.measure.rmse
+    return Noise(size, max((one.unit for one in noise), default=0.0), most, each)
