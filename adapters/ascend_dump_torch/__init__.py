@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["TorchAdapter"]
 
 _OPTIONS = {
+    "stack": "True: the call stack of each operator, `record.stack`; without it the line of the program alone",
     "rehash": "True: tell tensors apart by content only, for kernels that write memory unseen by PyTorch",
     "buffer_bytes": "how many bytes of tensors may wait for the writer",
     "graft": "outputs or inputs to replace by recorded values: {'layers.3/addmm_0.output.0': PATH of a dump}",

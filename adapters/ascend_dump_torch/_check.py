@@ -20,6 +20,7 @@ def _are_steps(value: Any) -> bool:
 
 _VALUES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("rehash", lambda value: isinstance(value, bool), "True or False"),
+    ("stack", lambda value: isinstance(value, bool), "True or False"),
     ("steps_after_origin", lambda value: type(value) is int and value >= 0, "how many steps, 0 or more"),
     ("outline", lambda value: isinstance(value, str) and bool(value), "the path of a directory"),
     ("outline_gradients", _are_steps, "steps, such as '100-115'"),
@@ -88,7 +89,8 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str], *, laun
             )
         )
     if request.level == "module":
-        for name, given in (("scene", request.scene is not None), ("graft", "graft" in request.options)):
+        told = {"scene": request.scene is not None, **{name: name in request.options for name in ("graft", "stack")}}
+        for name, given in told.items():
             if given:
                 problems.append(
                     Problem(

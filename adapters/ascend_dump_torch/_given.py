@@ -16,7 +16,7 @@ import xxhash
 from ascend_dump.host import MOST_KEPT, SCALARS, Named, cut_text, text_of
 from ascend_dump.writing import copy_memory
 
-__all__ = ["Signature", "describe_call", "read_signature"]
+__all__ = ["Signature", "describe_call", "read_signature", "with_stack"]
 
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
@@ -109,6 +109,11 @@ def describe_call(signature: Signature, args: Any, kwargs: Any) -> msgspec.Raw:
                 pattern.known.clear()
             pattern.known[key] = found
     return found
+
+
+def with_stack(call: msgspec.Raw, stack: bytes) -> msgspec.Raw:
+    """The call with the stack that led to it, as `CallSite.stack` has it; the call alone where that is empty."""
+    return msgspec.Raw(bytes(call)[:-1] + b',"stack":' + stack + b"}") if stack and call else call
 
 
 def _plan(signature: Signature, args: Any) -> Optional[list[tuple[int, Callable[[Any], Any]]]]:

@@ -18,7 +18,7 @@ from ascend_dump.writing import Item
 from ascend_dump_torch._arguments import collect, collect_named, has_own_kernels, with_others
 from ascend_dump_torch._collectives import Collectives, RunningCollective, work_of
 from ascend_dump_torch._devices import Devices, find_devices
-from ascend_dump_torch._given import describe_call
+from ascend_dump_torch._given import describe_call, with_stack
 from ascend_dump_torch._groups import GroupCalls, Reductions
 from ascend_dump_torch._masks import is_mask
 from ascend_dump_torch._memory import is_plain
@@ -215,7 +215,9 @@ class RecordMode(TorchDispatchMode):
             if place.phase == "other":
                 self._name_parameters(items, inputs)
             self._describe_ranks(collective, items, inputs)
-        pending = _Pending(schema, op, inputs, selected, items, written, call, first_unset, given, collective)
+        pending = _Pending(
+            schema, op, inputs, selected, items, written, call, first_unset, given, place.stack, collective
+        )
         if schema.unreturned and (schema.training is None or schema.training.of(args, kwargs)):
             unreturned: list[torch.Tensor] = []
             names: list[str] = []
@@ -267,7 +269,7 @@ class RecordMode(TorchDispatchMode):
             self._conclude(pending, outputs, names)
             return
         if pending.items:
-            pending.items[0].line.call = pending.call
+            pending.items[0].line.call = with_stack(pending.call, pending.stack)
             session.write(pending.items)  # the program may wait for the outputs for ever
             pending.items = []
         if not session.overflow_only:
@@ -320,7 +322,7 @@ class RecordMode(TorchDispatchMode):
                 self._describe_ranks(pending.collective, [item], [tensor])
                 items.append(item)
         if items:
-            items[0].line.call = pending.call
+            items[0].line.call = with_stack(pending.call, pending.stack)
             session.write(items)
 
     def _describe_ranks(
@@ -391,6 +393,7 @@ class _Pending(msgspec.Struct, eq=False):
     unreturned   its outputs that it does not return; names: the arguments that these are
     given        what it is called with in place of the program's arguments, where inputs are replaced
     collective   which call of its group it is, of an operator that ranks run together
+    stack        of `CallSite`
     """
 
     schema: Schema
@@ -402,6 +405,7 @@ class _Pending(msgspec.Struct, eq=False):
     call: msgspec.Raw
     first_unset: bool
     given: Optional[tuple[Any, Any]]
+    stack: bytes
     collective: Optional[CollectiveCall] = None
     unset: bool = False
     copies: Optional[dict[int, torch.Tensor]] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import weakref
@@ -12,6 +13,7 @@ import msgspec
 import torch
 
 import ascend_dump
+from ascend_dump.host import encodable
 
 __all__ = ["CallSite", "Tracker", "module_names"]
 
@@ -28,10 +30,17 @@ _current_node = torch._C._current_autograd_node
 _sequence_nr = torch.autograd._get_sequence_nr
 
 
+#: Functions of a call stack that are kept, from the innermost.
+_MOST_FRAMES = 64
+
+
 class CallSite(msgspec.Struct, eq=False, gc=False):
+    """stack: as JSON, for the text of the call; empty where it is not asked for."""
+
     module: str
     phase: str
     source: str
+    stack: bytes = b""
 
 
 def module_names(target: torch.nn.Module) -> dict[int, str]:
@@ -55,7 +64,7 @@ class Tracker:
     node runs: nodes and forward operators share PyTorch's sequence numbers.
     """
 
-    def __init__(self, target: Optional[torch.nn.Module]) -> None:
+    def __init__(self, target: Optional[torch.nn.Module], *, stacks: bool = False) -> None:
         self._names: dict[int, str] = {}
         self._owners: dict[int, str] = {}
         #: Names of parameters by id, and of their gradients, which are looked for after each backward pass.
@@ -68,6 +77,8 @@ class Tracker:
         # By id, since Python hashes code by all that is in it; the code itself keeps the id taken.
         self._user_code: dict[int, tuple[bool, CodeType]] = {}
         self._lines: dict[tuple[int, int], str] = {}
+        self._with_stacks = stacks
+        self._call_stacks: dict[tuple[int, ...], bytes] = {}
         # (path, pushed while an autograd node ran): modules called again by checkpointing.
         self._stack: list[tuple[str, bool]] = []
         self._nodes: dict[int, CallSite] = {}
@@ -171,14 +182,14 @@ class Tracker:
             known = self._nodes.get(number)
             if known is not None:
                 if known.phase != "backward":
-                    known = self._nodes[number] = CallSite(known.module, "backward", known.source)
+                    known = self._nodes[number] = CallSite(known.module, "backward", known.source, known.stack)
                 return known
             owner = getattr(node, "variable", None)  # AccumulateGrad: the gradient of a parameter
-            return CallSite(self._owners.get(id(owner), ""), "backward", self._source())
-        source = self._source()
+            return CallSite(self._owners.get(id(owner), ""), "backward", self._source(), self._call_stack())
+        source, stack = self._source(), self._call_stack()
         # A module that is called while a node runs is computed again, for a backward pass of its own.
         phase = "backward" if node is not None else "forward" if top else "other"
-        place = CallSite(top[0] if top else "", phase, source)
+        place = CallSite(top[0] if top else "", phase, source, stack)
         newest = _sequence_nr()
         if newest != self._last_node:
             # Nodes are made before their operator runs, so these belong to this one.
@@ -201,9 +212,7 @@ class Tracker:
         user_code = self._user_code
         while frame is not None:
             code = frame.f_code
-            known = user_code.get(id(code))
-            if known is None:
-                known = user_code[id(code)] = (not code.co_filename.startswith(_LIBRARIES), code)
+            known = user_code.get(id(code)) or self._judge(code)
             if known[0]:
                 # Python counts to the number of a line each time it is asked.
                 key = (id(code), frame.f_lasti)
@@ -213,3 +222,27 @@ class Tracker:
                 return line
             frame = frame.f_back
         return ""
+
+    def _judge(self, code: CodeType) -> tuple[bool, CodeType]:
+        """Whether the code is the user's: neither PyTorch's nor ours."""
+        known = self._user_code[id(code)] = (not code.co_filename.startswith(_LIBRARIES), code)
+        return known
+
+    def _call_stack(self) -> bytes:
+        """The user's functions that led here, the innermost first, as a JSON list."""
+        if not self._with_stacks:
+            return b""
+        frame: Any = sys._getframe(3)
+        key: list[int] = []
+        frames: list[Any] = []
+        while frame is not None and len(frames) < _MOST_FRAMES:
+            code = frame.f_code
+            if (self._user_code.get(id(code)) or self._judge(code))[0]:
+                key += (id(code), frame.f_lasti)
+                frames.append(frame)
+            frame = frame.f_back
+        found = self._call_stacks.get(tuple(key))
+        if found is None:
+            texts = [encodable(f"{one.f_code.co_filename}:{one.f_lineno} in {one.f_code.co_name}") for one in frames]
+            found = self._call_stacks[tuple(key)] = json.dumps(texts).encode()
+        return found

@@ -78,7 +78,7 @@ class TorchSession(Session):
         self.grafts: Optional[Grafts] = None if given is None else Grafts(read_grafts(given))
         #: The number of the next operator of this step.
         self.next_seq = itertools.count().__next__
-        self.tracker = Tracker(target)
+        self.tracker = Tracker(target, stacks=bool(request.options.get("stack", False)))
         self._watch: Optional[Watch] = None
         #: Removes what was installed to record the step.
         self._undo: Optional[contextlib.ExitStack] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ class Cause:
     source    the line of the user's code, `FILE:LINE`
     phase     "forward", "backward" or "other"
     evidence  what speaks for it, in numbers, one sentence each
+    stack     the functions that led there, the innermost first, as `Record.stack`
     """
 
     op_name: str
@@ -42,17 +44,21 @@ class Cause:
     source: Optional[str]
     phase: Optional[str]
     evidence: tuple[str, ...]
+    stack: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, record: Record, evidence: Iterable[str]) -> Cause:
         """The operator of a record."""
         one = record
         place = (one.op_name, one.op_type, one.step, one.rank, one.module, one.source, one.phase)
-        return cls(*place, tuple(evidence))
+        stack: tuple[str, ...] = ()
+        with contextlib.suppress(ReadError):
+            stack = one.stack
+        return cls(*place, tuple(evidence), stack)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {**vars(self), "evidence": list(self.evidence)}
+        return {**vars(self), "evidence": list(self.evidence), "stack": list(self.stack)}
 
 
 @dataclass(frozen=True)
@@ -130,14 +136,15 @@ class Triage:
             "confirmation": self.confirmation,
         }
 
-    def save(self, path: Union[str, os.PathLike[str]]) -> Path:
+    def save(self, path: Union[str, os.PathLike[str]], *, sources: Union[str, os.PathLike[str], None] = ".") -> Path:
         """Write a page, whose name ends in .html: what is wrong, and all records.
 
+        sources: the page shows lines of Python files below this directory where records name them; None: it shows none.
         Raises ConfigError for another suffix, and WriteError where it cannot be written.
         """
         from ascend_dump.report.page import save_page
 
-        return save_page(self.to_page(), path, "a triage")
+        return save_page(self.to_page(), path, "a triage", sources)
 
     def to_page(self) -> PageContent:
         """What a report shows of it: what `save` writes and `ascend-dump serve` serves."""

@@ -24,6 +24,10 @@ _OPTIONS = (
     click.option("--mapping", metavar="FILE", help="JSON: names of operators of DUMP and their names in REFERENCE."),
     click.option("--rules", metavar="FILE", help="TOML or JSON: thresholds, as of `ascend-dump compare`."),
     click.option(
+        "--sources", metavar="DIR", default=".", show_default=True, help="Show lines of Python files below DIR."
+    ),
+    click.option("--no-sources", is_flag=True, help="Show no lines of source files."),
+    click.option(
         "--noise", metavar="DUMP", help="Another run of REFERENCE: what differs no more than they do is noise."
     ),
 )

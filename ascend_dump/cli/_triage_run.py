@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["exit_of_run", "run_command", "show_run"]
 
+#: Functions of a call stack that are printed, from the innermost.
+_MOST_FRAMES = 8
+
 
 def run_command(
     command: tuple[str, ...],
@@ -70,6 +73,7 @@ def show_run(found: Triage) -> None:
             ("phase", cause.phase if cause.phase != "other" else ""),
             ("module", cause.module),
             ("source", cause.source),
+            *(("called from", line) for line in cause.stack[1:_MOST_FRAMES]),
             *(("evidence", text) for text in cause.evidence),
         ]
         suspect = next((one for one in found.suspects if one.op_name == cause.op_name), None)

@@ -22,8 +22,6 @@ from ascend_dump.cli._reading import json_option
 @click.option("-o", "--output", metavar="FILE", default="report.html", show_default=True, help="Write the page here.")
 @click.option("--overwrite", is_flag=True, help="Replace what FILE holds already.")
 @click.option("--open", "show", is_flag=True, help="Open the page in the browser.")
-@click.option("--sources", metavar="DIR", default=".", show_default=True, help="Show lines of Python files below DIR.")
-@click.option("--no-sources", is_flag=True, help="Show no lines of source files.")
 @json_option
 def report(
     dump: str,
@@ -59,7 +57,7 @@ def report(
     from ascend_dump.report.page import write_page
 
     content = content_of(dump, reference, **options)
-    built = write_page(content, target, sources=None if no_sources else Path(sources))
+    built = write_page(content, target, sources=None if no_sources else sources)
     size = target.stat().st_size
     if as_json:
         from ascend_dump.report.documents import write_document

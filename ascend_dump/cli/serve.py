@@ -22,7 +22,16 @@ from ascend_dump.cli._reading import json_option
 )
 @click.option("--open", "show", is_flag=True, help="Open the page in the browser.")
 @json_option
-def serve(dump: str, reference: Optional[str], port: int, show: bool, as_json: bool, **options: Optional[str]) -> Exit:
+def serve(
+    dump: str,
+    reference: Optional[str],
+    port: int,
+    show: bool,
+    sources: str,
+    no_sources: bool,
+    as_json: bool,
+    **options: Optional[str],
+) -> Exit:
     """Show the page of DUMP, or of its comparison with REFERENCE, and look into any tensor: slices, histograms, maps.
 
     It listens to this machine only (127.0.0.1), and its address holds a random token: who does not have it gets
@@ -33,7 +42,7 @@ def serve(dump: str, reference: Optional[str], port: int, show: bool, as_json: b
     from ascend_dump.report.serving import PageServer
 
     content = content_of(dump, reference, **options)
-    with PageServer(content, port) as server:
+    with PageServer(content, port, sources=None if no_sources else sources) as server:
         if as_json:
             from ascend_dump.report.documents import write_document
 

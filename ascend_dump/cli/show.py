@@ -89,6 +89,8 @@ def _print(record: Record, unreadable: Unreadable, full: bool, plot: bool) -> No
         if call.generator is not None:
             state = (f"{name} {value}" for name, value in call.generator._asdict().items() if value not in (None, ""))
             print(f"  {'generator':<{_LABELS}} {escape('  '.join(state))}")
+    for at, line in enumerate(() if "stack" in record.attrs else _stack(record)):
+        print(f"  {'' if at else 'stack':<{_LABELS}} {escape(line)}")
     array, error = _read(record, unreadable)
     found, _ = (None, error) if error is not None else unreadable.statistics(record)
     if found is not None:
@@ -116,6 +118,9 @@ def _fields(record: Record, unreadable: Unreadable, full: bool) -> dict[str, Any
     call = _arguments(record, unreadable)
     if call is not None:
         fields["arguments"] = call.to_dict()
+    stack = _stack(record)
+    if stack:
+        fields["stack"] = list(stack)
     fields["statistics"] = None if found is None else found._asdict()
     if array is None:
         fields["values"] = None
@@ -133,6 +138,13 @@ def _arguments(record: Record, unreadable: Unreadable) -> Optional[Arguments]:
     except ReadError as error:
         unreadable.add(error)
         return None
+
+
+def _stack(record: Record) -> tuple[str, ...]:
+    try:
+        return record.stack
+    except ReadError:  # told of the arguments already, which stand in the same text
+        return ()
 
 
 def _read(record: Record, unreadable: Unreadable) -> tuple[Optional[np.ndarray], Optional[ReadError]]:

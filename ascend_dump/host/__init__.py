@@ -14,6 +14,7 @@ from ascend_dump.host._call import (
     cut_text,
     plain_text,
     read_call,
+    read_stack,
     text_of,
 )
 from ascend_dump.host._dtypes import has_values, numpy_dtype
@@ -88,6 +89,7 @@ __all__ = [
     "ranks_text",
     "read_call",
     "read_outlines",
+    "read_stack",
     "shard_name",
     "text_of",
     "why_over",

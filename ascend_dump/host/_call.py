@@ -2,6 +2,7 @@
 
     {"op": "aten.sum.dim_IntList", "args": {"self": {"input": 0}, "dim": [1], "keepdim": false}}
     {"op": "aten.bernoulli_.float", "args": {"self": {"input": 0}, "p": 0.5}, "generator": {"device": "cpu", ...}}
+    {"op": "aten.relu.default", "args": {"self": {"input": 0}}, "stack": ["m.py:7 in forward", "train.py:31 in main"]}
 
 JSON has no word for some values; these are objects with one name, or two where a value is cut:
 
@@ -38,6 +39,7 @@ __all__ = [
     "cut_text",
     "plain_text",
     "read_call",
+    "read_stack",
     "text_of",
 ]
 
@@ -208,6 +210,23 @@ def read_call(text: bytes) -> Arguments:
     reader = _CallValues()
     values = {name: reader.read(value) for name, value in found["args"].items()}
     return Arguments(found["op"], values, None if generator is None else _generator(generator))
+
+
+def read_stack(text: bytes) -> tuple[str, ...]:
+    """The functions that led to the call, the innermost first, as `file:line in function`; () where it has none.
+
+    Raises ValueError for what is no call of an operator.
+    """
+    if b'"stack":' not in text:
+        return ()
+    try:
+        found: Any = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from None
+    stack = found.get("stack", ()) if isinstance(found, dict) else None
+    if not isinstance(stack, (list, tuple)) or not all(isinstance(one, str) for one in stack):
+        raise ValueError("its call stack is no list of texts")
+    return tuple(stack)
 
 
 def _generator(found: Any) -> GeneratorState:

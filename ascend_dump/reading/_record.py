@@ -196,6 +196,27 @@ class Record:
             ) from None
 
     @property
+    def stack(self) -> tuple[str, ...]:
+        """The functions of the program that led to the operator, the innermost first: `model.py:7 in forward`.
+
+        () where the dump does not tell. Host dumps of PyTorch do with `options={"stack": True}`, MindSpore's where the
+        dump has its graphs. Raises CorruptDump where the text is damaged.
+        """
+        told = self.attrs.get("stack")
+        if told is not None or not self._call:
+            return tuple(map(str, told)) if isinstance(told, (list, tuple)) else ()
+        from ascend_dump.host import read_stack
+
+        try:
+            return read_stack(self._call)
+        except ValueError as error:
+            raise CorruptDump(
+                f"{self.label}: its call stack cannot be read: {str(error)[:300]}",
+                path=self.path,
+                hint="the tensors of the operator can be read all the same",
+            ) from None
+
+    @property
     def argument(self) -> Optional[str]:
         """The name that this tensor has in the schema of its operator: `weight`, `exp_avgs[3]`.
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hmac
 import json
+import os
 import re
 import secrets
 import threading
 from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 from urllib.parse import parse_qs, urlsplit
 
 from ascend_dump._errors import AscendDumpError, ConfigError
@@ -64,8 +65,12 @@ class PageServer(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = False
 
-    def __init__(self, content: PageContent, port: int = 0) -> None:
-        """Listen, and build the page; port 0 takes a free one. Raises ConfigError where the port is taken."""
+    def __init__(
+        self, content: PageContent, port: int = 0, *, sources: Union[str, os.PathLike[str], None] = None
+    ) -> None:
+        """Listen, and build the page; port 0 takes a free one. sources: as of `write_page`.
+
+        Raises ConfigError where the port is taken."""
         self.token = secrets.token_urlsafe(24)
         self.readers = threading.Semaphore(_READERS)
         try:
@@ -74,7 +79,7 @@ class PageServer(ThreadingHTTPServer):
             reason = getattr(error, "strerror", None) or str(error)
             raise ConfigError(f"port {port} cannot be listened to: {reason}", hint="give another port, or 0") from error
         try:
-            self.built: BuiltPage = build_page(content, live=True)
+            self.built: BuiltPage = build_page(content, sources=sources, live=True)
         except BaseException:
             self.server_close()
             raise

@@ -109,7 +109,9 @@ class RoundRunner:
     ) -> RoundResult:
         """These steps, of all operators or of some."""
         settings: dict[str, Any] = {"steps": steps, "data": data, "layers": list(layers), "ranks": self._ranks}
-        return self._round(program, purpose, {} if graft is None else {"graft": dict(graft)}, settings)
+        # A few steps at most, so that call stacks cost little.
+        options = {"stack": True, **({} if graft is None else {"graft": dict(graft)})}
+        return self._round(program, purpose, options, settings)
 
     def keep_last(self, program: str, purpose: str, data: Data) -> RoundResult:
         """All steps of any framework, of which those around the first NaN or Inf stay."""

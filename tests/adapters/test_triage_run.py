@@ -166,6 +166,10 @@ class TestReference:
         cause = found["cause"]
         assert (cause["op_name"], cause["op_type"], cause["step"]) == ("1/mul_0", "aten::mul", 0)
         assert cause["source"] == product.line_of("x * float")
+        assert cause["stack"][:2] == [
+            f"{product.line_of('x * float')} in forward",
+            f"{product.line_of('model(torch.randn')} in <module>",
+        ]
         assert any("1.01 here, 1.0 in the reference" in text for text in cause["evidence"])
         assert [one["program"] for one in found["rounds"]] == ["program", "reference"] * 2
         assert found["comparison" if "comparison" in found else "verdict"] == "different"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
+import msgspec
 import numpy as np
 from host_dumps import TIME, put
 
@@ -50,6 +52,8 @@ class _Program:
 
     def run(self, name: str, kind: str, inputs: list[np.ndarray], output: np.ndarray, phase: str, line: int) -> Any:
         module = name.rpartition("/")[0]
+        stack = [f"{self._source}:{line} in forward", f"{self._source}:1 in main"]
+        call = json.dumps({"op": kind, "args": {}, "stack": stack}, separators=(",", ":"))
         for io, arrays in (("input", inputs), ("output", [output])):
             for index, array in enumerate(arrays):
                 self._kept.append(array)
@@ -58,6 +62,8 @@ class _Program:
                 made.phase, made.module, made.source = phase, module, f"{self._source}:{line}"
                 made.stride = tuple(step // array.itemsize for step in array.strides)
                 made.storage, made.version = storage, 0
+                if io == "input" and index == 0:
+                    made.call = msgspec.Raw(call.encode())
                 payload = Payload(array.tobytes(), 0, array.nbytes, "float32", array.shape)
                 self.items.append(Item(made, payload))
         self._seq += 1

@@ -153,9 +153,10 @@ class Comparison:
             ) from None
         return polars.DataFrame([_flat(pair) for pair in self.pairs], infer_schema_length=None, strict=False)
 
-    def save(self, path: Union[str, os.PathLike[str]]) -> Path:
+    def save(self, path: Union[str, os.PathLike[str]], *, sources: Union[str, os.PathLike[str], None] = ".") -> Path:
         """Write the comparison as its suffix says: .html (a page), .json, .csv, .parquet (needs polars), .xml (JUnit).
 
+        sources: a page shows lines of Python files below this directory where records name them; None: it shows none.
         Raises ConfigError for another suffix, and WriteError where a page cannot be written.
         """
         target = Path(path)
@@ -180,7 +181,7 @@ class Comparison:
         elif suffix == ".html":
             from ascend_dump.report.page import save_page
 
-            save_page(self.to_page(), target, "a comparison")
+            save_page(self.to_page(), target, "a comparison", sources)
         else:
             raise ConfigError(
                 f"{target.name!r}: a comparison is not saved as {suffix or 'a file without suffix'}",

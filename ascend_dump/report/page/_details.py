@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Union
 
 from ascend_dump._errors import AscendDumpError
 from ascend_dump._files import read_small
@@ -62,23 +64,19 @@ def _detail(row: PageRow) -> dict[str, Any]:
         if row.error.at is not None:
             found["at"] = list(row.error.at)
     record = row.record
-    try:
+    arguments = None
+    with contextlib.suppress(AscendDumpError):
         arguments = record.arguments
-    except AscendDumpError:
-        arguments = None
     if arguments is not None:
         found["arguments"] = str(arguments)[:2000]
-    stack = record.attrs.get("stack")
-    if isinstance(stack, (list, tuple)):
-        found["stack"] = [str(line)[:_MOST_LINE] for line in stack[:40]]
     return {name: value for name, value in found.items() if value is not None}
 
 
-def excerpts_of(sources: Iterable[str], below: Optional[Path]) -> dict[str, dict[str, Any]]:
+def excerpts_of(sources: Iterable[str], below: Union[str, os.PathLike[str], None]) -> dict[str, dict[str, Any]]:
     """By `file:line` the lines around it, of Python files below a directory only: a dump may name any file."""
     if below is None:
         return {}
-    root = below.resolve()
+    root = Path(below).resolve()
     found: dict[str, dict[str, Any]] = {}
     texts: dict[Path, list[str]] = {}
     for source in dict.fromkeys(sources):

@@ -25,6 +25,7 @@ from ascend_dump.report.page.rows import STATE_NUMBER, RowTable
 __all__ = ["BuiltPage", "build_page", "save_page", "write_page"]
 
 _QUIET = STATE_NUMBER["noise"]
+_Path = Union[str, os.PathLike[str]]
 
 
 class BuiltPage(NamedTuple):
@@ -35,9 +36,7 @@ class BuiltPage(NamedTuple):
     unreadable: int
 
 
-def write_page(
-    content: PageContent, path: Union[str, os.PathLike[str]], *, sources: Optional[Path] = None
-) -> BuiltPage:
+def write_page(content: PageContent, path: _Path, *, sources: Optional[_Path] = None) -> BuiltPage:
     """Write a page to a file that only its owner can read; one that is there is replaced at once and as a whole.
 
     sources: lines of Python files below this directory are shown where rows name them. Raises WriteError.
@@ -63,20 +62,20 @@ def write_page(
     return built
 
 
-def save_page(content: PageContent, path: Union[str, os.PathLike[str]], what: str) -> Path:
-    """Write a page. Raises ConfigError for a name that does not end as a page does, and WriteError."""
+def save_page(content: PageContent, path: _Path, what: str, sources: Optional[_Path]) -> Path:
+    """`write_page`. Raises ConfigError for a name that does not end as a page does, and WriteError."""
     target = Path(path)
     if target.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(
             f"{target.name!r}: {what} is not saved as {target.suffix or 'a file without suffix'}",
             hint="name it .html",
         )
-    write_page(content, target)
+    write_page(content, target, sources=sources)
     return target
 
 
-def build_page(content: PageContent, *, sources: Optional[Path] = None, live: bool = False) -> BuiltPage:
-    """The page as text. live: it is served, and may ask its server for tensors."""
+def build_page(content: PageContent, *, sources: Optional[_Path] = None, live: bool = False) -> BuiltPage:
+    """The page as text. sources: as of `write_page`. live: it is served, and may ask its server for tensors."""
     table = RowTable(content.rows, [one.record for one in content.findings])
     order = _worst_first(table)
     numbers = _places(content, table)

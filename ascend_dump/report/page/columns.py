@@ -6,7 +6,7 @@ columns one after the other. The head names each column, its kind and its number
     texts       a JSON list [common, rest, common, rest, …]: each text is the first `common` characters of the one
                 before it (UTF-16 units) and `rest`
     u1 u2 u4    unsigned numbers, the lowest bytes of all of them, then the next bytes …
-    f3          float32 without its lowest byte, which is rounded away: 16 bits of mantissa; null is 0x7fa000
+    f4          float32 in planes; null is 0x7fa00000
     f8          float64 in planes; null is -1
 """
 
@@ -99,21 +99,16 @@ class ColumnPack:
         self._add(name, f"u{width}", _planes(array.astype(f"<u{width}")))
 
     def floats(self, name: str, values: Sequence[Optional[float]]) -> None:
-        """Numbers of which five digits are enough; None: not known."""
+        """Numbers as float32; None: not known."""
         import numpy as np
 
         known = np.array([one is not None for one in values], dtype=bool)
         with np.errstate(all="ignore"):
             array = np.array([0.0 if one is None else one for one in values], dtype=np.float64).astype("<f4")
-        bits = array.view("<u4").copy()
-        finite = np.isfinite(array)
-        # To the nearest; what would round to infinity is cut instead.
-        rounded = bits + np.uint32(0x80)
-        bits = np.where(finite & (rounded & 0x7F800000 != 0x7F800000), rounded, bits)
+        bits = array.view("<u4")
         bits[np.isnan(array)] = 0x7FC00000
         bits[~known] = NULL
-        planes = bits.astype("<u4").view(np.uint8).reshape(-1, 4)
-        self._add(name, "f3", planes[:, 1:].T.tobytes())
+        self._add(name, "f4", _planes(array))
 
     def doubles(self, name: str, values: Sequence[Optional[float]]) -> None:
         """Exact numbers from 0 on; None: not known."""

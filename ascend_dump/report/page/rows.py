@@ -24,10 +24,12 @@ MOST_READ = 2 << 30
 STATE_NUMBER = {state.name: number for number, state in enumerate(STATES)}
 #: Up to this state nothing has to be looked at.
 _QUIET = STATE_NUMBER["noise"]
-_TEXTS = ("name", "type", "module", "scope", "source", "phase", "io", "model", "run", "dtype", "shape")
+_TEXTS = ("name", "type", "module", "scope", "source", "stack", "phase", "io", "model", "run", "dtype", "shape")
 _OF_PAIRS = ("reason", "how", "transformation", "partner")
 _STATISTICS = ("max", "min", "mean", "rms", "zero")
 _ERRORS = ("rel_l2", "max_abs", "max_rel", "rmse", "cosine", "unequal")
+#: Functions of a call stack, from the innermost, and characters of each.
+_MOST_FRAMES, _LONGEST_FRAME = 40, 280
 _NUMBERS = ("step", "rank", "device", "index")
 
 
@@ -261,6 +263,11 @@ def _text(record: Record, name: str) -> str:
         return record.op_type
     if name == "shape":
         return "" if record.shape is None else f"[{', '.join(map(str, record.shape))}]"
+    if name == "stack":
+        try:
+            return "\n".join(line[:_LONGEST_FRAME].replace("\n", " ") for line in record.stack[:_MOST_FRAMES])
+        except AscendDumpError:
+            return ""
     return str(getattr(record, name) or "")
 
 

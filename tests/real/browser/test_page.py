@@ -117,6 +117,7 @@ class TestParts:
         view = page.locator("#operator-view")
         expect(view).to_contain_text("aten::mm")
         expect(view).to_contain_text("y = x @ weight")  # the source
+        expect(view.get_by_label("call stack")).to_contain_text("model.py:1 in main")
         expect(view).to_contain_text("relative error (L2)")
         for canvas in view.locator("canvas").all():
             assert canvas.bounding_box() is not None

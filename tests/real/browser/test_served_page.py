@@ -16,7 +16,7 @@ from ascend_dump.report.serving import PageServer
 
 @pytest.fixture(scope="module")
 def server(dumps: tuple[Path, Path]) -> Iterator[PageServer]:
-    with PageServer(ascend_dump.compare(*dumps).to_page()) as made:
+    with PageServer(ascend_dump.compare(*dumps).to_page(), sources=dumps[0].parent) as made:
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield made
@@ -28,6 +28,7 @@ def test_any_tensor_can_be_looked_at(open_page: OpenPage, server: PageServer) ->
     page = open_page(server.address, allowed=server.address, fragment="#row=0")
     live = page.locator(".live")
     expect(live).to_be_visible()
+    expect(page.get_by_label("source", exact=True)).to_contain_text("y = x @ weight")
     live.get_by_role("button", name="Look").click()
     expect(live.locator("figure")).to_have_count(2)
     expect(live.locator(".values")).to_contain_text("[")

@@ -37,22 +37,21 @@ function textsOf(bytesOfTexts) {
   return texts;
 }
 
-function joined(planes, rows, width, first) {
+function joined(planes, rows, width) {
   const out = new Uint8Array(rows * width);
-  const given = planes.length / Math.max(rows, 1);
-  for (let plane = 0; plane < given; plane += 1) {
+  for (let plane = 0; plane < width; plane += 1) {
     const start = plane * rows;
-    for (let row = 0, to = plane + first; row < rows; row += 1, to += width) out[to] = planes[start + row];
+    for (let row = 0, to = plane; row < rows; row += 1, to += width) out[to] = planes[start + row];
   }
   return out.buffer;
 }
 
 function columnOf(kind, planes, rows) {
   if (kind === "u1") return new Column(planes);
-  if (kind === "u2") return new Column(new Uint16Array(joined(planes, rows, 2, 0)));
-  if (kind === "u4") return new Column(new Uint32Array(joined(planes, rows, 4, 0)));
-  if (kind === "f8") return new NaturalColumn(new Float64Array(joined(planes, rows, 8, 0)));
-  const buffer = joined(planes, rows, 4, 1);
+  if (kind === "u2") return new Column(new Uint16Array(joined(planes, rows, 2)));
+  if (kind === "u4") return new Column(new Uint32Array(joined(planes, rows, 4)));
+  if (kind === "f8") return new NaturalColumn(new Float64Array(joined(planes, rows, 8)));
+  const buffer = joined(planes, rows, 4);
   return new Column(new Float32Array(buffer), new Uint32Array(buffer));
 }
 

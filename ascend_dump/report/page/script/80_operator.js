@@ -74,7 +74,7 @@ class OperatorView {
       ["called with", detail.arguments || ""],
     ].filter(([, text]) => text);
     const list = el("dl", { class: "facts" }, ...facts.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, shown(text))]));
-    const lines = (detail.stack || []).map((line) => shown(line)).join("\n");
+    const lines = data.text("stack", row).split("\n").map((line) => shown(line)).join("\n");
     return el("div", {}, list,
       excerpt ? el("pre", { class: "source", "aria-label": "source" }, ...excerpt.lines.map((line, at) =>
         el("span", { class: excerpt.first + at === excerpt.line ? "here" : "" }, `${String(excerpt.first + at).padStart(5)}  ${shown(line)}\n`))) : null,
