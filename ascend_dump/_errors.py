@@ -10,7 +10,8 @@
     ├── ReadError                            AD4xx
     │   ├── CorruptDump (ValueError)         AD401  a file is truncated, foreign or lies about itself
     │   ├── UnknownFormat (ValueError)       AD402  no dialect recognises the files
-    │   └── DumpNotFound (FileNotFoundError) AD403  the path does not exist or holds no dump
+    │   ├── DumpNotFound (FileNotFoundError) AD403  the path does not exist or holds no dump
+    │   └── StorageError (OSError)           AD405  an object store does not answer, or not as it should
     ├── WriteError (OSError)                 AD5xx  the dump cannot be written
     └── WorkerLost (RuntimeError)            AD601  a process that worked on one of many ranks is gone
 
@@ -19,6 +20,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Optional, Union
 
@@ -33,6 +35,7 @@ __all__ = [
     "FrameworkMissing",
     "NotSupported",
     "ReadError",
+    "StorageError",
     "UnknownFormat",
     "WorkerLost",
     "WriteError",
@@ -115,6 +118,25 @@ class DumpNotFound(ReadError, FileNotFoundError):
 
     # OSError.__str__ would print only errno and strerror, which are not set here.
     __str__ = AscendDumpError.__str__
+
+
+class StorageError(ReadError, OSError):
+    default_code = "AD405"
+    __str__ = AscendDumpError.__str__
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: Optional[_Path] = None,
+        offset: Optional[int] = None,
+        hint: str = "",
+        code: str = "",
+    ) -> None:
+        super().__init__(message, path=path, offset=offset, hint=hint, code=code)
+        # Who reads files catches OSError and tells this of it.
+        self.errno = errno.EIO
+        self.strerror = message
 
 
 class WriteError(AscendDumpError, OSError):

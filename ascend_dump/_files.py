@@ -1,4 +1,4 @@
-"""The one way to open a file that may be hostile: only regular local files, and without ever blocking."""
+"""The one way to open a file that may be hostile: a regular one, without ever blocking, or one stored elsewhere."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ import io
 import os
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO, Union, cast
+
+from ascend_dump.storage import StoredFile, StoredPath, copied_descriptor, read_range
 
 __all__ = [
     "FileTooLarge",
     "NotRegularFile",
+    "children",
+    "is_there",
     "open_descriptor",
     "open_regular",
+    "read_part",
     "read_regular",
     "read_small",
     "regular_status",
+    "size_of",
     "text_lines",
+    "walked",
 ]
 
 _Path = Union[str, "os.PathLike[str]"]
@@ -39,7 +47,12 @@ class FileTooLarge(OSError):
 
 
 def open_descriptor(path: _Path, *, follow_links: bool = True) -> int:
-    """A descriptor to read a regular file by. Raises OSError, NotRegularFile for anything else."""
+    """A descriptor to read a regular file by; what is stored elsewhere is copied first.
+
+    Raises OSError, NotRegularFile for anything else.
+    """
+    if isinstance(path, StoredPath):
+        return copied_descriptor(path)
     # Without O_NONBLOCK to open a named pipe would wait for its writer.
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
@@ -59,7 +72,9 @@ def open_descriptor(path: _Path, *, follow_links: bool = True) -> int:
 
 
 def open_regular(path: _Path, *, follow_links: bool = True) -> BinaryIO:
-    """`open_descriptor` as a file object."""
+    """A regular file as a file object; what is stored elsewhere comes by ranges. Raises as `open_descriptor`."""
+    if isinstance(path, StoredPath):
+        return io.BufferedReader(StoredFile(path))
     return cast(BinaryIO, os.fdopen(open_descriptor(path, follow_links=follow_links), "rb"))
 
 
@@ -88,6 +103,11 @@ def text_lines(path: _Path, *, most: int, errors: str = "replace") -> Iterator[s
 
 def regular_status(path: _Path, *, follow_links: bool = True) -> os.stat_result:
     """`os.stat` of a regular file, which is not opened. Raises OSError, NotRegularFile for anything else."""
+    if isinstance(path, StoredPath):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise NotRegularFile(path)
+        return status
     try:
         status = os.stat(path, follow_symlinks=follow_links)
     except ValueError as error:  # a null character
@@ -95,3 +115,56 @@ def regular_status(path: _Path, *, follow_links: bool = True) -> os.stat_result:
     if not stat.S_ISREG(status.st_mode):
         raise NotRegularFile(path)
     return status
+
+
+def size_of(file: BinaryIO) -> int:
+    """How many bytes there are in a file that `open_regular` gave."""
+    raw = getattr(file, "raw", None)
+    return raw.size if isinstance(raw, StoredFile) else os.fstat(file.fileno()).st_size
+
+
+def read_part(path: _Path, start: int, size: int) -> bytes:
+    """Bytes of a regular file, fewer where it ends before. Raises OSError."""
+    if isinstance(path, StoredPath):
+        return read_range(str(path), start, min(start + size, path.stat().st_size))
+    descriptor = open_descriptor(path)
+    try:
+        return os.pread(descriptor, size, start)
+    finally:
+        os.close(descriptor)
+
+
+def is_there(path: Path) -> bool:
+    """Whether anything has this name, be it a link that leads nowhere."""
+    return path.exists() if isinstance(path, StoredPath) else os.path.lexists(path)
+
+
+def children(directory: Path) -> tuple[list[str], list[str]]:
+    """The names of directories and of regular files in a directory; links and special files are left out.
+
+    Raises OSError.
+    """
+    if isinstance(directory, StoredPath):
+        return directory.children()
+    directories: list[str] = []
+    files: list[str] = []
+    with os.scandir(directory) as found:
+        for item in found:
+            if item.is_dir(follow_symlinks=False):
+                directories.append(item.name)
+            elif item.is_file(follow_symlinks=False):
+                files.append(item.name)
+    return directories, files
+
+
+def walked(root: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Each directory from `root` down, with the names of its files; one that cannot be listed is passed over."""
+    stack = [root]
+    while stack:
+        directory = stack.pop()
+        try:
+            directories, files = children(directory)
+        except OSError:
+            continue
+        yield directory, files
+        stack += [directory / name for name in directories]

@@ -17,6 +17,7 @@ from ascend_dump._errors import ConfigError, NotSupported
 from ascend_dump._files import read_regular
 from ascend_dump._steps import Steps, StepsLike
 from ascend_dump.statistics import STATISTIC_NAMES
+from ascend_dump.storage import is_url
 
 __all__ = [
     "ALIASES",
@@ -380,6 +381,11 @@ def _path(value: Any) -> Path:
         raise _wrong("path", value, "a path", ()) from None
     if not isinstance(text, str) or not text.strip() or "\0" in text:
         raise _wrong("path", value, "a non-empty path", ())
+    if is_url(value):
+        raise ConfigError(
+            f"path={text!r} is an address, and a capture writes to this machine",
+            hint="give a directory of this machine, and upload it later",
+        )
     for whole, name, braced in re.findall(r"(\$(?:(\w+)|\{([^}]*)\}))", text, re.ASCII) if "$" in text else ():
         # A Path may come from the file system, where a name may hold this character.
         if (name or braced) not in os.environ and isinstance(value, str):

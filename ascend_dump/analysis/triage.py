@@ -13,6 +13,7 @@ from ascend_dump._request import DumpRequest
 from ascend_dump._steps import Steps
 from ascend_dump.analysis.suspects import Suspect, find_suspects
 from ascend_dump.reading import Dump, Record, open_dump
+from ascend_dump.storage import named_beside
 
 if TYPE_CHECKING:
     import os
@@ -258,7 +259,7 @@ def _narrower(dump: Dump, records: list[Record], names: Iterable[str]) -> Option
 
 
 def _beside(dump: Dump) -> Path:
-    return dump.root.parent / f"{dump.root.name}_next"
+    return named_beside(dump.root, "_next")
 
 
 def _has_values(record: Record) -> bool:

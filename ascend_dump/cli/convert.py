@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import click
 
-from ascend_dump._errors import ConfigError
+from ascend_dump._errors import ConfigError, DumpNotFound
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._failure import error_fields
 from ascend_dump.cli._reading import json_option, progress
+from ascend_dump.storage import StoredPath, list_stored, located
 
 if TYPE_CHECKING:
     from ascend_dump.converting.convert import ConversionFailure, Options, Result
@@ -23,7 +24,7 @@ _SHOWN = 10
 
 
 @click.command(short_help="Convert dump files to .npy and others.")
-@click.argument("sources", nargs=-1, required=True, metavar="SRC...", type=click.Path(path_type=Path))
+@click.argument("sources", nargs=-1, required=True, metavar="SRC...", type=click.Path())
 @click.option(
     "-o",
     "--out",
@@ -59,7 +60,7 @@ _SHOWN = 10
 )
 @click.option("--jobs", type=click.IntRange(0), default=0, metavar="N", help="Threads; 0 is one per processor.")
 @json_option
-def convert(sources: tuple[Path, ...], out: Path, as_json: bool, **chosen: Any) -> Exit:
+def convert(sources: tuple[str, ...], out: Path, as_json: bool, **chosen: Any) -> Exit:
     """Convert dump files, or all dump files below directories, into the directory OUT.
 
     Values are right where msaccucmp's are not: NaN and Inf of float8 and hifloat8, layouts cut to
@@ -76,12 +77,13 @@ def convert(sources: tuple[Path, ...], out: Path, as_json: bool, **chosen: Any) 
 
     options = _options(chosen)
     pattern: Optional[str] = chosen["select"]
-    if any(map(is_host_dump, sources)):
+    places = tuple(map(_place, sources))
+    if any(map(is_host_dump, places)):
         summary = _Summary("records")
-        results = _convert_host(sources, out, options, pattern, chosen)
+        results = _convert_host(places, out, options, pattern, chosen)
     else:
         summary = _Summary("dump files")
-        tasks = find_tasks(sources, out, text_matcher(pattern) if pattern else None)
+        tasks = find_tasks(places, out, text_matcher(pattern) if pattern else None)
         results = convert_all(tasks, options, jobs=chosen["jobs"], compat=chosen["compat"])
     seen = summary.watch(progress(results, "files"))
     if as_json:
@@ -94,12 +96,23 @@ def convert(sources: tuple[Path, ...], out: Path, as_json: bool, **chosen: Any) 
             pass
         place = os.path.abspath(out) if summary.written else ""
         print(f"{summary} · in {escape(place)}" if place else str(summary))
-    if chosen["compat"] and any(source.is_dir() for source in sources):
+    if chosen["compat"] and any(place.is_dir() for place in places):
         from ascend_dump.converting._msaccucmp import write_failed_list
 
         write_failed_list(out, summary.failures, formats=options.format is not None)
     summary.tell()
     return Exit.UNREADABLE if summary.failures or not summary.files else Exit.OK
+
+
+def _place(source: str) -> Path:
+    """Where a source is; what is stored elsewhere is listed at once."""
+    place = located(source)
+    if isinstance(place, StoredPath):
+        try:
+            list_stored(str(place))
+        except FileNotFoundError:
+            raise DumpNotFound("nothing is stored there", path=place) from None
+    return place
 
 
 def _convert_host(

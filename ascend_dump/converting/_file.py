@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from ascend_dump._errors import AscendDumpError, NotSupported, ReadError
-from ascend_dump._files import open_regular
+from ascend_dump._files import open_descriptor
 from ascend_dump._paths import make_private_directory
 from ascend_dump._steps import Steps
 from ascend_dump.converting._outputs import copy_as_npy, fit_name, write_bytes, write_npy, write_npz, write_text
@@ -110,7 +110,7 @@ def convert_file(source: Path, out: Path, options: Options, name: str = "") -> R
     writer = _Writer(dump, out, options, name or source.name)
     problems = list(dump.problems)
     try:
-        opened = open_regular(source)
+        opened = os.fdopen(open_descriptor(source), "rb")
     except OSError as error:  # it was one when its header was read
         raise ReadError(f"cannot be opened any more: {error.strerror}", path=source) from None
     with opened as file:

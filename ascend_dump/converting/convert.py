@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional, Union
 
 from ascend_dump._errors import AscendDumpError, ConfigError, CorruptDump, DumpNotFound, ReadError, WriteError
+from ascend_dump._files import walked
 from ascend_dump.converting._file import ConversionFailure, Options, Result, convert_file
 from ascend_dump.native.cann.mapping import MAPPING, read_mapping
 from ascend_dump.native.cann.names import parse_name
+from ascend_dump.storage import StoredPath
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -118,13 +120,18 @@ def _prefixes(directories: list[Path]) -> dict[Path, str]:
 
 
 def _find_below(root: Path, out: Path, select: Optional[Select]) -> Iterator[Task]:
+    if isinstance(root, StoredPath):
+        for directory, files in walked(root):
+            target = out.joinpath(*directory.parts[len(root.parts) :])
+            yield from _tasks_in(directory, sorted(name for name in files if name != MAPPING), target, select)
+        return
     stack = [(os.fspath(root), out)]
     # Converting into a directory of the source must not convert the results again.
     results = os.path.realpath(out)
     while stack:
         path, target = stack.pop()
         below = []
-        names = []
+        names: list[str] = []
         with os.scandir(path) as found:
             for item in found:
                 if item.is_dir(follow_symlinks=False):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump._errors import AscendDumpError, ConfigError, NotSupported, WriteError
+from ascend_dump._files import walked
 from ascend_dump._paths import make_private_directory
 from ascend_dump.converting._file import ConversionFailure, Options, Result, find_dtype
 from ascend_dump.converting._outputs import (
@@ -38,7 +38,7 @@ _ARCHIVES = ("npz", "safetensors")
 
 def is_host_dump(path: Path) -> bool:
     """Whether a directory holds a host dump, whose tensors stand together in shards."""
-    return path.is_dir() and any(INDEX in names for _, _, names in os.walk(path))
+    return path.is_dir() and any(INDEX in names for _, names in walked(path))
 
 
 def check_record_options(options: Options) -> None:

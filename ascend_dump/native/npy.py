@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import ast
 import math
-import os
 import re
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ascend_dump._errors import CorruptDump
-from ascend_dump._files import NotRegularFile, open_regular
+from ascend_dump._errors import CorruptDump, StorageError
+from ascend_dump._files import NotRegularFile, open_regular, size_of
 
 __all__ = ["NpyHeader", "read_npy_header"]
 
@@ -45,7 +44,7 @@ def read_npy_header(path: Path, *, bfloat16: bool = False, others: bool = False)
     """
     try:
         with open_regular(path, follow_links=False) as file:
-            status = os.fstat(file.fileno())
+            size_there = size_of(file)
             start = file.read(12)
             major = start[6] if len(start) > 6 else 0
             if start[:6] != _MAGIC or major not in (1, 2, 3):
@@ -59,6 +58,8 @@ def read_npy_header(path: Path, *, bfloat16: bool = False, others: bool = False)
             text = file.read(length)
     except NotRegularFile as error:
         raise CorruptDump(error.what, path=path) from None
+    except StorageError:
+        raise
     except OSError as error:
         hint = "the files belong to the user who ran the program, and only that user may read them"
         raise CorruptDump(f"cannot be read: {error.strerror}", path=path, hint=hint) from None
@@ -66,11 +67,11 @@ def read_npy_header(path: Path, *, bfloat16: bool = False, others: bool = False)
         raise CorruptDump("it ends within its header", path=path, offset=skip + len(text))
     dtype, shape, fortran = _fields(text, path, bfloat16, others)
     if others and not _is_number(dtype):
-        return NpyHeader(dtype, shape, fortran, skip + length, status.st_size - skip - length)
+        return NpyHeader(dtype, shape, fortran, skip + length, size_there - skip - length)
     size = 2 if dtype == "bfloat16" else int(re.sub(r"\D", "", dtype))
     nbytes = math.prod(shape) * size
-    if nbytes > status.st_size - skip - length:
-        there = status.st_size - skip - length
+    if nbytes > size_there - skip - length:
+        there = size_there - skip - length
         raise CorruptDump(f"its shape needs {nbytes} bytes, it holds {there}", path=path, offset=skip + length)
     return NpyHeader(dtype, shape, fortran, skip + length, nbytes)
 

@@ -25,6 +25,7 @@ from ascend_dump._paths import CATALOG, PRIVATE_DIRECTORY, PRIVATE_FILE, REMOVED
 from ascend_dump._version import __version__
 from ascend_dump.reading._record import Record
 from ascend_dump.reading._sources import Sources, graphs_beside
+from ascend_dump.storage import StoredPath, stored_files
 
 if TYPE_CHECKING:
     import polars
@@ -244,11 +245,12 @@ def _scan(place: Path, parts: Sequence[Mapping[str, Any]], prefix: str) -> polar
 
 
 def _places(root: Path) -> list[Path]:
-    """Beside the dump, and in the cache directory of the user."""
+    """Beside the dump, unless it is stored elsewhere, and in the cache directory of the user."""
     import xxhash
 
     name = xxhash.xxh3_128_hexdigest(os.fsencode(root.resolve()))
-    return [root / CATALOG, user_cache() / name / CATALOG]
+    own = user_cache() / name / CATALOG
+    return [own] if isinstance(root, StoredPath) else [root / CATALOG, own]
 
 
 def _prefix(root: Path) -> str:
@@ -271,6 +273,12 @@ def _made_of(whole: Whole) -> str:
     add(_SCHEMA, __version__, whole.root.resolve(), *registered_dialects())
     for entry in whole.entries:
         add(entry.path_text.removeprefix(_prefix(whole.root)), entry.step, entry.rank)
+    if isinstance(whole.root, StoredPath):
+        for name, stored in stored_files(str(whole.root)):
+            if not stored.stamp:
+                return ""  # nothing would tell that it changed
+            add(name, *stored)
+        return digest.hexdigest()
     for path in graphs_beside(whole.root):
         add(path, *_state(os.stat(path)))
     stack = [os.fspath(whole.root)]

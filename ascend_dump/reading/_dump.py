@@ -17,6 +17,7 @@ from ascend_dump.reading._dialect import Batch, Entry
 from ascend_dump.reading._record import FIELDS, Record
 from ascend_dump.reading._runs import Run, read_run, runs_above
 from ascend_dump.reading._sources import Sources
+from ascend_dump.storage import located
 
 if TYPE_CHECKING:
     import pandas
@@ -313,7 +314,7 @@ class Dump:
             kept = {
                 above
                 for directory in {os.path.dirname(entry.path_text) for entry in self._entries}
-                for above in wanted & {directory, *map(str, runs_above(Path(directory)))}
+                for above in wanted & {directory, *map(str, runs_above(located(directory)))}
             }
             runs = tuple(run for run in runs if str(run) in kept)
         return [found for found in map(read_run, runs) if found is not None]

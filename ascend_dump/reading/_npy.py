@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ascend_dump._errors import CorruptDump
-from ascend_dump._files import open_regular
+from ascend_dump._errors import CorruptDump, StorageError
+from ascend_dump._files import open_regular, read_part
+from ascend_dump.storage import StoredPath
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,13 +35,13 @@ def read_array(path: Path, header: NpyHeader) -> np.ndarray:
     dtype = dtype_of(header.dtype)
     order: Any = "F" if header.fortran else "C"
     try:
-        if header.nbytes >= _MAP_FROM:
+        if header.nbytes >= _MAP_FROM and not isinstance(path, StoredPath):
             with open_regular(path) as file:
                 found: np.ndarray = np.memmap(file, dtype, "r", header.offset, header.shape, order)
             return found
-        with open_regular(path) as file:
-            file.seek(header.offset)
-            data = file.read(header.nbytes)
+        data = read_part(path, header.offset, header.nbytes)
         return np.frombuffer(data, dtype).reshape(header.shape, order=order)
+    except StorageError:
+        raise
     except (OSError, ValueError) as error:
         raise CorruptDump(f"cannot be read: {error}", path=path, offset=header.offset) from None

@@ -8,8 +8,8 @@ from collections.abc import Collection, Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from ascend_dump._errors import DumpNotFound, ReadError, UnknownFormat
-from ascend_dump._files import read_regular
+from ascend_dump._errors import ConfigError, DumpNotFound, ReadError, StorageError, UnknownFormat
+from ascend_dump._files import children, read_regular
 from ascend_dump._paths import CALL, CALL_SCHEMA, CATALOG, REMOVED_DIRECTORY
 from ascend_dump.reading._dialect import Batch, Directory, Entry, WrappedEntry, rank_of
 from ascend_dump.reading._dump import Dump
@@ -18,12 +18,15 @@ from ascend_dump.reading._record import Record
 from ascend_dump.reading._registry import dialects
 from ascend_dump.reading._runs import runs_above
 from ascend_dump.reading._sources import Sources, graphs_beside, is_ge_graph, is_graph_file
+from ascend_dump.storage import StoredPath, cache_limit, list_stored, located
 
 if TYPE_CHECKING:
     import polars
 
 __all__ = ["open_dump"]
 
+#: What names begin with that are no part of a dump.
+_NO_PART = (CATALOG, REMOVED_DIRECTORY)
 #: Bytes of the mark of a call.
 _MOST_OF_A_MARK = 1000
 
@@ -106,13 +109,22 @@ class _Lost(Entry):
 def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
     """Open any tree (or one file) in any mix of dialects, without reading a tensor.
 
+    path: a path of this machine, or the address of a dump that is stored elsewhere, as fsspec knows them
+    (`s3://bucket/run7`, with the extra `remote`).
+
     Symbolic links and special files inside the tree are passed over; `path` may be a link.
-    Raises DumpNotFound when the path does not exist or holds no file, and UnknownFormat when
-    nothing in it is recognised.
+    Raises DumpNotFound when the path does not exist or holds no file, UnknownFormat when
+    nothing in it is recognised, StorageError when a store does not answer, and NotSupported where the package for
+    such a store is missing.
     """
-    root = Path(path)
+    root = located(path)
     try:
+        if isinstance(root, StoredPath):
+            cache_limit()  # a wrong setting is said before anything is read
+            list_stored(str(root))
         root.stat()
+    except (ConfigError, StorageError):
+        raise
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise DumpNotFound(
             f"{getattr(error, 'strerror', None) or error}".lower(),
@@ -122,7 +134,7 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
     from ascend_dump.host import MANIFEST
 
     asked = dialects()
-    runs = [above for above in runs_above(root) if os.path.isfile(above / MANIFEST)][:1]
+    runs = [above for above in runs_above(root) if (above / MANIFEST).is_file()][:1]
     entries: list[Entry] = []
     files = 0
     recognised = False
@@ -168,30 +180,25 @@ def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]
     if root.is_file():
         yield Directory(root.parent, base[:-1], [root.name], root.parent), call
         return
-    stack: list[tuple[str, tuple[str, ...], Optional[int]]] = [(os.fspath(root), base, call)]
+    stack: list[tuple[Path, tuple[str, ...], Optional[int]]] = [(root, base, call)]
     while stack:
         path, parts, call = stack.pop()
-        names = []
-        if call is None and os.path.basename(path).startswith("call_"):
-            call = _call_of(Path(path))
+        if call is None and path.name.startswith("call_"):
+            call = _call_of(path)
             # The levels of the frameworks stand as they do without calls.
             parts = parts if call is None else parts[:-1]
         try:
-            with os.scandir(path) as found:
-                for item in found:
-                    # Links could lead out of the dump or in circles; opening a pipe would never return.
-                    if item.name.startswith((CATALOG, REMOVED_DIRECTORY)):
-                        continue
-                    if item.is_dir(follow_symlinks=False):
-                        stack.append((item.path, (*parts, item.name), call))
-                    elif item.is_file(follow_symlinks=False) and not (call is not None and item.name == CALL):
-                        names.append(item.name)
+            # Links could lead out of the dump or in circles; opening a pipe would never return.
+            directories, files = children(path)
         except FileNotFoundError:
             continue  # a step that was removed since its directory was listed
         except OSError as error:
-            yield _Lost(Path(path), parts, error)
+            yield _Lost(path, parts, error)
+            continue
+        stack += [(path / name, (*parts, name), call) for name in directories if not name.startswith(_NO_PART)]
+        names = [name for name in files if not (name == CALL and call is not None) and not name.startswith(_NO_PART)]
         if names:
-            yield Directory(Path(path), parts, names, root), call
+            yield Directory(path, parts, names, root), call
 
 
 def _above(root: Path) -> tuple[tuple[str, ...], Optional[int]]:

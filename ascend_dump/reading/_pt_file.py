@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import pickletools
 import re
 import zipfile
@@ -18,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from ascend_dump._errors import CorruptDump, NotSupported
-from ascend_dump._files import NotRegularFile, open_regular
+from ascend_dump._errors import CorruptDump, NotSupported, StorageError
+from ascend_dump._files import NotRegularFile, open_regular, size_of
 from ascend_dump.reading._npy import dtype_of
 
 if TYPE_CHECKING:
@@ -160,11 +159,13 @@ class _Archive:
         try:
             with contextlib.ExitStack() as opened:
                 file = opened.enter_context(open_regular(self._path, follow_links=False))
-                size = os.fstat(file.fileno()).st_size
+                size = size_of(file)
                 self._zip = opened.enter_context(zipfile.ZipFile(file))
                 self._opened = opened.pop_all()
         except NotRegularFile as error:
             raise CorruptDump(error.what, path=self._path) from None
+        except StorageError:
+            raise
         except OSError as error:
             raise CorruptDump(f"cannot be read: {error.strerror}", path=self._path) from None
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
@@ -223,6 +224,8 @@ class _Archive:
         try:
             with self._zip.open(name) as member:
                 return member.read(most)
+        except StorageError:
+            raise
         except (
             OSError,
             zipfile.BadZipFile,

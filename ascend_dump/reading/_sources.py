@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ascend_dump._errors import ReadError
+from ascend_dump._files import children
 from ascend_dump.native.torchair.graph import parse_graph_file, read_torchair_graph
 
 if TYPE_CHECKING:
@@ -97,9 +97,8 @@ def is_graph_file(name: str) -> bool:
 def graphs_beside(root: Path) -> list[Path]:
     """The graphs in the directory that holds `root`: torchair and GE write them to the working directory by default."""
     try:
-        with os.scandir(root.absolute().parent) as found:
-            named = (item for item in found if is_graph_file(item.name) or is_ge_graph(item.name))
-            return [Path(item.path) for item in named if item.is_file(follow_symlinks=False)]
+        above = root.absolute().parent
+        return [above / name for name in children(above)[1] if is_graph_file(name) or is_ge_graph(name)]
     except OSError:
         return []
 

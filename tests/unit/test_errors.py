@@ -31,6 +31,7 @@ BUILTINS = {
     "UnknownFormat": ValueError,
     "DumpNotFound": FileNotFoundError,
     "WriteError": OSError,
+    "StorageError": OSError,
     "WorkerLost": RuntimeError,
 }
 CODE = re.compile(r"AD\d{3}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from ascend_dump._errors import ConfigError, NotSupported
@@ -12,6 +11,7 @@ from ascend_dump._request import DumpRequest
 from ascend_dump.analysis._page_words import capture_command, command, place_facts, show_command, step_text
 from ascend_dump.report.page import PageContent, PageError, PageFinding, PageRow
 from ascend_dump.report.page.tensors import read_tensor
+from ascend_dump.storage import named_beside
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.compare._comparison import Comparison
@@ -129,7 +129,7 @@ def _next_command(compared: Comparison, first: Optional[Origin]) -> str:
     if read_tensor(first.pair.record) is not None:
         return show_command(compared.actual, first.pair.record)
     try:
-        request = DumpRequest(path=Path(f"{compared.actual}_next"), **first.next)
+        request = DumpRequest(path=named_beside(compared.actual, "_next"), **first.next)
     except (ConfigError, NotSupported, TypeError):
         return show_command(compared.actual, first.pair.record)
     return capture_command(request)

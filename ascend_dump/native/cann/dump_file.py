@@ -12,10 +12,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, BinaryIO, Optional, Union
 
-from ascend_dump._errors import CorruptDump, DumpNotFound, NotSupported, ReadError
-from ascend_dump._files import NotRegularFile, open_descriptor
+from ascend_dump._errors import CorruptDump, DumpNotFound, NotSupported, ReadError, StorageError
+from ascend_dump._files import NotRegularFile, open_regular, read_part, size_of
 from ascend_dump.native.cann._blobs import Blob, place_blobs
 from ascend_dump.native.cann._model import (
     MAX_DIMS,
@@ -29,6 +29,7 @@ from ascend_dump.native.cann._model import (
     Tensor,
 )
 from ascend_dump.native.cann._write import tensor_of, write, write_nano
+from ascend_dump.storage import StoredPath, located
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,24 +61,21 @@ def read_header(path: _Path) -> DumpFile:
     Raises DumpNotFound, and CorruptDump when this is no dump file. A file whose payloads do not
     fit its header is returned: `problems` tells, and the tensors concerned have an `error`.
     """
-    path = Path(path)
-    descriptor = _open(path)
-    try:
-        file_size = os.fstat(descriptor).st_size
-        header = _read_header_bytes(descriptor, path, 0, file_size)
+    path = located(path)
+    with _open(path) as file:
+        file_size = size_of(file)
+        header = _read_header_bytes(file, path, 0, file_size)
         if header.startswith(NANO_MAGIC):
             from ascend_dump.native.cann.nano import parse_nano
 
             found = parse_nano(path, header)
         else:
             found = _parse(path, header)
-        return _place(found, descriptor, 8 + len(header), file_size)
-    finally:
-        os.close(descriptor)
+        return _place(found, file, 8 + len(header), file_size)
 
 
 def payload(dump: DumpFile, entry: Entry) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Map the payload's bytes: a read-only uint8 array, not copied.
+    """Map the payload's bytes: a read-only uint8 array, not copied; of what is stored elsewhere they alone are read.
 
     Raises CorruptDump when the payload is not all there, or the file changed since it was read.
     """
@@ -94,16 +92,15 @@ def payload(dump: DumpFile, entry: Entry) -> np.ndarray[Any, np.dtype[np.uint8]]
         )
     if not entry.length:
         return np.empty(0, np.uint8)
-    descriptor = _open(dump.path)
-    try:
-        if os.fstat(descriptor).st_size < entry.offset + entry.length:
+    with _open(dump.path) as file:
+        if size_of(file) < entry.offset + entry.length:
             raise CorruptDump(
                 f"{_label(entry)}: the file is shorter than when it was opened", path=dump.path, offset=entry.offset
             )
+        if isinstance(dump.path, StoredPath):
+            return np.frombuffer(read_part(dump.path, entry.offset, entry.length), np.uint8)
         before = entry.offset % mmap.ALLOCATIONGRANULARITY
-        mapped = mmap.mmap(descriptor, before + entry.length, access=mmap.ACCESS_READ, offset=entry.offset - before)
-    finally:
-        os.close(descriptor)
+        mapped = mmap.mmap(file.fileno(), before + entry.length, access=mmap.ACCESS_READ, offset=entry.offset - before)
     return np.frombuffer(mapped, np.uint8, entry.length, before)
 
 
@@ -147,29 +144,32 @@ def _label(entry: Entry) -> str:
     return f"{entry.io if isinstance(entry, Tensor) else entry.kind} {entry.index}"
 
 
-def _open(path: Path) -> int:
+def _open(path: Path) -> BinaryIO:
     try:
-        return open_descriptor(path)
+        return open_regular(path)
     except FileNotFoundError:
         raise DumpNotFound("no such file", path=path) from None
     except NotRegularFile:
         raise CorruptDump("not a regular file", path=path, hint="give a file that the dump wrote") from None
+    except StorageError:
+        raise
     except OSError as error:
         raise ReadError(f"cannot be opened: {error.strerror}", path=path) from None
 
 
-def _read_header_bytes(descriptor: int, path: Path, start: int, file_size: int) -> bytes:
+def _read_header_bytes(file: BinaryIO, path: Path, start: int, file_size: int) -> bytes:
     available = file_size - start - 8
     if available <= 0:
         raise CorruptDump(
             f"{file_size} bytes are too few for a dump file", path=path, offset=start, hint="the dump was cut off"
         )
-    length = int.from_bytes(os.pread(descriptor, 8, start), "little")
+    file.seek(start)
+    length = int.from_bytes(file.read(8), "little")
     if not 0 < length <= min(available, MAX_HEADER):
         raise CorruptDump(
             f"not a CANN dump file: it claims a header of {length} bytes in {available}", path=path, offset=start
         )
-    header = os.pread(descriptor, length, start + 8)
+    header = file.read(length)
     if len(header) != length:
         raise CorruptDump("the file became shorter while it was read", path=path, offset=start + 8)
     return header
@@ -251,7 +251,7 @@ def _text(value: bytes) -> str:
     return value.decode("utf-8", "backslashreplace")
 
 
-def _place(dump: DumpFile, descriptor: int, start: int, file_size: int) -> DumpFile:
+def _place(dump: DumpFile, file: BinaryIO, start: int, file_size: int) -> DumpFile:
     entries: tuple[Entry, ...] = (*dump.tensors, *dump.buffers, *dump.spaces)
     null = [isinstance(entry, Tensor) and not entry.address for entry in entries]
     placed = place_blobs([entry.size for entry in entries], null, start, file_size)
@@ -261,7 +261,7 @@ def _place(dump: DumpFile, descriptor: int, start: int, file_size: int) -> DumpF
     if placed.end is None or placed.end > file_size:
         problems.append(f"the header declares {declared} bytes of payload, the file holds {file_size - start}")
     elif placed.end < file_size:
-        problems.append(_trailing(descriptor, dump.path, placed.end, file_size))
+        problems.append(_trailing(file, dump.path, placed.end, file_size))
     return dump._replace(
         tensors=tuple(_put(entry, next(blobs)) for entry in dump.tensors),
         buffers=tuple(_put(entry, next(blobs)) for entry in dump.buffers),
@@ -274,11 +274,11 @@ def _put(entry: Any, blob: Blob) -> Any:
     return entry._replace(offset=blob.offset, length=blob.length, error=blob.error)
 
 
-def _trailing(descriptor: int, path: Path, start: int, file_size: int) -> str:
+def _trailing(file: BinaryIO, path: Path, start: int, file_size: int) -> str:
     """Say what the bytes after the last payload are."""
     extra = file_size - start
     try:
-        header = _read_header_bytes(descriptor, path, start, file_size)
+        header = _read_header_bytes(file, path, start, file_size)
         again = header.startswith(NANO_MAGIC) or bool(_parse(path, header).version)
     except ReadError:
         again = False

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
-from ascend_dump._errors import CorruptDump
+from ascend_dump._errors import CorruptDump, StorageError
 from ascend_dump._files import NotRegularFile, open_descriptor
 
 __all__ = ["EventTensor", "GraphNode", "read_event_graph", "read_event_tensor"]
@@ -175,6 +175,8 @@ class _Message:
                 os.close(descriptor)
         except NotRegularFile as error:
             raise CorruptDump(error.what, path=self.path) from None
+        except StorageError:
+            raise
         except (OSError, ValueError) as error:
             raise CorruptDump(f"cannot be read: {error}", path=self.path) from None
         return self

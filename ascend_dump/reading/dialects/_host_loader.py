@@ -10,11 +10,12 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Hashable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, Union
 
-from ascend_dump._errors import CorruptDump, NotSupported, ReadError
-from ascend_dump._files import NotRegularFile, open_descriptor, regular_status
+from ascend_dump._errors import CorruptDump, NotSupported, ReadError, StorageError
+from ascend_dump._files import NotRegularFile, is_there, open_descriptor, read_part, regular_status
 from ascend_dump.reading._record import Record
+from ascend_dump.storage import StoredPath
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,6 +41,8 @@ _KEPT = 32
 #: file: using a view of a file that was cut off ends the process (SIGBUS).
 MOST_COPIED = 4096
 _TEXTS = ("nan", "inf", "-inf")
+#: The bytes of a shard, mapped or read part by part.
+Shard = Union[mmap.mmap, "StoredShard"]
 
 
 def why_removed(step: Path) -> Optional[ReadError]:
@@ -49,7 +52,7 @@ def why_removed(step: Path) -> Optional[ReadError]:
     """
     from ascend_dump.host import REMOVED
 
-    if not os.path.isdir(step.parent) or (os.path.lexists(step) and not os.path.lexists(step / REMOVED)):
+    if not step.parent.is_dir() or (is_there(step) and not is_there(step / REMOVED)):
         return None
     return ReadError(
         "the step was removed since the dump was opened; with keep= only the last steps stay",
@@ -75,6 +78,21 @@ class ShardRegion(NamedTuple):
     strides: tuple[int, ...]
 
 
+class StoredShard:
+    """A shard that is stored elsewhere, of which parts are read by what they are asked for."""
+
+    def __init__(self, path: StoredPath) -> None:
+        self._path = path
+        self._size = regular_status(path).st_size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, part: slice) -> bytes:
+        start, end, _ = part.indices(self._size)
+        return read_part(self._path, start, end - start)
+
+
 class Shards:
     """The mapped shards of one dump, shared by all its records."""
 
@@ -93,12 +111,14 @@ class Shards:
             found = cls._of_dump[str(root)] = cls()
         return found
 
-    def map(self, path: Path) -> mmap.mmap:
+    def map(self, path: Path) -> Shard:
         """Map a shard in its directory, or give it as it was mapped before unless it changed.
 
         Raises CorruptDump for what is no file of its own, ReadError when it cannot be mapped.
         """
         try:
+            if isinstance(path, StoredPath):
+                return StoredShard(path)
             if path not in self._inside:
                 if stat.S_ISLNK(os.lstat(path.parent).st_mode):
                     raise CorruptDump("its directory is a link, which could lead out of the dump", path=path)
@@ -123,6 +143,8 @@ class Shards:
             ) from None
         except NotRegularFile:
             raise CorruptDump("the shard is no file of its own", path=path, hint="links are not followed") from None
+        except StorageError:
+            raise
         except OSError as error:
             raise ReadError(
                 f"the shard cannot be mapped: {error.strerror}",
@@ -142,7 +164,7 @@ def _map_file(path: Path) -> mmap.mmap:
         os.close(fd)
 
 
-def read_array(mapped: Optional[mmap.mmap], place: ShardRegion, record: Record) -> np.ndarray:
+def read_array(mapped: Optional[Shard], place: ShardRegion, record: Record) -> np.ndarray:
     """Give a read-only array: a small one by itself, a large one as a view of the mapped file.
 
     Raises CorruptDump when the tensor reaches out of its bytes, NotSupported for an unknown dtype.
@@ -174,7 +196,11 @@ def read_array(mapped: Optional[mmap.mmap], place: ShardRegion, record: Record) 
                 offset=place.offset,
                 hint="the file was cut off or the index does not belong to it",
             )
-        array: np.ndarray = np.ndarray(shape, dtype, buffer=mapped, offset=place.offset, strides=strides)
+        array: np.ndarray
+        if isinstance(mapped, StoredShard):
+            array = np.ndarray(shape, dtype, buffer=mapped[place.offset : last], strides=strides)
+        else:
+            array = np.ndarray(shape, dtype, buffer=mapped, offset=place.offset, strides=strides)
         if array.nbytes <= MOST_COPIED:
             array = array.copy("K")
             array.flags.writeable = False
@@ -235,11 +261,11 @@ class LineLoader:
             mapped, ShardRegion(begin, begin + size, line.offset, line.dtype, line.shape, strides), record
         )
 
-    def _map(self, record: Record) -> mmap.mmap:
+    def _map(self, record: Record) -> Shard:
         try:
             return self._shards.map(record.path)
         except CorruptDump as error:
-            removed = None if os.path.lexists(record.path) else why_removed(self._root / str(record.step))
+            removed = None if is_there(record.path) else why_removed(self._root / str(record.step))
             raise removed or error from None
 
     def content(self, record: Record) -> Optional[tuple[Hashable, ...]]:

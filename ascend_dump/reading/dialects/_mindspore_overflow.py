@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ascend_dump._errors import CorruptDump
-from ascend_dump._files import read_small
+from ascend_dump._files import children, read_small
 from ascend_dump.native.cann.names import DumpName
 from ascend_dump.native.cann.overflow import Unit, find_operator, overflow_of
 from ascend_dump.native.mindspore.names import METADATA_DIRECTORY, NpyName
@@ -49,8 +49,7 @@ def _configs_near(run: Path) -> Iterator[dict[str, Any]]:
         yield read_json(Path(named)) or {}
     for directory in (run, run.absolute().parent):
         try:
-            with os.scandir(directory) as items:
-                names = sorted(item.name for item in items if item.name.endswith(".json"))
+            names = sorted(name for name in children(directory)[1] if name.endswith(".json"))
         except OSError:
             continue
         for name in names[:_MOST_CONFIGS]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ascend_dump._errors import CorruptDump
+from ascend_dump._errors import CorruptDump, StorageError
 from ascend_dump._files import open_regular
 
 __all__ = ["items_of", "items_of_data"]
@@ -53,6 +53,8 @@ class _JsonText:
     def __enter__(self) -> _JsonText:
         try:
             self._file = io.TextIOWrapper(open_regular(self._path, follow_links=False), encoding="utf-8")
+        except StorageError:
+            raise
         except OSError as error:
             raise CorruptDump(f"cannot be read: {error.strerror}", path=self._path) from None
         return self
@@ -115,6 +117,8 @@ class _JsonText:
             more = self._file.read(max(_BLOCK, len(self._text) - self._at))
         except UnicodeDecodeError as error:
             raise CorruptDump(f"is no text in UTF-8: {error.reason}", path=self._path) from None
+        except StorageError:
+            raise
         except OSError as error:
             raise CorruptDump(f"cannot be read: {error.strerror}", path=self._path) from None
         self._dropped += self._at

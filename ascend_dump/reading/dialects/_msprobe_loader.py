@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump._errors import CorruptDump, NotSupported, ReadError
+from ascend_dump._files import is_there
 from ascend_dump.reading._record import Record
 from ascend_dump.statistics import Statistics
 
@@ -69,7 +69,7 @@ def type_and_shape(file: Path) -> tuple[str, tuple[int, ...]]:
 
 
 def _read(file: Path) -> np.ndarray:
-    if not os.path.exists(file):  # a name may be too long or no file name at all
+    if not is_there(file):  # a name may be too long or no file name at all
         raise ReadError(
             "the index names this file, which is missing",
             path=file,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator
 from itertools import accumulate, islice
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Optional
 
 import msgspec
 
-from ascend_dump._errors import CorruptDump
-from ascend_dump._files import open_regular
+from ascend_dump._errors import CorruptDump, StorageError
+from ascend_dump._files import open_regular, size_of
 from ascend_dump.host import INDEX, MANIFEST, NO_VALUES, REMOVED, SHARD, STATISTIC, Line
 from ascend_dump.reading._dialect import Batch, Directory, Entry, rank_of
 from ascend_dump.reading._record import Record
@@ -170,7 +169,7 @@ class _Index(Entry):
     @property
     def work(self) -> int:
         try:
-            return os.stat(self.path).st_size // _USUAL_LINE
+            return self.path.stat().st_size // _USUAL_LINE
         except OSError:
             return 0
 
@@ -212,7 +211,7 @@ class _Index(Entry):
         try:
             with open_regular(self.path) as file:
                 # What is appended from now on is left to the next reader.
-                size = os.fstat(file.fileno()).st_size
+                size = size_of(file)
                 while offset < size:
                     file.seek(offset)
                     block = file.read(min(most, size - offset))
@@ -274,7 +273,7 @@ class _Index(Entry):
             try:
                 raw = file.readline(_LONGEST_LINE)
             except OSError as error:
-                yield self._broken(f"cannot be read: {error.strerror}", offset)
+                yield self._unread(error, offset)
                 return
             if not raw:
                 break
@@ -344,6 +343,7 @@ class _Index(Entry):
     def _unread(self, error: OSError, offset: int) -> Record:
         """The record that stands for an index that cannot be read."""
         removed = why_removed(self.path.parent) if isinstance(error, FileNotFoundError) else None
+        removed = error if isinstance(error, StorageError) else removed
         if removed is not None:
             return Record(None, path=self.path, error=removed, **self._known)
         return self._broken(f"cannot be read: {error.strerror}", offset)

@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump._errors import CorruptDump, NotSupported, ReadError
+from ascend_dump._files import children
 from ascend_dump.host import numpy_dtype
 from ascend_dump.reading._dialect import Directory, Entry
 from ascend_dump.reading._record import Record
@@ -108,7 +108,7 @@ def _has_siblings(directory: Directory, level: str) -> bool:
     """Whether several processes wrote into one step."""
     place = next((above for above in (directory.path, *directory.path.parents) if above.name == level), None)
     try:
-        return place is not None and sum(bool(_PROCESS.fullmatch(name)) for name in os.listdir(place.parent)) > 1
+        return place is not None and sum(bool(_PROCESS.fullmatch(name)) for name in children(place.parent)[0]) > 1
     except OSError:
         return False
 
@@ -127,7 +127,7 @@ class _StepIndex(Entry):
     def work(self) -> int:
         # One line for each tensor; the text of one takes about 200 bytes.
         try:
-            return 10 + os.stat(self.path).st_size // 200
+            return 10 + self.path.stat().st_size // 200
         except OSError:
             return 10
 

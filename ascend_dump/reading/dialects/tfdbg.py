@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump._errors import CorruptDump, NotSupported, ReadError
+from ascend_dump._files import walked
 from ascend_dump.host import UNINITIALISED
 from ascend_dump.native.npy import NpyHeader
 from ascend_dump.native.tensorflow.events import EventTensor, GraphNode, read_event_graph, read_event_tensor
@@ -118,15 +118,15 @@ class _DeviceOutputs:
     def __init__(self, root: Path, scope: str) -> None:
         self.graph: dict[str, GraphNode] = {}
         self._files: dict[tuple[str, int], list[tuple[tuple[int, int], Path]]] = {}
-        for place, _, names in os.walk(root):
-            inner = [scope, *Path(place).relative_to(root).parts]
+        for place, names in walked(root):
+            inner = [scope, *place.parts[len(root.parts) :]]
             for name in names:
                 file = _DebugFile.of(name, "/".join(filter(None, inner)))
                 if file is not None and file.debug_op == _IDENTITY:
-                    self._files.setdefault((file.node, file.slot), []).append((file.moment, Path(place, name)))
+                    self._files.setdefault((file.node, file.slot), []).append((file.moment, place / name))
                 elif _GRAPH.fullmatch(name):
                     try:
-                        self.graph.update(read_event_graph(Path(place, name)))
+                        self.graph.update(read_event_graph(place / name))
                     except CorruptDump:  # without it nodes have no types and no inputs
                         continue
         for found in self._files.values():

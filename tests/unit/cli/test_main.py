@@ -78,6 +78,7 @@ EXPECTED = {
     "CorruptDump": 3,
     "UnknownFormat": 3,
     "DumpNotFound": 3,
+    "StorageError": 3,
     "WorkerLost": 4,
     "WriteError": 2,
 }
@@ -353,7 +354,7 @@ def test_bash_accepts_the_completion_script(tmp_path: Path) -> None:
     [
         ("ascend-dump s", 1, {"selftest", "serve", "show", "stats"}),
         ("ascend-dump ls --op-", 2, {"--op-type"}),
-        ("ascend-dump explain ad40", 2, {"AD400", "AD401", "AD402", "AD403", "AD404"}),
+        ("ascend-dump explain ad40", 2, {"AD400", "AD401", "AD402", "AD403", "AD404", "AD405", "AD406"}),
         ("ascend-dump stats --sort l2", 3, {"l2norm"}),
     ],
 )

@@ -1,0 +1,26 @@
+"""Files that lie in an object store or on a server, read by their address through fsspec.
+
+    located("s3://bucket/run7")      a `StoredPath`, which is a Path; anything else is a Path of this machine
+
+What is stored is listed once, when a dump is opened, and read by byte ranges. Where a memory map is needed, the file is
+copied into a bounded cache first.
+"""
+
+from ascend_dump.storage._cache import cache_limit, copied_descriptor
+from ascend_dump.storage._file import StoredFile
+from ascend_dump.storage._listing import StoredObject, list_stored, read_range, stored_files
+from ascend_dump.storage._path import StoredPath, is_url, located, named_beside
+
+__all__ = [
+    "StoredFile",
+    "StoredObject",
+    "StoredPath",
+    "cache_limit",
+    "copied_descriptor",
+    "is_url",
+    "list_stored",
+    "located",
+    "named_beside",
+    "read_range",
+    "stored_files",
+]

@@ -1,0 +1,135 @@
+"""Copies of stored files for who needs a memory map: bounded, private, the oldest goes first.
+
+{user cache}/objects/{hash of address, size and stamp}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from pathlib import Path
+from typing import Optional
+
+from ascend_dump._errors import ConfigError, StorageError
+from ascend_dump._log import log
+from ascend_dump._paths import PRIVATE_DIRECTORY, user_cache
+from ascend_dump.storage._listing import StoredObject, read_range, status_of
+from ascend_dump.storage._path import StoredPath
+
+__all__ = ["cache_limit", "copied_descriptor"]
+
+#: Bytes of all copies together.
+_USUAL_LIMIT = 10 << 30
+_LIMIT = "ASCEND_DUMP_CACHE_BYTES"
+_RANGE = 8 << 20
+
+
+def copied_descriptor(path: StoredPath) -> int:
+    """A descriptor to read a copy of a stored file by; it stays readable when the copy goes.
+
+    Raises FileNotFoundError, IsADirectoryError, StorageError, and what `cache_limit` raises.
+    """
+    found = status_of(str(path))
+    if found is None:
+        raise IsADirectoryError(21, "a directory", str(path))
+    import tempfile  # loads much that few need
+
+    limit = cache_limit()
+    place = _place(path, found)
+    descriptor = _kept(place, found.size)
+    if descriptor is not None:
+        return descriptor
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
+        _check(place.parent)
+        descriptor, draft = tempfile.mkstemp(prefix=".draft-", dir=place.parent)
+    except OSError as error:
+        raise _not_copied(path, error) from error
+    try:
+        for start in range(0, found.size, _RANGE):
+            os.write(descriptor, read_range(str(path), start, min(start + _RANGE, found.size)))
+        if found.stamp and found.size <= limit:
+            _make_room(place.parent, limit - found.size)
+            os.replace(draft, place)
+        else:  # who has it open reads on
+            os.unlink(draft)
+    except BaseException as error:
+        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        if isinstance(error, OSError) and not isinstance(error, (StorageError, FileNotFoundError)):
+            raise _not_copied(path, error) from error
+        raise
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _kept(place: Path, size: int) -> Optional[int]:
+    try:
+        descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    found = os.fstat(descriptor)
+    if (
+        not stat.S_ISREG(found.st_mode)
+        or found.st_uid != os.geteuid()
+        or found.st_mode & 0o022
+        or found.st_size != size
+    ):
+        os.close(descriptor)
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(descriptor)  # the copy that was used last goes last
+    return descriptor
+
+
+def _check(directory: Path) -> None:
+    found = os.lstat(directory)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise PermissionError(1, "others could write there", str(directory))
+
+
+def _make_room(directory: Path, most: int) -> None:
+    copies = []
+    with os.scandir(directory) as items:
+        for item in items:
+            with contextlib.suppress(OSError):
+                found = item.stat(follow_symlinks=False)
+                # A draft that no process writes any more.
+                if not item.name.startswith(".draft-") or time.time() - found.st_mtime > 24 * 3600:
+                    copies.append((found.st_mtime_ns, found.st_size, item.path))
+    total = sum(size for _, size, _ in copies)
+    for _, size, path in sorted(copies):
+        if total <= most:
+            return
+        log.debug("%s goes, to make room", path)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        total -= size
+
+
+def _place(path: StoredPath, found: StoredObject) -> Path:
+    import xxhash
+
+    name = xxhash.xxh3_128_hexdigest(repr((str(path), *found)).encode("utf-8", "surrogatepass"))
+    return user_cache() / "objects" / name
+
+
+def cache_limit() -> int:
+    """Bytes of all copies together. Raises ConfigError where ASCEND_DUMP_CACHE_BYTES is no number."""
+    text = os.environ.get(_LIMIT)
+    if text is None:
+        return _USUAL_LIMIT
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise ConfigError(f"{_LIMIT}={text!r}", hint="expected a number of bytes, such as 20000000000")
+    return int(text)
+
+
+def _not_copied(path: StoredPath, error: OSError) -> StorageError:
+    return StorageError(
+        f"it has to be copied to be mapped, and that fails: {error.strerror or error}",
+        path=path,
+        hint="free space in the user's cache directory, or set XDG_CACHE_HOME to one that has some",
+    )

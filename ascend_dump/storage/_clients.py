@@ -1,0 +1,121 @@
+"""The clients of stores, behind fsspec: one address gives one of them, and what they raise becomes errors of ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Optional, TypeVar
+
+from ascend_dump._errors import NotSupported, StorageError
+from ascend_dump._log import log
+
+__all__ = ["ShortAnswer", "filesystem", "translated", "tried"]
+
+_Result = TypeVar("_Result")
+#: How often something is tried where a connection breaks, and the seconds before each further time.
+_PAUSES = (0.2, 1.0)
+#: Names of exceptions of clients, which are not imported for that.
+_CREDENTIALS = (
+    *("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "ProfileNotFound"),
+    *("TokenRetrievalError", "DefaultCredentialsError", "ClientAuthenticationError", "NoAuthTokenError"),
+)
+_CONNECTION = (
+    *("EndpointConnectionError", "ConnectionClosedError", "ConnectTimeoutError", "ReadTimeoutError"),
+    *("IncompleteReadError", "ResponseStreamingError", "HTTPClientError", "ConnectionError", "ClientPayloadError"),
+    *("ClientConnectorError", "ClientConnectionError", "ServerDisconnectedError", "ClientOSError", "FSTimeoutError"),
+    *("ContentLengthError", "ServerTimeoutError", "SocketTimeoutError", "ProxyConnectionError"),
+)
+
+
+class ShortAnswer(ConnectionError):
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.count = count
+
+
+def filesystem(path: str) -> tuple[Any, str]:
+    """The file system of fsspec that an address names, and the place in it. Raises NotSupported, StorageError."""
+    try:
+        from fsspec.core import url_to_fs
+
+        found: tuple[Any, str] = url_to_fs(path)
+    except ImportError as error:
+        raise NotSupported(
+            f"{path} needs a package that is not installed: {str(error)[:300]}",
+            hint="pip install 'ascend-dump[remote]' reads s3://; other stores have packages of their own, see fsspec",
+        ) from None
+    except ValueError as error:
+        raise NotSupported(
+            f"{path}: {str(error)[:300]}", hint="give an address that fsspec knows, such as s3://bucket/run7"
+        ) from None
+    except Exception as error:  # what clients raise for their settings has no common class
+        raise translated(error, path) from error
+    return found
+
+
+def tried(work: Callable[[], _Result], path: str, offset: Optional[int] = None) -> _Result:
+    """What the work gives, tried again where the connection breaks. Raises StorageError, FileNotFoundError."""
+    for pause in (*_PAUSES, None):
+        try:
+            return work()
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # clients of stores have no common class of errors
+            if pause is None or not _is_connection(error):
+                raise translated(error, path, offset) from error
+            log.debug("%s: %s; it is tried again", path, error)
+            time.sleep(pause)
+    raise AssertionError("the last try returns or raises")
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: Optional[BaseException] = error
+    for _ in range(8):
+        if seen is None:
+            return
+        yield seen
+        seen = seen.__cause__ or seen.__context__
+
+
+def _is_connection(error: BaseException) -> bool:
+    return any(
+        isinstance(one, (ConnectionError, TimeoutError)) or type(one).__name__ in _CONNECTION for one in _chain(error)
+    )
+
+
+def translated(error: Exception, path: str, offset: Optional[int] = None) -> Exception:
+    """Our error for one of a client."""
+    names = {type(one).__name__ for one in _chain(error)}
+    told = f"{type(error).__name__}: {str(error)[:300]}" if str(error) else type(error).__name__
+    if isinstance(error, StorageError):
+        return error
+    if names & set(_CREDENTIALS):
+        return StorageError(
+            f"there are no credentials for it ({told})",
+            path=path,
+            hint="for s3:// set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE; FSSPEC_S3_ANON=true for "
+            "a public bucket",
+            code="AD406",
+        )
+    if isinstance(error, PermissionError):
+        return StorageError(
+            f"the store refuses it: {told}",
+            path=path,
+            hint="check that these credentials may list and read this bucket",
+            code="AD406",
+        )
+    if isinstance(error, ShortAnswer):
+        return StorageError(
+            f"the answer ended after {error.count} bytes, {len(_PAUSES) + 1} times",
+            path=path,
+            offset=None if offset is None else offset + error.count,
+            hint="the object was cut off or replaced since the dump was opened: open it again, or push it again",
+        )
+    if _is_connection(error):
+        return StorageError(
+            f"the connection broke {len(_PAUSES) + 1} times: {told}",
+            path=path,
+            offset=offset,
+            hint="check the address and the network; for another server than Amazon's set FSSPEC_S3_ENDPOINT_URL",
+        )
+    return StorageError(f"the store cannot be read: {told}", path=path, offset=offset, hint="see what the store says")

@@ -1,0 +1,65 @@
+"""A stored file as a file object: bytes come by ranges that grow while it is read on and on."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from ascend_dump.storage._listing import read_range, status_of
+from ascend_dump.storage._path import StoredPath
+
+__all__ = ["StoredFile"]
+
+#: Bytes of the first range, which is all that a header needs, and of the largest.
+_FIRST, _LARGEST = 1 << 16, 1 << 23
+
+
+class StoredFile(io.RawIOBase):
+    """Raises FileNotFoundError, IsADirectoryError and StorageError, which are OSErrors, when it is made or read."""
+
+    def __init__(self, path: StoredPath) -> None:
+        super().__init__()
+        found = status_of(str(path))
+        if found is None:
+            raise IsADirectoryError(21, "a directory", str(path))
+        self.path = path
+        self.size = found.size
+        self._at = 0
+        self._block = b""
+        self._begin = 0
+        self._next = _FIRST
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        if base + offset < 0:
+            raise ValueError(f"a file has no place {base + offset}")
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        if self._at >= self.size or not len(view):
+            return 0
+        if not self._begin <= self._at < self._begin + len(self._block):
+            self._fetch(len(view))
+        start = self._at - self._begin
+        found = self._block[start : start + len(view)]
+        view[: len(found)] = found
+        self._at += len(found)
+        return len(found)
+
+    def _fetch(self, wanted: int) -> None:
+        follows = self._at == self._begin + len(self._block) and self._block
+        self._next = min(self._next * 4, _LARGEST) if follows else _FIRST
+        end = min(self._at + max(wanted, self._next), self.size)
+        self._block = read_range(str(self.path), self._at, end)
+        self._begin = self._at

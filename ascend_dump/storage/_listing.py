@@ -1,0 +1,180 @@
+"""What is stored below an address: one listing of all of it, and byte ranges."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump._errors import StorageError
+from ascend_dump._log import log
+from ascend_dump.storage._clients import ShortAnswer, filesystem, tried
+
+__all__ = ["StoredObject", "children", "list_stored", "read_range", "status_of", "stored_files"]
+
+#: Pages of a server could lead in circles.
+_DEEPEST = 16
+#: Listings that are kept: that of a dump and of its reference, and some that were opened before.
+_MOST_LISTINGS = 8
+
+
+class StoredObject(NamedTuple):
+    """One stored file.
+
+    stamp  what changes with its content: the store's hash or time of it; "" where the store tells none
+    """
+
+    size: int
+    stamp: str
+
+
+@dataclass
+class _Listing:
+    """All that is below one address, and of each directory the names in it."""
+
+    files: dict[str, Optional[StoredObject]] = field(default_factory=dict)
+    directories: dict[str, tuple[dict[str, None], dict[str, None]]] = field(default_factory=dict)
+
+
+_listings: OrderedDict[str, _Listing] = OrderedDict()
+
+
+def list_stored(root: str) -> None:
+    """List what is below an address anew. Raises StorageError, FileNotFoundError where nothing is there."""
+    fs, place = filesystem(root)
+
+    def find() -> dict[str, dict[str, Any]]:
+        fs.invalidate_cache()
+        # Where a store lists all at once, a depth would make it ask directory by directory.
+        depth = {"maxdepth": _DEEPEST} if "http" in root[:5] else {}
+        found: dict[str, dict[str, Any]] = fs.find(place, detail=True, **depth)
+        return found
+
+    found = tried(find, root)
+    listing = _Listing()
+    passed: list[str] = []
+    prefix = place.rstrip("/") + "/"
+    for name, info in found.items():
+        if info.get("type") == "directory" or name.endswith("/"):
+            continue
+        if name.rstrip("/") == place.rstrip("/"):
+            listing.files[root] = _stored(info)
+            continue
+        names = name[len(prefix) :].split("/") if name.startswith(prefix) else [""]
+        if any(part in ("", ".", "..") or "\0" in part for part in names):
+            passed.append(name)
+            continue
+        listing.files[f"{root}/{'/'.join(names)}"] = _stored(info)
+        above = root
+        for part in names[:-1]:
+            listing.directories.setdefault(above, ({}, {}))[0][part] = None
+            above = f"{above}/{part}"
+        listing.directories.setdefault(above, ({}, {}))[1][names[-1]] = None
+    if passed:
+        log.warning("%s: %d stored names are no paths and are passed over: %.200r", root, len(passed), passed[0])
+    if not listing.files:
+        raise FileNotFoundError(2, "nothing is stored there", root)
+    for other in [other for other in _listings if other.startswith(f"{root}/")]:
+        del _listings[other]  # of a part of it, and older
+    _listings[root] = listing
+    _listings.move_to_end(root)
+    while len(_listings) > _MOST_LISTINGS:
+        _listings.popitem(last=False)
+
+
+def stored_files(root: str) -> Iterator[tuple[str, StoredObject]]:
+    """The files of the last listing of an address, by their path below it."""
+    if root not in _listings:
+        list_stored(root)
+    for name in sorted(_listings[root].files):
+        found = status_of(name)
+        if found is not None:
+            yield name[len(root) + 1 :], found
+
+
+def children(directory: str) -> tuple[list[str], list[str]]:
+    """The names of directories and of files in a directory. Raises FileNotFoundError, StorageError."""
+    listing = _listing_of(directory)
+    if listing is None:
+        fs, place = filesystem(directory)
+        names: tuple[list[str], list[str]] = ([], [])
+        for info in tried(lambda: fs.ls(place, detail=True), directory):
+            name = str(info["name"]).rstrip("/").rpartition("/")[2]
+            if name not in ("", ".", ".."):
+                names[info.get("type") != "directory"].append(name)
+        return names
+    found = listing.directories.get(directory)
+    if found is None:
+        raise FileNotFoundError(2, "nothing is stored there", directory)
+    return list(found[0]), list(found[1])
+
+
+def status_of(path: str) -> Optional[StoredObject]:
+    """What is known of a stored file; None for a directory. Raises FileNotFoundError, StorageError."""
+    listing = _listing_of(path)
+    if listing is not None:
+        if path in listing.files:
+            known = listing.files[path]
+            if known is None:  # a server whose pages say no sizes
+                known = listing.files[path] = _asked(path)
+            return known
+        if path in listing.directories:
+            return None
+        raise FileNotFoundError(2, "nothing is stored there", path)
+    return _asked(path)
+
+
+def _asked(path: str) -> Optional[StoredObject]:
+    if not path.partition("://")[2]:  # no store has files above its buckets
+        raise FileNotFoundError(2, "nothing is stored there", path)
+    fs, place = filesystem(path)
+    info = tried(lambda: fs.info(place), path)
+    if info.get("type") == "directory":
+        return None
+    found = _stored(info)
+    if found is None:
+        raise StorageError("the store does not say how large this is", path=path, hint="copy the dump to this machine")
+    return found
+
+
+def _listing_of(path: str) -> Optional[_Listing]:
+    above = path
+    while above:
+        found = _listings.get(above)
+        if found is not None:
+            return found
+        above = above.rpartition("/")[0]
+    return None
+
+
+def _stored(info: dict[str, Any]) -> Optional[StoredObject]:
+    size = info.get("size")
+    if not isinstance(size, int) or size < 0:
+        return None
+    for name in ("ETag", "etag", "md5Hash", "content_hash", "LastModified", "Last-Modified", "last_modified"):
+        if info.get(name):
+            return StoredObject(size, str(info[name]))
+    for name in ("mtime", "updated", "created"):
+        if info.get(name):
+            return StoredObject(size, str(info[name]))
+    return StoredObject(size, "")
+
+
+def read_range(path: str, start: int, end: int) -> bytes:
+    """The bytes from `start` up to `end`, which lies in the file. Raises StorageError, FileNotFoundError."""
+    if start >= end:
+        return b""
+    fs, place = filesystem(path)
+
+    def get() -> bytes:
+        found: bytes = fs.cat_file(place, start=start, end=end)
+        if len(found) < end - start:
+            raise ShortAnswer(len(found))
+        return found
+
+    found = tried(get, path, start)
+    if len(found) > end - start:
+        # A server that ignores the range sends all.
+        found = found[start:end]
+    return found

@@ -1,0 +1,132 @@
+"""The address of something stored, as a path."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Union
+from urllib.parse import unquote
+
+from ascend_dump._errors import ConfigError, NotSupported
+from ascend_dump.storage._listing import children, status_of
+
+__all__ = ["StoredPath", "is_url", "located", "named_beside"]
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_LOCAL = ("file", "local")
+
+
+def is_url(path: Union[str, os.PathLike[str]]) -> bool:
+    """Whether this is the address of something stored, and no path of this machine."""
+    return isinstance(path, StoredPath) or (isinstance(path, str) and _URL.match(path) is not None)
+
+
+def located(path: Union[str, os.PathLike[str]]) -> Path:
+    """The path of a file or directory; `scheme://...` is the address of something stored, `file://` a file here.
+
+    Raises ConfigError for an address with `..` in it, and for several addresses chained by `::`.
+    """
+    if isinstance(path, Path):
+        return path
+    text = os.fspath(path)
+    found = _URL.match(text)
+    if found is None:
+        return Path(text)
+    if found[1].lower() in _LOCAL:
+        return Path("/", unquote(text[found.end() :].split("/", 1)[-1]))
+    if "::" in text:
+        raise ConfigError(f"{text!r} chains several addresses", hint="give one address, such as s3://bucket/run7")
+    if ".." in text.split("/") or "\0" in text or not text[found.end() :].strip("/"):
+        raise ConfigError(
+            f"{text!r} is no address of a dump",
+            hint="expected scheme://place/name without .., such as s3://bucket/run7",
+        )
+    return StoredPath(text)
+
+
+def named_beside(path: Path, ending: str) -> Path:
+    """A path beside this one with more behind its name; beside what is stored elsewhere nothing is written, so it is
+    one of the working directory."""
+    name = f"{path.name}{ending}"
+    return Path(name) if isinstance(path, StoredPath) else path.parent / name
+
+
+class StoredPath(type(Path())):  # type: ignore[misc]  # the class of paths of this system
+    """The address of a file or directory that is stored elsewhere, such as s3://bucket/run7/index.jsonl.
+
+    It is a Path, so whoever is given one joins names to it and asks it what is there; it answers from the listing that
+    was made when the dump was opened. It is read by `ascend_dump._files`, and never written.
+    """
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        # pathlib makes one slash of several.
+        scheme, slash, rest = super().__str__().partition(":/")
+        return f"{scheme}://{rest.lstrip('/')}" if slash else scheme
+
+    def __fspath__(self) -> str:
+        return str(self)
+
+    def __repr__(self) -> str:
+        return f"StoredPath({str(self)!r})"
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """Size, time and kind. Raises FileNotFoundError, StorageError."""
+        found = status_of(str(self))
+        kind = stat.S_IFDIR | 0o700 if found is None else stat.S_IFREG | 0o600
+        size = 0 if found is None else found.size
+        return os.stat_result((kind, 0, 0, 1, 0, 0, size, 0, 0, 0))
+
+    def lstat(self) -> os.stat_result:
+        return self.stat()
+
+    def exists(self, *, follow_symlinks: bool = True) -> bool:
+        return self._mode() != 0
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        return stat.S_ISREG(self._mode())
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        return stat.S_ISDIR(self._mode())
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def _mode(self) -> int:
+        try:
+            return self.stat().st_mode
+        except OSError:
+            return 0
+
+    def children(self) -> tuple[list[str], list[str]]:
+        """The names of directories and of files in this directory. Raises FileNotFoundError, StorageError."""
+        return children(str(self))
+
+    def iterdir(self) -> Iterator[StoredPath]:
+        directories, files = self.children()
+        return (self / name for name in (*directories, *files))
+
+    def resolve(self, strict: bool = False) -> StoredPath:
+        return self
+
+    def absolute(self) -> StoredPath:
+        return self
+
+    def open(self, *arguments: Any, **named: Any) -> IO[Any]:
+        raise self._refused()
+
+    def mkdir(self, *arguments: Any, **named: Any) -> None:
+        raise self._refused()
+
+    def touch(self, *arguments: Any, **named: Any) -> None:
+        raise self._refused()
+
+    def _refused(self) -> NotSupported:
+        return NotSupported(
+            f"{self} is no path of this machine, and nothing is written there like a file",
+            hint="write to a directory of this machine, then upload it",
+        )
