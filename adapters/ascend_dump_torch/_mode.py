@@ -172,12 +172,17 @@ class RecordMode(TorchDispatchMode):
         for tensor in tensors:
             self._session.tensors.protect(tensor)
 
-    def _before(self, schema: Schema, args: Any, kwargs: Any) -> _Pending:
+    def _before(self, schema: Schema, args: Any, kwargs: Any) -> Optional[_Pending]:
         session = self._session
         tensors = session.tensors
         tensors.next_operator()
         place = session.tracker.place()
         name = session.tracker.name(place.module, schema.base)
+        overflow = session.overflow_only
+        if overflow and schema.views and not schema.writes:
+            # Its values are those of its input, whose operator was looked at.
+            session.next_seq()
+            return None
         now = time.time_ns() // 1000
         op = OperatorCall(session.next_seq(), schema.op_type, name, now, place.phase, place.module, place.source)
         inputs: list[torch.Tensor] = []
@@ -197,7 +202,6 @@ class RecordMode(TorchDispatchMode):
             given = args, named
         selects = session.selects
         selected = selects is None or selects(name, place.module)
-        overflow = session.overflow_only
         # Few are recorded there; what random numbers are drawn from is something else afterwards.
         described = selected and (schema.signature.seeded or not overflow)
         call = describe_call(schema.signature, args, kwargs) if described else _NO_CALL
@@ -287,7 +291,9 @@ class RecordMode(TorchDispatchMode):
         items = pending.items
         origin = False
         if session.overflow_only:
-            settled = [tensor for tensor in outputs if not tensors.is_in_flight(tensor)]
+            settled = outputs
+            if tensors.any_in_flight:
+                settled = [tensor for tensor in outputs if not tensors.is_in_flight(tensor)]
             wrong = [] if pending.unset else [tensor for tensor in settled if nonfinite(tensor)]
             if not wrong:
                 return
