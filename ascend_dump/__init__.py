@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         WriteError,
     )
     from ascend_dump._problem import Problem
+    from ascend_dump._push import Pushed, push
     from ascend_dump._request import DumpRequest
     from ascend_dump._steps import Steps
     from ascend_dump.adapter._contract import Adapter, AdapterInfo, adapters
@@ -61,6 +62,7 @@ __all__ = [
     "FrameworkMissing",
     "NotSupported",
     "Problem",
+    "Pushed",
     "ReadError",
     "Record",
     "Replay",
@@ -76,6 +78,7 @@ __all__ = [
     "capture",
     "compare",
     "open",
+    "push",
     "replay",
     "triage",
 ]
@@ -103,6 +106,7 @@ _HOMES: dict[str, tuple[str, str]] = {
             "WriteError",
         ),
         "_problem": ("Problem",),
+        "_push": ("Pushed", "push"),
         "_request": ("DumpRequest",),
         "_steps": ("Steps",),
         "statistics": ("Statistics",),

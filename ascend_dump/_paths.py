@@ -20,6 +20,7 @@ __all__ = [
     "MANIFEST",
     "PRIVATE_DIRECTORY",
     "PRIVATE_FILE",
+    "PUSHED",
     "REMOVED_DIRECTORY",
     "ForeignFile",
     "RunDirectory",
@@ -42,6 +43,8 @@ CALL = "call.json"
 CATALOG = ".ascend-dump-catalog"
 #: What the name of the directory of a step begins with while it is removed; it is no part of the dump.
 REMOVED_DIRECTORY = ".ascend-dump-removed-"
+#: In a dump that was uploaded: what was, and its hashes; more stands behind it. It is no part of the dump.
+PUSHED = ".ascend-dump-pushed-"
 CALL_SCHEMA = "ascend-dump/call/1"
 
 

@@ -384,7 +384,7 @@ def _path(value: Any) -> Path:
     if is_url(value):
         raise ConfigError(
             f"path={text!r} is an address, and a capture writes to this machine",
-            hint="give a directory of this machine, and upload it later",
+            hint=f"give a directory, and upload it later: `ascend-dump push DIRECTORY {text}`",
         )
     for whole, name, braced in re.findall(r"(\$(?:(\w+)|\{([^}]*)\}))", text, re.ASCII) if "$" in text else ():
         # A Path may come from the file system, where a name may hold this character.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump._files import open_regular, read_regular, regular_status
 from ascend_dump._log import log
-from ascend_dump._paths import CATALOG, PRIVATE_DIRECTORY, PRIVATE_FILE, REMOVED_DIRECTORY, user_cache
+from ascend_dump._paths import CATALOG, PRIVATE_DIRECTORY, PRIVATE_FILE, PUSHED, REMOVED_DIRECTORY, user_cache
 from ascend_dump._version import __version__
 from ascend_dump.reading._record import Record
 from ascend_dump.reading._sources import Sources, graphs_beside
@@ -275,6 +275,8 @@ def _made_of(whole: Whole) -> str:
         add(entry.path_text.removeprefix(_prefix(whole.root)), entry.step, entry.rank)
     if isinstance(whole.root, StoredPath):
         for name, stored in stored_files(str(whole.root)):
+            if name.startswith(PUSHED):
+                continue
             if not stored.stamp:
                 return ""  # nothing would tell that it changed
             add(name, *stored)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ascend_dump._errors import ConfigError, DumpNotFound, ReadError, StorageError, UnknownFormat
 from ascend_dump._files import children, read_regular
-from ascend_dump._paths import CALL, CALL_SCHEMA, CATALOG, REMOVED_DIRECTORY
+from ascend_dump._paths import CALL, CALL_SCHEMA, CATALOG, PUSHED, REMOVED_DIRECTORY
 from ascend_dump.reading._dialect import Batch, Directory, Entry, WrappedEntry, rank_of
 from ascend_dump.reading._dump import Dump
 from ascend_dump.reading._provenance import Provenance
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["open_dump"]
 
 #: What names begin with that are no part of a dump.
-_NO_PART = (CATALOG, REMOVED_DIRECTORY)
+_NO_PART = (CATALOG, PUSHED, REMOVED_DIRECTORY)
 #: Bytes of the mark of a call.
 _MOST_OF_A_MARK = 1000
 

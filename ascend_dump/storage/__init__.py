@@ -7,8 +7,9 @@ copied into a bounded cache first.
 """
 
 from ascend_dump.storage._cache import cache_limit, copied_descriptor
+from ascend_dump.storage._clients import filesystem, tried
 from ascend_dump.storage._file import StoredFile
-from ascend_dump.storage._listing import StoredObject, list_stored, read_range, stored_files
+from ascend_dump.storage._listing import StoredObject, list_stored, read_range, status_anew, stored_files
 from ascend_dump.storage._path import StoredPath, is_url, located, named_beside
 
 __all__ = [
@@ -17,10 +18,13 @@ __all__ = [
     "StoredPath",
     "cache_limit",
     "copied_descriptor",
+    "filesystem",
     "is_url",
     "list_stored",
     "located",
     "named_beside",
     "read_range",
+    "status_anew",
     "stored_files",
+    "tried",
 ]

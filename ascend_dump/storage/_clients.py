@@ -53,12 +53,17 @@ def filesystem(path: str) -> tuple[Any, str]:
     return found
 
 
-def tried(work: Callable[[], _Result], path: str, offset: Optional[int] = None) -> _Result:
-    """What the work gives, tried again where the connection breaks. Raises StorageError, FileNotFoundError."""
+def tried(work: Callable[[], _Result], path: str, offset: Optional[int] = None, *, missing: str = "") -> _Result:
+    """What the work gives, tried again where the connection breaks. Raises StorageError, FileNotFoundError.
+
+    missing: the message of a StorageError in place of FileNotFoundError
+    """
     for pause in (*_PAUSES, None):
         try:
             return work()
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if missing:
+                raise StorageError(missing, path=path, hint="create it, or check the address") from error
             raise
         except Exception as error:  # clients of stores have no common class of errors
             if pause is None or not _is_connection(error):

@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump._errors import StorageError
 from ascend_dump._log import log
 from ascend_dump.storage._clients import ShortAnswer, filesystem, tried
 
-__all__ = ["StoredObject", "children", "list_stored", "read_range", "status_of", "stored_files"]
+__all__ = ["StoredObject", "children", "list_stored", "read_range", "status_anew", "status_of", "stored_files"]
 
 #: Pages of a server could lead in circles.
 _DEEPEST = 16
 #: Listings that are kept: that of a dump and of its reference, and some that were opened before.
 _MOST_LISTINGS = 8
+#: As stores name a hash of the content, and where they have none its time.
+_STAMPS = (
+    *("ETag", "etag", "md5Hash", "content_hash"),
+    *("LastModified", "Last-Modified", "last_modified", "mtime", "updated", "created"),
+)
 
 
 class StoredObject(NamedTuple):
@@ -125,6 +131,12 @@ def status_of(path: str) -> Optional[StoredObject]:
     return _asked(path)
 
 
+def status_anew(path: str) -> Optional[StoredObject]:
+    """As `status_of`, and the store is asked whatever was known before."""
+    filesystem(path)[0].invalidate_cache()
+    return _asked(path)
+
+
 def _asked(path: str) -> Optional[StoredObject]:
     if not path.partition("://")[2]:  # no store has files above its buckets
         raise FileNotFoundError(2, "nothing is stored there", path)
@@ -152,12 +164,11 @@ def _stored(info: dict[str, Any]) -> Optional[StoredObject]:
     size = info.get("size")
     if not isinstance(size, int) or size < 0:
         return None
-    for name in ("ETag", "etag", "md5Hash", "content_hash", "LastModified", "Last-Modified", "last_modified"):
-        if info.get(name):
-            return StoredObject(size, str(info[name]))
-    for name in ("mtime", "updated", "created"):
-        if info.get(name):
-            return StoredObject(size, str(info[name]))
+    for name in _STAMPS:
+        found = info.get(name)
+        if found:
+            # One client gives the same time as a date and as seconds.
+            return StoredObject(size, str(found.timestamp() if isinstance(found, datetime) else found))
     return StoredObject(size, "")
 
 

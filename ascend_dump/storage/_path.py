@@ -128,5 +128,5 @@ class StoredPath(type(Path())):  # type: ignore[misc]  # the class of paths of t
     def _refused(self) -> NotSupported:
         return NotSupported(
             f"{self} is no path of this machine, and nothing is written there like a file",
-            hint="write to a directory of this machine, then upload it",
+            hint="write to a directory of this machine, then upload it: `ascend-dump push DIRECTORY URL`",
         )

@@ -1,0 +1,59 @@
+"""`ascend-dump push`: upload a dump to an object store."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._reading import json_option, progress
+
+if TYPE_CHECKING:
+    from ascend_dump._push import Pushed
+
+
+@click.command(short_help="Upload a dump to an object store.")
+@click.argument("dump", type=click.Path())
+@click.argument("url")
+@click.option("--jobs", type=click.IntRange(1), default=4, show_default=True, help="Files that go side by side.")
+@click.option("--quiet", is_flag=True, help="Say nothing when all went well.")
+@json_option
+def push(dump: str, url: str, jobs: int, quiet: bool, as_json: bool) -> Exit:
+    """Upload the dump at DUMP to URL, such as s3://bucket/run7, as far as it is finished and not there yet.
+
+    Each file is verified after it was uploaded: by the hash that the store made of it, or it is read back. The same
+    command again uploads only what is missing or has changed. Of a capture that still runs the newest step of each rank
+    and model is left for the next time. Nothing is removed there.
+
+    \b
+    Exit codes:
+      0  all that is finished is there
+      2  wrong usage; DUMP is no directory, URL no address
+      3  the store refused something or has other bytes, or the dump cannot be read
+      4  the package for this store is missing: pip install 'ascend-dump[remote]'
+    """
+    from ascend_dump._push import push as push_dump
+
+    done = push_dump(dump, url, jobs=jobs, watch=None if quiet else lambda files: progress(files, "files"))
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        write_document(sys.stdout, "push", {"path": dump, **done.to_dict()})
+    elif not quiet:
+        _tell(done)
+    return Exit.OK
+
+
+def _tell(done: Pushed) -> None:
+    from ascend_dump._units import counted, size
+    from ascend_dump.report.tables import escape
+
+    there = f"; {counted(done.present, 'file')} had been there before" if done.present else ""
+    print(f"uploaded {counted(done.uploaded, 'file')}, {size(done.nbytes)}, each verified{there}")
+    for name in done.unfinished:
+        print(f"left for the next time, a running capture may write to it: {escape(name)}", file=sys.stderr)
+    for name in done.changed:
+        print(f"left for the next time, it changed while it was read: {escape(name)}", file=sys.stderr)
+    print(f"look at it: ascend-dump ls {escape(done.url)}")
