@@ -36,7 +36,7 @@ make_venv = rm -rf $(1) && { $(2) -m venv --without-pip $(1) && $(PYTHON) -m pip
 # Where it is set, as in many containers, every process would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-real check bench fuzz clean
+.PHONY: help demo test test-all test-real check docs bench fuzz clean
 .DEFAULT_GOAL := help
 
 help:
@@ -45,6 +45,7 @@ help:
 	@echo 'make test-all   the same, then without the tests marked thorough under Python $(OLDEST) and $(NEWEST) if found'
 	@echo 'make test-real  the suites that run real frameworks: $(or $(SUITES),none yet)'
 	@echo 'make check      ruff, mypy, and hadolint over docker/'
+	@echo 'make docs       the pages and the reference of the Python interface as HTML, in $(DOCS)'
 	@echo 'make bench      the benchmarks, as ratios within one run'
 	@echo 'make fuzz       mutated files for every reader: MUTANTS=$(MUTANTS) SEED=$(SEED) SECONDS= JOBS='
 	@echo 'make clean      remove the virtual environments and caches'
@@ -103,6 +104,19 @@ check: $(VENV)/stamp
 	$(VENV)/bin/mypy
 	$(VENV)/bin/hadolint docker/*/Dockerfile
 
+# Ends with an error where a link leads nowhere, in a page or in the reference.
+DOCS := build/docs
+docs: $(VENVS)/.venv-docs/stamp
+	$(VENVS)/.venv-docs/bin/python .ci/docs/lay_out.py $(DOCS)/source
+	$(VENVS)/.venv-docs/bin/python -m sphinx --fresh-env --nitpicky --fail-on-warning --quiet \
+		--conf-dir .ci/docs $(DOCS)/source $(DOCS)/html
+	@echo "open $(DOCS)/html/index.html"
+
+$(VENVS)/.venv-docs/stamp: $(INSTALLED)
+	$(call make_venv,$(@D),$(PYTHON))
+	$(call pip_install,$(@D)) --group docs -e .
+	touch $@
+
 bench: $(VENVS)/.venv-bench/stamp
 	@$(or $(foreach script,$(BENCHMARKS),echo "== $(script)" && $(VENVS)/.venv-bench/bin/python $(script) &&)) true
 
@@ -123,6 +137,6 @@ fuzz: $(VENV)/stamp
 		$(if $(SECONDS),--seconds $(SECONDS)) $(if $(filter-out auto,$(JOBS)),--jobs $(JOBS))
 
 clean:
-	rm -rf $(VENV) $(VENVS)/.venv-demo $(VENVS)/.venv-bench $(VENVS)/.venv-py* $(VENVS)/.venv-real-*
+	rm -rf $(VENV) $(VENVS)/.venv-demo $(VENVS)/.venv-bench $(VENVS)/.venv-docs $(VENVS)/.venv-py* $(VENVS)/.venv-real-*
 	rm -rf fuzz_findings .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find ascend_dump adapters tests examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from places import REPOSITORY
 from preloaded import COMPILER, write_python
 
 import ascend_dump
 from ascend_dump.cli import Exit, main
 
 pytest.importorskip("torch")
-
-
-def without_numbers(text: str) -> str:
-    """They are a little different on each machine."""
-    return re.sub(r"\d[\d.e+-]*", "#", text)
 
 
 def test_it_names_the_operator_module_and_source_line(
@@ -60,18 +52,6 @@ def test_it_names_the_operator_module_and_source_line(
     )
     assert "gate/exp_0.output.0" in show.stdout
     assert "inf" in show.stdout
-
-    # What the README tells its reader to run next, and says that it prints.
-    readme = (REPOSITORY / "README.md").read_text()
-    section = readme.partition("## My loss differs from the reference\n")[2].partition("\n## ")[0]
-    commands, printed = re.findall(r"^```(?:bash|text)\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
-    enter, command = commands.splitlines()
-    assert enter == "cd ascend_dump_demo"
-    monkeypatch.chdir(tmp_path / "a b")
-    assert main(shlex.split(command)[1:]) == Exit.DIFFERENT
-    shown = without_numbers(capsys.readouterr().out)
-    for line in without_numbers(printed).splitlines():
-        assert re.search(re.escape(line).replace(r"\.\.\.", ".*"), shown), line
 
 
 def test_where_nothing_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:

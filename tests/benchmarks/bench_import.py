@@ -1,4 +1,5 @@
-"""What `import ascend_dump` and `ascend-dump --help` take, beside an interpreter that does nothing.
+"""What `import ascend_dump` and `ascend-dump --help` take, beside an interpreter that does nothing; and what the
+start-up line and the pytest plugin add where nobody asked for a dump, by processor time.
 
 python tests/benchmarks/bench_import.py [--rounds 9]
 """
@@ -10,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 COMMANDS = {
     "python -c pass": ["-c", "pass"],
@@ -18,6 +20,25 @@ COMMANDS = {
     "import numpy": ["-c", "import numpy"],
     "import torch": ["-c", "import torch"],
     "import msprobe.pytorch": ["-c", "import msprobe.pytorch"],
+}
+
+STARTUP = Path(__file__).parents[2] / "ascend_dump" / "startup"
+#: Milliseconds of processor time: of reading and running the .pth file as the interpreter does, and of the import.
+ADDED = {
+    "start-up line": f"""
+import site, time
+site.addpackage({str(STARTUP)!r}, "ascend_dump_startup.pth", set())
+begin = time.process_time()
+for _ in range(100):
+    site.addpackage({str(STARTUP)!r}, "ascend_dump_startup.pth", set())
+print((time.process_time() - begin) * 10)
+""",
+    "pytest plugin": """
+import time, pytest
+begin = time.process_time()
+import ascend_dump.testing.pytest_plugin
+print((time.process_time() - begin) * 1e3)
+""",
 }
 
 
@@ -42,6 +63,14 @@ def main(argv: list[str] | None = None) -> int:
         best = min(seconds) * 1e3
         base = base or best
         print(f"{name:24} {best:9.1f} {best - base:12.1f} {best / base:6.1f}x")
+    print()
+    for name, code in ADDED.items():
+        command = [sys.executable, "-c", code]
+        found = [
+            subprocess.run(command, capture_output=True, text=True, env=environment, check=False).stdout
+            for _ in range(rounds)
+        ]
+        print(f"{name:24} {min(map(float, found)):9.3f} ms" if all(found) else f"{name:24} not installed")
     return 0
 
 

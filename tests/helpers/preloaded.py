@@ -200,9 +200,11 @@ def _become(asked: dict[str, Any]) -> NoReturn:
     sys.stdout = sys.__stdout__ = os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.__stderr__ = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
     arguments = asked["arguments"]
-    if arguments[0] == "-u":
+    unbuffered = arguments[0] == "-u"
+    if unbuffered:
         del arguments[0]
-        sys.stdout.reconfigure(write_through=True)
+    if unbuffered or os.environ.get("PYTHONUNBUFFERED"):
+        sys.stdout.reconfigure(line_buffering=True)
     kind = arguments.pop(0) if arguments[0] in ("-m", "-c") else ""
     name = arguments[0]
     sys.argv[:] = ["-c", *arguments[1:]] if kind == "-c" else arguments

@@ -42,7 +42,7 @@ def walk_through(
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", "\n".join(blocks)],
         cwd=place,
-        env=_environment(where / "bin", imported),
+        env=environment(where / "bin", imported),
         capture_output=True,
         text=True,
         timeout=300,
@@ -71,12 +71,26 @@ def walk_once(
     return Walked(walked, printed.read_text())
 
 
-def _environment(commands: Path, imported: Optional[str]) -> dict[str, str]:
-    """One in which `python` and `ascend-dump` are those of this interpreter and this tree."""
+#: Its programs are run by the `python` of the environment.
+_DEMO = "import shutil, sys; sys.executable = shutil.which('python'); from ascend_dump.cli import main; main(['demo'])"
+
+
+def environment(commands: Path, imported: Optional[str]) -> dict[str, str]:
+    """One in which `python` and `ascend-dump` are those of this interpreter and this tree.
+
+    `make demo` does what it does once its environment is there.
+    """
     commands.mkdir()
-    for name, module in (("ascend-dump", "-m ascend_dump"), ("python", "")):
+    python = f'exec "{sys.executable}"'
+    lines = {
+        "python": f'{python} "$@"',
+        "ascend-dump": f'{python} -m ascend_dump "$@"',
+        "torchrun": f'{python} -m torch.distributed.run "$@"',
+        "make": f'test "$*" = demo && {python} -c "{_DEMO}"',
+    }
+    for name, line in lines.items():
         file = commands / name
-        file.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
+        file.write_text(f"#!/bin/sh\n{line}\n")
         file.chmod(0o755)
     if imported is not None:
         write_python(commands / "python", imported)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 import tarfile
@@ -89,6 +90,12 @@ class TestFiles:
             }
         # The hook stands at the root of site-packages instead.
         assert expected - names(built.wheel) == {f"ascend_dump/startup/{name}" for name in HOOK_FILES}
+
+    def test_the_readme_of_an_index_needs_nothing_beside_it(self, built: Built) -> None:
+        with zipfile.ZipFile(built.wheel) as archive:
+            text = archive.read(f"ascend_dump-{ascend_dump.__version__}.dist-info/METADATA").decode()
+        assert "\n## Five tasks\n" in text
+        assert [link for link in re.findall(r"\]\(([^)]*)\)", text) if not link.startswith("https://")] == []
 
     def test_the_sdist_can_be_tested(self, built: Built) -> None:
         with tarfile.open(built.sdist) as archive:

@@ -1,0 +1,51 @@
+"""Sphinx: the pages and the reference of the public names, from what `lay_out` copies and writes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from docstrings import to_rest
+
+import ascend_dump
+
+project = "ascend_dump"
+release = ascend_dump.__version__
+html_title = f"ascend_dump {release}"
+html_theme = "furo"
+html_show_copyright = False
+# The start page has it inside.
+exclude_patterns = ["README.md"]
+highlight_language = "none"
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+myst_heading_anchors = 3
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": True, "exclude-members": "__new__, __init__"}
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 100
+# What annotations name and is described elsewhere: in other projects, or by the text of who takes or gives it.
+nitpick_ignore_regex = [
+    (
+        r"py:.*",
+        r"(abc|collections|concurrent|enum|typing_extensions|msgspec|np|numpy|os|pandas|pathlib|polars|re|types|typing)\..*|Path",
+    ),
+    (
+        r"py:.*",
+        r"(.*\.)?(_\w+|Decorated|Disk|DumpService|Ended|Finder|Function|GeneratorState|LaunchedCapture|Layout|Limits)",
+    ),
+    (
+        r"py:.*",
+        r"(.*\.)?(MeasuredBytes|Node|NodeInfo|OfflineModel|Operator|Provenance|SizeLimit|Sources|Untyped|Watch)",
+    ),
+]
+
+
+def setup(app: Any) -> None:
+    app.connect("autodoc-process-docstring", _to_rest)
+
+
+def _to_rest(app: Any, what: str, name: str, of: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = to_rest(lines)
