@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple, Optional
 
-__all__ = ["MsprobeName", "module_of", "source_of"]
+__all__ = ["MsprobeName", "module_of", "source_of", "stack_of"]
 
 _API = re.compile(r"(\w+)\.(.+)\.\d{1,18}\.(forward|backward)", re.ASCII)
 _MODULE = re.compile(r"(?:Module|Cell)\.(?:(.+)\.)?([^.]+)\.(forward|backward|parameters_grad)(?:\.\d{1,18})?")
 _DEBUG = re.compile(r"(.+?)(_grad)?\.\d{1,18}\.debug")
-_FRAME = re.compile(r"File (.+), line (\d{1,9}), in ")
+_FRAME = re.compile(r"File (.+), line (\d{1,9}), in ([^,\n]*)")
 #: Packages whose lines are never the user's.
 _FRAMEWORK = re.compile(r"[/\\](?:site|dist)-packages[/\\](?:torch|torch_npu|mindspore|mindtorch|msprobe)[/\\]")
 
@@ -47,6 +47,12 @@ def module_of(parent: object) -> Optional[str]:
     # With a micro step it is a pair.
     name = parent[0] if isinstance(parent, list) and parent else parent
     return MsprobeName.of(name).module if isinstance(name, str) else None
+
+
+def stack_of(lines: Iterable[object]) -> tuple[str, ...]:
+    """The functions of a stack as `Record.stack` has them, `file:line in function`, those of the framework too."""
+    found = (_FRAME.match(line) for line in lines if isinstance(line, str))
+    return tuple(f"{frame[1]}:{frame[2]} in {frame[3].strip()}" for frame in found if frame is not None)
 
 
 def source_of(lines: Iterable[object]) -> Optional[str]:

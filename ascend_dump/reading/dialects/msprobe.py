@@ -12,8 +12,8 @@ debug); its `core/dump` and `pytorch/dump` for what those do not show. What to k
   file: in the order of execution, a module behind what it called.
 - `index` counts the arguments; each tensor of a list counts. `attrs["argument"]` is msprobe's path: "0", "1.2", "mask",
   "parameters.weight". Parameters of a module are inputs of it, parameters_grad are outputs.
-- `module` is the module that ran the API: levels L0 and mix record that. `source` is the innermost line of the stack
-  outside PyTorch, MindSpore and msprobe.
+- `module` is the module that ran the API: levels L0 and mix record that. `stack` is what stack.json has of it,
+  `source` its innermost line outside PyTorch, MindSpore and msprobe.
 - `max` and `min` of a tensor with NaN are unknown: msprobe gives NaN there. Its "md5" is the CRC-32 of the bytes, as
   `attrs["hash"]`. The 64 bits of the mode `xor` do not depend on the order of the values: `attrs["xor"]`.
 - `proc{PID}` names a process without a process group: it has no rank. `run` tells several of one step apart.
@@ -41,7 +41,7 @@ from ascend_dump.reading.dialects._msprobe_loader import (
     numbers_of,
     type_and_shape,
 )
-from ascend_dump.reading.dialects._msprobe_names import MsprobeName, module_of, source_of
+from ascend_dump.reading.dialects._msprobe_names import MsprobeName, module_of, source_of, stack_of
 from ascend_dump.reading.dialects._msprobe_values import MsprobeTensor, call_of, gradients_of, tensors_of
 
 __all__ = ["DIALECT"]
@@ -133,20 +133,21 @@ class _StepIndex(Entry):
 
     def records(self) -> Iterator[Record]:
         modules = self._beside(_MODULES)
-        sources = _sources(self._beside(_STACK))
+        stacks = _stacks(self._beside(_STACK))
         number = -1
         try:
             for number, (name, value) in enumerate(items_of_data(self.path)):
-                yield from self._records(value, self._fields(name, number, modules, sources))
+                yield from self._records(value, self._fields(name, number, modules, stacks), stacks)
         except ReadError as error:
             yield Record(None, path=self.path, error=error, step=self.step, rank=self.rank, run=self.run)
             return
         if number < 0 and self._only is None:
             # The task "structure" records which modules and functions ran.
             skipped = 'msprobe recorded the structure only ("task": "structure")'
-            for number, name in enumerate(modules or sources):
-                fields = self._fields(name, number, modules, sources)
-                yield Record(None, path=self.path, attrs={"skipped": skipped, "no_tensor": True}, **fields)
+            for number, name in enumerate(modules or stacks):
+                fields = self._fields(name, number, modules, stacks)
+                attrs = {"skipped": skipped, "no_tensor": True, **_stack_of(name, stacks)}
+                yield Record(None, path=self.path, attrs=attrs, **fields)
 
     def _beside(self, name: str) -> Mapping[str, Any]:
         """A file that says more of the records; without it, or a part of it, they can be read all the same."""
@@ -157,7 +158,7 @@ class _StepIndex(Entry):
         return found
 
     def _fields(
-        self, name: str, number: int, modules: Mapping[str, Any], sources: Mapping[str, Optional[str]]
+        self, name: str, number: int, modules: Mapping[str, Any], stacks: Mapping[str, _Stack]
     ) -> dict[str, Any]:
         """What the tensors of one record have in common."""
         parts = MsprobeName.of(name)
@@ -169,17 +170,18 @@ class _StepIndex(Entry):
             "run": self.run,
             "phase": parts.phase,
             "module": module_of(modules.get(name)) if parts.module is None else parts.module,
-            "source": sources.get(name),
+            "source": stacks[name].source if name in stacks else None,
             "nth": number,
         }
 
-    def _records(self, value: Any, known: dict[str, Any]) -> Iterator[Record]:
+    def _records(self, value: Any, known: dict[str, Any], stacks: Mapping[str, _Stack]) -> Iterator[Record]:
         name: str = known["op_name"]
         call = call_of(name, value)
         for tensor in tensors_of(gradients_of(value) if _GRADIENTS in name else value):
             stored, fields = self._stored(tensor)
             if self._only is None or (stored.file is not None and stored.file.name in self._only):
                 path = stored.file or self.path
+                fields["attrs"].update(_stack_of(name, stacks))
                 if MsprobeName.of(name).module is not None:
                     fields["attrs"]["level"] = "module"
                 yield Record(
@@ -221,18 +223,34 @@ def _nbytes(dtype: str, shape: Optional[tuple[int, ...]]) -> Optional[int]:
         return None
 
 
-def _sources(stacks: Mapping[str, Any]) -> dict[str, Optional[str]]:
-    """By record, the line of the user's code that ran it. Records that share a stack are listed with it."""
-    found: dict[str, Optional[str]] = {}
-    for key, value in stacks.items():
+class _Stack(NamedTuple):
+    """What led to a record: the line of the user's code, and all functions."""
+
+    source: Optional[str]
+    functions: tuple[str, ...]
+
+    @classmethod
+    def of(cls, lines: list[Any]) -> _Stack:
+        return cls(source_of(lines), stack_of(lines))
+
+
+def _stacks(given: Mapping[str, Any]) -> dict[str, _Stack]:
+    """By record; records that share a stack are listed with it."""
+    found: dict[str, _Stack] = {}
+    for key, value in given.items():
         if not isinstance(value, list):
             continue
         if len(value) == 2 and all(isinstance(part, list) for part in value):
-            source = source_of(value[1])
-            found.update((name, source) for name in value[0] if isinstance(name, str))
+            stack = _Stack.of(value[1])
+            found.update((name, stack) for name in value[0] if isinstance(name, str))
         else:  # of older versions: the lines by record
-            found[key] = source_of(value)
+            found[key] = _Stack.of(value)
     return found
+
+
+def _stack_of(name: str, stacks: Mapping[str, _Stack]) -> dict[str, Any]:
+    """The attribute `stack` of a record."""
+    return {"stack": stacks[name].functions} if name in stacks and stacks[name].functions else {}
 
 
 class _UnlistedTensor(Entry):

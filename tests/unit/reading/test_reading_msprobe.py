@@ -64,6 +64,8 @@ def test_every_tensor_is_a_record_under_its_own_name(real: Path) -> None:
     }
     # The innermost line that is not PyTorch's.
     assert {record.source for record in first} == {"/home/user/run/gen_msprobe.py:46"}
+    assert "/home/user/run/gen_msprobe.py:46 in forward" in first[0].stack
+    assert first[0].stack[0].endswith("linear.py:134 in forward")
 
 
 def test_all_values_are_what_the_index_says_of_them(real: Path) -> None:
