@@ -23,6 +23,8 @@ _LIBRARIES = (
     os.path.dirname(__file__) + os.sep,
     "<",  # frozen modules and generated code
 )
+#: What the user types into an interpreter or gives it with -c, by the names that Python and IPython have for it.
+_TYPED = ("<stdin>", "<string>", "<console>", "<python-input-", "<ipython-input-")
 #: Wrappers that repeat the names of what they wrap.
 _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
@@ -225,7 +227,8 @@ class Tracker:
 
     def _judge(self, code: CodeType) -> tuple[bool, CodeType]:
         """Whether the code is the user's: neither PyTorch's nor ours."""
-        known = self._user_code[id(code)] = (not code.co_filename.startswith(_LIBRARIES), code)
+        name = code.co_filename
+        known = self._user_code[id(code)] = (name.startswith(_TYPED) or not name.startswith(_LIBRARIES), code)
         return known
 
     def _call_stack(self) -> bytes:

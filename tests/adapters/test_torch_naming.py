@@ -323,3 +323,12 @@ def test_code_without_a_file(dumps: Path) -> None:
     with ascend_dump.capture(path=dumps, strict=True) as cap:
         scope["f"](torch.ones(2))
     assert records(cap.dump(), "sin_0")[0].source.startswith(__file__)
+
+
+@pytest.mark.parametrize("name", ["<stdin>", "<string>", "<python-input-3>", "<ipython-input-7-1f9ab3>"])
+def test_what_is_typed_is_the_users_too(dumps: Path, name: str) -> None:
+    typed: dict[str, Any] = {}
+    exec(compile("\ndef run(x):\n    return x.exp()\n", name, "exec"), typed)
+    with ascend_dump.capture(path=dumps, strict=True) as cap:
+        typed["run"](torch.ones(2))
+    assert records(cap.dump(), "exp_0")[0].source == f"{name}:3"
