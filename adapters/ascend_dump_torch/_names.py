@@ -23,8 +23,8 @@ _LIBRARIES = (
     os.path.dirname(__file__) + os.sep,
     "<",  # frozen modules and generated code
 )
-#: What the user types into an interpreter or gives it with -c, by the names that Python and IPython have for it.
-_TYPED = ("<stdin>", "<string>", "<console>", "<python-input-", "<ipython-input-")
+#: What the user types into an interpreter, by the names that Python and IPython have for it.
+_TYPED = ("<stdin>", "<console>", "<python-input-", "<ipython-input-")
 #: Wrappers that repeat the names of what they wrap.
 _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 

@@ -325,7 +325,7 @@ def test_code_without_a_file(dumps: Path) -> None:
     assert records(cap.dump(), "sin_0")[0].source.startswith(__file__)
 
 
-@pytest.mark.parametrize("name", ["<stdin>", "<string>", "<python-input-3>", "<ipython-input-7-1f9ab3>"])
+@pytest.mark.parametrize("name", ["<stdin>", "<python-input-3>", "<ipython-input-7-1f9ab3>"])
 def test_what_is_typed_is_the_users_too(dumps: Path, name: str) -> None:
     typed: dict[str, Any] = {}
     exec(compile("\ndef run(x):\n    return x.exp()\n", name, "exec"), typed)
