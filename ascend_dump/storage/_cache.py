@@ -49,7 +49,9 @@ def copied_descriptor(path: StoredPath) -> int:
         raise _not_copied(path, error) from error
     try:
         for start in range(0, found.size, _RANGE):
-            os.write(descriptor, read_range(str(path), start, min(start + _RANGE, found.size)))
+            part = memoryview(read_range(str(path), start, min(start + _RANGE, found.size)))
+            while part:  # a disk that is nearly full takes a part of it
+                part = part[os.write(descriptor, part) :]
         if found.stamp and found.size <= limit:
             _make_room(place.parent, limit - found.size)
             os.replace(draft, place)
