@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 if TYPE_CHECKING:
-    from ascend_dump.reading import Record
+    from ascend_dump.reading import Dump, Record
     from ascend_dump.report.tables import Column
     from ascend_dump.statistics import Statistics
 
-__all__ = ["ModuleSums", "by_module"]
+__all__ = ["Measured", "ModuleSums", "by_module", "write_modules"]
 
 #: The places that tell apart modules of one name.
 _PLACE = ("run", "rank", "model", "step", "module")
@@ -49,19 +50,17 @@ class ModuleSums:
         if badness > self._badness:
             self.worst, self._badness = record, badness
 
-    def cells(self, lead: list[Column]) -> list[str]:
+    def cells(self, lead: list[Column], *, measured: bool) -> list[str]:
+        """Of the columns that `write_modules` writes. measured: with what statistics tell."""
         from ascend_dump.cli._reading import leading_cells
         from ascend_dump.report.tables import number
 
-        counts = [len(self.operators), self.tensors, self.bytes, self.nan, self.inf]
-        worst = "-" if self.worst is None else str(self.worst.label)
-        return [
-            *leading_cells(self.first, lead),
-            self.first.module or "-",
-            *map(str, counts),
-            number(self.largest),
-            worst,
-        ]
+        counts = [len(self.operators), self.tensors, self.bytes]
+        cells = [*leading_cells(self.first, lead), self.first.module or "-", *map(str, counts)]
+        if measured:
+            worst = "-" if self.worst is None else str(self.worst.label)
+            cells += [str(self.nan), str(self.inf), number(self.largest), worst]
+        return cells
 
     def to_dict(self) -> dict[str, Any]:
         """For a JSON document."""
@@ -75,15 +74,6 @@ class ModuleSums:
             "largest": self.largest,
             "worst": None if self.worst is None else str(self.worst.label),
         }
-
-    @staticmethod
-    def columns(lead: list[Column]) -> list[Column]:
-        from ascend_dump.report.tables import Column
-
-        numbers = ["operators", "tensors", "bytes", "nan", "inf", "largest"]
-        spare = {"bytes": 3, "tensors": 2, "operators": 1}
-        named = [Column(name, right=True, spare=spare.get(name, 0)) for name in numbers]
-        return [*lead, Column("module", elastic=True), *named, Column("worst", elastic=True)]
 
 
 class Measured(NamedTuple):
@@ -103,3 +93,24 @@ def by_module(measured: Iterable[Measured]) -> list[ModuleSums]:
             one = sums[key] = ModuleSums(record)
         one.add(record, found)
     return list(sums.values())
+
+
+def write_modules(
+    dump: Dump, path: str, modules: Sequence[ModuleSums], verb: str, *, as_json: bool, measured: bool = True
+) -> None:
+    """One line for each on stdout, or all as a document of this verb."""
+    if as_json:
+        from ascend_dump.report.documents import write_document
+
+        write_document(sys.stdout, verb, {"path": path, "modules": [one.to_dict() for one in modules]})
+        return
+    from ascend_dump.cli._reading import leading_columns
+    from ascend_dump.report.tables import Column, write_table
+
+    lead = leading_columns(dump)
+    spare = {"bytes": 3, "tensors": 2, "operators": 1}
+    names = ["operators", "tensors", "bytes", *(["nan", "inf", "largest"] if measured else [])]
+    numbers = [Column(name, right=True, spare=spare.get(name, 0)) for name in names]
+    worst = [Column("worst", elastic=True)] if measured else []
+    columns = [*lead, Column("module", elastic=True), *numbers, *worst]
+    write_table(columns, (one.cells(lead, measured=measured) for one in modules), sys.stdout)

@@ -152,12 +152,15 @@ class Unreadable:
         if len(self._first) < 5:
             self._first.append(f"{error.message} [{error.code}]")
 
-    def statistics(self, record: Record) -> tuple[Optional[Statistics], Optional[ReadError]]:
-        """The statistics of a record, or what kept us from them; (None, None): it has no values."""
+    def statistics(self, record: Record, *, recorded: bool = False) -> tuple[Optional[Statistics], Optional[ReadError]]:
+        """The statistics of a record, or what kept us from them; (None, None): it has no values.
+
+        recorded: only those that the dump has; no tensor is read.
+        """
         if record.error is not None:
             return None, record.error
         try:
-            return record.statistics(), None
+            return record.recorded_statistics() if recorded else record.statistics(), None
         except NotSupported:
             self.without_values += 1
             return None, None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import click
 
+from ascend_dump._errors import ConfigError
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._folding import Folding, all_option
 from ascend_dump.cli._ls_groups import Group, Head, groups_of, operator_of
@@ -37,17 +38,27 @@ _LONG = ("device", "format", "phase", "module", "source", "model_id", "stream_id
 @all_option
 @click.option("--records", is_flag=True, help="One line per tensor instead of one per operator.")
 @click.option("--long", is_flag=True, help="As --records, with every field.")
-def ls(path: str, as_json: bool, every: bool, records: bool, long: bool, **selectors: Optional[str]) -> Exit:
+@click.option("--by", "by", type=click.Choice(["module"]), help="One line per module, with its worst tensor.")
+def ls(
+    path: str, as_json: bool, every: bool, records: bool, long: bool, by: Optional[str], **selectors: Optional[str]
+) -> Exit:
     """List the operators of the dump at PATH (default: dumps), with sums at the end.
 
     PATH is any directory or file of a dump. No tensor is read. Operators that change no values, such as views, are
     counted and not listed, unless --all, --op or --op-type asks for them. With --json every record is listed with all
-    its fields.
+    its fields. With --by module the worst tensor is named where the dump has statistics: `stats --by module` computes
+    them.
     """
+    if by and (records or long):
+        raise ConfigError(
+            f"--by {by} was given with {'--records' if records else '--long'}", hint="leave one of them out"
+        )
     dump = open_selected(path, selectors)
     totals = _Totals()
     unreadable = Unreadable()
     folding = Folding(every, selectors)
+    if by:
+        return _list_modules(dump, path, selectors, Folding(every or as_json, selectors), as_json)
     if as_json:
         from ascend_dump.report.documents import write_document
 
@@ -81,6 +92,25 @@ def ls(path: str, as_json: bool, every: bool, records: bool, long: bool, **selec
             for line in more:
                 print(f"  {escape(line)}", file=sys.stderr)
     if not totals.records:
+        tell_nothing_matched(path, selectors)
+    return unreadable.finish()
+
+
+def _list_modules(dump: Dump, path: str, selectors: dict[str, Optional[str]], folding: Folding, as_json: bool) -> Exit:
+    """As `stats --by module`, by the statistics that are recorded."""
+    from ascend_dump.cli._modules import Measured, by_module, write_modules
+
+    unreadable = Unreadable()
+    records = folding.unfold(unreadable.watch(progress(dump, "records")))
+    modules = by_module(Measured(one, unreadable.statistics(one, recorded=True)[0]) for one in records)
+    known = any(one.worst is not None for one in modules)
+    write_modules(dump, path, modules, "ls", as_json=as_json, measured=known)
+    if not as_json:
+        if folding.count:
+            print(folding.note("tensor"), file=sys.stderr)
+        if modules and not known:
+            print("the dump has no statistics; `ascend-dump stats --by module` computes them", file=sys.stderr)
+    if not unreadable.seen:
         tell_nothing_matched(path, selectors)
     return unreadable.finish()
 

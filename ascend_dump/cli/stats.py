@@ -12,7 +12,7 @@ import click
 from ascend_dump._errors import ConfigError, ReadError
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._folding import Folding, all_option
-from ascend_dump.cli._modules import Measured, ModuleSums, by_module
+from ascend_dump.cli._modules import Measured, by_module, write_modules
 from ascend_dump.cli._reading import (
     Unreadable,
     argument_cells,
@@ -28,7 +28,7 @@ from ascend_dump.cli._reading import (
 )
 
 if TYPE_CHECKING:
-    from ascend_dump.reading import Dump, Record
+    from ascend_dump.reading import Record
     from ascend_dump.report.tables import Column
     from ascend_dump.statistics import Statistics
 
@@ -104,7 +104,8 @@ def stats(
     if limit and not by:
         rows = islice(rows, limit)
     if by:
-        _write_modules(dump, path, rows, as_json, limit)
+        modules = by_module(Measured(row.record, row.found) for row in rows)[: limit or None]
+        write_modules(dump, path, modules, "stats", as_json=as_json)
     elif as_json:
         from ascend_dump.report.documents import write_document
 
@@ -132,19 +133,6 @@ def stats(
     if not unreadable.seen:
         tell_nothing_matched(path, selectors)
     return unreadable.finish()
-
-
-def _write_modules(dump: Dump, path: str, rows: Iterator[_Row], as_json: bool, limit: int) -> None:
-    modules = by_module(Measured(row.record, row.found) for row in rows)[: limit or None]
-    if as_json:
-        from ascend_dump.report.documents import write_document
-
-        write_document(sys.stdout, "stats", {"path": path, "modules": [one.to_dict() for one in modules]})
-        return
-    from ascend_dump.report.tables import write_table
-
-    lead = leading_columns(dump)
-    write_table(ModuleSums.columns(lead), (one.cells(lead) for one in modules), sys.stdout)
 
 
 def _origins(records: Iterator[Record], unreadable: Unreadable) -> Iterator[_Row]:

@@ -101,6 +101,27 @@ def test_one_line_per_module(dump: Path) -> None:
     assert (refused.code, "leave one of them out" in refused.err) == (2, True)
 
 
+def test_ls_names_the_worst_tensor_of_a_module_where_statistics_are_recorded(dump: Path, tmp_path: Path) -> None:
+    model = Block()
+    with ascend_dump.capture(model, path=tmp_path, data="stats", quiet=True):
+        model(torch.ones(2, 2, 2)).sum().backward()
+    assert shell("ls", tmp_path, "--by", "module").out == shell("stats", tmp_path, "--by", "module").out
+    listed, computed = shell("ls", dump, "--by", "module"), shell("stats", dump, "--by", "module")
+    rows = [line.split() for line in listed.out.splitlines()]
+    assert rows[0] == ["step", "module", "operators", "tensors", "bytes"]
+    assert rows[1:] == [line.split()[:5] for line in computed.out.splitlines()[1:]]
+    assert "`ascend-dump stats --by module` computes them" in listed.err
+    (second,) = [
+        one
+        for one in json.loads(shell("ls", dump, "--by", "module", "--json").out)["modules"]
+        if one["module"] == "second"
+    ]
+    assert (second["worst"], second["operators"] > 0) == (None, True)
+    for other in ("--records", "--long"):
+        refused = shell("ls", dump, "--by", "module", other)
+        assert (refused.code, "leave one of them out" in refused.err) == (2, True)
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -123,10 +144,15 @@ def test_a_terminal_leaves_out_columns_before_it_cuts_names(
         assert ("bytes" in heading or "zero" in heading) == (width == 200)
 
 
-def test_an_overflow_names_module_and_source(dump: Path) -> None:
-    out = shell("overflow", dump).out
-    assert "   source " in out
-    assert f"{Path(__file__).name}:" in out
+def test_an_overflow_names_module_and_source(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(Block())
+    with ascend_dump.capture(model, path=tmp_path, quiet=True):
+        model(torch.ones(2, 2, 2))
+    lines = [line.split() for line in shell("overflow", tmp_path).out.splitlines()]
+    assert ["module", "0"] in lines
+    (source,) = [line[1] for line in lines if line[:1] == ["source"]]
+    file, _, number = source.rpartition(":")
+    assert "torch.log(" in Path(file).read_text().splitlines()[int(number) - 1]
 
 
 def test_a_plot_stands_instead_of_the_values(dump: Path) -> None:
