@@ -216,6 +216,10 @@ class RecordMode(TorchDispatchMode):
         if selected and session.records_inputs and not overflow:
             item = tensors.item
             items = [item(op, tensor, "input", i, first_unset and not i) for i, tensor in enumerate(inputs)]
+            if schema.fills:
+                for i, tensor in enumerate(inputs):
+                    if tensors.is_unset(tensor):
+                        items[i] = item(op, tensor, "input", i, True)
             if place.phase == "other":
                 self._name_parameters(items, inputs)
             self._describe_ranks(collective, items, inputs)
@@ -318,7 +322,7 @@ class RecordMode(TorchDispatchMode):
         if session.records_outputs:
             make = tensors.item
             for i, tensor in enumerate(outputs):
-                item = make(op, tensor, "output", i, pending.unset)
+                item = make(op, tensor, "output", i, pending.unset or i == schema.partial)
                 if names:
                     item.line.argument = names[i]
                 if op.phase == "other":

@@ -19,6 +19,8 @@ _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 #: backend, and the recurrent layers of oneDNN, cuDNN and MIOpen.
 _WRITTEN_FORWARD = ("running_mean", "running_var")
 _WRITTEN_BACKWARD = ("workspace", "reserve")
+#: And one of FSDP's, of which it fills a part.
+_WRITTEN_AND_RETURNED = {"fsdp::all_gather_copy_in": "all_gather_output"}
 #: Arguments of batch norms without which they only read the running statistics.
 _TRAINING = ("training", "train")
 #: Operators of c10d that only read their tensors. The others say in names what they write to.
@@ -92,6 +94,10 @@ class Schema(msgspec.Struct, frozen=True, eq=False):
     resizes: bool
     #: It overwrites its first argument without reading it, or gives a view of it.
     ignores_first: bool
+    #: Among its arguments may be memory for its results that nobody has filled: collectives, and what FSDP is made of.
+    fills: bool
+    #: The output that it fills in part only, -1 for none.
+    partial: int
     #: Its outputs are views of what it is given.
     views: bool
     #: It is made of other operators, which are recorded instead of it.
@@ -123,12 +129,14 @@ def read_schema(func: Any) -> Schema:
         if (argument.alias_info is not None and argument.alias_info.is_write)
         or (argument.name in (_WRITTEN_BACKWARD if "backward" in base else _WRITTEN_FORWARD) and not _functional(base))
         or (namespace == "c10d" and base not in _SENDERS and _is_result_of_collective(argument))
+        or _WRITTEN_AND_RETURNED.get(name) == argument.name
     )
     # What a backward pass leaves in its workspace means nothing.
     unreturned = tuple(
         one
         for one in writes
-        if one.name not in _WRITTEN_BACKWARD and not _is_returned(schema, schema.arguments[one.position])
+        if one.name not in (*_WRITTEN_BACKWARD, _WRITTEN_AND_RETURNED.get(name))
+        and not _is_returned(schema, schema.arguments[one.position])
     )
     training = next((Argument(i, one.name) for i, one in enumerate(schema.arguments) if one.name in _TRAINING), None)
     outs = frozenset(argument.name for argument in schema.arguments if argument.is_out)
@@ -155,6 +163,8 @@ def read_schema(func: Any) -> Schema:
         unset,
         base in _RESIZES,
         ignores_first,
+        asynchronous or namespace == "fsdp",
+        1 if name in _WRITTEN_AND_RETURNED else -1,
         views or base == "_unsafe_view",
         composite,
         own_kernels,

@@ -17,7 +17,7 @@ from ascend_dump_torch._recording import Recording
 
 __all__ = ["MemoryGuard"]
 
-_WRITES = ("resize_", "__setitem__", "_byteswap", "_swap_data_ptr_", "_set_from_file")
+_WRITES = ("__setitem__", "_byteswap", "_swap_data_ptr_", "_set_from_file")
 _SHARES_TENSOR = ("numpy", "__dlpack__")
 
 
@@ -40,6 +40,7 @@ class MemoryGuard:
         # Moving to shared memory runs operators on the old memory before it frees it.
         shares = [name for name in dir(torch.UntypedStorage) if name.startswith("_share_") and name.endswith("_")]
         for kind, names, tell, wrap in (
+            (torch.UntypedStorage, ("resize_",), tensors.resize_storage, self._wrap),
             (torch.UntypedStorage, _WRITES, tensors.protect_storage, self._wrap),
             (torch.UntypedStorage, shares, tensors.distrust_storage, self._wrap),
             (torch.Tensor, _SHARES_TENSOR, tensors.distrust, self._wrap),

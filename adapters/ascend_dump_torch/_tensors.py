@@ -187,6 +187,13 @@ class Tensors:
             known.forget_content()
             known.unset = False
 
+    def resize_storage(self, storage: Any) -> None:
+        """Call before the memory is given back, or allocated anew."""
+        self.protect_storage(storage)
+        if not storage.nbytes():
+            self._any_unset = True
+            self._find(storage).unset = True
+
     def distrust(self, tensor: torch.Tensor) -> None:
         """From now on read this memory anew each time: something writes to it unseen."""
         for storage in storages_of(tensor):

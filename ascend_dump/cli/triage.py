@@ -16,6 +16,7 @@ from ascend_dump.native.languages import languages
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.triage import Triage
+    from ascend_dump.reading import Record
 
 #: The language of the file for each framework: those that our launcher starts read our own settings.
 _LANGUAGE_OF = {
@@ -178,11 +179,15 @@ def _show(found: Triage, limit: int) -> None:
 
     for number, suspect in enumerate(found.suspects[:limit], 1):
         lines: list[tuple[str, Any]] = [
-            ("suspect", f"{number}. {suspect.op_name or suspect.op_type} ({suspect.op_type}), step {suspect.step}"),
+            (
+                "suspect",
+                f"{number}. {suspect.op_name or suspect.op_type} ({suspect.op_type}), {_place(suspect.record)}",
+            ),
             ("rule", f"{suspect.rule}: {RULES[suspect.rule].meaning}"),
             ("seen", suspect.reason),
             ("module", suspect.module),
             ("source", suspect.source),
+            ("order", suspect.order),
             ("reads from", ", ".join(suspect.producers)),
             ("again", f"in {suspect.again} later runs of the operator" if suspect.again else ""),
         ]
@@ -196,6 +201,10 @@ def _show(found: Triage, limit: int) -> None:
     for reason in found.reasons:
         click.echo(f"not checked: {escape(reason)}", err=True)
     click.echo(escape(found.advice))
+
+
+def _place(record: Record) -> str:
+    return f"step {record.step}" + ("" if record.rank is None else f", rank {record.rank}")
 
 
 def _show_next(found: Triage, file: Optional[str], written: Optional[Path], framework: str) -> None:

@@ -1,6 +1,29 @@
-"""Many ranks on an executor: each rank gives a small table, and what is known of all of them is made of these."""
+"""Many ranks: work on each of them on any executor, and what they did together.
 
+Which event came before which, and what has to be the same on ranks and is not, is read from what host dumps tell of
+collectives and of placements (`ascend_dump.host.CollectiveCall`, `Placement`).
+"""
+
+from ascend_dump.analysis.ranks._calls import CallBook, CallPart
+from ascend_dump.analysis.ranks._check import RankFinding, check_call
+from ascend_dump.analysis.ranks._order import Clock, Join, Point, clocks, happens_before
 from ascend_dump.analysis.ranks._partials import Partials, RankTask, map_ranks
+from ascend_dump.analysis.ranks._replicas import Replicas
 from ascend_dump.analysis.ranks._workers import RankWorkers
 
-__all__ = ["Partials", "RankTask", "RankWorkers", "map_ranks"]
+__all__ = [
+    "CallBook",
+    "CallPart",
+    "Clock",
+    "Join",
+    "Partials",
+    "Point",
+    "RankFinding",
+    "RankTask",
+    "RankWorkers",
+    "Replicas",
+    "check_call",
+    "clocks",
+    "happens_before",
+    "map_ranks",
+]

@@ -14,8 +14,10 @@ from ascend_dump._errors import ReadError
 from ascend_dump.analysis.compare._types import COLLECTIVES
 from ascend_dump.analysis.nonfinite import Measure, is_nonfinite
 from ascend_dump.analysis.overflow import Overflow, find_overflows
+from ascend_dump.analysis.ranks import CallBook
 from ascend_dump.analysis.suspects import _history, _ranks, _training, _values
 from ascend_dump.analysis.suspects._case import Row, values
+from ascend_dump.analysis.suspects._order import in_order_of_ranks
 from ascend_dump.analysis.suspects._producers import Writers, producers_of
 from ascend_dump.analysis.suspects._table import OperatorRun, Suspect, SuspectRule
 from ascend_dump.reading import Dump, Record
@@ -44,6 +46,7 @@ RULES: dict[str, SuspectRule] = {
         _NON_FINITE,
         _values.UNINITIALISED_READ,
         _ranks.DISAGREEMENT,
+        _ranks.REPLICAS,
         _values.SATURATED,
         _history.GROWTH,
         _history.LAYER_GROWTH,
@@ -56,7 +59,7 @@ RULES: dict[str, SuspectRule] = {
 }
 #: Rules by how surely something is wrong: suspects are ranked by that, then in the order they ran.
 _TIERS = (
-    {"non-finite", "uninitialised", "disagreement", "saturated", "growth"},
+    {"non-finite", "uninitialised", "disagreement", "replicas", "saturated", "growth"},
     {"layer-growth", "dead"},
     {"zero-gradient", "unmoved", "no-gradient", "underflow"},
 )
@@ -100,7 +103,7 @@ def find_suspects(
             if first is None:
                 moment = makers.of(record)
                 found[key] = Suspect(rule, record, reason, producers=moment.producers)
-                tier = next(at for at, names in enumerate(_TIERS) if rule in names)
+                tier = _tier(rule)
                 # Ranks are read one after the other. What a collective operator brings, another rank has made.
                 brought = several and rule == _NON_FINITE.name and record.op_type.startswith(COLLECTIVES)
                 step = -1 if record.step is None else record.step
@@ -108,9 +111,13 @@ def find_suspects(
             else:
                 found[key] = first._replace(again=first.again + 1)
 
+    book = CallBook()
+
     def look_at(members: list[Record], measure: Measure) -> None:
         run = OperatorRun(members, measure)
         makers.look_at(run)
+        if several:
+            book.look_at(members)
         for rule, finder in finders:
             note(rule.name, finder.look_at(run))
 
@@ -118,8 +125,13 @@ def find_suspects(
     for rule, finder in finders:
         note(rule.name, finder.end())
     note(_NON_FINITE.name, ((one.record, _words(one)) for one in report.overflows))
-    suspects = (found[key] for key in sorted(found, key=order.__getitem__))
-    return SuspectReport(tuple(suspects), report.operators, report.reasons, report.errors)
+    suspects = {key: found[key] for key in sorted(found, key=order.__getitem__)}
+    ranked = in_order_of_ranks(suspects.values(), book, _tier) if several else suspects.values()
+    return SuspectReport(tuple(ranked), report.operators, report.reasons, report.errors)
+
+
+def _tier(rule: str) -> int:
+    return next(at for at, names in enumerate(_TIERS) if rule in names)
 
 
 class _Moment(NamedTuple):

@@ -1,4 +1,4 @@
-"""Suspects among ranks: results of a collective operator that are to be the same on every rank, and are not."""
+"""Suspects among ranks: results of collectives that are not what ranks put in, and copies that are not alike."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from ascend_dump.analysis.ranks import CallBook, Replicas, check_call
 from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._table import Finder, OperatorRun, SuspectRule
 from ascend_dump.reading import Record
 
-__all__ = ["DISAGREEMENT"]
+__all__ = ["DISAGREEMENT", "REPLICAS"]
 
 #: Collectives that leave the same on every rank of their group, as parts of the names of their operators.
 _SAME = ("allreduce", "all_reduce", "allgather", "all_gather", "broadcast")
@@ -21,18 +22,28 @@ class _DisagreementFinder(Finder):
 
     def __init__(self, threshold: float) -> None:
         super().__init__(threshold)
+        self._book = CallBook()
+        #: Of dumps that do not tell of groups.
         self._results: dict[Any, dict[int, Record]] = {}
+        self._unchecked: Counter[str] = Counter()
 
     def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
         first = run.first
+        self._book.look_at(run.records)
         if first.rank is not None and any(name in first.op_type.lower() for name in _SAME):
             for record in run.records:
-                if record.io == "output" and record.attrs.get("hash"):
+                attrs = record.attrs
+                if record.io == "output" and attrs.get("hash") and "collective" not in attrs:
                     key = (first.run, first.model, first.step, first.op_type, first.op_name, record.index, record.shape)
                     self._results.setdefault(key, {})[first.rank] = record
         return iter(())
 
     def end(self) -> Iterator[tuple[Record, str]]:
+        self._book.end()
+        for parts in self._book.calls.values():
+            if len(parts) > 1:
+                found, _ = check_call(parts)
+                yield from found
         for ranks in self._results.values():
             contents = Counter(record.attrs["hash"] for record in ranks.values())
             agree = contents.most_common(1)[0][1] if contents else 0
@@ -44,6 +55,19 @@ class _DisagreementFinder(Finder):
                     break
 
 
+class _ReplicasFinder(Finder):
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._replicas = Replicas()
+
+    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+        self._replicas.look_at(run.records)
+        return iter(())
+
+    def end(self) -> Iterator[tuple[Record, str]]:
+        yield from self._replicas.findings()
+
+
 def _on_ranks(alike: int) -> tuple[Row, ...]:
     """The result of four ranks, of which the last ones have another content: two and two are two groups."""
     return tuple(
@@ -52,12 +76,29 @@ def _on_ranks(alike: int) -> tuple[Row, ...]:
     )
 
 
+def _parameters(alike: int) -> tuple[Row, ...]:
+    """A parameter of four ranks, of which the last ones have another content."""
+    return tuple(
+        Row("aten::t", "fc/t_0", "input", values(1), rank=rank, hash=f"{rank >= 4 - alike}", requires_grad=True)
+        for rank in range(4)
+    )
+
+
 DISAGREEMENT = SuspectRule(
     "disagreement",
-    "a collective operator left something else on one rank than on the others of its group",
+    "a collective operator left something else on a rank than on the others of its group, or than what they put in",
     0,
-    "no threshold: contents are the same or not",
+    "no threshold: contents are the same or not; sums are held against float64 as a comparison does it",
     _DisagreementFinder,
     trips=_on_ranks(1),
     passes=_on_ranks(2),
+)
+REPLICAS = SuspectRule(
+    "replicas",
+    "a rank holds a parameter, or a tensor with a replicated placement, otherwise than the other ranks",
+    0,
+    "no threshold: contents are the same or not",
+    _ReplicasFinder,
+    trips=_parameters(1),
+    passes=_parameters(2),
 )

@@ -22,6 +22,7 @@ class Suspect(NamedTuple):
     reason   what was seen, in numbers
     again    how many later runs of the same operator show the same
     producers  names of the operators that made its inputs in this step, as far as the dump tells
+    order    of several ranks: which of the others came before it, as far as collectives tell
     """
 
     rule: str
@@ -29,6 +30,7 @@ class Suspect(NamedTuple):
     reason: str
     again: int = 0
     producers: tuple[str, ...] = ()
+    order: str = ""
 
     @property
     def op_name(self) -> str:
@@ -71,6 +73,7 @@ class Suspect(NamedTuple):
             "reason": self.reason,
             "again": self.again,
             "producers": list(self.producers),
+            "order": self.order,
         }
 
 

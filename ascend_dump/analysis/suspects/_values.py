@@ -128,11 +128,19 @@ class _UninitialisedFinder(Finder):
             return
         if not self._unset or operator_class(first.op_type) in VIEWS:
             return
+        written = {storage for storage in map(storage_number, made) if storage is not None}
+        into = first.op_type == "aten::copy_"  # which does not read what it writes to
+        read = [one for one in run.records if one.io == "input" and not (into and one.index == 0)]
+        copies = into or operator_class(first.op_type) in COPIES
+        if copies and self._unset & {storage_number(one) for one in read}:
+            # A copy is no use yet, and programs in C++ fill memory without an operator.
+            self._unset |= written
+            return
         found = None
         if not first.op_type.startswith(self._WRITERS):
-            read = (one for one in run.records if one.io == "input" and not one.attrs.get("skipped"))
-            found = next((one for one in read if one.nbytes != 0 and storage_number(one) in self._unset), None)
-        self._unset -= {storage for storage in map(storage_number, made) if storage is not None}
+            values = (one for one in read if not one.attrs.get("skipped") and one.nbytes != 0)
+            found = next((one for one in values if storage_number(one) in self._unset), None)
+        self._unset -= written
         if found is not None:
             self._unset.discard(storage_number(found) or 0)
             yield found, f"{found.label} is memory that was allocated in this step and never written"

@@ -1,0 +1,106 @@
+"""Four ranks on gloo: what is wrong between them is named with rank and operator, and nothing where all is well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from processes import PROGRAMS, run_python
+
+import ascend_dump
+
+
+class Expected(NamedTuple):
+    """The first suspect of a scenario, and what its reason says."""
+
+    rule: str
+    op_name: str
+    rank: int
+    step: int
+    words: str
+
+
+FAULTS = {
+    "ddp.weight": Expected("replicas", "blocks.1.up/t_0", 2, 1, "rank 2 differs from that of ranks 0-1|3"),
+    "ddp.reduction": Expected("disagreement", "blocks.0.norm/allreduce__0", 1, 0, "that of ranks 0|2-3 is right"),
+    "ddp.part": Expected("disagreement", "blocks.0.norm/allreduce__0", 2, 0, "as if the part of rank 2 were missing"),
+    "fsdp.scattered": Expected(
+        "disagreement", "blocks.1/_reduce_scatter_base__0", 3, 0, "not the avg of what ranks 0-3"
+    ),
+    "fsdp.gathered": Expected("disagreement", "_allgather_base__0", 1, 0, "of rank 1 is not what rank 2 gave"),
+    "tp.data": Expected("replicas", "blocks.0.up/addmm_0", 3, 0, "replicated by its placement"),
+    "tp.reduction": Expected("disagreement", "blocks.0/all_reduce_0", 1, 0, "not the sum of what ranks 0-3 gave"),
+    "pipeline.message": Expected("disagreement", "recv__0", 2, 0, "of rank 2 is not what rank 1 gave"),
+}
+HEALTHY = ("ddp", "fsdp", "tp", "pipeline", "pipeline.late")
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dumps of all scenarios, from one start of four processes."""
+    directory = tmp_path_factory.mktemp("groups")
+    run_python(PROGRAMS / "groups.py", directory, *HEALTHY, *FAULTS, "whole")
+    return directory
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_run_has_no_suspects(name: str, dumps: Path) -> None:
+    found = ascend_dump.triage(dumps / name)
+    assert [(one.rule, one.op_name, one.rank, one.reason) for one in found.suspects] == []
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_named_with_rank_and_operator(name: str, dumps: Path) -> None:
+    expected = FAULTS[name]
+    found = ascend_dump.triage(dumps / name)
+    first = found.suspects[0]
+    assert (first.rule, first.op_name, first.rank, first.step) == expected[:4]
+    assert expected.words in first.reason
+    assert first.order == "none of the others comes before it on any rank"
+    assert first.source is not None
+    assert "groups.py:" in first.source
+    assert found.cause is not None
+    assert found.cause.rank == expected.rank
+    assert all(one.order.startswith("comes after") for one in found.suspects[1:])
+
+
+def test_calls_are_told_apart(dumps: Path) -> None:
+    told = {
+        record.attrs["collective"]["kind"]: record.attrs["collective"]
+        for name in ("ddp", "fsdp", "tp", "pipeline")
+        for record in ascend_dump.open(dumps / name).select(rank=1, step=1)
+        if "collective" in record.attrs
+    }
+    assert {kind: (one["group"], one["ranks"], one.get("reduce", "")) for kind, one in told.items()} == {
+        "broadcast": ("0", "0-3", ""),
+        "all_reduce": ("0", "0-3", "sum"),
+        "all_gather": ("0", "0-3", ""),
+        "reduce_scatter": ("0", "0-3", "avg"),
+        "send": ("0", "0-3", ""),
+        "recv": ("0", "0-3", ""),
+    }
+    assert (told["send"]["peer"], told["recv"]["peer"], told["send"]["tag"]) == (2, 0, 5)
+
+
+def test_outputs_of_asynchronous_collectives_are_there(dumps: Path) -> None:
+    """DistributedDataParallel reduces while the backward pass goes on, and waits at its end."""
+    records = list(ascend_dump.open(dumps / "ddp").select(step=0, op_type="c10d::allreduce_"))
+    given = {record.rank: record.numpy() for record in records if record.io == "input"}
+    got = [record.numpy() for record in records if record.io == "output"]
+    assert len(given) == len(got) == 4
+    for one in got:
+        np.testing.assert_allclose(one, sum(given.values()), rtol=1e-5, atol=1e-7)
+
+
+def test_placements_of_local_tensors(dumps: Path) -> None:
+    dump = ascend_dump.open(dumps / "tp").select(rank=2, step=0, op="blocks.0.up/addmm_0", io="input")
+    placed = {record.index: record.attrs["placement"] for record in dump}
+    assert {index: ([*one["axes"]], [*one["shape"]]) for index, one in placed.items()} == {
+        0: (["shard 0"], [32]),
+        1: (["replicate"], [8, 16]),
+        2: (["shard 1"], [16, 32]),
+    }
+    assert [*placed[0]["names"]] == ["tp"]
+    assert (placed[0]["ranks"], *placed[0]["mesh"]) == ("0-3", 4)

@@ -1,0 +1,255 @@
+"""What ranks have of a collective call is held against what they put in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import msgspec
+import numpy as np
+import pytest
+from host_dumps import item, put
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ascend_dump
+from ascend_dump.analysis.nonfinite import executions
+from ascend_dump.analysis.ranks import CallBook, check_call
+from ascend_dump.host import CollectiveCall
+from ascend_dump.writing import HostWriter
+
+Arrays = list[np.ndarray]
+
+
+def write(
+    root: Path, told: list[CollectiveCall], given: list[Arrays], got: list[Arrays], *, stats: bool = False
+) -> Path:
+    """A dump with one call, of which each rank has the records."""
+    for rank, call in enumerate(told):
+        folder = root / f"worldsize{len(told)}_global_rank{rank}" / "20260101010101" / "0" / "Model" / "0"
+        folder.mkdir(parents=True)
+        writer = HostWriter(
+            folder, metadata={}, tensors=not stats, stats=("max", "min", "mean", "l2norm") if stats else ()
+        )
+        writer.begin_step(0)
+        for io, arrays in (("input", given[rank]), ("output", got[rank])):
+            for index, array in enumerate(arrays):
+                more: dict[str, Any] = {"io": io, "index": index, "op_type": "c10d::op", "collective": call, "seq": 3}
+                put(writer, item("op_0", array, **more))
+        writer.end_step()
+        writer.close()
+    return root
+
+
+def findings(root: Path) -> list[tuple[Any, str]]:
+    book = CallBook()
+    for members in executions(ascend_dump.open(root)):
+        book.look_at(members)
+    book.end()
+    found = []
+    for parts in (parts for parts in book.calls.values() if len(parts) > 1):
+        wrong, why = check_call(parts)
+        found += [(one.record.rank, one.reason) for one in wrong]
+        if why is not None:
+            found.append((None, why))
+    return found
+
+
+def calls(kind: str, ranks: int, **more: Any) -> list[CollectiveCall]:
+    return [CollectiveCall(kind, "g", f"0-{ranks - 1}", **more)] * ranks
+
+
+def parts_of(seed: int, ranks: int, size: int, dtype: Any) -> Arrays:
+    rng = np.random.default_rng(seed)
+    if np.dtype(dtype).kind in "iu":
+        return [rng.integers(0, 100, size).astype(dtype) for _ in range(ranks)]
+    return [(rng.standard_normal(size) * 10.0 ** rng.integers(-3, 3)).astype(dtype) for _ in range(ranks)]
+
+
+def one_after_the_other(arrays: Arrays, operation: str) -> np.ndarray:
+    """In the type of the arrays, as communication libraries add."""
+    made = arrays[0].copy()
+    for array in arrays[1:]:
+        made = {
+            "max": np.maximum,
+            "min": np.minimum,
+            "product": np.multiply,
+        }.get(operation, np.add)(made, array).astype(made.dtype)
+    return (made / made.dtype.type(len(arrays))).astype(made.dtype) if operation == "avg" else made
+
+
+TYPES = ["float32", "float64", "float16", "bfloat16", "int32"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 1000),
+    st.integers(2, 8),
+    st.sampled_from(TYPES),
+    st.sampled_from(["sum", "max", "min", "product", "avg"]),
+    st.booleans(),
+)
+def test_right_reductions_are_right(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, ranks: int, dtype: str, operation: str, told: bool
+) -> None:
+    if dtype == "int32" and operation == "avg":
+        return
+    given_ = parts_of(seed, ranks, 50, np.dtype(dtype))
+    if operation == "product":
+        given_ = [np.clip(array, -3, 3) for array in given_]
+    made = one_after_the_other(given_, operation)
+    root = write(
+        tmp_path_factory.mktemp("right") / "d",
+        calls("all_reduce", ranks, reduce=operation if told else ""),
+        [[one] for one in given_],
+        [[made]] * ranks,
+    )
+    assert findings(root) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1000), st.integers(2, 8), st.sampled_from(TYPES), st.data())
+def test_a_wrong_element_of_one_rank_is_found(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, ranks: int, dtype: str, data: st.DataObject
+) -> None:
+    given_ = parts_of(seed, ranks, 50, np.dtype(dtype))
+    made = one_after_the_other(given_, "sum")
+    rank, at = data.draw(st.integers(0, ranks - 1)), data.draw(st.integers(0, 49))
+    wrong = made.copy()
+    sizes = sum(np.abs(one.astype("f8")) for one in given_)
+    wrong[at] = made.dtype.type(float(made[at]) + max(float(sizes[at]) * 0.2, 1))
+    results = [[wrong if one == rank else made] for one in range(ranks)]
+    root = write(
+        tmp_path_factory.mktemp("wrong") / "d",
+        calls("all_reduce", ranks, reduce="sum"),
+        [[one] for one in given_],
+        results,
+    )
+    [(found, reason)] = findings(root)
+    assert found == rank
+    assert f" at {at}: " in reason
+    assert "(ranks 0-" in reason
+
+
+@pytest.mark.parametrize("told", ["sum", ""])
+@pytest.mark.parametrize("factor", [0, 2])
+def test_whose_part_is_missing_or_there_twice(factor: int, told: str, tmp_path: Path) -> None:
+    given_ = parts_of(1, 4, 50, "f4")
+    made = one_after_the_other([one * (factor if rank == 2 else 1) for rank, one in enumerate(given_)], "sum")
+    root = write(tmp_path / "d", calls("all_reduce", 4, reduce=told), [[one] for one in given_], [[made]] * 4)
+    [(rank, reason)] = findings(root)
+    assert rank == 2
+    assert f"as if the part of rank 2 were {'in it twice' if factor else 'missing'}" in reason
+
+
+def test_other_kinds(tmp_path: Path) -> None:
+    a = parts_of(0, 3, 6, "f4")
+    whole = np.concatenate(a)
+    total = one_after_the_other(a, "sum")
+    rooted = {"root": 1}
+    cases = {
+        "all_gather": ({}, [[one] for one in a], [[whole]] * 3),
+        "broadcast": (rooted, [[one] for one in a], [[a[1]]] * 3),
+        "reduce": ({**rooted, "reduce": "sum"}, [[one] for one in a], [[a[0]], [total], [a[2]]]),
+        "reduce_scatter": ({"reduce": "sum"}, [[one] for one in a], [[total[2 * i : 2 * i + 2]] for i in range(3)]),
+        "gather": (rooted, [[one] for one in a], [[], a, []]),
+        "scatter": (rooted, [[], a, []], [[one] for one in a]),
+        "all_to_all": (
+            {},
+            [[one] for one in a],
+            [[np.concatenate([one[2 * i : 2 * i + 2] for one in a])] for i in range(3)],
+        ),
+    }
+    for kind, (more, given_, got) in cases.items():
+        assert findings(write(tmp_path / kind, calls(kind, 3, **more), given_, got)) == [], kind
+        spoilt = [[one.copy() for one in arrays] for arrays in got]
+        spoilt[1][0][1] += 1
+        [(rank, reason)] = findings(write(tmp_path / f"{kind}_wrong", calls(kind, 3, **more), given_, spoilt))
+        assert rank == 1, kind
+        assert f"{kind} of group g (ranks 0-2)" in reason
+
+
+def test_nan_and_inf_that_ranks_gave_are_no_fault(tmp_path: Path) -> None:
+    given_ = parts_of(0, 2, 5, "f4")
+    given_[0][2], given_[1][3] = np.nan, np.inf
+    root = write(
+        tmp_path / "d", calls("all_reduce", 2, reduce="sum"), [[one] for one in given_], [[given_[0] + given_[1]]] * 2
+    )
+    assert findings(root) == []
+    lost = given_[0] + given_[1]
+    lost[2] = 0
+    root = write(tmp_path / "e", calls("all_reduce", 2, reduce="sum"), [[one] for one in given_], [[lost]] * 2)
+    assert [rank for rank, _ in findings(root)] == [0]
+
+
+def test_a_sum_beyond_its_type_is_inf(tmp_path: Path) -> None:
+    given_ = [np.full(3, 40000, "f2")] * 2
+    got = [[np.full(3, np.inf, "f2")]] * 2
+    assert findings(write(tmp_path / "d", calls("all_reduce", 2, reduce="sum"), [[one] for one in given_], got)) == []
+
+
+def test_statistics_alone_show_that_ranks_disagree(tmp_path: Path) -> None:
+    given_ = parts_of(0, 4, 50, ml_dtypes.bfloat16)
+    made = one_after_the_other(given_, "sum")
+    other = made * made.dtype.type(2)
+    results = [[other if rank == 3 else made] for rank in range(4)]
+    root = write(tmp_path / "d", calls("all_reduce", 4, reduce="sum"), [[one] for one in given_], results, stats=True)
+    (rank, reason), (nobody, why) = findings(root)
+    assert rank == 3
+    assert "differs from that of ranks 0-2" in reason
+    assert nobody is None
+    assert "statistics only" in why
+
+
+def test_a_missing_rank_is_said(tmp_path: Path) -> None:
+    given_ = parts_of(0, 4, 50, "f4")
+    root = write(tmp_path / "d", calls("all_reduce", 5, reduce="sum")[:4], [[one] for one in given_], [given_[:1]] * 4)
+    assert findings(root) == [(None, "all_reduce of group g (ranks 0-4): the part of rank 4 is not in the dump")]
+
+
+def message(kind: str, peer: int, nth: int) -> CollectiveCall:
+    return CollectiveCall(kind, "g", "0-1", nth, peer=peer, tag=1)
+
+
+def channel(root: Path, sent: Arrays, received: Arrays) -> Path:
+    for rank, arrays in enumerate((sent, received)):
+        folder = root / f"worldsize2_global_rank{rank}" / "20260101010101" / "0" / "Model" / "0"
+        folder.mkdir(parents=True)
+        writer = HostWriter(folder, metadata={})
+        writer.begin_step(0)
+        for nth, array in enumerate(arrays):
+            call = message("send" if rank == 0 else "recv", 1 - rank, nth)
+            io = "input" if rank == 0 else "output"
+            put(writer, item(f"op_{nth}", array, io=io, op_type=f"c10d::{call.kind}", collective=call, seq=nth))
+        writer.end_step()
+        writer.close()
+    return root
+
+
+def test_messages_find_each_other_although_steps_begin_elsewhere(tmp_path: Path) -> None:
+    arrays = parts_of(0, 4, 20, "f4")
+    assert findings(channel(tmp_path / "a", arrays, arrays)) == []
+    assert findings(channel(tmp_path / "b", arrays, arrays[1:])) == []
+    damaged = [*arrays[1:3], arrays[3].copy()]
+    damaged[2][4] += 1
+    [(rank, reason)] = findings(channel(tmp_path / "c", arrays, damaged))
+    assert rank == 1
+    assert "op_2.output.0 of rank 1 is not what rank 0 gave: 1 of 20 elements differ, most at [4]" in reason
+
+
+def test_messages_of_which_none_arrived_whole_may_be_others(tmp_path: Path) -> None:
+    arrays = parts_of(0, 2, 20, "f4")
+    [(rank, why)] = findings(channel(tmp_path / "a", arrays[:1], arrays[1:]))
+    assert rank is None
+    assert "steps may begin at other messages" in why
+    nearly = arrays[0].copy()
+    nearly[0] += 1
+    assert [rank for rank, _ in findings(channel(tmp_path / "b", arrays[:1], [nearly]))] == [1]
+
+
+@pytest.mark.parametrize("text", ["", "x", "0-3|", "0-99999999"])
+def test_a_group_of_no_ranks_is_left_alone(text: str, tmp_path: Path) -> None:
+    given_ = parts_of(0, 2, 5, "f4")
+    told = [msgspec.structs.replace(one, ranks=text) for one in calls("all_reduce", 2)]
+    assert findings(write(tmp_path / "d", told, [[one] for one in given_], [[one] for one in given_])) == []
