@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ascend_dump._errors import NotSupported, ReadError
+from ascend_dump._forecast import StepForecast
 from ascend_dump._paths import holds_files
 from ascend_dump._request import DumpRequest
 from ascend_dump.adapter._session import Session
@@ -45,6 +46,7 @@ class StepRecorder:
         self._session, self._request = session, request
         self._asked = request.keep is not None or request.until is not None
         self._trees = self._begin() if self._asked else None
+        self._forecast = StepForecast(session, request)
         if self._asked and self._trees is None and type(session).trigger is Session.trigger:
             log.warning(
                 "keep= and until= change nothing: the adapter neither thins its dump nor says where its steps are "
@@ -69,6 +71,7 @@ class StepRecorder:
 
     def stop(self) -> None:
         """Finish, once the session has stopped."""
+        self._forecast.stop()
         if self._trees is not None:
             self._trees.stop()
 

@@ -57,33 +57,36 @@ class Budget:
         self._limit = limit
         self._next_check = 0
 
-    def forecast(self, step: int, more: Optional[int]) -> None:
+    def forecast(self, step: int, more: Optional[int], *, endless: bool = False) -> None:
         """Warn where the steps that are to come do not fit, if they are like the first one.
 
         step: bytes that the first one has on disk. more: how many are to come at most, None: nobody knows
+        endless: nothing of ours stops before the disk is full, as where a framework writes by itself
         """
         limit = self._limit
-        if step <= 0 or (more is None and (limit is None or not limit.by_default)):
+        if step <= 0 or (more is None and not endless and (limit is None or not limit.by_default)):
             return
         try:
             free, reserve = self._free()
         except OSError:
             return
-        room = free - reserve - _CHECK_EVERY
+        room = free if endless else free - reserve - _CHECK_EVERY
         bound = f"{size(free)} are free"
         if limit is not None and limit.nbytes - step < room:
             room = limit.nbytes - step
             bound = f"{size(limit.nbytes)} are {_reason(limit)}"
         fits = max(room, 0) // step
         if fits < (_FEW if more is None else more):
-            asked = "all steps were asked for" if more is None else f"{counted(more + 1, 'step')} were asked for"
             log.warning(
-                "a step is %s, %s, %s: the capture stops after about %d of them, if they are alike; the run goes on\n"
-                "Hint: select steps=, layers= or data='stats', keep the last steps with keep=, or give max_bytes=",
+                "a step is %s, %s, %s: %s after about %d of them, if they are alike%s\n"
+                "Hint: select steps=, layers= or data='stats', keep the last steps with keep=%s",
                 size(step),
-                asked,
+                "all steps were asked for" if more is None else f"{counted(more + 1, 'step')} were asked for",
                 bound,
+                "the disk is full" if endless else "the capture stops",
                 fits + 1,
+                "" if endless else "; the run goes on",
+                "" if endless else ", or give max_bytes=",
             )
 
     def check(self, written: int, nbytes: int) -> None:

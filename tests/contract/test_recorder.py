@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
+import time
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -274,3 +276,72 @@ def test_a_dump_that_was_opened_before_has_typed_errors(name: str, step: Callabl
             record.numpy()
     assert all(record.error is not None for record in before)
     before.catalog().collect()
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Sets how many bytes are free on the disk, and lets nobody wait for the first look at a step."""
+    monkeypatch.setattr("ascend_dump._forecast._PAUSE", 0.01)
+
+    # Not the file system's own answer: CANN asks it too, and drops a dump for which there is too little.
+    def put(nbytes: int) -> None:
+        monkeypatch.setattr("ascend_dump.writing.budget.Budget._free", lambda budget: (nbytes, 0))
+
+    return put
+
+
+def forecasts(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [text for text in (one.getMessage() for one in caplog.records) if text.startswith("a step is ")]
+
+
+def run_until_told(name: str, cap: Any, step: Callable[[float], object], told: Callable[[], object]) -> None:
+    for _ in range(200):
+        run_steps(name, cap, step, [1.0])
+        if told():
+            return
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("steps", "asked"), [(None, "all steps"), ("0-998", "999 steps")])
+def test_what_will_not_fit_is_told_after_the_first_step(
+    name: str,
+    step: Callable[[float], object],
+    free: Callable[[int], None],
+    steps: Any,
+    asked: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    free(5000)
+    with ascend_dump.capture(framework=name, path="dumps", steps=steps) as cap:
+        run_until_told(name, cap, step, lambda: forecasts(caplog))
+    [told] = forecasts(caplog)
+    found = re.match(
+        rf"a step is ([\d.]+) (k?B), {asked} were asked for, 5.0 kB are free: the disk is full after about (\d+) of",
+        told,
+    )
+    assert found is not None, told
+    nbytes = float(found[1]) * (1000 if found[2] == "kB" else 1)
+    first = min(steps_of(cap.dump()))
+    # Rounded to a tenth of a kB; the files of a step hold its tensors and more.
+    assert nbytes + 50 >= sum(record.nbytes or 0 for record in cap.dump().select(step=first))
+    assert abs(int(found[3]) - 1 - 5000 / nbytes) <= 1.5
+    assert "max_bytes" not in told
+
+
+def test_nothing_is_told_where_all_fits(
+    name: str, step: Callable[[float], object], free: Callable[[int], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    free(1 << 40)
+    threads = [one.name for one in threading.enumerate()]
+    with ascend_dump.capture(framework=name, path="dumps", steps="0-998") as cap:
+        run_until_told(name, cap, step, lambda: [one.name for one in threading.enumerate()] == threads)
+    assert forecasts(caplog) == []
+
+
+def test_nothing_is_told_of_one_step(
+    name: str, step: Callable[[float], object], free: Callable[[int], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    free(1000)
+    with ascend_dump.capture(framework=name, path="dumps", steps="0") as cap:
+        run_steps(name, cap, step, [1.0] * 3)
+    assert forecasts(caplog) == []

@@ -37,7 +37,7 @@ FLOORS: list[set[str]] = [
     {"adapter"},
     {"reading", "converting"},
     {"report"},
-    {"analysis", "_push"},
+    {"analysis", "_forecast", "_push"},
     {"_calls", "_capture_types", "_decorator", "_recorder", "_summary"},
     {"_capture"},
     {"_activation"},
