@@ -30,12 +30,14 @@ class InputNoise(NamedTuple):
     error   relative to the norm
     unit    the coarsest unit of rounding that it may come from
     causes  the origins whose consequence it may be
+    bounds  the measure has lower bounds, and the error is what noise may be at most
     """
 
     measure: Measure
     error: float
     unit: float
     causes: frozenset[OriginNumber]
+    bounds: bool = False
 
 
 class Carried:
@@ -104,7 +106,7 @@ class Carried:
         if found.bounds:
             # How far they are apart is not known: as far as noise may be.
             error = max(error, math.sqrt(unit))
-        noise = InputNoise(found.measure, error, unit, causes)
+        noise = InputNoise(found.measure, error, unit, causes, found.bounds)
         if found.contents is not None:
             self._noise[found.contents] = noise
             for side, name in zip(self._noise_of_side, found.contents):

@@ -68,9 +68,16 @@ class _Inputs(NamedTuple):
         elif self.compared < self.known:
             equal = "" if self.noise else ", and these are equal"
             found.append(f"{self.compared} of its {self.known} inputs could be compared{equal}")
-        if self.noise:
+        if self.statistics_agree:
+            found.append("statistics of its inputs agree")
+        elif self.noise:
             found.append(f"its inputs differ by rounding only (at most {self.largest_error:.2g})")
         return found
+
+    @property
+    def statistics_agree(self) -> bool:
+        """Whether nothing else is known of what differs by rounding."""
+        return bool(self.noise) and all(one.bounds for one in self.noise)
 
     @property
     def largest_error(self) -> float:
@@ -156,6 +163,12 @@ class Divergence:
             causes |= why
             if of_input is not None:
                 noise.append(of_input)
+        for side, records in enumerate(match.apart):
+            for record in records:
+                why, of_input = self._of_one(side, record)
+                causes |= why
+                if of_input is not None:
+                    noise.append(of_input)
         compared = sum(pair.verdict not in ("unmatched", "unreadable") for pair in pairs)
         made: Optional[OriginNumber] = None
         for a, b in (*late, *match.outputs):
@@ -218,10 +231,7 @@ class Divergence:
         found = self._differences.between(a, b)
         pair = _pair(match, a, b, found)
         if a is None or b is None:
-            # Operators that the other side does not run differ by that alone, which says nothing of the values.
-            causes, noise = self._carried.of_one(
-                1 if a is None else 0, pair.record, lambda one: not self._drafts[one].hidden
-            )
+            causes, noise = self._of_one(1 if a is None else 0, pair.record)
             return pair, noise, causes
         if found.verdict in ("equal", "unreadable"):
             return pair, None, NO_ORIGINS if found.verdict == "equal" else self._carried.exactly(found.contents)
@@ -252,6 +262,13 @@ class Divergence:
         new = frozenset({self._add(_Draft(self._kind_of_input(match, b), pair, evidence, first_seen=True))})
         self._carried.add(found.contents, new)
         return pair, None, new
+
+    def _of_one(self, side: int, record: Record) -> tuple[frozenset[OriginNumber], Optional[InputNoise]]:
+        """What an input without partner carries on.
+
+        Operators that the other side does not run differ by that alone, which says nothing of the values.
+        """
+        return self._carried.of_one(side, record, lambda one: not self._drafts[one].hidden)
 
     def _output(
         self,
@@ -343,6 +360,8 @@ class Divergence:
                 evidence.append(_SAME_STATE if state else _OTHER_STATE)
         elif match.reference.op_type.startswith(COLLECTIVES):
             kind = "collective"
+        elif inputs.statistics_agree:
+            kind = "compute"
         elif inputs.noise and pair.measure is not None and not pair.measure.nonfinite:
             kind = "amplification" if pair.measure.rel_l2 < _COMPUTE * inputs.largest_error else "compute"
         else:
@@ -376,7 +395,7 @@ def _inputs_of(match: Match, compared: int, written: Collection[int], noise: lis
         places.update(*(one for one in called if one is not None))
     else:
         # Between frameworks, places say nothing.
-        places.update(one.index for one in match.reference.inputs)
+        places.update(range(len(match.inputs) + max(map(len, match.apart))))
     known = max(len(places - set(written)), compared)
     whole = compared == known and (known > 0 or None not in called)
     return _Inputs(known, compared, whole, noise)

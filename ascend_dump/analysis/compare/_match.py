@@ -34,6 +34,7 @@ class Match(NamedTuple):
                 "parameter" and "inputs" between frameworks and of fused graphs
     confidence  1.0 certain … 0.5 by position only
     tensors     pairs of inputs and pairs of outputs, where others than those of equal place are the same tensor
+    apart       then, what else each side reads
     """
 
     actual: Operator
@@ -41,6 +42,7 @@ class Match(NamedTuple):
     how: str
     confidence: float
     tensors: Optional[tuple[Sequence[_Sides], Sequence[_Sides]]] = None
+    apart: tuple[Sequence[Record], Sequence[Record]] = ((), ())
 
     @property
     def inputs(self) -> Sequence[_Sides]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 
-from ascend_dump._errors import AscendDumpError
+from ascend_dump._errors import AscendDumpError, NotSupported
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._records import identity_of
 from ascend_dump.reading import Record
@@ -52,6 +52,11 @@ def _identities(record: Record) -> Iterator[Hashable]:
 
         try:
             turned = np.ascontiguousarray(record.numpy().T)
+        except NotSupported:
+            # Statistics do not mind.
+            if isinstance(found, tuple):
+                yield (record.shape[::-1], *found[1:])
+            return
         except AscendDumpError:
             return
         yield xxhash.xxh3_128_hexdigest(turned.reshape(-1).view(np.uint8).data if turned.size else b"")

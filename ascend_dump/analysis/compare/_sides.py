@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
-from ascend_dump._errors import AscendDumpError
+from ascend_dump._errors import AscendDumpError, NotSupported
+from ascend_dump.analysis.compare._layouts import find_layout
 from ascend_dump.analysis.compare._names import continues, is_source, is_view, operation
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._records import identity_of
@@ -24,8 +25,8 @@ __all__ = ["Output", "Read", "Side", "output_of"]
 _ADDITION, _PRODUCT, _LINEAR, _INSIDE = "add", "matmul", "linear", "inside of linear"
 #: MindSpore and TensorFlow name the operators of the backward pass so.
 _GRADIENTS = re.compile(r"(?:^|/)(?:[Gg]radients(?:_\d+)?|gradient_tape)/")
-#: How far statistics of the same values may be apart, relative to the norm.
-NEAR = 1e-3
+#: How far statistics of the same values may be apart, relative to the norm; and where nothing else tells that they are.
+NEAR, _NEARER = 1e-3, 1e-4
 
 #: An input as it is read, the tensor that it is a view of, and the place of the operator that made that.
 Read = tuple[Record, Optional[Hashable], Optional[int]]
@@ -33,27 +34,40 @@ Read = tuple[Record, Optional[Hashable], Optional[int]]
 
 @dataclass
 class Output:
-    """One output of an operator that computes: its first four statistics are alike in every layout."""
+    """One output of an operator that computes: its first four statistics are alike in every layout.
+
+    array: None where the dump has statistics only.
+    """
 
     operator: int
     record: Record
-    array: np.ndarray
+    array: Optional[np.ndarray]
     size: int
     norm: float
     total: float
     low: float
     high: float
 
-    def near(self, other: Output) -> bool:
+    def is_same(self, other: Output) -> bool:
+        """Whether both hold the same values in some layout; without values, as far as statistics tell."""
+        if self.array is None or other.array is None:
+            return self._near(other, _NEARER)
+        return self._near(other, NEAR) and find_layout(self.array, other.array) is not None
+
+    def resembles(self, other: Output) -> bool:
+        """Whether statistics, which are all that is known, are alike, as they are behind a small fault."""
+        return (self.array is None or other.array is None) and self._near(other, NEAR)
+
+    def _near(self, other: Output, share: float) -> bool:
         if self.size != other.size:
             return False
         scale = max(self.norm, other.norm)
         rms = scale / math.sqrt(self.size)
         return (
-            abs(self.norm - other.norm) <= NEAR * scale
-            and abs(self.total - other.total) <= NEAR * scale * math.sqrt(self.size)
-            and abs(self.low - other.low) <= NEAR * 10 * rms
-            and abs(self.high - other.high) <= NEAR * 10 * rms
+            abs(self.norm - other.norm) <= share * scale
+            and abs(self.total - other.total) <= share * scale * math.sqrt(self.size)
+            and abs(self.low - other.low) <= share * 10 * rms
+            and abs(self.high - other.high) <= share * 10 * rms
         )
 
     def holds_same_elements(self, other: Output) -> bool:
@@ -161,6 +175,32 @@ class Side:
                 found.append((record, root, maker if maker is not None and maker < place else None))
         return found
 
+    def leading_to(self, paired: Collection[int]) -> set[int]:
+        """Operators without a partner that lead to one with a partner."""
+        found: set[int] = set()
+        stack = list(paired)
+        while stack:
+            for _, _, maker in self.reads(stack.pop()):
+                if maker is not None and maker not in paired and maker not in found:
+                    found.add(maker)
+                    stack.append(maker)
+        return found
+
+    def reads_outside(self, place: int, paired: Collection[int]) -> list[Read]:
+        """What an operator reads together with those without a partner before it: of paired ones, and of nobody."""
+        found: dict[Hashable, Read] = {}
+        seen = {place}
+        stack = [place]
+        while stack:
+            for record, root, maker in self.reads(stack.pop()):
+                if maker is None or maker in paired:
+                    # Of one tensor several parts may be read: query, key and value of an attention.
+                    found.setdefault(identity_of(record), (record, root, maker))
+                elif maker not in seen:
+                    seen.add(maker)
+                    stack.append(maker)
+        return list(found.values())
+
 
 def _alters(operator: Operator) -> bool:
     """Whether what is called a view or a copy gives other elements than those of its input, so that it is wrong."""
@@ -181,19 +221,37 @@ def _is_float(record: Record) -> bool:
 
 
 def output_of(place: int, record: Record) -> Optional[Output]:
-    import numpy as np
-
+    """None of a tensor without floating-point values, or of which nothing is known."""
     if not _is_float(record):
         return None
     try:
         array = as_in_model(record)
+    except NotSupported:
+        return _of_statistics(place, record)
     except AscendDumpError:
         return None
     if not array.size or array.dtype.kind == "c":
         return None
+    import numpy as np
+
     values = array.astype(np.float64)
     finite = values[np.isfinite(values)]
     if not finite.size:
         finite = np.zeros(1)
     norm = float(np.linalg.norm(finite))
     return Output(place, record, array, array.size, norm, float(finite.sum()), float(finite.min()), float(finite.max()))
+
+
+def _of_statistics(place: int, record: Record) -> Optional[Output]:
+    """None where they are not all known and finite: those of the finite rest are not known."""
+    try:
+        found = record.recorded_statistics()
+    except AscendDumpError:
+        return None
+    if found is None or not found.count:
+        return None
+    numbers = (found.l2norm, found.mean, found.min, found.max)
+    if any(number is None or not math.isfinite(number) for number in numbers):
+        return None
+    norm, mean, low, high = (float(number) for number in numbers if number is not None)
+    return Output(place, record, None, found.count, norm, mean * found.count, low, high)
