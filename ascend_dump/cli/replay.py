@@ -27,8 +27,10 @@ def replay(path: str, as_json: bool, dtype: str, rules: Optional[str], limit: in
     and arguments, in their own type and in a finer one.
 
     An operator that is different computes wrongly; one that only got wrong inputs is not. No reference is needed.
-    Random operators, collectives, those with side effects and those whose inputs are not recorded cannot be run again:
-    they are listed with the reason. PyTorch runs what the dump says, so use dumps that you trust.
+    Of operators of GE the nodes of PyTorch's graph are run that torchair made them for, where its text of the graph is
+    there (options={'graph_dump': 'py'} of a capture). Random operators, collectives, those with side effects and those
+    whose inputs are not recorded cannot be run again: they are listed with the reason. PyTorch runs what the dump says,
+    so use dumps that you trust.
 
     Exit code 0 when all outputs that were checked are equal or noise, 1 when one is not or nothing could be checked, 3
     when something cannot be read.
@@ -89,4 +91,5 @@ def _row(one: Replayed) -> list[str]:
     record = one.record
     step = "-" if record.step is None else str(record.step)
     source = (record.source or "-").rpartition("/")[2]
-    return [step, record.label, shape_text(record), one.verdict, source, one.reason]
+    reason = f"{one.node}: {one.reason}" if one.node else one.reason
+    return [step, record.label, shape_text(record), one.verdict, source, reason]

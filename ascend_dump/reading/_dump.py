@@ -290,6 +290,15 @@ class Dump:
 
         return MadeOf() if self._provenance is None else self._provenance.of(record)
 
+    def torchair_graph(self, record: Record) -> Optional[Path]:
+        """torchair's text of the graph that the operator of a record belongs to (`dynamo_*_graph_*.py`), where it lies
+        in the dump or beside it."""
+        return None if self._sources is None else self._sources.graph_of(record)
+
+    def unselected(self) -> Dump:
+        """The dump that this one was selected from."""
+        return self._narrowed(entries=self._all, queries=(), rows=())
+
     def known_values(self, field: str) -> set[Any]:
         """The values of a field as far as names of files and directories tell them; opens no file.
 

@@ -195,6 +195,15 @@ class Record:
                 hint="the tensors of the operator can be read all the same",
             ) from None
 
+    def as_argument(self, op_type: str, index: int, call: bytes) -> Record:
+        """The same tensor as an input, or an output, of another operator that it is given to as well. call: as
+        `Record` takes it."""
+        import copy
+
+        found = copy.copy(self)
+        found.op_type, found.index, found._call = op_type, index, call
+        return found
+
     @property
     def stack(self) -> tuple[str, ...]:
         """The functions of the program that led to the operator, the innermost first: `model.py:7 in forward`.

@@ -53,14 +53,15 @@ class Sources:
         return None if told is None else told.nodes.get(record.op_name)
 
     def _told(self, record: Record) -> Optional[_Told]:
-        path = self._graph_of(record)
+        path = self.graph_of(record)
         if path is None:
             return None
         if path not in self._known:
             self._known[path] = _read(path)
         return self._known[path]
 
-    def _graph_of(self, record: Record) -> Optional[Path]:
+    def graph_of(self, record: Record) -> Optional[Path]:
+        """The text of the graph that the record's operator belongs to."""
         rank = record.rank or 0
         model = _MODEL.fullmatch(record.model or "")
         if model is not None:

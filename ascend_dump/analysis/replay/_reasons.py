@@ -12,6 +12,7 @@ __all__ = ["REASONS", "NotRun", "depends_on_type", "refuse_by_name"]
 #: Why an operator is not run again, and what that means.
 REASONS = {
     "arguments": "the dump does not say what it was called with",
+    "graph": "no text of torchair's graph tells which node of PyTorch's graph it was made for",
     "library": "it is no operator of PyTorch itself",
     "collective": "it needs the other processes",
     "random": "it draws random numbers, and the dump holds a hash of the generator's state only",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Optional, Union
 
 from ascend_dump._errors import ConfigError, CorruptDump, ReadError
@@ -15,6 +15,7 @@ from ascend_dump.analysis.compare._operators import Operator, operators
 from ascend_dump.analysis.compare._scale import natural_scale
 from ascend_dump.analysis.compare._undefined import why_undefined
 from ascend_dump.analysis.compare._verdict import Rules, worst
+from ascend_dump.analysis.replay._fx import CalledNode, GraphNodes
 from ascend_dump.analysis.replay._reasons import NotRun, depends_on_type
 from ascend_dump.analysis.replay._run import Runner
 from ascend_dump.host import Arguments
@@ -36,6 +37,7 @@ class Replayed:
     reason   the verdict in words, with numbers
     measure  how far the record is from the result in the finer type; None where it could not be run in that
     own      the same against the result in its own type; None where it could not be run in that
+    node     of an operator of GE: the node of PyTorch's graph that was run, `addmm (aten.addmm.default)`
     """
 
     record: Record
@@ -43,6 +45,7 @@ class Replayed:
     reason: str
     measure: Optional[Measure] = None
     own: Optional[Measure] = None
+    node: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -53,6 +56,7 @@ class Replayed:
             "index": one.index,
             "module": one.module,
             "source": one.source,
+            "node": self.node or None,
             "verdict": self.verdict,
             "reason": self.reason,
             "measure": None if self.measure is None else self.measure._asdict(),
@@ -130,6 +134,9 @@ def replay(
     An operator that is `different` computes wrongly; one that only got wrong inputs is not. No reference is needed.
     PyTorch's kernels on this host are taken for right.
 
+    Of operators of GE that torchair made, the nodes of PyTorch's graph are run that they were made for, where
+    torchair's text of the graph lies in the dump or beside it (`capture(..., options={"graph_dump": "py"})`).
+
     records  a dump, its path, or records: all of an operator, as `Dump.select(op=...)` gives them
     dtype    "float64" or "float32": the type that floating-point inputs are converted to
     rules    thresholds, as `compare` takes them
@@ -149,15 +156,23 @@ def replay(
     pairs: list[Replayed] = []
     refused: list[Refused] = []
     every = operators(chosen)
+    graphs = GraphNodes(chosen, runner) if isinstance(chosen, Dump) else None
+    done: set[Any] = set()
     for operator in every if watch is None else watch(every):
         pairs += [Replayed(one, "unreadable", str(one.error)) for one in operator.broken if one.error is not None]
+        name, kind = operator.op_name, operator.op_type
         try:
-            pairs += replay_operator(runner, operator, used, dtype)
+            found = None if graphs is None else graphs.of(operator)
+            if found is None:
+                pairs += replay_operator(runner, operator, used, dtype)
+            elif found.key not in done:
+                # Several operators of GE are one node.
+                done.add(found.key)
+                name, kind = found.node.value.name, found.node.target
+                pairs += _replay_node(runner, found.call(), used, dtype, f"{name} ({kind})")
         except NotRun as error:
             first = next(iter(operator.records))
-            refused.append(
-                Refused(operator.op_name, operator.op_type, first.step, first.rank, error.reason, str(error))
-            )
+            refused.append(Refused(name, kind, first.step, first.rank, error.reason, str(error)))
     return Replay(tuple(pairs), tuple(refused), dtype)
 
 
@@ -180,6 +195,11 @@ def replay_operator(runner: Runner, operator: Operator, rules: Rules, dtype: str
         results = (wide.get(output.index), own.get(output.index))
         found.append(_judged(runner.version, operator, output, array, results, rules, refusal))
     return found
+
+
+def _replay_node(runner: Runner, node: CalledNode, rules: Rules, dtype: str, name: str) -> list[Replayed]:
+    found = replay_operator(runner, node.operator, rules, dtype)
+    return [replace(one, record=node.recorded[one.record.index], node=name) for one in found]
 
 
 def _call(operator: Operator) -> Arguments:

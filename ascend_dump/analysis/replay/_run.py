@@ -48,10 +48,7 @@ class Runner:
         Raises NotRun with the reason.
         """
         torch = self._torch
-        name, overload = refuse_by_name(call)
-        function = getattr(getattr(torch.ops.aten, name, None), overload, None)
-        if not isinstance(function, torch._ops.OpOverload):
-            raise NotRun("kernel", f"PyTorch {self.version} has no {call.operator[:100]}")
+        function = self._function(call)
         known = {argument.name for argument in function._schema.arguments}
         records = {("input", one.index): one for one in operator.inputs}
         records.update({("output", one.index): one for one in operator.outputs})
@@ -79,6 +76,21 @@ class Runner:
         except Exception as error:  # whatever PyTorch raises for arguments or types that it does not take
             raise NotRun("kernel", str(error).strip().split("\n")[0][:200]) from None
         return {record.index: found for record, found in self._outputs(operator, result, values)}
+
+    def bind(self, operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Arguments with the names that the schema of an ATen operator has for them. Raises NotRun."""
+        known = [one.name for one in self._function(Arguments(operator, {}))._schema.arguments]
+        if len(args) > len(known) or not set(kwargs) <= set(known[len(args) :]):
+            raise NotRun("kernel", f"{operator} takes other arguments in PyTorch {self.version}")
+        yield from zip(known, args)
+        yield from kwargs.items()
+
+    def _function(self, call: Arguments) -> Any:
+        name, overload = refuse_by_name(call)
+        function = getattr(getattr(self._torch.ops.aten, name, None), overload, None)
+        if not isinstance(function, self._torch._ops.OpOverload):
+            raise NotRun("kernel", f"PyTorch {self.version} has no {call.operator[:100]}")
+        return function
 
     def _check_size(self, function: Any, args: list[Any], kwargs: dict[str, Any], operator: Operator) -> None:
         """Run it without memory first, where PyTorch can: a number in a file must not take all memory."""

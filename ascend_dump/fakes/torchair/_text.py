@@ -6,6 +6,7 @@ here).
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -46,18 +47,35 @@ def _lines(nodes: Sequence[Any], plans: Mapping[Any, Sequence[LoweredOp]]) -> It
         yield f'{node.name}_0 = ge.Data(index={index}, shape={shape}, placement="CPU", node_name="{node.name}")'
     before = ""
     for node in nodes:
-        ops = plans.get(node)
-        if not ops:
+        if node.op != "call_function":
             continue
         place = (node.stack_trace or "").split("File ")[-1].replace("\n", "")
         if place and place != before:
             yield f"\n# File {place}"
         before = place
-        given = ", ".join(str(each) for each in node.args)
-        yield f"## FX Code: {node.name} = torch.ops.{node.target}({given})"
+        arguments = [*map(_formatted, node.args), *(f"{name}={_formatted(one)}" for name, one in node.kwargs.items())]
+        yield f"## FX Code: {_formatted(node)} = {node._pretty_print_target(node.target)}({', '.join(arguments)})"
+        ops = plans.get(node) or ()
+        made = node.meta.get("val")
         for op in ops:
             operands = ", ".join(_operand(each, ops, plans) for each in op.inputs)
-            yield f'{op.name}_0 = ge.{op.type}({operands}, node_name="{op.name}")'
+            if op is ops[-1] and isinstance(made, (tuple, list)):
+                # The real one names an operator by its outputs then.
+                outputs = ", ".join(f"{op.name}_{index}" for index in range(len(made)))
+                yield f"{outputs} = ge.{op.type}({operands})"
+            else:
+                yield f'{op.name}_0 = ge.{op.type}({operands}, node_name="{op.name}")'
+    given: Sequence[Any] = next((node.args[0] for node in nodes if node.op == "output"), ())
+    returned = [_operand(each, (), plans) for each in given if hasattr(each, "name")]
+    yield f"\n_ = ge.NetOutput([{', '.join(returned)}], dependencies=[])"
+
+
+def _formatted(given: Any) -> str:
+    """A node with the type, the shape and the device of what it gives; another argument as it is."""
+    made = getattr(given, "meta", {}).get("val")
+    if made is None or not hasattr(made, "shape"):
+        return str(given)
+    return f"{given.name}: {made.dtype}[{', '.join(map(str, made.shape))}]{made.device}"
 
 
 def _operand(each: Any, siblings: Sequence[LoweredOp], plans: Mapping[Any, Sequence[LoweredOp]]) -> str:
@@ -65,5 +83,7 @@ def _operand(each: Any, siblings: Sequence[LoweredOp], plans: Mapping[Any, Seque
         return f"{siblings[each.place].name}_0"
     if isinstance(each, Constant):
         return f"ge.Const({each.values})"
-    ops = plans.get(each)
-    return f"{ops[-1].name}_0" if ops else f"{each.name}_0"
+    ops, output = plans.get(each), 0
+    if not ops and getattr(each, "target", None) is operator.getitem:
+        ops, output = plans.get(each.args[0]), each.args[1]
+    return f"{ops[-1].name}_{output}" if ops else f"{each.name}_0"

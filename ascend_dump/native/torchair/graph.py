@@ -43,7 +43,8 @@ _FILE = re.compile(
 )
 _BEGINNING = b"from torchair"
 _LINE = re.compile(r'# File "(.+?)", line (\d{1,9}), in ')
-_FX = re.compile(r"## FX Code: (\w+)(?:: .*?)? = (?:torch\.ops\.)?([\w.]+)\(")
+_CODE = "## FX Code: "
+_FX = re.compile(_CODE + r"(\w+)(?:: .*?)? = (?:torch\.ops\.)?([\w.]+)\(")
 _STATEMENT = re.compile(r"\[?([\w, ]+)\]? = ge\.(\w+)\(")
 _COPIED = re.compile(r"aten\.copy_\.\w+\(\w+(?:: [^\[(,]*(?:\[[^\]]*\])?[^\[(,]*)?, (\w+)")
 _NODE_NAME = re.compile(r'node_name="([^"]+)"\)$')
@@ -77,6 +78,7 @@ class GraphOp(NamedTuple):
     target  what that node calls, such as `aten.addmm.default`
     source  `file:line` of the program, empty where the text does not tell
     to_input  whether it assigns to an input of the graph, so that torchair takes it out and GE never gets it
+    code    the text of that node, `name: type = target(arguments)`
     """
 
     node: Node
@@ -84,6 +86,7 @@ class GraphOp(NamedTuple):
     target: str = ""
     source: str = ""
     to_input: bool = False
+    code: str = ""
 
     def why_no_dump(self) -> Optional[NoDump]:
         """Why this operator will produce no dump, None when it can."""
@@ -161,7 +164,8 @@ class _GraphReader:
             node = _FX.match(text)
             if node is not None:
                 yield from self._unused()
-                self._fx = GraphOp(Node(node[1], "", (), self._graph), node[1], node[2], next(self._sources))
+                empty = Node(node[1], "", (), self._graph)
+                self._fx = GraphOp(empty, node[1], node[2], next(self._sources), code=text[len(_CODE) :])
                 self._used = False
             return
         match = _STATEMENT.match(text)
@@ -196,7 +200,7 @@ class _GraphReader:
             self._inputs_of_graph.add(f"{name}:0")
         to_input = kind == _ASSIGN and inputs[:1] != () and inputs[0] in self._inputs_of_graph
         node = Node(name, kind, inputs, self._graph)
-        return GraphOp(node, fx.fx, fx.target, fx.source, to_input)
+        return GraphOp(node, fx.fx, fx.target, fx.source, to_input, fx.code)
 
     def _inputs(self, text: str, begin: int) -> tuple[str, ...]:
         """Outputs of other operators among the arguments, in order; what torchair cannot quote is left out."""

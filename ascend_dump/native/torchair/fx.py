@@ -1,0 +1,190 @@
+"""What the nodes of PyTorch's graph were called with, as torchair's Python text of a graph has it.
+
+    ## FX Code: relu: torch.float32[5, 16]cpu = torch.ops.aten.relu.default(addmm: torch.float32[5, 16]cpu)
+
+Source: torchair 2.13, `_ge_concrete_graph/fx2ge_converter.py` (`converter_context`). Nodes among the arguments have
+their type, shape and device behind them, those in lists their names alone; texts stand without quotes outside of lists.
+What cannot be told apart is taken for a text. Nothing of it is run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Optional, Union
+
+from ascend_dump.native.cann.graph import Node
+from ascend_dump.native.torchair.graph import read_torchair_graph
+
+__all__ = ["FxGraph", "FxNode", "FxValue", "NotPlain", "read_fx_graph"]
+
+_NODE = re.compile(r"(\w+)(?:: (.*))?", re.ASCII | re.DOTALL)
+_TENSOR = re.compile(r"torch\.(\w+)\[([\w\s,*+/()-]*)\]\S*", re.ASCII)
+_KEYWORD = re.compile(r"(\w+)=(?!=)", re.ASCII)
+_NUMBER = re.compile(r"[-+]?(?:\d+|inf|nan|\d+\.?\d*(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?)", re.ASCII)
+_WORDS = {"None": None, "True": True, "False": False}
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
+_GETITEM = "operator.getitem"
+#: Longer ones hold constants that no operator takes as arguments.
+_LONGEST = 1 << 20
+_DEEPEST = 8
+
+
+class FxValue(NamedTuple):
+    """A node: what it gives. dtype, shape: None where the text does not say; a size that is no number is None."""
+
+    name: str
+    dtype: Optional[str] = None
+    shape: Optional[tuple[Optional[int], ...]] = None
+
+
+class NotPlain(NamedTuple):
+    """A word without quotes: a text, a device, or `torch.float32`, as the argument that it is for tells."""
+
+    text: str
+
+
+class FxNode(NamedTuple):
+    """One node that calls something.
+
+    value      its name, and what it gives
+    target     what it calls, such as `aten.addmm.default`
+    args, kwargs  None, bool, int, float, str, FxValue, NotPlain, and lists of these; both None where the text of them
+               is damaged, or is too long
+    operators  those of GE that stand below it, in order: made for it, or for a node of which torchair writes no line
+    """
+
+    value: FxValue
+    target: str
+    args: Optional[list[Any]]
+    kwargs: Optional[dict[str, Any]]
+    operators: tuple[Node, ...]
+
+    @property
+    def item(self) -> Optional[tuple[FxValue, int]]:
+        """Of one that takes one of the tensors that a node gives: that node, and which; None of others."""
+        args = self.args or []
+        if self.target != _GETITEM or len(args) != 2 or not isinstance(args[0], FxValue) or type(args[1]) is not int:
+            return None
+        return args[0], args[1]
+
+    @property
+    def values(self) -> Iterator[FxValue]:
+        """The nodes among the arguments."""
+        stack: list[Any] = [*(self.args or ()), *(self.kwargs or {}).values()]
+        while stack:
+            one = stack.pop()
+            if isinstance(one, list):
+                stack += one
+            elif isinstance(one, FxValue):
+                yield one
+
+
+class FxGraph(NamedTuple):
+    """nodes: by name, in the order of the graph; inputs: the names of its inputs; returned: what of GE's it gives."""
+
+    nodes: dict[str, FxNode]
+    inputs: frozenset[str]
+    returned: tuple[str, ...]
+
+
+def read_fx_graph(path: Union[str, os.PathLike[str]]) -> FxGraph:
+    """Raises as `read_torchair_graph`."""
+    nodes: dict[str, FxNode] = {}
+    inputs: set[str] = set()
+    returned: tuple[str, ...] = ()
+    last: Optional[FxNode] = None
+    code = ""
+    for one in read_torchair_graph(path):
+        if one.node.type == "Data":
+            inputs.add(one.node.name)
+        elif one.node.type == "NetOutput":
+            returned = one.node.inputs
+        elif one.code:
+            if last is None or one.code != code:
+                last, code = _node(one.code), one.code
+            if one.node.type and not one.to_input:
+                last = last._replace(operators=(*last.operators, one.node))
+            nodes[last.value.name] = last
+    return FxGraph(nodes, frozenset(inputs), returned)
+
+
+def _node(code: str) -> FxNode:
+    left, _, right = code.partition(" = ")
+    target, _, given = right.partition("(")
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    value = FxValue(left.partition(":")[0])
+    name = target.removeprefix("torch.ops.")
+    try:
+        value = _of_node(left) or value
+        if len(given) > _LONGEST or not given.endswith(")"):
+            raise ValueError("no call")
+        for piece in _pieces(given[:-1]):
+            keyword = _KEYWORD.match(piece)
+            if keyword is not None:
+                kwargs[keyword[1]] = _value(piece[keyword.end() :])
+            else:
+                args.append(_value(piece))
+    except ValueError:
+        return FxNode(value, name, None, None, ())
+    if name == _GETITEM and args and isinstance(args[0], NotPlain):
+        # A node that gives several tensors has no type, and looks like a text.
+        args[0] = FxValue(args[0].text)
+    return FxNode(value, name, args, kwargs, ())
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """What stands between the commas outside of brackets and quotes."""
+    begin, closing, quote = 0, [], ""
+    for at, sign in enumerate(text):
+        if quote:
+            if sign == quote and text[at - 1] != "\\":
+                quote = ""
+        elif sign in "\"'":
+            quote = sign
+        elif sign in _BRACKETS:
+            closing.append(_BRACKETS[sign])
+        elif sign in ")]}":
+            if not closing or closing.pop() != sign:
+                raise ValueError(f"{sign} closes nothing")
+        elif sign == "," and not closing:
+            yield text[begin:at].strip()
+            begin = at + 1
+    if closing or quote:
+        raise ValueError("something is not closed")
+    if text[begin:].strip():
+        yield text[begin:].strip()
+
+
+def _value(text: str, depth: int = 0) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    if _NUMBER.fullmatch(text):
+        return int(text) if text.lstrip("+-").isdigit() else float(text)
+    if len(text) > 1 and (text[0], text[-1]) in (("[", "]"), ("(", ")")):
+        if depth >= _DEEPEST:
+            raise ValueError("lists are nested too deeply")
+        return [_in_list(piece, depth) for piece in _pieces(text[1:-1])]
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+        return text[1:-1]
+    return (_of_node(text) if ": " in text else None) or NotPlain(text)
+
+
+def _in_list(text: str, depth: int) -> Any:
+    found = _value(text, depth + 1)
+    is_name = isinstance(found, NotPlain) and text.isidentifier()
+    return FxValue(text) if is_name else found
+
+
+def _of_node(text: str) -> Optional[FxValue]:
+    """None where this is no node."""
+    named = _NODE.fullmatch(text)
+    if named is None:
+        return None
+    tensor = _TENSOR.fullmatch(named[2] or "")
+    if tensor is None:
+        return FxValue(named[1])
+    sizes = [size.strip() for size in tensor[2].split(",") if size.strip()]
+    return FxValue(named[1], tensor[1], tuple(int(size) if size.isdigit() else None for size in sizes))
