@@ -32,7 +32,7 @@ class TorchAdapter(Adapter):
     framework = "torch"
     priority = 0
     process_hooks = ("torch",)
-    yields_to = ("torch_npu",)
+    yields_to = ("torch_npu", "torchair")
 
     def accepts(self, target: Any) -> bool:
         torch = sys.modules.get("torch")

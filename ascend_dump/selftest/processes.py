@@ -36,41 +36,109 @@ _SCENARIOS = ("plain", "with", "decorator", "statistics", "overflow", "unwritabl
 class Subject:
     """A framework with its program.
 
-    module   what has to be installed
+    module   what has to be installed to run on a device
     device   it runs on an NPU
+    cann     the dump is one of CANN's, about which there are assumptions
     fakes    what stands in for it on the simulated device
+    native   by a framework that is installed, what then replaces only the part of it that needs a device
+    below    modules that it needs beside itself, on the simulated device too, each with the fake for where it is not
+             installed, "" for none
     interface  the program that asks the dump interface itself, "" for none
     without  scenarios that it does not have, by the reason
+
+    >>> Subject("torch", "torch", "with_torch.py").stand_ins()
+    []
     """
 
     name: str
     module: str
     program: str
     device: bool = False
+    cann: bool = True
     fakes: tuple[str, ...] = ()
+    native: Mapping[str, str] = field(default_factory=dict)
+    below: Mapping[str, str] = field(default_factory=dict)
     interface: str = ""
     without: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def is_installed(self) -> bool:
-        return find_spec(self.module) is not None
+    def lacks(self, *, simulated: bool) -> str:
+        """Why it cannot be tried here, "" where it can."""
+        stands_in = simulated and bool(self.fakes)
+        for module in (*self.below, *(() if stands_in else (self.module,))):
+            if not _is_installed(module) and not (stands_in and self.below[module]):
+                return f"{module} is not installed"
+        if stands_in:
+            for module in self.fakes:
+                if _is_installed(module) and module not in self.native:
+                    return f"the real {module} is installed, and the simulated device has none for it"
+        return ""
+
+    def stand_ins(self) -> list[str]:
+        """The fakes to install for the simulated device."""
+        found = [self.native[one] if one in self.native and _is_installed(one) else one for one in self.fakes]
+        return [*found, *(fake for module, fake in self.below.items() if fake and not _is_installed(module))]
 
 
+def _is_installed(module: str) -> bool:
+    return find_spec(module) is not None
+
+
+_TORCH: Mapping[str, str] = {"torch": ""}
+_NO_FULL_DISK = {"full": "MindSpore itself ends a program whose graph it cannot write"}
 SUBJECTS = (
     Subject("torch", "torch", "with_torch.py"),
-    Subject(
-        "mindspore",
-        "mindspore",
-        "with_mindspore.py",
-        without={"full": "MindSpore itself ends a program whose graph it cannot write"},
-    ),
+    Subject("mindspore", "mindspore", "with_mindspore.py", without=_NO_FULL_DISK),
     Subject(
         "tensorflow",
         "tensorflow",
         "with_tensorflow.py",
         without={"launcher": "eager operators have no steps that a launcher could count"},
     ),
-    Subject("torch_npu", "torch_npu", "with_torch.py", True, ("torch_npu",), "dump_interface.py"),
+    Subject(
+        "torch_npu",
+        "torch_npu",
+        "with_torch.py",
+        device=True,
+        fakes=("torch_npu",),
+        below=_TORCH,
+        interface="dump_interface.py",
+    ),
+    Subject(
+        "torchair",
+        "torch_npu",
+        "with_torchair.py",
+        device=True,
+        fakes=("torchair",),
+        native={"torchair": "torchair_native"},
+        below=_TORCH,
+    ),
+    Subject("acl", "acl", "with_acl.py", device=True, fakes=("acl",)),
+    Subject(
+        "npu_bridge",
+        "npu_bridge",
+        "with_npu_bridge.py",
+        device=True,
+        fakes=("npu_bridge",),
+        below={"tensorflow": "tensorflow"},
+    ),
+    Subject(
+        "npu_device",
+        "npu_device",
+        "with_npu_device.py",
+        device=True,
+        fakes=("npu_device",),
+        below={"tensorflow": ""},
+        without={"decorator": "npu_device takes its options once, and each call of a decorated function has others"},
+    ),
+    Subject(
+        "mindspore-ascend",
+        "mindspore",
+        "with_mindspore.py",
+        device=True,
+        cann=False,
+        fakes=("mindspore",),
+        without=_NO_FULL_DISK,
+    ),
 )
 
 
@@ -143,7 +211,7 @@ class ScenarioRunner:
         return runs
 
     def _command(self, program: str, scenario: str, directory: Path) -> list[str]:
-        fakes = ["-m", "ascend_dump.fakes", ",".join(self._subject.fakes), "--"] if self._simulated else []
+        fakes = ["-m", "ascend_dump.fakes", ",".join(self._subject.stand_ins()), "--"] if self._simulated else []
         return [self._python, *fakes, str(_PROGRAMS / program), self._subject.name, scenario, str(directory)]
 
     def _scenario(self, scenario: str, *, program: str = "") -> Ran:

@@ -49,17 +49,23 @@ class StepSeen:
 class Network:
     """What a framework's program does.
 
-    make      a target with the same weights each time
+    make      something with the same weights each time, which `step` runs
     step      run step `number` of it; `overflow` lets an operator overflow
     settings  of `capture`, beside those of the scenario
+    target    what of it is captured; None: what runs in the block
     marks     steps are drawn by `Capture.step`, as the framework does not count them
-    facts     what else the program can tell of a device; called before anything else has used it
+    anew      each call of a decorated function makes its own, as the framework reads its settings while that is made
+    detects   the device looks for overflows where it is asked to
+    facts     what else the program can tell of a device, once it has run
     """
 
     make: Callable[[], Any]
     step: Callable[[Any, int, bool], StepSeen]
     settings: dict[str, Any] = field(default_factory=dict)
+    target: Callable[[Any], Any] = lambda made: made
     marks: bool = False
+    anew: bool = False
+    detects: bool = False
     facts: Callable[[Path], dict[str, Any]] = lambda directory: {}
 
 
@@ -107,11 +113,11 @@ def main(network: Network) -> None:
         truth.write()
 
 
-def _run(network: Network, truth: _Truth, target: Any, *, mark: Callable[[], None], overflow: bool = False) -> None:
+def _run(network: Network, truth: _Truth, made: Any, *, mark: Callable[[], None], overflow: bool = False) -> None:
     for number in range(STEPS):
         if number:
             mark()
-        truth.add(number, network.step(target, number, overflow and number == OVERFLOWS))
+        truth.add(number, network.step(made, number, overflow and number == OVERFLOWS))
 
 
 def _capture(network: Network, truth: _Truth, target: Any, **settings: Any) -> ascend_dump.Capture:
@@ -130,20 +136,14 @@ def _plain(network: Network, truth: _Truth) -> None:
 
 def _with(network: Network, truth: _Truth, **settings: Any) -> None:
     """A with block, and steps behind it."""
-    target = network.make()
-    cap = _capture(network, truth, None if network.marks else target, strict=True, **settings)
+    made = network.make()
+    cap = _capture(network, truth, network.target(made), strict=True, **settings)
     with _refusal_noted(truth), cap:
         mark = cap.step if network.marks else lambda: None
-        _run(
-            network,
-            truth,
-            target,
-            mark=mark,
-            overflow="overflow" in settings.values() or bool(truth.noted.get("plant")),
-        )
+        _run(network, truth, made, mark=mark, overflow=bool(truth.noted.get("plant")))
     before = _files(truth.directory / DUMPS)
     for number in range(STEPS, STEPS + _BEHIND):
-        network.step(target, number, False)
+        network.step(made, number, False)
     truth.noted["behind"] = sorted(path for path, _ in _files(truth.directory / DUMPS) - before)
     truth.noted["facts"] = network.facts(truth.directory)
 
@@ -161,10 +161,10 @@ def _refusal_noted(truth: _Truth) -> Iterator[None]:
 
 def _decorated(network: Network, truth: _Truth) -> None:
     """A decorated function, each call of which is a step."""
-    target = network.make()
+    made = None if network.anew else network.make()
 
     def step(number: int) -> StepSeen:
-        return network.step(target, number, False)
+        return network.step(network.make() if network.anew else made, number, False)
 
     cap = _capture(network, truth, None, strict=True)
     decorated = cap(step)
@@ -180,11 +180,8 @@ def _statistics(network: Network, truth: _Truth) -> None:
 def _overflow(network: Network, truth: _Truth) -> None:
     """Where a device detects overflows it is asked to; else the recorded values tell."""
     truth.noted["plant"] = True
-    _with(network, truth, **({"scene": "overflow"} if sys.argv[1] in _DETECTS else {}))
-
-
-#: Frameworks whose device reports overflows.
-_DETECTS = ("torch_npu",)
+    # At every step: GE and acl know no others for it.
+    _with(network, truth, **({"scene": "overflow", "steps": None} if network.detects else {}))
 
 
 def _unwritable(network: Network, truth: _Truth) -> None:
@@ -196,32 +193,32 @@ def _unwritable(network: Network, truth: _Truth) -> None:
         place.mkdir(mode=0o500)
     else:
         place.write_text("")
-    _survive(network, truth, path=place / DUMPS)
+    _survive(network, truth, network.make(), path=place / DUMPS)
 
 
 def _full(network: Network, truth: _Truth) -> None:
     """A disk that takes no more: files cannot become longer than a part of the network's tensors."""
     import resource
 
+    made = network.make()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FULL, hard))
     try:
-        _survive(network, truth)
+        _survive(network, truth, made)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def _survive(network: Network, truth: _Truth, **settings: Any) -> None:
+def _survive(network: Network, truth: _Truth, made: Any, **settings: Any) -> None:
     """Run to the end whatever the capture meets, as a user's program does, and note what it is told."""
-    target = network.make()
     try:
-        cap = _capture(network, truth, None if network.marks else target, **settings)
+        cap = _capture(network, truth, network.target(made), **settings)
         with cap:
-            _run(network, truth, target, mark=cap.step if network.marks else lambda: None)
+            _run(network, truth, made, mark=cap.step if network.marks else lambda: None)
     except AscendDumpError as error:
         truth.noted["messages"].append(str(error))
         if not truth.arrays:  # refused before it began
-            _run(network, truth, target, mark=lambda: None)
+            _run(network, truth, made, mark=lambda: None)
 
 
 _SCENARIOS: dict[str, Callable[[Network, _Truth], None]] = {

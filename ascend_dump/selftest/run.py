@@ -78,16 +78,16 @@ def run_selftest(
         for result in _of_subject(test, subject, runner):
             test.results.append(result)
             tell(result)
-        if subject.device and subject.name in test.runs:
+        if subject.device and subject.cann and subject.name in test.runs:
             outcomes.append(run_probes(_evidence(test.runs[subject.name])))
     test.probed = merge_outcomes(outcomes)
     return test
 
 
 def _of_subject(test: SelfTest, subject: Subject, runner: ScenarioRunner) -> list[CheckResult]:
-    stands_in = test.simulated and bool(subject.fakes)
-    if not stands_in and not subject.is_installed:
-        return [CheckResult(subject.name, "-", "all", "SKIP", f"{subject.module} is not installed")]
+    lacking = subject.lacks(simulated=test.simulated)
+    if lacking:
+        return [CheckResult(subject.name, "-", "all", "SKIP", lacking)]
     runs = runner.run_all()
     if runs["plain"].code == NO_DEVICE:
         return [CheckResult(subject.name, "-", "all", "SKIP", runs["plain"].last_line)]

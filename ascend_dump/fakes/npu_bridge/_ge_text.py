@@ -42,10 +42,14 @@ def write_graph(npu: Npu, name: str, number: int, ops: Sequence[Planned], *, dum
     if not dump_path and not _asked(env):
         return
     directory = os.path.join(npu.working_directory, _directory(env, npu.device_id))
-    os.makedirs(directory, mode=0o700, exist_ok=True)
     file = Path(directory, f"ge_proto_{number * _STAGES:08d}_graph_{number}_{_BUILD}.txt")
-    with open(open_private(file, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as opened:
-        opened.writelines(_text(name, ops))
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        with open(open_private(file, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as opened:
+            opened.writelines(_text(name, ops))
+    except OSError as error:
+        # GraphUtils::DumpGEGraph returns nothing: the graph runs all the same.
+        npu.log.append(f"cannot write the graph {file}: {error}")
 
 
 def _asked(env: Mapping[str, str]) -> bool:

@@ -1,5 +1,6 @@
-"""A tiny MindSpore network in graph mode, on the CPU."""
+"""A tiny MindSpore network in graph mode, on the CPU or on an NPU."""
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -10,6 +11,7 @@ from ascend_dump.selftest.program import Network, StepSeen, main
 #: By name, so that type checkers need no MindSpore.
 ms: Any = import_module("mindspore")
 nn: Any = import_module("mindspore.nn")
+ON_NPU = sys.argv[1] == "mindspore-ascend"
 
 
 class Net(nn.Cell):  # type: ignore[misc]  # the class is known when it runs
@@ -28,7 +30,11 @@ class Net(nn.Cell):  # type: ignore[misc]  # the class is known when it runs
 
 def make() -> Any:
     ms.set_context(mode=ms.GRAPH_MODE)
-    ms.set_device("CPU")
+    try:
+        ms.set_device("Ascend" if ON_NPU else "CPU")
+    except (RuntimeError, ValueError) as error:
+        print(f"MindSpore finds no device: {str(error).partition(chr(10))[0]}")
+        sys.exit(4)
     return Net()
 
 
@@ -41,4 +47,4 @@ def step(net: Any, number: int, overflow: bool) -> StepSeen:
 
 
 if __name__ == "__main__":
-    main(Network(make, step, {"framework": "mindspore"}))
+    main(Network(make, step, {"framework": "mindspore"}, detects=ON_NPU))

@@ -63,4 +63,4 @@ def facts(directory: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     framework = "torch_npu" if ON_NPU else "torch"
-    main(Network(make, step, {"framework": framework}, facts=facts))
+    main(Network(make, step, {"framework": framework}, detects=ON_NPU, facts=facts))

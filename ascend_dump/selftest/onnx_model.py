@@ -1,0 +1,90 @@
+"""The network of the self-test as an ONNX file, which CANN's `atc` converts to an offline model.
+
+Fields are numbered as in ONNX's `onnx.proto` (IR version 7, opset 11); nothing else of ONNX is needed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["OnnxNode", "onnx_model"]
+
+_FLOAT = 1
+_IR_VERSION, _OPSET = 7, 11
+
+
+class OnnxNode(NamedTuple):
+    """One operator; its output has its name.
+
+    >>> OnnxNode("act", "Relu", ("x",)).type
+    'Relu'
+    """
+
+    name: str
+    type: str
+    inputs: tuple[str, ...]
+
+
+def onnx_model(
+    inputs: Mapping[str, Sequence[int]],
+    constants: Mapping[str, np.ndarray],
+    nodes: Sequence[OnnxNode],
+    outputs: Mapping[str, Sequence[int]],
+) -> bytes:
+    """A file of float32. inputs, outputs: the shape by the name.
+
+    >>> onnx_model({"x": (1,)}, {}, [OnnxNode("y", "Relu", ("x",))], {"y": (1,)})[:2].hex()
+    '0807'
+    """
+    graph = b"".join(
+        (
+            *(_bytes(1, _node(node)) for node in nodes),
+            _text(2, "selftest"),
+            *(_bytes(5, _tensor(name, array)) for name, array in constants.items()),
+            *(_bytes(11, _value(name, shape)) for name, shape in inputs.items()),
+            *(_bytes(12, _value(name, shape)) for name, shape in outputs.items()),
+        )
+    )
+    return _number(1, _IR_VERSION) + _bytes(8, _text(1, "") + _number(2, _OPSET)) + _bytes(7, graph)
+
+
+def _node(node: OnnxNode) -> bytes:
+    given = b"".join(_text(1, name) for name in node.inputs)
+    return given + _text(2, node.name) + _text(3, node.name) + _text(4, node.type)
+
+
+def _tensor(name: str, array: np.ndarray) -> bytes:
+    dims = b"".join(_number(1, size) for size in array.shape)
+    return dims + _number(2, _FLOAT) + _text(8, name) + _bytes(9, array.astype("<f4").tobytes())
+
+
+def _value(name: str, shape: Sequence[int]) -> bytes:
+    dims = b"".join(_bytes(1, _number(1, size)) for size in shape)
+    return _text(1, name) + _bytes(2, _bytes(1, _number(1, _FLOAT) + _bytes(2, dims)))
+
+
+# The wire format of protobuf.
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*found, value))
+
+
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _bytes(field: int, data: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(data)) + data
+
+
+def _text(field: int, text: str) -> bytes:
+    return _bytes(field, text.encode())

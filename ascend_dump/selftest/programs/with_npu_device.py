@@ -1,0 +1,49 @@
+"""A tiny function of TensorFlow 2 on an NPU through npu_device."""
+
+import sys
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from ascend_dump.selftest.program import Network, StepSeen, main
+
+try:
+    tf: Any = import_module("tensorflow")
+    npu_device: Any = import_module("npu_device")
+except (ImportError, OSError) as error:
+    print(f"npu_device cannot be imported: {error}")
+    sys.exit(4)
+
+
+class Made:
+    """The function, and the device, which the first step opens: it takes the options of the process then."""
+
+    def __init__(self) -> None:
+        draw = np.random.default_rng(0).standard_normal
+        first, second = (tf.constant(draw(shape).astype("f4")) for shape in ((64, 48), (48, 8)))
+
+        def run(x: Any) -> Any:
+            return tf.matmul(tf.nn.relu(tf.matmul(x, first, name="first"), name="relu"), second, name="second")
+
+        self._run = run
+        self._function: Any = None
+
+    def run(self, x: np.ndarray) -> np.ndarray:
+        if self._function is None:
+            npu_device.open().as_default()
+            self._function = tf.function(self._run)
+        return np.asarray(self._function(tf.constant(x)))
+
+
+def step(made: Made, number: int, overflow: bool) -> StepSeen:
+    x = np.random.default_rng(number).standard_normal((4, 64)).astype("f4")
+    if overflow:
+        x = np.full((4, 64), 3e38, "f4")
+    y = made.run(x)
+    return StepSeen([x], [y], [y])
+
+
+if __name__ == "__main__":
+    settings = {"framework": "tensorflow"}
+    main(Network(Made, step, settings, target=lambda made: None, detects=True))

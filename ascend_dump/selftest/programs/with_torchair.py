@@ -1,0 +1,69 @@
+"""A tiny network that torchair compiles: graphs on an NPU."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from ascend_dump.selftest.program import Network, StepSeen, main
+
+#: The simulated device is below torchair, or both are simulated.
+SIMULATED = not sys.modules.keys().isdisjoint({"torchair", "torchair.core._torchair"})
+try:
+    # On a device it brings torchair with it.
+    torch_npu: Any = None if SIMULATED else import_module("torch_npu")
+    torchair: Any = import_module("torchair")
+except (ImportError, OSError) as error:
+    print(f"torchair cannot be imported: {error}")
+    sys.exit(4)
+if torch_npu is not None and not torch_npu.npu.is_available():
+    print("torch_npu sees no device")
+    sys.exit(4)
+DEVICE = "cpu" if torch_npu is None else "npu"
+
+
+class Made(NamedTuple):
+    """The config, which torchair reads when it builds the first graph, and the model that is compiled with it."""
+
+    config: Any
+    model: Any
+
+
+def make() -> Made:
+    torch.manual_seed(0)
+    layers = (torch.nn.Linear(64, 48), torch.nn.ReLU(), torch.nn.Linear(48, 8))
+    config = torchair.CompilerConfig()
+    backend = torchair.get_npu_backend(compiler_config=config)
+    return Made(config, torch.compile(torch.nn.Sequential(*layers).to(DEVICE), backend=backend))
+
+
+def step(made: Made, number: int, overflow: bool) -> StepSeen:
+    generator = torch.Generator().manual_seed(number)
+    x = torch.full((4, 64), 3e38) if overflow else torch.randn(4, 64, generator=generator)
+    with torch.no_grad():
+        y = made.model(x.to(DEVICE)).cpu().numpy()
+    return StepSeen([x.numpy()], [y], [y])
+
+
+def facts(directory: Path) -> dict[str, Any]:
+    """What a second capture in this process gets: torchair keeps what the first one set until GE is closed."""
+    import ascend_dump
+
+    place = directory / "again"
+    made = make()
+    torch._dynamo.reset()
+    with ascend_dump.capture(
+        made.config, path=place, mode="all", steps="0", quiet=True, options={"reset": True}
+    ) as cap:
+        step(made, 0, False)
+    found: dict[str, Any] = {"graphs_again": len(cap.dump()) > 0}
+    if torch_npu is not None:
+        found.update(soc=torch_npu.npu.get_device_name(0), device=torch_npu.npu.current_device())
+    return found
+
+
+if __name__ == "__main__":
+    settings = {"framework": "torchair"}
+    main(Network(make, step, settings, target=lambda made: made.config, anew=True, detects=True, facts=facts))
