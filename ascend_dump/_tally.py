@@ -15,7 +15,7 @@ class Tally(NamedTuple):
     seen      bytes of the tensors of all records, those that were removed since (`keep=`) included. On disk are fewer,
               since each distinct tensor is stored once
     begun     steps that were recorded, whether or not anything of them is on disk
-    took      seconds that these steps took, None: nobody has looked
+    took      seconds that these steps took, recording included, None: nobody has looked
     cost      seconds of them that recording took, None: nobody has looked
     limit     bytes that may be on disk, where the user has set no bound, None: he has, or nothing counts them
     """

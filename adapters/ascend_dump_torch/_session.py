@@ -67,7 +67,7 @@ class TorchSession(Session):
         self._other_threads = 0
         self._calls = 0
         self._step: Optional[int] = None
-        #: When the open step began, how long those before it took, and the seconds spent between operators.
+        #: When the open step began, how long those before it took, and the seconds spent on recording between steps.
         self._opened: Optional[float] = None
         self._took = self._between = 0.0
         #: Whether the program draws the steps.
@@ -345,7 +345,8 @@ class TorchSession(Session):
     def _count(self) -> Tally:
         seconds = self._mode.seconds if self._modules is None else self._modules.seconds
         limit = None if self._limit is None or not self._limit.by_default else self._limit.nbytes
-        return self._writer.tally()._replace(took=self._took, cost=seconds + self._between, limit=limit)
+        took = self._took + self._between
+        return self._writer.tally()._replace(took=took, cost=seconds + self._between, limit=limit)
 
     def flush(self) -> None:
         self._writer.flush()

@@ -91,6 +91,17 @@ def test_the_bytes_are_those_on_disk(
     assert f"ascend-dump ls {os.path.relpath(cap.path)}" in text
 
 
+def test_what_recording_cost_is_a_part_of_what_the_steps_took(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = net()
+    with ascend_dump.capture(model, path=tmp_path):
+        train(model, 1)
+    [text] = said(caplog)
+    found = re.search(r"recording cost ([\d.]+) (ms|s), the recorded steps took ([\d.]+) (ms|s)", text)
+    assert found is not None
+    cost, took = (float(found[at]) * {"ms": 0.001, "s": 1.0}[found[at + 1]] for at in (1, 3))
+    assert 0 < cost <= took
+
+
 def test_a_second_run_of_one_capture_is_told_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = net()
     cap = ascend_dump.capture(model, path=tmp_path)
