@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ __all__ = [
     "read_small",
     "regular_status",
     "size_of",
+    "stamp_of",
     "text_lines",
     "walked",
 ]
@@ -168,3 +170,15 @@ def walked(root: Path) -> Iterator[tuple[Path, list[str]]]:
             continue
         yield directory, files
         stack += [directory / name for name in directories]
+
+
+def stamp_of(path: Path) -> str:
+    """What changes with a file: its size and time, of a stored one the hash of the store; never twice the same where
+    neither is known."""
+    try:
+        if isinstance(path, StoredPath):
+            return path.stamp() or secrets.token_hex(8)
+        status = os.stat(path)
+    except OSError:
+        return secrets.token_hex(8)
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_mode}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump._errors import CorruptDump, NotSupported, ReadError
@@ -90,6 +91,7 @@ def find_overflows(
     *,
     watch: Optional[Callable[[Iterable[Record]], Iterable[Record]]] = None,
     beside: Optional[Callable[[list[Record], Measure], object]] = None,
+    executor: Optional[Executor] = None,
 ) -> OverflowReport:
     """Look through a dump of any scene for the operators that overflowed.
 
@@ -99,6 +101,7 @@ def find_overflows(
     watch: passes the records on, for example to show progress.
     beside: another analysis in the same pass: called with the records of each run of an operator and a function that
             measures them, so that no tensor is read twice.
+    executor: measures the tensors of several ranks side by side, see `ascend_dump.analysis.ranks.measured`.
     """
     reader = _OverflowReader()
     found: list[Overflow] = []
@@ -111,7 +114,12 @@ def find_overflows(
                 reported.add(_place(record))
     values = _ValueJudge(reader)
     operators = 0
-    for members in executions(dump if watch is None else watch(dump)):
+    records: Iterable[Record] = dump
+    if executor is not None:
+        from ascend_dump.analysis.ranks import measured
+
+        records = measured(dump, executor)
+    for members in executions(records if watch is None else watch(records)):
         first = members[0]
         if first.op_type.lower() == "opdebug":
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
@@ -165,6 +166,7 @@ def triage(
     reference: Union[Dump, str, os.PathLike[str], None] = None,
     *,
     watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]] = None,
+    executor: Optional[Executor] = None,
     **settings: Any,
 ) -> Triage:
     """Say what is wrong in a dump: its suspects, or the origins of its differences from a reference.
@@ -172,9 +174,10 @@ def triage(
     `Triage.next` asks for the tensors of what was found and of the operators before it, at the steps and on the ranks
     in question.
 
-    watch: passes on the records, of a comparison the pairs too, for example to show progress. settings: those of
-    `compare`, where there is a reference. Raises what opening a dump raises, and ConfigError for settings without a
-    reference.
+    watch: passes on the records, of a comparison the pairs too, for example to show progress. executor: looks at the
+    tensors of several ranks side by side. settings: those of `compare`, where there is a reference.
+
+    Raises what opening a dump raises, and ConfigError for settings without a reference.
 
     >>> found = ascend_dump.triage("dumps")   # doctest: +SKIP
     >>> found.cause.op_name, found.cause.source, found.next   # doctest: +SKIP
@@ -184,15 +187,17 @@ def triage(
         if settings:
             name = next(iter(settings))
             raise NotSupported(f"{name}= is for a comparison, and no reference is given", hint="give reference= too")
-        return _alone(opened, watch)
+        return _alone(opened, watch, executor)
     from ascend_dump.analysis.compare import compare
 
-    compared = compare(opened, reference, watch=watch, **settings)
+    compared = compare(opened, reference, watch=watch, executor=executor, **settings)
     return _against(opened, compared)
 
 
-def _alone(dump: Dump, watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]]) -> Triage:
-    report = find_suspects(dump, watch=watch)
+def _alone(
+    dump: Dump, watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]], executor: Optional[Executor]
+) -> Triage:
+    report = find_suspects(dump, watch=watch, executor=executor)
     if not report.suspects:
         advice = (
             "nothing looks wrong by itself; compare with a reference: `ascend-dump triage DUMP REFERENCE`"

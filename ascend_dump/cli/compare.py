@@ -11,6 +11,7 @@ import click
 
 from ascend_dump._errors import ConfigError
 from ascend_dump._files import read_small
+from ascend_dump.cli._executor import executor_options, opened_executor
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import json_option, open_selected, progress, shape_text
 
@@ -37,6 +38,7 @@ _WORST = 10
 @click.option(
     "--save", metavar="FILE", multiple=True, help="Save as .html (page), .json, .csv, .parquet or .xml (JUnit)."
 )
+@executor_options
 @json_option
 def compare(
     actual: str,
@@ -48,6 +50,8 @@ def compare(
     replay: bool,
     allow_unmatched: tuple[str, ...],
     save: tuple[str, ...],
+    workers: Optional[int],
+    dask: Optional[str],
     as_json: bool,
     **selectors: Optional[str],
 ) -> Exit:
@@ -64,15 +68,18 @@ def compare(
     from ascend_dump.analysis.compare import compare as compare_dumps
 
     names = read_mapping(mapping)
-    comparison = compare_dumps(
-        open_selected(actual, selectors),
-        open_selected(reference, selectors),
-        mapping=names,
-        rules=rules,
-        noise=None if noise is None else open_selected(noise, selectors),
-        replay=replay,
-        watch=lambda done: progress(done, "records read and compared"),
-    )
+    with opened_executor(workers, dask) as executor:
+        what = "records read and compared" if executor is None else "ranks compared"
+        comparison = compare_dumps(
+            open_selected(actual, selectors),
+            open_selected(reference, selectors),
+            mapping=names,
+            rules=rules,
+            noise=None if noise is None else open_selected(noise, selectors),
+            replay=replay,
+            executor=executor,
+            watch=lambda done: progress(done, what),
+        )
     counts = dict(comparison.counts)
     alone = [pair for pair in comparison.unmatched if not _is_allowed(pair, allow_unmatched)]
     counts["unmatched"] = len(alone)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 import click
 
 from ascend_dump._errors import ReadError
+from ascend_dump.cli._executor import executor_options, opened_executor
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import Unreadable, json_option, open_selected, progress, record_fields, shape_text
 
@@ -38,8 +39,16 @@ class _Tensor(NamedTuple):
 @click.option("--device", metavar="TEXT", help="Device ids, as --step.")
 @click.option("--model", metavar="TEXT", help="Model names: a glob, or re:PATTERN.")
 @click.option("--run", metavar="TEXT", help="Runs, by the name of their time directory, as --model.")
+@executor_options
 @json_option
-def overflow(path: str, limit: Optional[int], as_json: bool, **selectors: Optional[str]) -> Exit:
+def overflow(
+    path: str,
+    limit: Optional[int],
+    workers: Optional[int],
+    dask: Optional[str],
+    as_json: bool,
+    **selectors: Optional[str],
+) -> Exit:
     """List the overflows in the dump at PATH (default: dumps) in the order they happened.
 
     Each is shown with what the status bits mean, its operator, and the shape, dtype, max, min and mean of the
@@ -58,7 +67,8 @@ def overflow(path: str, limit: Optional[int], as_json: bool, **selectors: Option
     from ascend_dump.analysis.overflow import find_overflows
 
     dump = open_selected(path, selectors)
-    report = find_overflows(dump, watch=lambda records: progress(records, "records"))
+    with opened_executor(workers, dask) as executor:
+        report = find_overflows(dump, watch=lambda records: progress(records, "records"), executor=executor)
     unreadable = Unreadable()
     for error in report.errors:
         unreadable.add(error)

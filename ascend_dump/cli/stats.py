@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import click
 
 from ascend_dump._errors import ConfigError, ReadError
+from ascend_dump.cli._executor import executor_options, opened_executor
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._folding import Folding, all_option
 from ascend_dump.cli._modules import Measured, by_module, write_modules
@@ -59,6 +60,7 @@ class _Row(NamedTuple):
 @click.option("--origin", is_flag=True, help="Only operators that made NaN or Inf of finite inputs, in order.")
 @click.option("--by", "by", type=click.Choice(["module"]), help="One line per module, with its worst tensor.")
 @click.option("--limit", type=click.IntRange(0), default=0, help="At most so many lines; 0: all.")
+@executor_options
 @all_option
 def stats(
     path: str,
@@ -69,6 +71,8 @@ def stats(
     by: Optional[str],
     limit: int,
     every: bool,
+    workers: Optional[int],
+    dask: Optional[str],
     **selectors: Optional[str],
 ) -> Exit:
     """Print statistics of the tensors of the dump at PATH (default: dumps).
@@ -91,7 +95,14 @@ def stats(
         from ascend_dump.cli._stats_columns import candidates
 
         looked_at, unreadable.seen = candidates(dump, nonfinite=nonfinite, sort=sort, limit=limit)
-    records = unreadable.watch(progress(looked_at, "tensors"))
+    # Rows are made as they are written, so it is needed until the end of the verb.
+    executor = click.get_current_context().with_resource(opened_executor(workers, dask))
+    source: Iterable[Record] = looked_at
+    if executor is not None:
+        from ascend_dump.analysis.ranks import measured
+
+        source = measured(looked_at, executor)
+    records = unreadable.watch(progress(source, "tensors"))
     folding = Folding(every or as_json, selectors)
     if not origin:
         records = folding.unfold(records)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import click
 
 from ascend_dump._errors import ConfigError
+from ascend_dump.cli._executor import executor_options, opened_executor
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import json_option, open_selected, progress
 from ascend_dump.cli.config import write_settings
@@ -48,6 +49,7 @@ _LANGUAGE_OF = {
 @click.option("--path", metavar="DIRECTORY", help='With --run: where the rounds are kept, "triage" if not given.')
 @click.option("--max-bytes", metavar="BYTES", help="With --run: of all rounds together, such as 20GB.")
 @click.option("--run-out", is_flag=True, help="With --run: let COMMAND come to its end in each round.")
+@executor_options
 @json_option
 def triage(
     given: tuple[str, ...],
@@ -58,6 +60,8 @@ def triage(
     reference: Optional[str],
     path: Optional[str],
     max_bytes: Optional[str],
+    workers: Optional[int],
+    dask: Optional[str],
     as_json: bool,
     step: Optional[str],
     rank: Optional[str],
@@ -83,6 +87,7 @@ def triage(
     """
     selectors = {"step": step, "rank": rank}
     if run:
+        _refuse_executor(workers, dask)
         from ascend_dump.cli._triage_run import exit_of_run, run_command, show_run
 
         settings = {"path": path or "triage", "max_bytes": max_bytes, **flags}
@@ -97,11 +102,14 @@ def triage(
     _refuse(given, reference=reference, path=path, max_bytes=max_bytes, **flags)
     from ascend_dump.analysis.triage import triage as look_through
 
-    found = look_through(
-        open_selected(given[0], selectors),
-        None if len(given) == 1 else open_selected(given[1], selectors),
-        watch=lambda passed: progress(passed, "records" if len(given) == 1 else "records read and compared"),
-    )
+    compared = "records read and compared" if workers is None and dask is None else "ranks compared"
+    with opened_executor(workers, dask) as executor:
+        found = look_through(
+            open_selected(given[0], selectors),
+            None if len(given) == 1 else open_selected(given[1], selectors),
+            watch=lambda passed: progress(passed, "records" if len(given) == 1 else compared),
+            executor=executor,
+        )
     written = _written(found, file, framework)
     if as_json:
         _write_json(found, written)
@@ -109,6 +117,12 @@ def triage(
         _show(found, limit)
         _show_next(found, file, written, framework)
     return _exit(found)
+
+
+def _refuse_executor(workers: Optional[int], dask: Optional[str]) -> None:
+    for name, value in (("--workers", workers), ("--dask", dask)):
+        if value is not None:
+            raise ConfigError(f"{name} is for dumps, and --run runs a program", hint="leave one of them out")
 
 
 def _refuse(given: tuple[str, ...], **settings: Any) -> None:

@@ -6,10 +6,13 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import groupby, islice
 from pathlib import Path
+from secrets import token_hex
 from time import monotonic
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union, overload
 
 from ascend_dump._errors import ConfigError, NotSupported, ReadError
+from ascend_dump._files import stamp_of
 from ascend_dump._patterns import text_matcher
 from ascend_dump._steps import Steps, StepsLike
 from ascend_dump.native.cann.names import loosen_glob
@@ -40,6 +43,8 @@ class _Query(NamedTuple):
     texts: tuple[tuple[str, Callable[[str], bool]], ...]
     numbers: tuple[tuple[str, Steps], ...]
     written: Optional[Callable[[str], bool]] = None
+    #: What was asked for, to ask for it again in another process.
+    chosen: Mapping[str, Any] = MappingProxyType({})
 
     def may_match(self, entry: Entry) -> bool:
         for name, test in self.texts:
@@ -125,6 +130,8 @@ class Dump:
         self._rows = rows
         self._provenance = provenance
         self._ahead: Optional[_Ahead] = None
+        #: Of this opening of the dump, where it was given to another process.
+        self._token: Optional[str] = None
 
     def __iter__(self) -> Iterator[Record]:
         # A generator, since list() asks for the length only when it has the iterator.
@@ -232,6 +239,27 @@ class Dump:
             for (rank, step), records in groupby(records_of, key=lambda record: (record.rank, record.step)):
                 yield Batch(list(records), rank, step)
 
+    def state(self) -> str:
+        """What changes when its files do: a digest of their names, sizes and times, or of the hashes that a store has.
+
+        Of a dump whose tensors stand in other files than its records, it is that of the records.
+        """
+        import xxhash
+
+        digest = xxhash.xxh3_128()
+        for entry in self._entries:
+            digest.update(f"{entry.path_text}\0{stamp_of(entry.path)}\n".encode("utf-8", "surrogatepass"))
+        digest.update(repr([(dict(query.chosen)) for query in self._queries]).encode("utf-8", "surrogatepass"))
+        digest.update(repr((self._marks, [str(row) for row in self._rows])).encode("utf-8", "surrogatepass"))
+        return str(digest.hexdigest())
+
+    def recipe(self) -> tuple[Any, ...]:
+        """What opens it again in another process: the root, a token of this opening, and what was selected."""
+        if self._token is None:
+            self._token = token_hex(8)
+        chosen = [{name: value for name, value in one.chosen.items() if value is not None} for one in self._queries]
+        return self.root.absolute(), self._token, chosen, dict(self._marks), self._rows
+
     def marked(self, marks: Mapping[str, Mapping[str, Any]]) -> Dump:
         """The same records, with more `attrs` for those of the models named."""
         if not marks:
@@ -279,6 +307,7 @@ class Dump:
             tuple((name, text_matcher(text)) for name, text in texts.items() if text is not None),
             tuple((name, Steps(value, name=name)) for name, value in numbers.items() if value is not None),
             None if op is None or op.startswith("re:") else text_matcher(loosen_glob(op)),
+            {name: value for name, value in {"op": op, **texts, **numbers}.items() if name != "op_name"},
         )
         kept = [entry for entry in self._entries if query.may_match(entry)]
         return self._narrowed(entries=kept, queries=(*self._queries, query))

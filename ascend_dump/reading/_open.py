@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copyreg
 import json
 import os
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -171,6 +173,30 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
     sources = Sources(graphs) or None
     provenance = Provenance([path for path in graphs if is_ge_graph(path.name)], sources) or None
     return Dump(root, entries, sources=sources, runs=tuple(dict.fromkeys(runs)), provenance=provenance)
+
+
+def _opened_again(
+    root: Path,
+    token: str,
+    chosen: list[dict[str, Any]],
+    marks: Mapping[str, Mapping[str, Any]],
+    rows: tuple[polars.Expr, ...],
+) -> Dump:
+    """The dump that `Dump.recipe` describes."""
+    dump = _open_once(root, token)
+    for one in chosen:
+        dump = dump.select(**one)
+    return (dump.where(*rows) if rows else dump).marked(marks)
+
+
+@lru_cache(maxsize=4)
+def _open_once(root: Path, token: str) -> Dump:
+    """The tasks of one piece of work open a dump once in each process."""
+    return open_dump(root)
+
+
+#: What was read of a dump stays in its process.
+copyreg.pickle(Dump, lambda dump: (_opened_again, dump.recipe()))
 
 
 def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]:

@@ -81,6 +81,11 @@ class StoredPath(type(Path())):  # type: ignore[misc]  # the class of paths of t
         size = 0 if found is None else found.size
         return os.stat_result((kind, 0, 0, 1, 0, 0, size, 0, 0, 0))
 
+    def stamp(self) -> str:
+        """Size, and what the store says of its content; "" where it says nothing. Raises as `stat`."""
+        found = status_of(str(self))
+        return "" if found is None or not found.stamp else f"{found.size} {found.stamp}"
+
     def lstat(self) -> os.stat_result:
         return self.stat()
 

@@ -8,7 +8,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, Union
@@ -18,6 +17,7 @@ from ascend_dump.analysis.compare._across import is_across, pair_across
 from ascend_dump.analysis.compare._divergence import Divergence
 from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._match import Match, align, crossings
+from ascend_dump.analysis.compare._on_executor import CountedBatch, FoundOnRank, found_of, table_of, tasks_of
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._pairs import EqualStep, Pairs, are_equal
 from ascend_dump.analysis.compare._rerun import Rerun
@@ -25,9 +25,9 @@ from ascend_dump.analysis.compare._result import Crossing, Origin, Pair
 from ascend_dump.analysis.compare._rules import RuleSource, rules_of
 from ascend_dump.analysis.compare._shards import Portions, of_one_rank
 from ascend_dump.analysis.compare._spread import Spread
-from ascend_dump.analysis.compare._steps import Key, Made, RankGroup, Steps, joined_steps, operators_in
+from ascend_dump.analysis.compare._steps import Key, Made, RankGroup, Steps, by_key, joined_steps, operators_in
 from ascend_dump.analysis.compare._verdict import ORDER, Rules, worst
-from ascend_dump.reading import Batch, Dump, open_dump
+from ascend_dump.reading import Batch, Dump, Record, open_dump
 
 if TYPE_CHECKING:
     import polars
@@ -225,9 +225,12 @@ def compare(
     replay              run PyTorch's operators again where a difference begins, each side from its own inputs, as
                         `ascend_dump.replay` does: what is right on both sides is noise, else origins say which side is
                         wrong. Needs PyTorch (else FrameworkMissing); PyTorch runs what the dumps say, so trust them
-    executor            compares the ranks side by side, one task for each
+    executor            compares the ranks side by side, one task for each, wherever it runs them: processes and other
+                        machines open the dumps by their paths or addresses. What a rank gave is kept until all are
+                        done, so the same call goes on where an earlier one was broken off; needs polars. Ranks that
+                        names of directories do not tell apart, and dumps of one rank, are compared here
     watch               is given something for each record that is read and each pair that is compared, and passes it
-                        on, to show how far the work is; with an executor for the records only
+                        on, to show how far the work is; with an executor for each rank that is done
 
     Steps and ranks are compared with the same step and rank; where each side has one only, with that. Where one side
     has one rank, and shapes of the several ranks of the other side are parts of its shapes, each of these is compared
@@ -240,7 +243,13 @@ def compare(
     used = rules_of(rules)
     dumps = [side if isinstance(side, Dump) else open_dump(side) for side in (actual, reference)]
     again = None if noise is None else noise if isinstance(noise, Dump) else open_dump(noise)
-    work = _compare(dumps, again, mapping, used, executor, replay)
+    if executor is not None:
+        from ascend_dump.analysis.ranks._measured import ranks_apart
+
+        ranks = ranks_apart(dumps if again is None else [*dumps, again])
+        if ranks is not None:
+            return _side_by_side(dumps, again, mapping, used, replay, executor, ranks, watch)
+    work = _compare(dumps, again, mapping, used, replay)
     return _finish(work) if watch is None else _finish(work, watch)
 
 
@@ -265,77 +274,146 @@ def _compare(
     again: Optional[Dump],
     mapping: Optional[Mapping[str, str]],
     rules: Rules,
-    executor: Optional[Executor],
     replay: bool,
 ) -> _Work[Comparison]:
-    named = [("actual", dumps[0]), ("the reference", dumps[1])]
-    if again is not None:
-        named.append(("the other run of the reference", again))
     sides = []
-    for name, dump in named:
+    for name, dump in _named(dumps, again):
         sides.append((yield from _steps(dump)))
         if not sides[-1]:
-            raise DumpNotFound(
-                f"{name} holds no records", path=dump.root, hint="widen the selection, see `ascend-dump ls`"
-            )
+            raise _no_records(name, dump)
     spreads = sides[2] if again is not None else {}
     made_of = (dumps[0].made_of, dumps[1].made_of)
     group = RankGroup.of(sides[0], sides[1], made_of)
     joined = joined_steps(*sides[:2]) if group is None else group.joined(sides[1 if group.of_actual else 0])
     ranks = [list(steps) for _, steps in groupby(joined, key=lambda one: one[0][0])]
-    task = partial(_compare_rank, rules, mapping, spreads, made_of, group, replay)
-    if executor is not None:
-        found = list(executor.map(partial(_at_once, task), ranks))
-    else:
-        found = []
-        for rank in ranks:
-            found.append((yield from task(rank)))
-    inside = sum((one.inside for one in found), Counter[str]())
+    only = next(iter(spreads.values())) if len(spreads) == 1 else None
+    found = []
+    for rank in ranks:
+        found.append((yield from _compare_rank(rules, mapping, spreads, only, made_of, group, replay, rank)))
+    return _together(dumps, rules, found)
+
+
+def _named(dumps: list[Dump], again: Optional[Dump]) -> list[tuple[str, Dump]]:
+    """The dumps as messages name them."""
+    named = [("actual", dumps[0]), ("the reference", dumps[1])]
+    return named if again is None else [*named, ("the other run of the reference", again)]
+
+
+def _no_records(name: str, dump: Dump) -> DumpNotFound:
+    return DumpNotFound(f"{name} holds no records", path=dump.root, hint="widen the selection, see `ascend-dump ls`")
+
+
+def _together(dumps: list[Dump], rules: Rules, found: Sequence[FoundOnRank]) -> Comparison:
     origins = [origin for one in found for origin in one.origins]
     return Comparison(
         dumps[0].root,
         dumps[1].root,
         Pairs([part for one in found for part in one.parts]),
-        tuple(origins if group is None else of_one_rank(origins)),
+        tuple(of_one_rank(origins) if found[0].are_parts else origins),
         rules,
-        (inside["actual"], inside["reference"]),
+        (sum(one.inside[0] for one in found), sum(one.inside[1] for one in found)),
         tuple(crossing for one in found for crossing in one.crossings),
     )
 
 
-class _OfRank(NamedTuple):
-    """What was found on one rank, its parts step by step."""
+class _Walked(NamedTuple):
+    """What the walk over one rank has found so far; inside: numbers of operators by side."""
 
     parts: list[Sequence[Pair]]
-    origins: list[Origin]
     inside: Counter[str]
     crossings: list[Crossing]
 
 
-def _at_once(task: Callable[[Steps], _Work[_OfRank]], steps: Steps) -> _OfRank:
-    return _finish(task(steps))
+def _side_by_side(
+    dumps: list[Dump],
+    again: Optional[Dump],
+    mapping: Optional[Mapping[str, str]],
+    rules: Rules,
+    replay: bool,
+    executor: Executor,
+    ranks: list[int],
+    watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]],
+) -> Comparison:
+    from ascend_dump.analysis.ranks._partials import map_ranks
+
+    # Where one side has one rank, those of the other may have parts of it, which shows when all of them are read.
+    are_whole = min(len(dump.known_values("rank")) for dump in dumps) == 1
+    every = [*dumps, *([] if again is None else [again])]
+    for name, dump in _named(dumps, again):
+        if not any(True for _ in dump.batches()):
+            raise _no_records(name, dump)
+    lone = again is not None and all(len(again.known_values(name)) == 1 for name in ("rank", "step"))
+    how = _How(rules, None if mapping is None else dict(mapping), replay, are_whole, lone)
+    settings = [rules.to_dict(), how.mapping, replay, *(dump.state() for dump in every if are_whole or lone)]
+    tasks = tasks_of(every, ranks, settings, (dumps[0], dumps[1], again, how))
+    with map_ranks(compare_rank_of, tasks, executor=executor, watch=watch) as tables:
+        return _together(dumps, rules, [found_of(table, dumps, _steps_at_once) for table in tables])
+
+
+class _How(NamedTuple):
+    """How the ranks of two dumps are compared.
+
+    are_whole  each needs all ranks of both sides
+    lone       the other run of the reference has one step of one rank, which is held against all
+    """
+
+    rules: Rules
+    mapping: Optional[dict[str, str]]
+    replay: bool
+    are_whole: bool
+    lone: bool
+
+
+def compare_rank_of(actual: Dump, reference: Dump, again: Optional[Dump], how: _How, rank: int) -> polars.DataFrame:
+    """The table of one rank, made wherever an executor runs this."""
+    places: dict[int, tuple[Record, Any]] = {}
+    dumps = [actual, reference]
+    if not how.are_whole:
+        dumps = [dump.select(rank=rank) for dump in dumps]
+    left, right = (_counted(_steps_at_once(dump), places) for dump in dumps)
+    made_of = (actual.made_of, reference.made_of)
+    group = RankGroup.of(left, right, made_of) if how.are_whole else None
+    joined = by_key(left, right) if group is None else group.joined(right if group.of_actual else left)
+    spreads = {} if again is None else _steps_at_once(again if how.lone else again.select(rank=rank))
+    only = next(iter(spreads.values())) if how.lone and len(spreads) == 1 else None
+    steps = [one for one in joined if one[0][0] == rank]
+    work = _compare_rank(how.rules, how.mapping, spreads, only, made_of, group, how.replay, steps)
+    return table_of(_finish(work), places)
+
+
+def _counted(steps: dict[Key, list[Batch]], places: dict[int, tuple[Record, Any]]) -> dict[Key, list[Batch]]:
+    found: dict[Key, list[Batch]] = {}
+    for key, batches in steps.items():
+        first = 0
+        for batch in batches:
+            found.setdefault(key, []).append(CountedBatch(batch, key, first, places))
+            first += len(batch)
+    return found
+
+
+def _steps_at_once(dump: Dump) -> dict[Key, list[Batch]]:
+    return _finish(_steps(dump))
 
 
 def _compare_rank(
     rules: Rules,
     mapping: Optional[Mapping[str, str]],
     spreads: dict[Key, list[Batch]],
+    only: Optional[list[Batch]],
     made_of: tuple[Made, Made],
     group: Optional[RankGroup],
     replay: bool,
     steps: Steps,
-) -> _Work[_OfRank]:
+) -> _Work[FoundOnRank]:
     divergence = Divergence(rules, Rerun(rules) if replay else None)
-    found = _OfRank([], [], Counter(), [])
+    found = _Walked([], Counter(), [])
     parts = found.parts
     for key, a, b in steps:
         if not mapping and divergence.is_clean and are_equal(a, b):
             parts.append(EqualStep(a, b))
             yield from repeat(None, len(parts[-1]))
             continue
-        again = spreads.get(key)
-        if again is None and len(spreads) == 1:
-            [again] = spreads.values()
+        again = spreads.get(key, only)
         left, right, third = map(operators_in, (a, b, again or ()), (*made_of, None))
         pairs: list[Pair] = []
         shards = None if group is None else group.shards(key, left if group.of_actual else right)
@@ -343,8 +421,8 @@ def _compare_rank(
             pairs.append(pair)
             yield pair
         parts.append(pairs)
-    found.origins.extend(divergence.origins())
-    return found
+    inside = (found.inside["actual"], found.inside["reference"])
+    return FoundOnRank(parts, divergence.origins(), inside, found.crossings, group is not None)
 
 
 def _steps(dump: Dump) -> _Work[dict[Key, list[Batch]]]:
@@ -361,7 +439,7 @@ def _compare_step(
     right: list[Operator],
     again: list[Operator],
     mapping: Optional[Mapping[str, str]],
-    found: _OfRank,
+    found: _Walked,
     shards: Optional[Portions] = None,
 ) -> Iterator[Pair]:
     if shards is None and is_across(left, right):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, zip_longest
 from typing import TYPE_CHECKING, Optional, Union, overload
 
@@ -16,7 +16,7 @@ from ascend_dump.analysis.compare._verdict import Rules
 if TYPE_CHECKING:
     from ascend_dump.reading import Batch, Record
 
-__all__ = ["EqualStep", "Pairs", "are_equal"]
+__all__ = ["EqualLater", "EqualStep", "Pairs", "PairsLater", "are_equal"]
 
 
 def are_equal(actual: Sequence[Batch], reference: Sequence[Batch]) -> bool:
@@ -34,6 +34,11 @@ class EqualStep(Sequence[Pair]):
         self._sides = (actual, reference)
         self._count = sum(map(len, actual))
         self._pairs: Optional[list[Pair]] = None
+
+    @property
+    def sides(self) -> tuple[Sequence[Batch], Sequence[Batch]]:
+        """The batches of actual and of the reference; empty once the pairs were made."""
+        return self._sides
 
     def __len__(self) -> int:
         return self._count
@@ -54,6 +59,47 @@ class EqualStep(Sequence[Pair]):
             walk = Divergence(Rules()).walk
             self._pairs = [pair for a, b in zip(left, right) for pair in walk(Match(a, b, "content", 1.0))]
             self._sides = ((), ())
+        return self._pairs
+
+
+class EqualLater(EqualStep):
+    """Such a step whose batches are looked up when somebody looks at its pairs."""
+
+    def __init__(self, count: int, sides: Callable[[], tuple[Sequence[Batch], Sequence[Batch]]]) -> None:
+        super().__init__((), ())
+        self._count = count
+        self._look_up = sides
+
+    def _made(self) -> list[Pair]:
+        if self._pairs is None:
+            self._sides = self._look_up()
+        return super()._made()
+
+
+class PairsLater(Sequence[Pair]):
+    """Pairs of which the verdicts are known, and the rest is made when somebody looks at them."""
+
+    def __init__(self, verdicts: Sequence[str], make: Callable[[], list[Pair]]) -> None:
+        self.verdicts = verdicts
+        self._make = make
+        self._pairs: Optional[list[Pair]] = None
+
+    def __len__(self) -> int:
+        return len(self.verdicts)
+
+    @overload
+    def __getitem__(self, place: int) -> Pair: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Pair]: ...
+    def __getitem__(self, place: Union[int, slice]) -> Union[Pair, Sequence[Pair]]:
+        return self._made()[place]
+
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(self._made())
+
+    def _made(self) -> list[Pair]:
+        if self._pairs is None:
+            self._pairs = self._make()
         return self._pairs
 
 
@@ -96,6 +142,11 @@ class Pairs(Sequence[Pair]):
 
     def verdicts(self) -> Counter[str]:
         """How many have each verdict."""
-        found = Counter(pair.verdict for pair in self.looked_at())
+        found: Counter[str] = Counter()
+        for part in self._parts:
+            if isinstance(part, PairsLater):
+                found.update(part.verdicts)
+            elif not isinstance(part, EqualStep):
+                found.update(pair.verdict for pair in part)
         equal = len(self) - sum(found.values())
         return found + Counter({"equal": equal}) if equal else found

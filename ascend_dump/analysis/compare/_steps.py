@@ -9,7 +9,7 @@ from ascend_dump.analysis.compare._operators import Operator, operators
 from ascend_dump.analysis.compare._shards import Portions, hold_parts
 from ascend_dump.reading import Batch, MadeOf, Record
 
-__all__ = ["Key", "Made", "RankGroup", "Steps", "joined_steps", "operators_in"]
+__all__ = ["Key", "Made", "RankGroup", "Steps", "by_key", "joined_steps", "operators_in"]
 
 Key = tuple[Optional[int], Optional[int]]  # rank, step
 Steps = list[tuple[Key, list[Batch], list[Batch]]]  # of actual, of the reference
@@ -85,6 +85,11 @@ def joined_steps(a: dict[Key, list[Batch]], b: dict[Key, list[Batch]]) -> Steps:
         [left] = a.values()
         return [(key, left, right)]
 
+    return by_key(a, b)
+
+
+def by_key(a: dict[Key, list[Batch]], b: dict[Key, list[Batch]]) -> Steps:
+    """Each rank and step beside the same one of the other side."""
     keys = sorted({*a, *b}, key=lambda key: (_number(key[0]), _number(key[1])))
     return [(key, a.get(key, []), b.get(key, [])) for key in keys]
 

@@ -6,6 +6,7 @@ collectives and of placements (`ascend_dump.host.CollectiveCall`, `Placement`).
 
 from ascend_dump.analysis.ranks._calls import CallBook, CallPart
 from ascend_dump.analysis.ranks._check import RankFinding, check_call
+from ascend_dump.analysis.ranks._measured import measured
 from ascend_dump.analysis.ranks._order import Clock, Join, Point, clocks, happens_before
 from ascend_dump.analysis.ranks._partials import Partials, RankTask, map_ranks
 from ascend_dump.analysis.ranks._replicas import Replicas
@@ -26,4 +27,5 @@ __all__ = [
     "clocks",
     "happens_before",
     "map_ranks",
+    "measured",
 ]

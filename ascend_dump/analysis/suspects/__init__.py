@@ -8,6 +8,7 @@ for suspect in report.suspects:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import Executor
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump._errors import ReadError
@@ -81,7 +82,10 @@ class SuspectReport(NamedTuple):
 
 
 def find_suspects(
-    dump: Dump, *, watch: Optional[Callable[[Iterable[Record]], Iterable[Record]]] = None
+    dump: Dump,
+    *,
+    watch: Optional[Callable[[Iterable[Record]], Iterable[Record]]] = None,
+    executor: Optional[Executor] = None,
 ) -> SuspectReport:
     """Look through a dump for what is wrong by itself, in one pass.
 
@@ -89,6 +93,7 @@ def find_suspects(
     each other need several steps in the dump.
 
     watch: passes the records on, for example to show progress.
+    executor: measures the tensors of several ranks side by side, see `ascend_dump.analysis.ranks.measured`.
     """
     finders = [(rule, rule.finder(rule.threshold)) for rule in RULES.values() if rule.finder is not None]
     found: dict[Any, Suspect] = {}
@@ -121,7 +126,7 @@ def find_suspects(
         for rule, finder in finders:
             note(rule.name, finder.look_at(run))
 
-    report = find_overflows(dump, watch=watch, beside=look_at)
+    report = find_overflows(dump, watch=watch, beside=look_at, executor=executor)
     for rule, finder in finders:
         note(rule.name, finder.end())
     note(_NON_FINITE.name, ((one.record, _words(one)) for one in report.overflows))

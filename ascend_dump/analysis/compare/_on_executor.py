@@ -1,0 +1,203 @@
+"""A comparison of many ranks on an executor: each rank gives a table of its pairs, and records are looked up later.
+
+A row is one pair: where its records are, as (rank, step, number among the records of that rank and step), and what was
+found. A step that is the same on both sides is one row. The last row of a rank has what is about more than one pair.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from ascend_dump.analysis.compare._measure import Measure
+from ascend_dump.analysis.compare._pairs import EqualLater, EqualStep, PairsLater
+from ascend_dump.analysis.compare._result import Crossing, Origin, Pair
+from ascend_dump.analysis.compare._steps import Key
+from ascend_dump.reading import Batch, Dump, Record
+
+if TYPE_CHECKING:
+    import polars
+
+    from ascend_dump.analysis.ranks import RankTask
+
+__all__ = ["CountedBatch", "FoundOnRank", "found_of", "table_of", "tasks_of"]
+
+#: Rank, step and number of a record; None for the side that has none.
+_Place = Optional[tuple[Optional[int], Optional[int], int]]
+_FOUND = ("how", "confidence", "verdict", "reason", "transformation", "explained", "undefined")
+
+
+class FoundOnRank(NamedTuple):
+    """What was found on one rank, its parts step by step.
+
+    inside     numbers of operators of actual and of the reference
+    are_parts  whether ranks of one side were held against the one rank of the other
+    """
+
+    parts: list[Sequence[Pair]]
+    origins: list[Origin]
+    inside: tuple[int, int]
+    crossings: list[Crossing]
+    are_parts: bool
+
+
+class CountedBatch(Batch):
+    """A batch that notes of each record that is made where it stands.
+
+    key     rank and step
+    first   how many records of them come before
+    places  by the identity of a record: the record, so that it stays the only one with this identity, and its place
+    """
+
+    __slots__ = ("_first", "_of", "_places", "key")
+
+    def __init__(self, batch: Batch, key: Key, first: int, places: dict[int, tuple[Record, _Place]]) -> None:
+        super().__init__((), batch.rank, batch.step)
+        self._of = batch
+        self.key = key
+        self._first = first
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __iter__(self) -> Iterator[Record]:
+        for number, record in enumerate(self._of, self._first):
+            self._places[id(record)] = record, (*self.key, number)
+            yield record
+
+    def identities(self) -> Iterable[Any]:
+        return self._of.identities()
+
+
+def tasks_of(
+    dumps: Sequence[Dump], ranks: Sequence[int], settings: Sequence[Any], arguments: tuple[Any, ...]
+) -> list[RankTask]:
+    """One task for each rank, with the state of its files; `arguments` come before the rank."""
+    from ascend_dump.analysis.ranks._partials import RankTask
+
+    tasks = []
+    for rank in ranks:
+        states = [dump.select(rank=rank).state() for dump in dumps]
+        tasks.append(RankTask(f"rank-{rank}", repr((states, settings)), (*arguments, rank)))
+    return tasks
+
+
+def table_of(found: FoundOnRank, places: Mapping[int, tuple[Record, _Place]]) -> polars.DataFrame:
+    """The rows of one rank."""
+    import polars as pl
+
+    def place(record: Optional[Record]) -> Sequence[Optional[int]]:
+        return _NOWHERE if record is None else places[id(record)][1] or _NOWHERE
+
+    def row(pair: Pair) -> list[Any]:
+        measured = None if pair.measure is None else json.dumps(pair.measure, default=_plain)
+        return [*place(pair.actual), *place(pair.reference), *(getattr(pair, name) for name in _FOUND), measured]
+
+    rows: list[list[Any]] = []
+    for number, part in enumerate(found.parts):
+        if isinstance(part, EqualStep):
+            keys = [_key(side) for side in part.sides]
+            rows.append([number, len(part), "", *keys[0], None, *keys[1], None, *[None] * (len(_FOUND) + 1)])
+        else:
+            rows += [[number, None, "", *row(pair)] for pair in part]
+    origins = [[one.kind, row(one.pair), one.evidence, one.explains, one.first_seen, one.next] for one in found.origins]
+    more = json.dumps([origins, found.inside, found.crossings, found.are_parts], default=_plain)
+    rows.append([None, None, more, *[None] * (len(_schema()) - 3)])
+    return pl.DataFrame(rows, schema=_schema(), orient="row")
+
+
+_NOWHERE: tuple[None, None, None] = (None, None, None)
+
+
+def _key(batches: Sequence[Batch]) -> Key:
+    [key] = {(batch.rank, batch.step) for batch in batches}
+    return key
+
+
+def _plain(value: Any) -> Any:
+    """numpy's numbers as those of Python."""
+    return value.item()
+
+
+def _schema() -> dict[str, Any]:
+    import polars as pl
+
+    numbers = [f"{side}_{name}" for side in ("actual", "reference") for name in ("rank", "step", "number")]
+    types = {"confidence": pl.Float64, "explained": pl.Boolean}
+    return {
+        "part": pl.Int64,
+        "equal": pl.Int64,
+        "more": pl.String,
+        **dict.fromkeys(numbers, pl.Int64),
+        **{name: types.get(name, pl.String) for name in _FOUND},
+        "measure": pl.String,
+    }
+
+
+class _Lookup:
+    """The records of both sides by rank, step and number, read where a pair is looked at."""
+
+    def __init__(self, dumps: Sequence[Dump], batches: Callable[[Dump], Mapping[Key, Sequence[Batch]]]) -> None:
+        self._dumps = dumps
+        self._batches = batches
+        self._records: dict[tuple[int, Key], list[Record]] = {}
+
+    def batches(self, side: int, key: Key) -> Sequence[Batch]:
+        rank, step = key
+        return self._batches(self._dumps[side].select(rank=rank, step=step)).get(key, [])
+
+    def record(self, side: int, place: Sequence[Optional[int]]) -> Optional[Record]:
+        rank, step, number = place
+        if number is None:
+            return None
+        key = (side, (rank, step))
+        records = self._records.get(key)
+        if records is None:
+            records = self._records[key] = [one for batch in self.batches(*key) for one in batch]
+        return records[number]
+
+    def pair(self, row: Sequence[Any]) -> Pair:
+        measured = None
+        if row[-1] is not None:
+            numbers: Any = (tuple(one) if isinstance(one, list) else one for one in json.loads(row[-1]))
+            measured = Measure(*numbers)
+        found = dict(zip(_FOUND, row[6:-1]))
+        return Pair(self.record(0, row[:3]), self.record(1, row[3:6]), measure=measured, **found)
+
+
+def found_of(
+    table: polars.DataFrame, dumps: Sequence[Dump], batches: Callable[[Dump], Mapping[Key, Sequence[Batch]]]
+) -> FoundOnRank:
+    """What a table says; a record is read when the pair that has it is looked at."""
+    lookup = _Lookup(dumps, batches)
+    parts: list[Sequence[Pair]] = []
+    for rows in table.filter(table["part"].is_not_null()).partition_by("part", maintain_order=True):
+        parts.append(_equal(rows, lookup) if rows["equal"][0] is not None else _later(rows, lookup))
+    [more] = table.filter(table["part"].is_null())["more"]
+    origins, inside, crossings, are_parts = json.loads(more)
+    return FoundOnRank(
+        parts,
+        [
+            Origin(kind, lookup.pair(pair), tuple(evidence), explains, first_seen, _next(settings))
+            for kind, pair, evidence, explains, first_seen, settings in origins
+        ],
+        (inside[0], inside[1]),
+        [Crossing(*one) for one in crossings],
+        are_parts,
+    )
+
+
+def _next(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+
+
+def _equal(rows: polars.DataFrame, lookup: _Lookup) -> EqualLater:
+    row = rows.row(0)
+    keys: list[Key] = [(row[3], row[4]), (row[6], row[7])]
+    return EqualLater(row[1], lambda: (lookup.batches(0, keys[0]), lookup.batches(1, keys[1])))
+
+
+def _later(rows: polars.DataFrame, lookup: _Lookup) -> PairsLater:
+    return PairsLater(rows["verdict"].to_list(), lambda: [lookup.pair(row[3:]) for row in rows.iter_rows()])
