@@ -12,6 +12,7 @@ from ascend_dump._request import Data
 from ascend_dump.adapter import adapters
 from ascend_dump.analysis.triage import Triage, triage_wrong
 from ascend_dump.host import PARAMETERS, Over
+from ascend_dump.rounds._again import run_cause_again
 from ascend_dump.rounds._repeats import first_other_step
 from ascend_dump.rounds._runner import PROGRAM, RoundResult, RoundRunner, no_dump
 
@@ -78,7 +79,7 @@ def _record(runner: RoundRunner, command: Sequence[str], first: RoundResult, ste
     # A gradient or a loss that nobody returned shows in the outputs of the next step.
     begin = max(step - 1, 0)
     steps = f"{begin}-{step}" if begin < step else f"{step}"
-    result = runner.record(PROGRAM, f"records statistics of step {steps.replace('-', ' and ')}", steps=steps)
+    result = _of_steps(runner, steps)
     other = first_other_step(first.outlines, result.outlines)
     differs = "" if other is None else f"the program does not repeat itself: step {other} was another one in each round"
     if result.dump is None:
@@ -96,7 +97,19 @@ def _record(runner: RoundRunner, command: Sequence[str], first: RoundResult, ste
         runner.conclude(result, _outcome(found))
         if found.cause is None and wrong:
             found = replace(found, advice=_no_operator(step))
+        found = run_cause_again(found, result.dump)
     return replace(found, reasons=(*found.reasons, *result.reasons, *filter(None, [differs])))
+
+
+def _of_steps(runner: RoundRunner, steps: str) -> RoundResult:
+    """The tensors of some steps, from which an operator can be run again; their statistics, where these do not fit."""
+    text, room = f"step {steps.replace('-', ' and ')}", runner.room_for_tensors
+    if room is not None:
+        result = runner.record(PROGRAM, f"records {text}", steps=steps, data="full", max_bytes=room)
+        if not result.reasons:
+            return result
+        runner.conclude(result, f"tensors could not be recorded, statistics will do: {result.reasons[0]}")
+    return runner.record(PROGRAM, f"records statistics of {text}", steps=steps)
 
 
 def _add_reason(found: Triage, reason: str) -> Triage:

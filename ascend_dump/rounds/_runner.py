@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ _DISABLED = "ASCEND_DUMP_DISABLED_ADAPTERS"
 #: Seconds that other processes of a program have to come where the first one is.
 _BEHIND = 10.0
 
+#: One part in so many of what is free is there for the tensors of a round.
+_SHARE = 10
 #: Seconds that a program waits to be stopped.
 _WAIT = 5
 
@@ -92,6 +95,14 @@ class RoundRunner:
         self._next = 0
         self.rounds: list[TriageRound] = []
 
+    @property
+    def room_for_tensors(self) -> Optional[int]:
+        """The bytes that tensors of whole steps may take, where nobody set a limit: a tenth of what is free.
+
+        None where somebody did: then statistics have to do.
+        """
+        return None if self._max_bytes is not None else shutil.disk_usage(self._state.directory).free // _SHARE
+
     def watch(self, program: str, purpose: str, *, until: Literal["wrong", "end"], gradients: str = "") -> RoundResult:
         """All steps, of which nothing is recorded."""
         options = {"outline_until": until, **({"outline_gradients": gradients} if gradients else {})}
@@ -106,12 +117,13 @@ class RoundRunner:
         data: Data = "stats",
         layers: Sequence[str] = (),
         graft: Optional[Mapping[str, str]] = None,
+        max_bytes: Optional[int] = None,
     ) -> RoundResult:
-        """These steps, of all operators or of some."""
+        """These steps, of all operators or of some. max_bytes: of this round, where there is no limit for all."""
         settings: dict[str, Any] = {"steps": steps, "data": data, "layers": list(layers), "ranks": self._ranks}
         # A few steps at most, so that call stacks cost little.
         options = {"stack": True, **({} if graft is None else {"graft": dict(graft)})}
-        return self._round(program, purpose, options, settings)
+        return self._round(program, purpose, options, settings, max_bytes)
 
     def keep_last(self, program: str, purpose: str, data: Data) -> RoundResult:
         """All steps of any framework, of which those around the first NaN or Inf stay."""
@@ -126,9 +138,17 @@ class RoundRunner:
         self._tell(f"round {one.number}: {outcome}")
 
     def _round(
-        self, program: str, purpose: str, options: Optional[Mapping[str, Any]], settings: Mapping[str, Any]
+        self,
+        program: str,
+        purpose: str,
+        options: Optional[Mapping[str, Any]],
+        settings: Mapping[str, Any],
+        max_bytes: Optional[int] = None,
     ) -> RoundResult:
-        """options: of the outline; None for no outline, with every framework."""
+        """options: of the outline; None for no outline, with every framework.
+
+        max_bytes: a limit of this round, which may be another one when the triage is resumed.
+        """
         number = self._next = self._next + 1
         name = f"{number}-{program}"
         place = self._state.directory / name
@@ -140,7 +160,7 @@ class RoundRunner:
             self._tell(f"round {number}, the {program}: {purpose}")
             # What came behind another round than this one tells nothing.
             self._state.rounds = [one for one in self._state.rounds if one["number"] < number]
-            known = self._run(number, name, place, asked, settings)
+            known = self._run(number, name, place, asked, {"max_bytes": max_bytes or self._bytes_left(), **settings})
         known = {"exit_code": None, "seconds": 0.0, "nbytes": 0, **known}
         dump, reasons = _dump_of(place / "dump")
         result = RoundResult(number, dump, read_outlines(place / "outline"), known["exit_code"], reasons)
@@ -166,7 +186,6 @@ class RoundRunner:
         make_private_directory(outline)
         request = DumpRequest(
             path=place / "dump",
-            max_bytes=self._bytes_left(),
             options=None if options is None else {**self._outline_options, "outline": str(outline), **options},
             **settings,
         )

@@ -128,9 +128,41 @@ class TestNonFinite:
         assert "length/div_0 (aten::div), step 23" in said
         assert training.line_of("sqrt()") in said
         assert "step 22\n" in said
+        assert "length/div_0 gives the same: it computes rightly, and its inputs were already wrong" in said
         assert "trained" not in said  # it is stopped once that is known
         (state,) = training.path.glob("*/triage.json")
         assert [one["program"] for one in json.loads(state.read_text())["rounds"]] == ["program", "program"]
+
+    def test_an_operator_that_computes_wrongly_is_told_from_one_with_wrong_inputs(self, tmp_path: Path) -> None:
+        """The kernel of GELU is broken in the program, and whole where it is run again."""
+        broken = Program(
+            tmp_path,
+            """
+            import torch
+            step = -1
+            def gelu(keys, x, *, approximate="none"):
+                made = torch.tanh(x)
+                return torch.full_like(made, float("nan")) if step == 3 else made
+            library = torch.library.Library("aten", "IMPL")
+            library.impl("gelu", gelu, "CPU", with_keyset=True)
+            model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())
+            with torch.no_grad():
+                for step in range(6):
+                    model(torch.ones(2, 4))
+            """,
+        )
+        done = broken.triage(command=broken.command())
+        assert done.returncode == 1, done.stderr
+        assert "1/gelu_0 (aten::gelu), step 3" in done.stdout
+        last = done.stdout.strip().splitlines()[-1]
+        assert last.startswith("run again on this host from its recorded inputs, 1/gelu_0 gives something else")
+        assert "this operator computes wrongly" in last
+
+    def test_a_limit_leaves_room_for_statistics_only(self, training: Program) -> None:
+        found = training.document("--max-bytes", "40M", command=training.command("3"))
+        assert found["cause"]["op_name"] == "length/div_0"
+        assert found["next"]["layers"], "the tensors are asked for then"
+        assert "run again" not in found["advice"]
 
     def test_nan_that_no_output_shows_is_seen_in_the_parameters(self, tmp_path: Path) -> None:
         rows = Program(
