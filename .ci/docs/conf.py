@@ -26,20 +26,18 @@ autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": True, "exclude-members": "__new__, __init__"}
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 100
-# What annotations name and is described elsewhere: in other projects, or by the text of who takes or gives it.
+#: Packages whose names annotations have.
+_OTHERS = "abc|collections|concurrent|enum|typing_extensions|msgspec|np|numpy|os|pandas|pathlib|polars|re|types|typing"
+#: Classes of ours that only our own code gives to each other.
+_OURS = (
+    "Decorated|Disk|DumpService|Ended|Finder|GeneratorState|LaunchedCapture|Layout|Limits|MeasuredBytes|Node|NodeInfo"
+)
+_OURS += "|OfflineModel|Operator|PageContent|Provenance|SizeLimit|Sources|Untyped|Watch"
 nitpick_ignore_regex = [
-    (
-        r"py:.*",
-        r"(abc|collections|concurrent|enum|typing_extensions|msgspec|np|numpy|os|pandas|pathlib|polars|re|types|typing)\..*|Path",
-    ),
-    (
-        r"py:.*",
-        r"(.*\.)?(_\w+|Decorated|Disk|DumpService|Ended|Finder|Function|GeneratorState|LaunchedCapture|Layout|Limits)",
-    ),
-    (
-        r"py:.*",
-        r"(.*\.)?(MeasuredBytes|Node|NodeInfo|OfflineModel|Operator|Provenance|SizeLimit|Sources|Untyped|Watch)",
-    ),
+    (r"py:.*", rf"({_OTHERS})\..*"),
+    (r"py:.*", rf"ascend_dump\..*\.({_OURS}|_\w+)"),
+    # What is imported for type checkers only keeps the name that it has there.
+    (r"py:.*", r"\w+"),
 ]
 
 
