@@ -9,6 +9,7 @@ doubt which one that is.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -33,6 +34,8 @@ __all__ = ["CalledNode", "GraphNodes", "NodeOf"]
 
 _LAYOUTS = ("strided", "sparse_coo")
 _FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
+#: As torchair calls graphs.
+_TORCHAIR = re.compile(r"graph_\d+", re.ASCII)
 #: Views of views.
 _DEEPEST = 64
 #: An output of an operator of GE: its name, and the number.
@@ -135,13 +138,27 @@ class _Run:
         return found
 
     def _last_of(self, node: FxNode) -> Optional[str]:
-        """The operator that gives what the node does: who reads the node reads that one."""
+        """The operator that gives what the node does."""
+        read = self._read_as(node)
+        if read or node.value.name in self._users or self._unwritten:
+            return read.pop() if len(read) == 1 else None
+        # Nobody reads it: the graph returns it, if that is not what a node without a line gives, below this one.
+        given = {name.rpartition(":")[0] for name in self._graph.returned} & {one.name for one in node.operators}
+        if len(given) != 1:
+            return None
+        [last] = given
+        kinds = {
+            self._written[name][0].type
+            for other in self._graph.nodes.values()
+            if other.target == node.target
+            for name in self._read_as(other)
+        }
+        return last if len(node.operators) == 1 or self._written[last][0].type in kinds else None
+
+    def _read_as(self, node: FxNode) -> set[str]:
+        """The operators that stand below a node and are read by those that read it."""
         own = {one.name for one in node.operators}
-        read = {name for user in self._computing_users(node) for name in _makers(user) if name in own}
-        if not read and node.value.name not in self._users and not self._unwritten:
-            # Nobody reads it: the graph returns it.
-            read = {name.rpartition(":")[0] for name in self._graph.returned} & own
-        return read.pop() if len(read) == 1 else None
+        return {name for user in self._computing_users(node) for name in _makers(user) if name in own}
 
     def _computing_users(self, node: FxNode) -> Iterator[FxNode]:
         """Those that have operators of their own, behind views that have none."""
@@ -234,11 +251,13 @@ class GraphNodes:
         first = next(operator.records)
         if "::" in operator.op_type or first.model is None:
             return None
-        if is_source(operator.op_type):
-            raise NotRun("graph", "it brings an input of the graph, or a constant")
         path = self._dump.torchair_graph(first)
         if path is None:
+            if _TORCHAIR.fullmatch(first.model) is None:
+                return None
             raise NotRun("graph", "capture with options={'graph_dump': 'py'}")
+        if is_source(operator.op_type):
+            raise NotRun("graph", "it brings an input of the graph, or a constant")
         run = self._run(first, path)
         node = run.node_of(operator.op_name)
         if node is None:
@@ -257,7 +276,7 @@ class GraphNodes:
                 self._records = {}
                 for one in self._dump.unselected():
                     self._records.setdefault(_run_of(one), []).append(one)
-            self._runs[key] = _Run(self._dump, self._graphs[path], operators(self._records[key]), self._runner)
+            self._runs[key] = _Run(self._dump, self._graphs[path], operators(self._records.get(key, ())), self._runner)
         return self._runs[key]
 
 

@@ -30,12 +30,12 @@ class Network(torch.nn.Module):
         return torch.softmax(y[..., :8] + y[..., 8:] * 0.5, -1).sum(0)
 
 
-def run(path: Path, **settings: Any) -> Path:
+def run(path: Path, model: Any = None, **settings: Any) -> Path:
     with simulated_torchair():
         import torchair
 
         config = torchair.CompilerConfig()
-        compiled = torch.compile(Network(), backend=torchair.get_npu_backend(compiler_config=config))
+        compiled = torch.compile(model or Network(), backend=torchair.get_npu_backend(compiler_config=config))
         with ascend_dump.capture(config, path=path, **settings), torch.no_grad():
             compiled(torch.linspace(-1, 1, 32).reshape(4, 8))
     return path
@@ -157,3 +157,20 @@ def test_operators_of_a_node_without_a_line_are_not_taken_for_those_above(dump: 
     found = ascend_dump.replay(dump)
     assert "different" not in found.counts
     assert verdicts(found)["cat"] in ("equal", "noise")
+
+
+def test_what_the_graph_returns_is_not_taken_for_the_node_above(tmp_path: Path) -> None:
+    """The last activation has no line, and has the shape of the layer that it stands below."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8), torch.nn.ReLU())
+    dump = run(tmp_path / "dump", model, steps="0", options={"graph_dump": "py"})
+    assert {"addmm", "relu", "addmm_1", "relu_1"} <= set(verdicts(ascend_dump.replay(dump)))
+
+    def change(text: str) -> str:
+        return "".join(line for line in text.splitlines(True) if not line.startswith("## FX Code: relu_1"))
+
+    change_text(dump, change)
+    found = ascend_dump.replay(dump)
+    assert "different" not in found.counts
+    [refused] = [one for one in found.refused if one.op_type != "Data"]
+    assert (refused.op_name, refused.reason) == ("addmm_1", "outputs")
