@@ -36,7 +36,7 @@ make_venv = rm -rf $(1) && { $(2) -m venv --without-pip $(1) && $(PYTHON) -m pip
 # Where it is set, as in many containers, every process would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-real check docs bench fuzz clean
+.PHONY: help demo test test-all test-real test-npu check docs bench fuzz clean
 .DEFAULT_GOAL := help
 
 help:
@@ -44,6 +44,7 @@ help:
 	@echo 'make test       the test suite, in parallel processes; JOBS=1 runs one'
 	@echo 'make test-all   the same, then without the tests marked thorough under Python $(OLDEST) and $(NEWEST) if found'
 	@echo 'make test-real  the suites that run real frameworks: $(or $(SUITES),none yet)'
+	@echo 'make test-npu   the contracts of the adapters on an Ascend device: NPU=$(NPU), with the frameworks of $(PYTHON)'
 	@echo 'make check      ruff, mypy, and hadolint over docker/'
 	@echo 'make docs       the pages and the reference of the Python interface as HTML, in $(DOCS)'
 	@echo 'make bench      the benchmarks, as ratios within one run'
@@ -97,6 +98,11 @@ $(VENVS)/.venv-real-%/stamp: $(INSTALLED) tests/real/%/requirements.txt
 	$(call make_venv,$(@D),$(PYTHON))
 	$(call pip_install,$(@D)) --group test -r tests/real/$*/requirements.txt -e .
 	touch $@
+
+# With the interpreter of the image, which has CANN's packages: no environment is made, and ascend_dump is taken from here.
+NPU ?= 0
+test-npu:
+	$(PYTHON) -m pytest --ascend-device=$(NPU) tests/real/ascend
 
 check: $(VENV)/stamp
 	$(VENV)/bin/ruff check .

@@ -5,13 +5,18 @@ Fields are numbered as in ONNX's `onnx.proto` (IR version 7, opset 11); nothing 
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from ascend_dump._errors import AdapterError, FrameworkMissing
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["OnnxNode", "onnx_model"]
+__all__ = ["OnnxNode", "convert_with_atc", "onnx_model"]
 
 _FLOAT = 1
 _IR_VERSION, _OPSET = 7, 11
@@ -50,6 +55,26 @@ def onnx_model(
         )
     )
     return _number(1, _IR_VERSION) + _bytes(8, _text(1, "") + _number(2, _OPSET)) + _bytes(7, graph)
+
+
+def convert_with_atc(model: bytes, om: Path, soc: str) -> None:
+    """Let `atc` of CANN's toolkit make an offline model of an ONNX file. soc: as acl.get_soc_name() tells.
+
+    Raises FrameworkMissing where there is no atc, AdapterError where it fails.
+    """
+    atc = shutil.which("atc")
+    if atc is None:
+        raise FrameworkMissing(
+            "atc is not on PATH, and it makes the offline model", hint="source set_env.sh of CANN's toolkit"
+        )
+    source = om.with_suffix(".onnx")
+    source.write_bytes(model)
+    files = [f"--model={source}", "--framework=5", f"--output={om.with_suffix('')}", f"--soc_version={soc}"]
+    # Else atc computes in float16, and the values in the dump are not those of the program.
+    settings = ["--status_check=1", "--precision_mode=must_keep_origin_dtype"]
+    done = subprocess.run([atc, *files, *settings], cwd=om.parent, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise AdapterError(f"atc failed: {done.stdout[-2000:]}", hint="see its log in ~/ascend/log")
 
 
 def _node(node: OnnxNode) -> bytes:

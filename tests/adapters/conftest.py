@@ -6,11 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from device_contracts import Backend
+
+from ascend_dump import fakes
 
 
 @pytest.fixture
 def dumps(tmp_path: Path) -> Path:
     return tmp_path / "dumps"
+
+
+@pytest.fixture
+def backend() -> Backend:
+    """What the contracts of `device_contracts` run on: the simulated device."""
+    return lambda *names: fakes.install(*names, environ={})
 
 
 @pytest.fixture

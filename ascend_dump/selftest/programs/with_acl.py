@@ -1,8 +1,6 @@
 """A tiny offline model that runs through pyACL. On a device `atc` of CANN's toolkit makes it."""
 
 import atexit
-import shutil
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -10,7 +8,8 @@ from typing import Any, Optional
 
 import numpy as np
 
-from ascend_dump.selftest.onnx_model import OnnxNode, onnx_model
+from ascend_dump._errors import FrameworkMissing
+from ascend_dump.selftest.onnx_model import OnnxNode, convert_with_atc, onnx_model
 from ascend_dump.selftest.program import Network, StepSeen, main
 
 IN, HIDDEN, OUT, ROWS = 64, 48, 8, 4
@@ -57,18 +56,12 @@ def build(place: Path) -> Path:
         spec = TensorSpec("x", (ROWS, IN), "float32")
         save(OfflineModel("net", (spec,), (*constants, *nodes), ("second:0",), True), om)
         return om
-    atc = shutil.which("atc")
-    if atc is None:
-        print("atc of CANN's toolkit is not on PATH: it makes the offline model of this test")
+    model = onnx_model({"x": (ROWS, IN)}, weights(), NODES, {"second": (ROWS, OUT)})
+    try:
+        convert_with_atc(model, om, acl.get_soc_name())
+    except FrameworkMissing as error:
+        print(error)
         sys.exit(4)
-    source = place / "net.onnx"
-    source.write_bytes(onnx_model({"x": (ROWS, IN)}, weights(), NODES, {"second": (ROWS, OUT)}))
-    command = [atc, f"--model={source}", "--framework=5", f"--output={om.with_suffix('')}"]
-    # Else atc computes in float16, and the values in the dump are not those of the program.
-    settings = [f"--soc_version={acl.get_soc_name()}", "--status_check=1", "--precision_mode=must_keep_origin_dtype"]
-    done = subprocess.run([*command, *settings], cwd=place, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"atc failed: {done.stdout[-2000:]}")
     return om
 
 
