@@ -172,7 +172,7 @@ class Divergence:
         compared = sum(pair.verdict not in ("unmatched", "unreadable") for pair in pairs)
         made: Optional[OriginNumber] = None
         for a, b in (*late, *match.outputs):
-            pair = self._output(match, a, b, causes, noise, changed)
+            pair = self._output(match, a, b, causes, noise, changed, blind=not compared and any(match.apart))
             if pair.verdict in ("different", "structure") and not pair.explained:
                 if made is None:
                     made = self._origin_of(match, pair, _inputs_of(match, compared, written, noise), changed)
@@ -278,7 +278,10 @@ class Divergence:
         causes: set[OriginNumber],
         input_noise: list[InputNoise],
         changed: bool,
+        *,
+        blind: bool,
     ) -> Pair:
+        """blind: it has inputs, and none of them could be compared, so that each may be rounded in another way."""
         found = self._differences.between(a, b)
         pair = _pair(match, a, b, found)
         if a is None or b is None or found.verdict in ("equal", "unreadable"):
@@ -294,10 +297,11 @@ class Divergence:
         if is_view_of_noise and self._carried.is_noise(found.contents):
             return replace(pair, verdict="undecided" if found.bounds else "noise", reason=_CARRIED_NOISE)
         if found.measure is not None and found.verdict != "structure":
-            if self._regrouped(causes):
+            if self._regrouped(causes) or (blind and not causes and not input_noise):
                 kind = float_kind(type_of(a, b))
                 unit = kind.unit if kind is not None else 0.0
-                input_noise = [*input_noise, InputNoise(found.measure, 4 * unit, unit, frozenset(causes))]
+                roundings = 4 if causes else 1
+                input_noise = [*input_noise, InputNoise(found.measure, roundings * unit, unit, frozenset(causes))]
             verdict, reason = self._judge.of_output(match, a, b, found, input_noise, clean=not causes)
             if changed and verdict == "noise":
                 reason = f"{match.actual.op_type} in place of {match.reference.op_type}, {reason}"
