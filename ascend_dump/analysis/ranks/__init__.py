@@ -6,6 +6,7 @@ collectives and of placements (`ascend_dump.host.CollectiveCall`, `Placement`).
 
 from ascend_dump.analysis.ranks._calls import CallBook, CallPart
 from ascend_dump.analysis.ranks._check import RankFinding, check_call
+from ascend_dump.analysis.ranks._index import IndexComparison, RankOrigin, compare_indexes
 from ascend_dump.analysis.ranks._measured import measured
 from ascend_dump.analysis.ranks._order import Clock, Join, Point, clocks, happens_before
 from ascend_dump.analysis.ranks._partials import Partials, RankTask, map_ranks
@@ -16,15 +17,18 @@ __all__ = [
     "CallBook",
     "CallPart",
     "Clock",
+    "IndexComparison",
     "Join",
     "Partials",
     "Point",
     "RankFinding",
+    "RankOrigin",
     "RankTask",
     "RankWorkers",
     "Replicas",
     "check_call",
     "clocks",
+    "compare_indexes",
     "happens_before",
     "map_ranks",
     "measured",
