@@ -12,9 +12,10 @@ to 13), `3|1`.
 from __future__ import annotations
 
 import functools
+import math
 import re
-from collections.abc import Sequence
-from typing import Annotated, Optional
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Optional
 
 import msgspec
 from msgspec import Meta
@@ -24,6 +25,7 @@ __all__ = ["CollectiveCall", "Placement", "ranks_of", "ranks_text"]
 #: Ranks of a group; more are refused.
 _MOST_RANKS = 1 << 17
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+_SHARD = re.compile(r"shard (\d{1,2})", re.ASCII)
 
 _Rank = Annotated[int, Meta(ge=0, lt=2**31)]
 _Text = Annotated[str, Meta(max_length=1 << 16)]
@@ -71,6 +73,57 @@ class Placement(msgspec.Struct, omit_defaults=True, frozen=True):
     axes: Annotated[tuple[_Text, ...], Meta(max_length=16)]
     names: Annotated[tuple[_Text, ...], Meta(max_length=16)] = ()
     shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=2**63 - 1)], ...], Meta(max_length=64)] = ()
+
+    @classmethod
+    def of(cls, attrs: Mapping[str, Any]) -> Optional[Placement]:
+        """What the attributes of a record tell; None where that is nothing."""
+        told = attrs.get("placement")
+        if told is None:
+            return None
+        try:
+            return msgspec.convert(told, cls)
+        except msgspec.ValidationError:
+            return None
+
+    def coordinates(self, rank: int) -> Optional[tuple[int, ...]]:
+        """Where a rank is on the mesh, None where it is not.
+
+        >>> Placement("0-3", (2, 2), ("replicate", "shard 0")).coordinates(2)
+        (1, 0)
+        """
+        try:
+            ranks = ranks_of(self.ranks)
+        except ValueError:
+            return None
+        if rank not in ranks or math.prod(self.mesh) != len(ranks) or len(self.mesh) != len(self.axes):
+            return None
+        place, found = ranks.index(rank), []
+        for size in reversed(self.mesh):
+            place, at = divmod(place, size)
+            found.append(at)
+        return tuple(reversed(found))
+
+    def region(self, rank: int) -> Optional[tuple[slice, ...]]:
+        """Which part of the whole tensor a rank holds; None where that is no part, such as a term of a sum.
+
+        An axis is cut into parts as `torch.chunk` cuts it: the last ones may be smaller, or empty.
+
+        >>> Placement("0-3", (4,), ("shard 1",), shape=(8, 10)).region(3)
+        (slice(0, 8, None), slice(9, 10, None))
+        """
+        place = self.coordinates(rank)
+        if place is None:
+            return None
+        bounds = [(0, size) for size in self.shape]
+        for axis, count, at in zip(self.axes, self.mesh, place):
+            cut = _SHARD.fullmatch(axis)
+            if cut is not None and int(cut[1]) < len(bounds):
+                low, high = bounds[int(cut[1])]
+                size = -(-(high - low) // count)
+                bounds[int(cut[1])] = (min(low + at * size, high), min(low + (at + 1) * size, high))
+            elif axis != "replicate":
+                return None
+        return tuple(slice(low, high) for low, high in bounds)
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

@@ -7,14 +7,16 @@ say what was: of several ways the nearest is taken, and its difference is judged
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump.analysis.compare._match import align
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._result import Origin
 from ascend_dump.analysis.compare._types import COLLECTIVES
+from ascend_dump.host import Placement
 from ascend_dump.reading import Record
 
 if TYPE_CHECKING:
@@ -62,6 +64,8 @@ class Portions:
         self._count = count
         self._place = place
         self._known: Optional[dict[int, list[Optional[Record]]]] = None
+        self._placements: Optional[dict[Any, Placement]] = None
+        self._terms: dict[int, int] = {}
 
     def arrays(self, actual: Record, reference: Record) -> Optional[tuple[np.ndarray, np.ndarray, str]]:
         """Of both what is one tensor, and what that is in words; None where no part of the one is the other.
@@ -74,12 +78,57 @@ class Portions:
         return None if part is None else (part.other, part.own, f"{part.name} of the reference")
 
     def _part(self, own: Record, whole: Record) -> Optional[Portion]:
+        placed = self._placed(own, whole)
+        if placed is not None:
+            return placed
         ranks = self._siblings(own)
         if ranks is None or own.shape is None or whole.shape is None:
             return None
         if own.shape == whole.shape:
             return self._term(own, whole, ranks)
         return self._cut(own, whole, [one.shape or () for one in ranks])
+
+    def _placed(self, own: Record, whole: Record) -> Optional[Portion]:
+        """What the dump itself says of the part that a rank holds; None where it says nothing that fits."""
+        if self._placements is None:
+            self._placements = _placements(self._own)
+            self._terms = _terms(self._own, self._placements)
+        count = self._terms.get(id(own))
+        if count is not None and own.shape == whole.shape:
+            return Portion(own.numpy().astype("float64") * count, whole.numpy(), f"{_SUM} {count} ranks")
+        placement = Placement.of(own.attrs) or self._placements.get(_memory(own))
+        if placement is None or own.rank is None or placement.shape != whole.shape:
+            return None
+        if own.shape == whole.shape:
+            return self._sum(own, whole, placement)
+        region = placement.region(own.rank)
+        if region is None or tuple(one.stop - one.start for one in region) != own.shape:
+            return None
+        place = placement.coordinates(own.rank) or ()
+        cut = [
+            f"part {at + 1} of {count} along axis {axis.split()[1]}"
+            for axis, count, at in zip(placement.axes, placement.mesh, place)
+            if axis.startswith("shard")
+        ]
+        return Portion(own.numpy(), whole.numpy()[region], " and ".join(cut))
+
+    def _sum(self, own: Record, whole: Record, placement: Placement) -> Optional[Portion]:
+        """The sum of the terms that the ranks hold, where the dump says that they are terms of one."""
+        import numpy as np
+
+        terms = [axis == "partial sum" for axis in placement.axes]
+        place = placement.coordinates(own.rank or 0)
+        if not any(terms) or place is None or any(axis.startswith("shard") for axis in placement.axes):
+            return None
+        found = []
+        for one in self._siblings(own) or ():
+            other = placement.coordinates(-1 if one.rank is None else one.rank)
+            if other is not None and all(term or a == b for term, a, b in zip(terms, place, other)):
+                found.append(one)
+        if len(found) != math.prod(size for size, term in zip(placement.mesh, terms) if term):
+            return None
+        total = sum((one.numpy().astype(np.float64) for one in found), np.zeros(own.shape or ()))
+        return Portion(total, whole.numpy(), f"{_SUM} {len(found)} ranks")
 
     def _cut(self, own: Record, whole: Record, shapes: Sequence[tuple[int, ...]]) -> Optional[Portion]:
         import numpy as np
@@ -150,8 +199,53 @@ class Portions:
         return found if len(found) == self._count else None
 
 
+def _memory(record: Record) -> Any:
+    """What is the same of one tensor where an operator makes it and where others read it."""
+    attrs = record.attrs
+    if attrs.get("storage", -1) < 0:
+        return None
+    return (
+        tuple(attrs.get(name) for name in ("storage", "version", "storage_offset", "stride")),
+        record.shape,
+        record.dtype,
+    )
+
+
+def _placements(operators: Sequence[Operator]) -> dict[Any, Placement]:
+    """The placements of tensors by where they lie: they are told where operators of DTensor read them."""
+    found: dict[Any, Placement] = {}
+    for operator in operators:
+        for record in operator.inputs:
+            placement = Placement.of(record.attrs)
+            memory = None if placement is None else _memory(record)
+            if placement is not None and memory is not None:
+                found.setdefault(memory, placement)
+    return found
+
+
+def _terms(operators: Sequence[Operator], placements: dict[Any, Placement]) -> dict[int, int]:
+    """By their ids, the inputs that an operator adds to a term of a sum, and the number of its terms.
+
+    DTensor divides a bias by that number, so that the sum has it once.
+    """
+    found: dict[int, int] = {}
+    for operator in operators:
+        if operator.op_type not in ("aten::addmm", "aten::baddbmm", "aten::add") or not operator.inputs:
+            continue
+        placement = placements.get(_memory(operator.outputs[0])) if operator.outputs else None
+        first = operator.inputs[0]
+        if placement is not None and Placement.of(first.attrs) is None:
+            count = math.prod(size for axis, size in zip(placement.axes, placement.mesh) if axis == "partial sum")
+            if count > 1:
+                found[id(first)] = count
+    return found
+
+
 def hold_parts(own: Sequence[Operator], whole: Sequence[Operator], count: int) -> bool:
-    """Whether so many ranks hold parts of what one rank of the other side has, by the shapes of their outputs."""
+    """Whether so many ranks hold parts of what one rank of the other side has, by placements, else by the shapes of
+    their outputs."""
+    if any(axis.startswith("shard") for one in _placements(own).values() for axis in one.axes):
+        return True
     for match in align(own, whole, parts=True):
         for a, b in match.outputs:
             shapes = () if a is None or b is None or not a.shape or not b.shape else (a.shape, b.shape)
@@ -164,13 +258,20 @@ def hold_parts(own: Sequence[Operator], whole: Sequence[Operator], count: int) -
 
 
 def of_one_rank(origins: Sequence[Origin]) -> Sequence[Origin]:
-    """Without those that say only that what ranks make together is wrong, where others say which rank makes it so."""
-    own = [
-        one
-        for one in origins
-        if not one.op_type.startswith(COLLECTIVES) and not one.pair.transformation.startswith((_SUM, _MEAN))
-    ]
-    return own or origins
+    """In the order of steps, and of a step without those that say only that what ranks make together is wrong, where
+    others say which rank makes it so."""
+    steps: dict[int, list[Origin]] = {}
+    for one in origins:
+        steps.setdefault(-1 if one.pair.record.step is None else one.pair.record.step, []).append(one)
+    found: list[Origin] = []
+    for _, every in sorted(steps.items()):
+        own = [
+            one
+            for one in every
+            if not one.op_type.startswith(COLLECTIVES) and not one.pair.transformation.startswith((_SUM, _MEAN))
+        ]
+        found += own or every
+    return found
 
 
 def _apart(a: np.ndarray, b: np.ndarray) -> float:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, Optional
-
-import msgspec
 
 from ascend_dump._errors import AscendDumpError
 from ascend_dump.analysis.compare._measure import measure
 from ascend_dump.analysis.compare._verdict import Rules, judge
 from ascend_dump.analysis.ranks._check import RankFinding, content_of_record, in_words, minority
-from ascend_dump.host import Placement, ranks_of
+from ascend_dump.host import Placement
 from ascend_dump.reading import Record
 
-__all__ = ["Replicas", "coordinates", "placement_of"]
+__all__ = ["Replicas"]
 
 
 class _Copy(NamedTuple):
@@ -36,7 +33,7 @@ class Replicas:
         """The records of one run of an operator."""
         for record in members:
             if record.error is None and record.rank is not None and record.io in ("input", "output"):
-                placed = placement_of(record)
+                placed = Placement.of(record.attrs)
                 of_parameter = record.attrs.get("requires_grad") or (
                     record.io == "output" and "grad" not in (record.attrs.get("parameter") or "grad").split(".")
                 )
@@ -87,37 +84,11 @@ class Replicas:
         return len(others) > 1 and not _is_constant(others[0].record)
 
 
-def placement_of(record: Record) -> Optional[Placement]:
-    """How the tensor of a record lies on ranks, None where the dump does not tell."""
-    told = record.attrs.get("placement")
-    if told is None:
-        return None
-    try:
-        return msgspec.convert(told, Placement)
-    except msgspec.ValidationError:
-        return None
-
-
-def coordinates(placement: Placement, rank: int) -> Optional[tuple[int, ...]]:
-    """Where a rank is on the mesh, None where it is not."""
-    try:
-        ranks = ranks_of(placement.ranks)
-    except ValueError:
-        return None
-    if rank not in ranks or math.prod(placement.mesh) != len(ranks) or len(placement.mesh) != len(placement.axes):
-        return None
-    place, found = ranks.index(rank), []
-    for size in reversed(placement.mesh):
-        place, at = divmod(place, size)
-        found.append(at)
-    return tuple(reversed(found))
-
-
 def _replicated(placement: Placement, rank: int) -> Optional[tuple[Any, ...]]:
     """What the ranks that hold the same part as this one have in common; None where no other holds it."""
     if not any(axis == "replicate" and size > 1 for axis, size in zip(placement.axes, placement.mesh)):
         return None
-    found = coordinates(placement, rank)
+    found = placement.coordinates(rank)
     if found is None:
         return None
     part = tuple(-1 if axis == "replicate" else at for axis, at in zip(placement.axes, found))

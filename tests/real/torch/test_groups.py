@@ -41,7 +41,7 @@ HEALTHY = ("ddp", "fsdp", "tp", "pipeline", "pipeline.late")
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dumps of all scenarios, from one start of four processes."""
     directory = tmp_path_factory.mktemp("groups")
-    run_python(PROGRAMS / "groups.py", directory, *HEALTHY, *FAULTS, "whole")
+    run_python(PROGRAMS / "groups.py", directory, *HEALTHY, *FAULTS, "whole", "mesh", "mesh.activation")
     return directory
 
 
@@ -104,3 +104,23 @@ def test_placements_of_local_tensors(dumps: Path) -> None:
     }
     assert [*placed[0]["names"]] == ["tp"]
     assert (placed[0]["ranks"], *placed[0]["mesh"]) == ("0-3", 4)
+
+
+@pytest.mark.parametrize("name", ["tp", "mesh"])
+def test_parts_on_four_ranks_are_those_of_one(name: str, dumps: Path) -> None:
+    """Placements say which part of which tensor it is, and which ranks hold terms of one sum."""
+    found = ascend_dump.compare(dumps / name, dumps / "whole")
+    assert found.origins == ()
+    assert set(found.counts) == {"equal", "noise", "unmatched"}  # collectives and views run on several ranks only
+    parts = {pair.transformation for pair in found.pairs}
+    count = 4 if name == "tp" else 2
+    assert {f"part {count} of {count} along axis {axis}" for axis in (0, 1)} | {f"sum over {count} ranks"} <= parts
+
+
+def test_a_fault_of_one_part_is_found_against_one_rank(dumps: Path) -> None:
+    found = ascend_dump.compare(dumps / "mesh.activation", dumps / "whole")
+    assert [(one.op_name, one.pair.record.rank, one.pair.record.step) for one in found.origins] == [
+        ("blocks.1.act/gelu_0", 2, 0)
+    ]
+    first = ascend_dump.compare(dumps / "tp.data", dumps / "whole").origins[0]
+    assert (first.kind, first.op_name, first.pair.record.rank) == ("input", "blocks.0.norm/native_layer_norm_0", 3)

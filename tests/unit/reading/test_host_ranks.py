@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,3 +74,30 @@ def test_a_record_tells_its_group_and_its_place(tmp_path: Path) -> None:
 def test_what_no_group_can_be_is_a_broken_record(more: dict[str, Any], tmp_path: Path) -> None:
     [record] = _dump(tmp_path, **more)
     assert isinstance(record.error, ascend_dump.CorruptDump)
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    st.lists(st.integers(0, 9), min_size=1, max_size=3),
+    st.data(),
+)
+def test_regions_of_all_ranks_make_the_whole(mesh: list[int], shape: list[int], data: st.DataObject) -> None:
+    """As `torch.chunk` cuts it, one dimension of the mesh after the other; ranks along others have copies."""
+    axes = [data.draw(st.sampled_from(["replicate", *(f"shard {axis}" for axis in range(len(shape)))])) for _ in mesh]
+    ranks = list(range(3, 3 + math.prod(mesh)))
+    placement = Placement(ranks_text(ranks), tuple(mesh), tuple(axes), shape=tuple(shape))
+    covered = np.zeros(shape, dtype=int)
+    for rank in ranks:
+        region = placement.region(rank)
+        assert region is not None
+        covered[region] += 1
+    copies = math.prod(size for size, axis in zip(mesh, axes) if axis == "replicate")
+    assert (covered == copies).all()
+
+
+def test_ranks_that_are_not_on_the_mesh_have_no_part() -> None:
+    assert Placement("0-3", (4,), ("shard 0",), shape=(8,)).region(4) is None
+    assert Placement("0-3", (4,), ("partial sum",), shape=(8,)).region(1) is None
+    assert Placement("0-3", (3,), ("shard 0",), shape=(8,)).region(1) is None
+    assert Placement("0-3", (4,), ("shard 1",), shape=(8,)).region(1) is None
+    assert Placement("x", (4,), ("shard 0",), shape=(8,)).coordinates(1) is None

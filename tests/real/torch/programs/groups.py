@@ -179,6 +179,20 @@ def tp(fault: str, path: Path) -> None:
         train(model, 7 if fault == "data" and dist.get_rank() == 3 else 0)
 
 
+def mesh(fault: str, path: Path) -> None:
+    """Two copies, each of two ranks with parts; all see the same data. `activation`: rank 2 has another activation."""
+    half = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))["tp"]
+    model = Net()
+    plan = {}
+    for i in range(2):
+        plan[f"blocks.{i}.up"], plan[f"blocks.{i}.down"] = ColwiseParallel(), RowwiseParallel()
+    parallelize_module(model, half, plan)
+    if fault == "activation" and dist.get_rank() == 2:
+        model.blocks[1].act = nn.GELU(approximate="tanh")
+    with ascend_dump.capture(model, path=path, steps="0-1", strict=True, quiet=True):
+        train(model, 0)
+
+
 def whole(fault: str, path: Path) -> None:
     """What `tp` does, on rank 0 alone and in one piece: its reference."""
     if dist.get_rank() == 0:
@@ -219,7 +233,7 @@ def pipeline(fault: str, path: Path) -> None:
             stage(x)
 
 
-SCENARIOS = {"ddp": ddp, "fsdp": fsdp, "tp": tp, "pipeline": pipeline, "whole": whole}
+SCENARIOS = {"ddp": ddp, "fsdp": fsdp, "tp": tp, "pipeline": pipeline, "whole": whole, "mesh": mesh}
 
 
 def main(rank: int, directory: str, names: list[str]) -> None:
