@@ -258,19 +258,21 @@ def hold_parts(own: Sequence[Operator], whole: Sequence[Operator], count: int) -
 
 
 def of_one_rank(origins: Sequence[Origin]) -> Sequence[Origin]:
-    """In the order of steps, and of a step without those that say only that what ranks make together is wrong, where
-    others say which rank makes it so."""
+    """In the order of steps, without those that say only that what ranks make together is wrong, where others of that
+    step or of an earlier one say which rank makes it so."""
     steps: dict[int, list[Origin]] = {}
     for one in origins:
         steps.setdefault(-1 if one.pair.record.step is None else one.pair.record.step, []).append(one)
     found: list[Origin] = []
+    known = False
     for _, every in sorted(steps.items()):
         own = [
             one
             for one in every
             if not one.op_type.startswith(COLLECTIVES) and not one.pair.transformation.startswith((_SUM, _MEAN))
         ]
-        found += own or every
+        known = known or bool(own)
+        found += own if known else every
     return found
 
 

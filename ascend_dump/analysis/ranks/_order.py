@@ -78,11 +78,13 @@ def clocks(joins: Iterable[Join], points: Iterable[Point]) -> dict[Point, Clock]
 
     events: dict[int, list[_Waiting]] = defaultdict(list)
     open_parts: dict[Hashable, int] = defaultdict(int)
+    takers: dict[Hashable, int] = defaultdict(int)
     for join in joins:
         if join.gives:
             open_parts[join.key] += 1
             events[join.rank].append(_Waiting(join.begin, 0, join))
         if join.takes:
+            takers[join.key] += 1
             events[join.rank].append(_Waiting(join.end, 1, join))
     wanted = set(points)
     for point in wanted:
@@ -105,8 +107,12 @@ def clocks(joins: Iterable[Join], points: Iterable[Point]) -> dict[Point, Clock]
                 return
             forced = False
             row.pop()
-            if kind == 1 and join.key in given:
-                np.maximum(clock, given[join.key], out=clock)
+            if kind == 1:
+                takers[join.key] -= 1
+                # Of many ranks there are many calls, and a clock is as long as there are ranks.
+                known = given.get(join.key) if takers[join.key] or open_parts[join.key] else given.pop(join.key, None)
+                if known is not None:
+                    np.maximum(clock, known, out=clock)
             clock[place] = max(clock[place], position)
             if kind == 2:
                 found[Point(rank, position)] = Clock(Point(rank, position), clock.copy(), places)

@@ -52,9 +52,10 @@ def frame_of_lines(
         columns[name] = [value or None for value in values] if any(values) else None
     origins = list(map(attrgetter("origin"), lines))
     columns["origin"] = [origin or None for origin in origins] if any(origins) else None
-    packed = [{name: value for name in _PACKED if (value := getattr(line, name))} for line in lines]
-    if any(packed):
-        columns["attrs"] = [json.dumps(one, default=msgspec.to_builtins) if one else None for one in packed]
+    packed = {name: values for name in _PACKED if any(values := list(map(attrgetter(name), lines)))}
+    if packed:
+        rare = ({name: value for name, value in zip(packed, values) if value} for values in zip(*packed.values()))
+        columns["attrs"] = [json.dumps(one, default=msgspec.to_builtins) if one else None for one in rare]
     if any(line.stats is not None for line in lines):
         rows = [_UNKNOWN if line.stats is None else _statistics(line.stats) for line in lines]
         columns.update((name, list(values)) for name, values in zip(Statistics._fields, zip(*rows)))
