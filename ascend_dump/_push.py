@@ -12,7 +12,8 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
@@ -35,6 +36,8 @@ _NOTE_AFTER = 500
 _STEP = re.compile(r"(call_|step_?|iter)?\d{1,18}", re.ASCII)
 _MD5 = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _ORDER = {INDEX: 1, MANIFEST: 2}
+#: Seconds after which a step of a capture on another machine counts as finished.
+_LATELY = 600
 
 
 class PushedFile(NamedTuple):
@@ -101,7 +104,7 @@ def push(dump: Union[str, os.PathLike[str]], url: str, *, jobs: int = 4, watch: 
     opened = open_dump(root)
     if not root.is_dir():
         raise ConfigError(f"{root} is one file", hint="give the directory of the dump")
-    running = [run.path for run in opened.runs() if run.state in (RunState.RUNNING, RunState.UNKNOWN)]
+    running = {run.path: run.state for run in opened.runs() if run.state in (RunState.RUNNING, RunState.UNKNOWN)}
     unfinished = set(_unfinished(root.absolute(), running))
     upload = _Upload(root, str(target))
     phases: list[list[str]] = [[], [], []]
@@ -135,12 +138,13 @@ def _is_left_out(directory: Path, root: Path) -> bool:
     return any(part.startswith((CATALOG, REMOVED_DIRECTORY)) for part in directory.parts[len(root.parts) :])
 
 
-def _unfinished(root: Path, running: list[Path]) -> Iterator[Path]:
-    """Of each directory of steps in a running capture the one that was written to last."""
+def _unfinished(root: Path, running: Mapping[Path, RunState]) -> Iterator[Path]:
+    """Of each directory of steps in a running capture the one that was written to last.
+
+    Whether a capture on another machine still runs is not known: there it is one that was written to lately.
+    """
     steps: dict[Path, list[tuple[float, Path]]] = {}
     for directory, names in walked(root) if running else ():
-        if not any(run == directory or run in directory.parents for run in running):
-            continue
         numbered = [
             one
             for one in (directory, *directory.parents)
@@ -151,7 +155,10 @@ def _unfinished(root: Path, running: list[Path]) -> Iterator[Path]:
             times = [_modified(directory / name) for name in names]
             steps.setdefault(numbered[0].parent, []).append((max(times), numbered[0]))
     for found in steps.values():
-        yield max(found)[1]
+        modified, step = max(found)
+        known = any(run in step.parents and state is RunState.RUNNING for run, state in running.items())
+        if known or modified > time.time() - _LATELY:
+            yield step
 
 
 def _modified(path: Path) -> float:

@@ -109,6 +109,8 @@ def translated(error: Exception, path: str, offset: Optional[int] = None) -> Exc
             hint="check that these credentials may list and read this bucket",
             code="AD406",
         )
+    if isinstance(error, NotImplementedError):
+        return NotSupported(f"{path}: the client of this store cannot do that: {told}", hint="give another store")
     if isinstance(error, ShortAnswer):
         return StorageError(
             f"the answer ended after {error.count} bytes, {len(_PAUSES) + 1} times",

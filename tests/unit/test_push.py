@@ -140,6 +140,19 @@ def test_of_a_running_capture_the_newest_step_waits(store: Any, dump: Path) -> N
     assert len(ascend_dump.open(URL)) == 6
 
 
+def test_of_a_capture_on_another_machine_an_old_step_is_finished(store: Any, dump: Path) -> None:
+    running(dump)
+    manifest = dump / RUN.parts[0] / RUN.parts[1] / "manifest.json"
+    manifest.write_text(
+        manifest.read_text(encoding="utf-8").replace(socket.gethostname(), "elsewhere"), encoding="utf-8"
+    )
+    assert len(ascend_dump.push(dump, URL).unfinished) == 1
+    for path in (dump / RUN).rglob("*"):
+        os.utime(path, (1000, 1000))
+    assert ascend_dump.push(dump, URL).unfinished == ()
+    assert there(store) == here(dump)
+
+
 def test_a_file_that_changes_while_it_is_read_waits(store: Any, dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = type(store).open
     growing = dump / RUN / "1" / "index.jsonl"

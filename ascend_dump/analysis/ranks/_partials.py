@@ -59,10 +59,14 @@ class Partials:
     repeated names of the tasks that were done in this call; the others were there from an earlier one
     """
 
-    def __init__(self, paths: Sequence[Path], repeated: Sequence[str], temporary: Optional[Path]) -> None:
+    def __init__(
+        self, paths: Sequence[Path], repeated: Sequence[str], temporary: Optional[Path], held: contextlib.ExitStack
+    ) -> None:
         self.paths = tuple(paths)
         self.repeated = tuple(repeated)
         self._temporary = temporary
+        #: What keeps others from the directory.
+        self._held = held
 
     def scan(self) -> polars.LazyFrame:
         """All tables one after the other, as a polars LazyFrame that reads when it is collected."""
@@ -87,6 +91,7 @@ class Partials:
     ) -> None:
         if error is None and self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
+        self._held.close()
 
 
 def map_ranks(
@@ -124,8 +129,21 @@ def map_ranks(
             raise ValueError(f"{task.name!r} is no name of a task: expected letters, digits, '.', '_' and '-'")
     if len({task.name for task in tasks}) < len(tasks):
         raise ValueError("two tasks have the same name")
-    directory = _default_place(function, tasks) if work is None else Path(work)
-    make_private_directory(directory)
+    with contextlib.ExitStack() as held:
+        directory = _own_place(function, tasks, held) if work is None else Path(work)
+        make_private_directory(directory)
+        paths, done = _mapped(function, tasks, executor, directory, watch)
+        return Partials(paths, done, directory if work is None else None, held.pop_all())
+
+
+def _mapped(
+    function: Callable[..., polars.DataFrame],
+    tasks: Sequence[RankTask],
+    executor: Optional[Executor],
+    directory: Path,
+    watch: Optional[_Watch],
+) -> tuple[list[Path], list[str]]:
+    """The files of all tasks, and the names of those that were done here."""
     paths = [directory / f"{task.name}-{_digest(function, task)}.parquet" for task in tasks]
     missing = [(task, path) for task, path in zip(tasks, paths) if not _is_whole(path)]
     if len(missing) < len(tasks):
@@ -133,7 +151,7 @@ def map_ranks(
     done = _here(function, missing) if executor is None else _elsewhere(executor, function, missing, len(tasks))
     for _ in done if watch is None else watch(done):
         pass
-    return Partials(paths, [task.name for task, _ in missing], directory if work is None else None)
+    return paths, [task.name for task, _ in missing]
 
 
 def _here(function: Callable[..., polars.DataFrame], missing: Sequence[tuple[RankTask, Path]]) -> Iterator[str]:
@@ -228,6 +246,22 @@ def _digest(function: Callable[..., Any], task: RankTask) -> str:
 
     parts = (__version__, function.__module__, function.__qualname__, task.name, task.made_of)
     return xxhash.xxh3_128_hexdigest(repr(parts).encode("utf-8", "surrogatepass"))
+
+
+def _own_place(function: Callable[..., Any], tasks: Sequence[RankTask], held: contextlib.ExitStack) -> Path:
+    """The directory of these tasks, unless another call that is doing the same has it; then a new one."""
+    import fcntl
+    import tempfile
+
+    place = _default_place(function, tasks)
+    make_private_directory(place)
+    lock = os.open(place / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE)
+    held.callback(os.close, lock)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return Path(tempfile.mkdtemp(dir=place.parent))
+    return place
 
 
 def _default_place(function: Callable[..., Any], tasks: Sequence[RankTask]) -> Path:

@@ -153,6 +153,14 @@ def test_the_default_place_goes_when_all_is_used(tmp_path: Path, cache: Path) ->
     assert not any(path.is_file() for path in cache.rglob("*"))
 
 
+def test_the_same_work_twice_at_once_is_done_twice(tmp_path: Path, cache: Path) -> None:
+    with map_ranks(squares, tasks(tmp_path / "log")) as first:
+        with map_ranks(squares, tasks(tmp_path / "log")) as second:
+            assert second.scan().collect().rows() == EXPECTED
+        assert first.scan().collect().rows() == EXPECTED
+    assert not [path for path in cache.rglob("*") if path.is_file()]
+
+
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ascend_dump.WriteError, match="not a directory"):
