@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
@@ -14,9 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 from host_dumps import RUN, item, model_directory, noise, write_step
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from places import DATA
 
 import ascend_dump
+from ascend_dump.reading import open_regular
+from ascend_dump.storage import located
 from ascend_dump.writing import HostWriter
 
 fsspec = pytest.importorskip("fsspec")
@@ -304,6 +309,32 @@ def test_the_catalog_of_a_large_dump_is_kept_in_the_cache_of_the_user(
     store.pipe_file(index, store.cat_file(index).replace(b'"op_17"', b'"op_xx"'))
     changed = ascend_dump.open(url).catalog()
     assert changed.filter(polars.col("op_name") == "op_xx").collect().height == 1
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    size=st.integers(0, 300_000),
+    moves=st.lists(
+        st.tuples(st.integers(-10, 310_000), st.sampled_from([0, 1, 2]), st.integers(-1, 200_000)), max_size=8
+    ),
+)
+def test_a_stored_file_is_read_as_one_on_disk(store: Any, size: int, moves: list[tuple[int, int, int]]) -> None:
+    content = bytes(i * 31 % 251 for i in range(size))
+    store.pipe_file("/files/one", content)
+    disk = io.BytesIO(content)
+    with open_regular(located("memory://files/one")) as file:
+        assert file.seek(0, 2) == size
+        file.seek(0)
+        for place, whence, count in moves:
+            try:
+                expected = disk.seek(place if whence == 0 else -abs(place) if whence == 2 else place, whence)
+            except ValueError:
+                continue
+            if whence == 2 and abs(place) > size:
+                continue  # BytesIO begins at 0, a file refuses
+            assert file.seek(expected) == expected
+            assert file.read(count) == disk.read(count)
+            assert file.readline(100) == disk.readline(100)
 
 
 def test_a_capture_into_a_store_is_refused() -> None:
