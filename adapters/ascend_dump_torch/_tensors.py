@@ -326,7 +326,7 @@ class Tensors:
         )  # fmt: skip
         if tensor.is_quantized:
             line.quantization = quantization(tensor)
-        if io == "input" and tensor.requires_grad and tensor.is_leaf:
+        if io == "input" and tensor.requires_grad and _is_leaf(tensor):
             line.requires_grad = True  # where it is first seen in the step: later records are made of what is known
         if not nbytes:
             return Item(line, None)
@@ -416,6 +416,13 @@ class Tensors:
         for payload in known.pending:
             self._writer.protect(payload)
         known.pending.clear()
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    try:
+        return bool(tensor.is_leaf)
+    except RuntimeError:  # a view that was made without grad, of a base that was written to since, tells nothing
+        return False
 
 
 def _is_sample(payload: Payload, address: int) -> bool:

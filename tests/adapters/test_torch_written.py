@@ -236,3 +236,19 @@ def test_outputs_keep_no_tensor_alive(dumps: Path) -> None:
         assert gone() is None
     (record,) = cap.dump().select("_foreach_add__0", io="output")
     assert record.numpy().tobytes() == expected
+
+
+def test_an_element_of_a_parameter_that_is_set_without_grad(dumps: Path) -> None:
+    """PyTorch refuses to say of such a view whether it is a leaf."""
+    weight = torch.nn.Parameter(torch.zeros(2, 2))
+
+    def set_element() -> None:
+        with torch.no_grad():
+            weight.view(-1)[3] += 0.5
+        (weight * 2).sum().backward()
+
+    dump = dump_of(dumps, set_element)
+    assert weight.detach().ravel().tolist() == [0, 0, 0, 0.5]
+    [record] = dump.select("mul_0", io="input", index=0)
+    assert record.numpy().ravel().tolist() == [0, 0, 0, 0.5]
+    assert record.attrs["requires_grad"]
