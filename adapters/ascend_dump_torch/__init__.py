@@ -23,6 +23,7 @@ _OPTIONS = {
     "outline_until": "'wrong': record nothing, end with NaN or Inf; 'recorded' (default): end with the selected steps; "
     "'end': record nothing",
     "step": "'optimizer': a step ends with the optimizer's, however many calls of the model it has",
+    "skip_warmup": "True: calls in which a server profiles its memory, warms up or captures graphs are no steps",
     "steps_after_origin": "with scene='overflow', steps that are recorded after the first of a row with NaN or Inf (1)",
 }
 

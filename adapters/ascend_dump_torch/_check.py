@@ -27,6 +27,7 @@ _VALUES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("outline_wait", lambda value: type(value) in (int, float) and 0 <= value <= 60, "0 to 60 seconds"),
     ("outline_until", lambda value: value in ("wrong", "recorded", "end"), "'wrong', 'recorded' or 'end'"),
     ("step", lambda value: value == "optimizer", "'optimizer', or leave it out: each call of the model is one"),
+    ("skip_warmup", lambda value: type(value) is bool, "True or False"),
     ("buffer_bytes", lambda value: type(value) is int and value > 0, "a positive number of bytes"),
 )
 
@@ -66,6 +67,16 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str], *, laun
                 "options['steps_after_origin'] changes nothing without scene='overflow'",
                 "leave it out, or select steps with steps=",
                 "options.steps_after_origin",
+            )
+        )
+    if request.options.get("skip_warmup") and target is None and not launched:
+        problems.append(
+            Problem(
+                "AD211",
+                "silent",
+                "options['skip_warmup'] changes nothing where the program draws the steps itself",
+                "capture the model, or the whole program with `ascend-dump run`",
+                "options.skip_warmup",
             )
         )
     if "outline" in request.options and not launched:

@@ -14,6 +14,7 @@ from ascend_dump.adapter import Begin, Steps, at_exit
 from ascend_dump.adapter.pytorch.calls import keep_hooks_quiet
 from ascend_dump.adapter.pytorch.compiled import Root
 from ascend_dump.adapter.pytorch.steps import ProcessSteps
+from ascend_dump.adapter.pytorch.warmup import is_warmup
 from ascend_dump.host import Over
 from ascend_dump_torch._check import compiled_problem
 from ascend_dump_torch._outline import StepOutline
@@ -46,7 +47,11 @@ class _TorchLaunch:
             self._outline = self._new_outline()
             at_exit(self._end_outline)
         self._updates = OptimizerSteps(self._updated) if options.get("step") == "optimizer" else None
-        self._steps = ProcessSteps(self._called, self._returned if "outline" in options else None)
+        self._steps = ProcessSteps(
+            self._called,
+            self._returned if "outline" in options else None,
+            self._is_warmup if options.get("skip_warmup") else None,
+        )
 
     def begin_again(self) -> None:
         """In a forked child, which writes a dump of its own."""
@@ -88,6 +93,9 @@ class _TorchLaunch:
             if not self._records or "torch.distributed.run" in sys.modules
             else "it called no torch.nn.Module with parameters"
         )
+
+    def _is_warmup(self) -> bool:
+        return is_warmup() if self._session is None else self._session.skips_warmup()
 
     def _updated(self) -> None:
         if self._session is not None:

@@ -18,6 +18,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from ascend_dump import AscendDumpError, CaptureError
 from ascend_dump.adapter import DumpRequest, RunDirectory, Session, Tally, tell_of_empty
 from ascend_dump.adapter.pytorch.calls import Watch
+from ascend_dump.adapter.pytorch.warmup import is_warmup
 from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.writing import CHANGED, HostRun, HostWriter, Item, size_limit
 from ascend_dump_torch import _stack
@@ -149,6 +150,8 @@ class TorchSession(Session):
             self._other_threads += 1
             self.note_skipped("calls of the target in other threads than the one that started the capture")
             return
+        if self.skips_warmup():
+            return
         number = self._calls if self._updates is None else self._updates.begins(self._target_trains())
         if number is None:
             return
@@ -158,6 +161,13 @@ class TorchSession(Session):
             # The global hooks were not there yet when this call began.
             assert self._target is not None, "only a target is watched"
             self.guard(self.tracker.enter, self._target)
+
+    def skips_warmup(self) -> bool:
+        """Whether the call that begins serves no request and is to be left out; ends the open step then."""
+        if not self._request.options.get("skip_warmup") or not is_warmup():
+            return False
+        self.guard(self.enter_step, None)
+        return True
 
     def _target_trains(self) -> bool:
         return self._target is None or self._target.training

@@ -8,7 +8,9 @@ from typing import Any, Callable, Optional
 from ascend_dump.adapter import Begin
 from ascend_dump.adapter.pytorch.calls import keep_hooks_quiet
 from ascend_dump.adapter.pytorch.steps import ProcessSteps
+from ascend_dump.adapter.pytorch.warmup import is_warmup
 from ascend_dump_torch_npu._session import TorchNpuSession
+from ascend_dump_torch_npu._settings import SKIP_WARMUP
 
 __all__ = ["launch"]
 
@@ -24,7 +26,8 @@ class _TorchNpuLaunch:
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
         self._session: Optional[TorchNpuSession] = None
-        self._steps = ProcessSteps(self._called)
+        skips = begin.request.options.get(SKIP_WARMUP)
+        self._steps = ProcessSteps(self._called, left_out=self._is_warmup if skips else None)
         if begin.request.scene == "exception":
             self._open()
 
@@ -39,6 +42,9 @@ class _TorchNpuLaunch:
         else:
             self._steps.end()
         return self._session
+
+    def _is_warmup(self) -> bool:
+        return is_warmup() if self._session is None else self._session.skips_warmup()
 
     def _called(self, root: Any, step: Optional[int]) -> None:
         if step is None:

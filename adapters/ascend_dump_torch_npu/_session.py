@@ -16,10 +16,18 @@ from ascend_dump import AscendDumpError, CaptureError
 from ascend_dump.adapter import DumpRequest, RunDirectory, Session, add_private_directory, tell_of_empty
 from ascend_dump.adapter import acl_interface as interface
 from ascend_dump.adapter.pytorch.calls import Watch
+from ascend_dump.adapter.pytorch.warmup import is_warmup
 from ascend_dump.native.cann.config.of_request import save_config
 from ascend_dump.native.cann.config.parse import read_config
 from ascend_dump_torch_npu._interface import DumpInterface
-from ascend_dump_torch_npu._settings import INIT_CONFIG, build, build_initial, own_initial_config, torchair_dump
+from ascend_dump_torch_npu._settings import (
+    INIT_CONFIG,
+    SKIP_WARMUP,
+    build,
+    build_initial,
+    own_initial_config,
+    torchair_dump,
+)
 
 __all__ = ["TorchNpuSession"]
 
@@ -88,7 +96,15 @@ class TorchNpuSession(Session):
         if threading.get_ident() != self._thread:
             self._other_threads += 1
             return
-        self.guard(self.enter_step, self._calls)
+        if not self.skips_warmup():
+            self.guard(self.enter_step, self._calls)
+
+    def skips_warmup(self) -> bool:
+        """Whether the call that begins serves no request and is to be left out; ends the open step then."""
+        if not self._request.options.get(SKIP_WARMUP) or not is_warmup():
+            return False
+        self.guard(self.enter_step, None)
+        return True
 
     def step(self, number: Optional[int]) -> None:
         """`enter_step` for steps that the program marks itself; a failure ends the dump only."""

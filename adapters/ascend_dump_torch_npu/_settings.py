@@ -13,6 +13,7 @@ from ascend_dump.native.cann.config.build import acl_config
 
 __all__ = [
     "INIT_CONFIG",
+    "SKIP_WARMUP",
     "build",
     "build_initial",
     "look_around",
@@ -23,6 +24,8 @@ __all__ = [
 
 #: Names the file that torch_npu hands to aclInit.
 INIT_CONFIG = "TORCH_ACL_INIT_CONFIG_PATH"
+#: The option by which calls that serve no request are no steps.
+SKIP_WARMUP = "skip_warmup"
 _OF_MODELS = ("optype_blacklist", "opname_blacklist", "opname_range")
 _LAZY_DEVICE = "8.3.RC1"
 
@@ -41,7 +44,9 @@ def build(request: DumpRequest, path: Path) -> dict[str, Any]:
             options = {name: value for name, value in request.options.items() if name not in _OF_MODELS}
             wanted = wanted.replace(layers=(), models=(), options=options)
         wanted = wanted.replace(options={**wanted.options, "op_switch": "only"})
-    return acl_config(wanted)
+    # CANN has no such key: the capture counts the steps.
+    options = {name: value for name, value in wanted.options.items() if name != SKIP_WARMUP}
+    return acl_config(wanted.replace(options=options))
 
 
 def selects_in_models(request: DumpRequest) -> bool:

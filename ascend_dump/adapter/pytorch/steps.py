@@ -31,6 +31,7 @@ class ProcessSteps:
     thread of the first call is the one that is followed. What `called` raises ends the following and is
     logged: the user's call goes on.
     returned: is given what each of these calls returned; it must not raise.
+    left_out: is asked at each top-level call; where it answers True the call is no step, and nothing is reported of it.
     compiled: whether the call that `called` was last called for runs compiled code; hooks that are registered
     for all modules now still see what is called in it, the root included.
     """
@@ -39,9 +40,11 @@ class ProcessSteps:
         self,
         called: Callable[[Root, Optional[int]], None],
         returned: Optional[Callable[[Root, Any], None]] = None,
+        left_out: Optional[Callable[[], bool]] = None,
     ) -> None:
         self._report = called
         self._returned = returned
+        self._left_out = left_out
         self.compiled = False
         self._inside = 0
         #: The top-level module whose call is open.
@@ -108,6 +111,9 @@ class ProcessSteps:
     def _guard(self, root: Root, compiled: bool) -> None:
         self.compiled = compiled
         try:
+            if self._left_out is not None and self._left_out():
+                self._open = None
+                return
             self._root_called(root)
         except Exception as error:
             # Whatever keeps us from recording it.

@@ -1,0 +1,120 @@
+"""With skip_warmup, calls in which a server profiles, warms up or captures graphs are no steps."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from test_torch_launcher import Launched
+
+import ascend_dump
+from ascend_dump import fakes
+
+torch = pytest.importorskip("torch")
+
+SERVER = """
+    import torch
+
+    class Runner:
+        def __init__(self):
+            torch.manual_seed(0)
+            self.model = torch.nn.Linear(4, 3)
+
+        def profile_run(self):
+            self._dummy_run(7)
+
+        def _dummy_run(self, tokens):
+            return self.model(torch.zeros(tokens, 4))
+
+        def capture_model(self):
+            for tokens in (2, 1):
+                self.model(torch.zeros(tokens, 4))
+
+        def execute_model(self, tokens):
+            return self.model(torch.ones(tokens, 4))
+
+    def serve(runner):
+        runner.profile_run()
+        runner.capture_model()
+        for tokens in (5, 6):
+            runner.execute_model(tokens)
+            runner._dummy_run(9)
+
+    if __name__ == "__main__":
+        serve(Runner())
+"""
+
+
+def server() -> Any:
+    module = ModuleType("server")
+    exec(textwrap.dedent(SERVER), module.__dict__)
+    return module
+
+
+def rows(dump: Any) -> dict[Any, set[int]]:
+    """By step, of how many rows the layer's results are; what makes its arguments runs before it is called."""
+    found: dict[Any, set[int]] = {}
+    for record in dump.select(io="output"):
+        if "addmm" in record.op_name.lower():
+            found.setdefault(record.step, set()).add(record.shape[0])
+    return found
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_only_requests_are_steps(tmp_path: Path, skips: bool) -> None:
+    made = server()
+    runner = made.Runner()
+    with ascend_dump.capture(runner.model, path=tmp_path, options={"skip_warmup": skips}) as cap:
+        made.serve(runner)
+    found = rows(cap.dump())
+    every = {0: {7}, 1: {2}, 2: {1}, 3: {5}, 4: {9}, 5: {6}, 6: {9}}
+    assert found == ({0: {5}, 1: {6}} if skips else every)
+
+
+def test_on_the_device_too(tmp_path: Path) -> None:
+    made = server()
+    with fakes.install("torch_npu", environ={}):
+        runner = made.Runner()
+        runner.model = runner.model.npu()
+        options = {"skip_warmup": True}
+        with ascend_dump.capture(runner.model, path=tmp_path, framework="torch_npu", options=options) as cap:
+            made.serve(runner)
+        found = rows(cap.dump())
+    assert found == {0: {5}, 1: {6}}
+
+
+def test_under_the_launcher(tmp_path: Path) -> None:
+    launched = Launched(tmp_path)
+    launched.run(SERVER, "--steps", "0|1", "--options", "skip_warmup=true")
+    found = rows(ascend_dump.open(launched.dumps))
+    assert found == {0: {5}, 1: {6}}
+
+
+def test_a_graph_that_is_being_captured_is_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    capturing = ModuleType("torch.npu")
+    vars(capturing).update(is_initialized=lambda: True, is_current_stream_capturing=lambda: vars(capturing)["now"])
+    monkeypatch.setattr(torch, "npu", capturing, raising=False)
+    model = torch.nn.Linear(4, 3)
+    with ascend_dump.capture(model, path=tmp_path, options={"skip_warmup": True}) as cap:
+        for now, tokens in ((True, 7), (False, 5)):
+            vars(capturing)["now"] = now
+            model(torch.ones(tokens, 4))
+    assert rows(cap.dump()) == {0: {5}}
+
+
+def test_a_capture_copied_by_sglang_is_found_by_its_module() -> None:
+    from ascend_dump.adapter.pytorch.warmup import is_warmup
+
+    for name, expected in (("sglang.srt.model_executor.cuda_graph_runner", True), ("studio.recorder", False)):
+        module = ModuleType(name)
+        module.__dict__["ask"] = is_warmup
+        exec("def capture():\n    return ask()", module.__dict__)
+        assert module.__dict__["capture"]() is expected
+
+
+def test_where_the_program_draws_the_steps_it_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ascend_dump.ConfigError, match=r"skip_warmup.*draws the steps itself"):
+        ascend_dump.capture(path=tmp_path, framework="torch", strict=True, options={"skip_warmup": True}).start()
