@@ -13,6 +13,7 @@ from ascend_dump._errors import ConfigError, DumpNotFound, ReadError
 from ascend_dump.cli._exit import Exit, exit_code
 from ascend_dump.cli._failure import error_fields
 from ascend_dump.cli._reading import json_option, progress
+from ascend_dump.storage import located
 
 if TYPE_CHECKING:
     from ascend_dump.native.cann.graph import Node
@@ -44,8 +45,8 @@ def ops(graph: str, op_type: Optional[str], name: Optional[str], dumped: Optiona
     if graph.endswith(".py"):
         from ascend_dump.cli._ops_torchair import list_operators
 
-        return list_operators(Path(graph), op_type, name, dumped, as_json)
-    path = _choose(Path(graph), name)
+        return list_operators(located(graph), op_type, name, dumped, as_json)
+    path = _choose(located(graph), name)
     model = sanitize(graph_name(path))
     tests = _tests(op_type, name)
     if dumped is not None:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
 from ascend_dump._errors import CorruptDump, DumpNotFound, ReadError
-from ascend_dump._files import NotRegularFile, open_descriptor
+from ascend_dump._files import NotRegularFile, open_descriptor, walked
 from ascend_dump.native.cann._graph_text import GraphText, Node, OutputOrigin, escape
 from ascend_dump.native.cann.names import sanitize
+from ascend_dump.storage import located
 
 __all__ = [
     "NoDump",
@@ -109,8 +110,8 @@ def graph_name(path: _Path) -> str:
 def build_graphs(directory: _Path) -> list[Path]:
     """The `ge_proto_*_Build.txt` files below a directory, in the order they were written."""
     found = []
-    for parent, _, names in os.walk(directory):
-        found += [Path(parent, name) for name in names if name.startswith("ge_proto_") and name.endswith(_BUILD_SUFFIX)]
+    for parent, names in walked(located(directory)):
+        found += [parent / name for name in names if name.startswith("ge_proto_") and name.endswith(_BUILD_SUFFIX)]
     return sorted(found, key=lambda path: (path.parent, _number(path.name), path.name))
 
 
@@ -121,7 +122,7 @@ def find_computational(paths: Iterable[_Path], names: Iterable[str] = ()) -> lis
     in the user's model) those whose text holds all of these. Raises DumpNotFound, ReadError.
     """
     wanted = [escape(name) for name in names] or [_PIPELINE]
-    return [Path(path) for path in paths if _contains_all(path, wanted)]
+    return [located(path) for path in paths if _contains_all(path, wanted)]
 
 
 def find_model_folders(root: _Path, name: str) -> list[Path]:

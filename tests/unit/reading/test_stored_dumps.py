@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from places import DATA
 
 import ascend_dump
+from ascend_dump.cli import main
 from ascend_dump.reading import open_regular
 from ascend_dump.storage import located
 from ascend_dump.writing import HostWriter
@@ -335,6 +336,19 @@ def test_a_stored_file_is_read_as_one_on_disk(store: Any, size: int, moves: list
             assert file.seek(expected) == expected
             assert file.read(count) == disk.read(count)
             assert file.readline(100) == disk.readline(100)
+
+
+def test_graphs_and_files_of_cann_are_taken_where_they_lie(
+    store: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for verb, data, files in (("ops", "ge_proto", []), ("convert", "cann", ["-o", str(tmp_path / "out")])):
+        graphs = sorted((DATA / data).rglob("ge_proto_*_Build.txt")) or [DATA / data]
+        url = put(store, graphs[0].parent if verb == "ops" else DATA / data, data)
+        here = main([verb, str(graphs[0]), *files])
+        said = capsys.readouterr().out.replace(str(graphs[0]), "ROOT")
+        address = f"{url}/{graphs[0].name}" if verb == "ops" else url
+        assert main([verb, address, *files]) == here, verb
+        assert capsys.readouterr().out.replace(address, "ROOT") == said
 
 
 def test_a_capture_into_a_store_is_refused() -> None:
