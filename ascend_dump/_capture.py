@@ -143,8 +143,12 @@ def _paths_of(graft: Any) -> Any:
     """The same with the paths of dumps as text, which settings can carry."""
     if not isinstance(graft, Mapping):
         return graft
-    paths = {name: dump if isinstance(dump, (str, os.PathLike)) else dump.root for name, dump in graft.items()}
-    return {name: os.fspath(path) for name, path in paths.items()}
+    found = {}
+    for name, dump in graft.items():
+        path = dump if isinstance(dump, (str, os.PathLike)) else getattr(dump, "root", dump)
+        # What is no dump is refused by the adapter.
+        found[name] = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
+    return found
 
 
 class _State(Enum):

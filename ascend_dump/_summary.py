@@ -128,7 +128,7 @@ def _notes(
 ) -> Iterator[str]:
     tally = parts[0].tally
     if request.keep is not None and tally is not None and tally.begun > tally.steps:
-        yield f"{counted(tally.begun, 'step')} were recorded, keep={request.keep} of them stay"
+        yield f"{counted(tally.begun, 'step')} were recorded, {tally.steps} of them stay (keep={request.keep})"
     if tally is not None and tally.limit is not None:
         yield f"limit without steps=, keep= and max_bytes=: {size(tally.limit)}, 10 % of what was free"
     if running:

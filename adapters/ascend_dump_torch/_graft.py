@@ -7,6 +7,7 @@ is given another tensor: what else reads that memory still gets what the program
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -47,6 +48,11 @@ def read_grafts(given: Any) -> list[_Graft]:
     found = []
     for key, path in given.items():
         op_name, io, index = _parts(str(key))
+        if not isinstance(path, (str, os.PathLike)):
+            raise ConfigError(
+                f"graft of {key!r} is a {type(path).__name__}: expected the path of a dump",
+                hint="record the value in a dump, and give its path",
+            )
         if str(path) not in dumps:
             dumps[str(path)] = ascend_dump.open(path)
         records: dict[Optional[int], Record] = {}

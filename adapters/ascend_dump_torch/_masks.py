@@ -1,20 +1,18 @@
 """Which operators of the scene `overflow` only make or carry a mask, by `ascend_dump.nonfinite.masks`.
 
-An operator that gives NaN or +Inf is never taken for one of these, nor one that gives more -Inf than it was given.
+An operator that gives NaN is never taken for one of these, nor one that gives more Inf than it was given.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Optional
 
 import torch
 
 from ascend_dump.nonfinite import masks
 
 __all__ = ["is_mask"]
-
-_NEGATIVE = -float("inf")
 
 
 def is_mask(
@@ -26,7 +24,7 @@ def is_mask(
     given    its input tensors as it read them, numbers: those that are not finite
     made     its outputs that are not finite
     """
-    if any(number != _NEGATIVE for number in numbers):
+    if any(map(math.isnan, numbers)):
         # Where nothing is asked of the inputs, nothing is asked of the numbers either.
         rule = masks.rule_of(base)
         if rule is None or not rule.unasked:
@@ -35,17 +33,15 @@ def is_mask(
 
 
 def _part(tensor: torch.Tensor) -> masks.Part:
-    return masks.Part(tensor.numel(), _negative_only(tensor))
-
-
-def _negative_only(tensor: torch.Tensor) -> Optional[int]:
-    """How many -Inf are in a tensor; None where NaN or +Inf is, or where nobody can tell."""
-    if not tensor.is_floating_point() or not tensor.numel() or tensor.is_meta:
-        return None if tensor.is_complex() else 0
+    elements = tensor.numel()
+    if not tensor.is_floating_point() or not elements or tensor.is_meta:
+        return masks.Part(elements, None if tensor.is_complex() else 0)
     if tensor.layout is not torch.strided:
-        return None
+        return masks.Part(elements, None)
     if tensor.element_size() == 1:
         tensor = tensor.float()
-    negative = int((tensor == _NEGATIVE).sum().item())
-    finite = int(torch.isfinite(tensor).sum().item())
-    return negative if negative + finite == tensor.numel() else None
+    if bool(torch.isnan(tensor).any()):
+        return masks.Part(elements, None)
+    infinite = int(torch.isinf(tensor).sum().item())
+    negative = int((tensor == -math.inf).sum().item())
+    return masks.Part(elements, negative, infinite - negative)

@@ -102,7 +102,7 @@ class StepOutline:
         self._undo()
         self._looks, self._waiting = [], []
         try:
-            if self._file >= 0:
+            if self._file >= 0 or self._lines:  # without a step there is nothing to tell
                 self._add(OutlineLine(over=over, reason=reason))
                 self._flush()
                 os.close(self._file)

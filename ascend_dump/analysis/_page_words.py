@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Optional
 
 from ascend_dump._request import DumpRequest
-from ascend_dump.reading import Record
+from ascend_dump.reading import Dump, Record
 
-__all__ = ["capture_command", "command", "place_facts", "show_command", "step_text"]
+__all__ = ["capture_command", "command", "place_facts", "run_facts", "show_command", "step_text"]
+
+#: Runs of one dump that a page tells of.
+_MOST_RUNS = 8
 
 
 def step_text(step: Optional[int]) -> str:
@@ -24,6 +27,21 @@ def place_facts(module: Optional[str], source: Optional[str]) -> Iterator[tuple[
         yield "module", module
     if source:
         yield "source", source
+
+
+def run_facts(dump: Dump, side: str = "") -> Iterator[tuple[str, str]]:
+    """How a dump was made: of its runs the state, the request, the command and the versions; once what is the same."""
+    runs = dump.runs()
+    told: set[tuple[str, str]] = set()
+    for number, run in enumerate(runs[:_MOST_RUNS], 1):
+        name = f"{side} run {number}".strip()
+        yield name, f"{run.path}: {run.state!s}{'; ' if run.notes else ''}{'; '.join(run.notes)}"
+        for what, text in run.made:
+            if (what, text) not in told:
+                told.add((what, text))
+                yield f"{name}, {what}", text
+    if len(runs) > _MOST_RUNS:
+        yield f"{side} runs".strip(), f"{len(runs) - _MOST_RUNS} more"
 
 
 def show_command(dump: Path, record: Record) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Optional
 
-from ascend_dump.analysis._page_words import capture_command, place_facts, show_command, step_text
+from ascend_dump.analysis._page_words import capture_command, place_facts, run_facts, show_command, step_text
 from ascend_dump.analysis.suspects import RULES, Suspect
 from ascend_dump.reading import open_dump
 from ascend_dump.report.page import PageContent, PageFinding, PageRow
@@ -33,9 +33,7 @@ def of_triage(found: Triage) -> PageContent:
         sentence = "Nothing looks wrong in what could be checked."
     else:
         sentence = "Nothing looks wrong by itself."
-    runs = dump.runs()
-    made = [("dump", str(found.dump))]
-    made += [(f"run {number}", f"{run.path}: {run.state.name.lower()}") for number, run in enumerate(runs[:8], 1)]
+    made = [("dump", str(found.dump)), *run_facts(dump)]
     return PageContent(
         title=str(found.dump),
         rows=(PageRow(record, None) for record in dump),

@@ -215,7 +215,9 @@ def triage_wrong(dump: Dump) -> Triage:
     report = find_suspects(dump)
     first = cause_of_wrong(dump, [one for one in report.suspects if one.rule == "non-finite"])
     if first is None:
-        return Triage(dump.root, report.suspects, None, None, "nothing made NaN or Inf for certain", report.reasons)
+        return Triage(
+            dump.root, report.suspects, None, None, "no operator is known to have made NaN or Inf", report.reasons
+        )
     others = (one for one in report.suspects if one != first)
     return _of_suspects(dump, (first, *others), report.reasons)
 

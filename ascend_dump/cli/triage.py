@@ -225,8 +225,8 @@ def _show_next(found: Triage, file: Optional[str], written: Optional[Path], fram
     from ascend_dump.report.tables import escape
 
     if written is not None:
-        how = f"ASCEND_DUMP={written} python …" if _LANGUAGE_OF[framework] == "ascend-dump" else f"in {framework}'s way"
-        click.echo(f"next request: {escape(str(written))}, to be used as {escape(how)}")
+        how = f", for ASCEND_DUMP={written} python …" if _LANGUAGE_OF[framework] == "ascend-dump" else ""
+        click.echo(f"next request: {escape(str(written))}, settings of {framework}{escape(how)}")
     elif found.next is not None:
         click.echo(
             f"next: ASCEND_DUMP='{escape(found.next.to_text())}'; --next FILE --for FRAMEWORK writes it as a file"

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Optional
 
 from ascend_dump.nonfinite._values import has_nan, is_additive_mask, is_nonfinite
-from ascend_dump.nonfinite.masks import FILLING, VIEWS, Part, is_mask, plain_name, rule_of
+from ascend_dump.nonfinite.masks import FILLING, Part, is_mask, moves, plain_name, rule_of
 from ascend_dump.statistics import Statistics
 
 __all__ = ["Judge", "Slot", "Wrong"]
@@ -35,8 +35,8 @@ class Wrong(NamedTuple):
 class Judge:
     """Looks at operators in the order they ran.
 
-    NaN and +Inf in an output are always wrong. -Inf is not where a rule about masks holds, where the tensor holds
-    nothing but 0 and -Inf, where it came with inputs that are such masks, or where it is the logarithm of 0.
+    NaN in an output is always wrong. Inf is not where a rule about masks holds, where the tensor holds nothing but 0
+    and -Inf, where it came with inputs that are such masks, or where it is the logarithm of 0.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Judge:
     def look_at(self, op_type: str, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> Optional[Wrong]:
         """What is wrong with an operator, None where nothing is known to be.
 
-        Of an operator without recorded outputs the inputs are looked at; there -Inf says nothing.
+        Of an operator without recorded outputs the inputs are looked at; there Inf says nothing where it is a mask's.
         """
         looked = outputs or inputs
         found = [
@@ -54,26 +54,31 @@ class Judge:
         ]
         if not found:
             return None
-        for what in ("NaN", "Inf"):
-            for at, one in found:
-                assert one.statistics is not None, "it is not finite"
-                if has_nan(one.statistics) if what == "NaN" else _holds_inf(one.statistics):
-                    return Wrong(what, at)
-        if outputs and not self._is_mask(op_type, inputs, [one for _, one in found]):
-            return Wrong("-Inf", found[0][0])
+        positive = None
+        for at, one in found:
+            assert one.statistics is not None, "it is not finite"
+            if has_nan(one.statistics):
+                return Wrong("NaN", at)
+            if positive is None and _holds_inf(one.statistics):
+                positive = at
+        if outputs:
+            if not self._is_mask(op_type, inputs, [one for _, one in found], positive is not None):
+                return Wrong("-Inf", found[0][0]) if positive is None else Wrong("Inf", positive)
+        elif any(_holds_inf(one.statistics) and not self._is_known(one) for _, one in found if one.statistics):
+            return Wrong("Inf", positive or 0)
         if len(self._masks) > _MOST:
             self._masks.clear()
         self._masks.update(one.content for _, one in found if one.content is not None)
         return None
 
-    def _is_mask(self, op_type: str, inputs: Sequence[Slot], made: Sequence[Slot]) -> bool:
-        """Whether outputs with -Inf, without NaN and +Inf, are those of a mask."""
+    def _is_mask(self, op_type: str, inputs: Sequence[Slot], made: Sequence[Slot], positive: bool) -> bool:
+        """Whether outputs with Inf, without NaN, are those of a mask. positive: +Inf is among them."""
         if plain_name(op_type) in FILLING or all(self._is_known(one) for one in made):
             return True
         known = [one for one in inputs if one.statistics is not None]
         if not known:
-            return rule_of(op_type) is not None or plain_name(op_type) in VIEWS
-        if plain_name(op_type) in _LOGARITHMS:
+            return moves(op_type) or (rule_of(op_type) is not None and not positive)
+        if plain_name(op_type) in _LOGARITHMS and not positive:
             zeros = [one.statistics.zero for one in known if one.statistics is not None]
             return None in zeros or sum(zero or 0 for zero in zeros) >= sum(_part(one).negative or 0 for one in made)
         parts = [_part(one) for one in made]
@@ -82,7 +87,10 @@ class Judge:
         if rule_of(op_type) is not None and len(known) == len(inputs):
             return False  # it gave more than it was given
         carried = [one for one in known if one.statistics is not None and is_nonfinite(one.statistics)]
-        return bool(carried) and all(self._is_known(one) for one in carried)
+        if not carried or not all(self._is_known(one) for one in carried):
+            return False
+        # It may overflow by itself beside what it carries.
+        return not positive or sum(one.infinite for one in parts) <= sum(_part(one).infinite for one in carried)
 
     def _is_known(self, one: Slot) -> bool:
         """Whether this is a mask by its look or its content."""
@@ -100,6 +108,6 @@ def _holds_inf(found: Statistics) -> bool:
 def _part(one: Slot) -> Part:
     found = one.statistics
     assert found is not None, "only what is known is asked for"
-    if found.nan or found.posinf or (found.neginf is None and is_nonfinite(found)):
+    if has_nan(found) or (None in (found.neginf, found.posinf) and is_nonfinite(found)):
         return Part(found.count, None)
-    return Part(found.count, found.neginf or 0)
+    return Part(found.count, found.neginf or 0, found.posinf or 0)

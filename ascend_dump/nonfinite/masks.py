@@ -1,7 +1,7 @@
-"""Operators that make -Inf because the program asks for it, or only carry it on: masks are no overflow.
+"""Operators that make Inf because the program asks for it, or only carry it on: masks are no overflow.
 
-Attention masks its scores with -Inf on every step, which softmax makes zeros of. Names are those of `plain_name`, which
-are the same for the spellings of all frameworks.
+Attention masks its scores with -Inf on every step, which softmax makes zeros of; a search for the nearest masks its
+distances with +Inf. Names are those of `plain_name`, which are the same for the spellings of all frameworks.
 """
 
 from __future__ import annotations
@@ -9,23 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Optional
 
-__all__ = ["FILLING", "RULES", "VIEWS", "MaskRule", "Part", "is_mask", "plain_name", "rule_of"]
+__all__ = ["FILLING", "RULES", "VIEWS", "MaskRule", "Part", "is_mask", "moves", "plain_name", "rule_of"]
 
 
 class MaskRule(NamedTuple):
-    """Operators for which -Inf in an output means nothing, and when.
+    """Operators for which Inf in an output means nothing, and when.
 
-    spread     whether one -Inf that they are given may stand in any number of places: they fill it in
-    unasked    whether they need not be given any
+    spread     whether one Inf that they are given may stand in any number of places: they fill it in
+    unasked    whether they need not be given any to give -Inf
+    turns      whether they make +Inf of -Inf and the other way round
+    moves      whether elements stay what they are, so that what they give was given to them
     """
 
     why: str
     operators: frozenset[str]
     spread: bool = False
     unasked: bool = False
+    turns: bool = False
+    moves: bool = False
 
 
-#: They may take -Inf from a number, which stands in no record.
+#: They may take Inf from a number, which stands in no record.
 FILLING = frozenset(
     (
         *("maskedfill", "maskedfills", "maskedfillscalar", "where", "select", "selectv2", "indexfill"),
@@ -45,14 +49,16 @@ RULES = (
             (
                 *("triu", "tril", "clone", "tocopy", "reshapecopy", "expandcopy", "foreachcopy", "contiguous", "lift"),
                 *("cat", "stack", "repeat", "roll", "flip", "index", "unsafeindex", "indexselect", "gather"),
-                *("slicescatter", "selectscatter", "sort", "topk", "amax", "max"),
+                *("slicescatter", "selectscatter", "sort", "topk", "kthvalue", "amax", "max", "amin", "min"),
             )
         ),
+        moves=True,
     ),
     MaskRule(
-        "adds scores to a mask, or scales what was masked",
-        frozenset(("add", "sub", "mul", "div", "minimum", "maximum", "clamp", "clampmax")),
+        "adds scores to a mask, or bounds what was masked",
+        frozenset(("add", "minimum", "maximum", "clamp", "clampmax", "clampmin")),
     ),
+    MaskRule("scales what was masked", frozenset(("sub", "rsub", "mul", "div", "neg")), turns=True),
     MaskRule(
         "keeps the masked places of a row at -Inf",
         frozenset(("logsoftmax", "logsumexp", "logsigmoidforward", "logaddexp")),
@@ -71,7 +77,7 @@ VIEWS = frozenset(
         *("asstrided", "diagonal", "unfold", "unflatten", "expanddims", "stridedslice", "identity", "broadcastto"),
     )
 )
-_VIEW = MaskRule("is a view", frozenset())
+_VIEW = MaskRule("is a view", frozenset(), moves=True)
 _BY_NAME = {name: rule for rule in RULES for name in rule.operators}
 
 
@@ -86,11 +92,20 @@ def rule_of(op_type: str) -> Optional[MaskRule]:
 
 
 class Part(NamedTuple):
-    """What of a tensor the rules look at: its number of elements, and how many of them are -Inf; None where NaN or +Inf
-    is among them, or where nobody can tell."""
+    """What of a tensor the rules look at: its number of elements, and how many of them are -Inf and +Inf; None where
+    NaN is among them, or where nobody can tell."""
 
     elements: int
     negative: Optional[int]
+    positive: Optional[int] = 0
+
+    @property
+    def is_known(self) -> bool:
+        return self.negative is not None and self.positive is not None
+
+    @property
+    def infinite(self) -> int:
+        return (self.negative or 0) + (self.positive or 0)
 
 
 def is_mask(op_type: str, view: bool, given: Iterable[Part], numbers: bool, made: Sequence[Part]) -> bool:
@@ -98,21 +113,36 @@ def is_mask(op_type: str, view: bool, given: Iterable[Part], numbers: bool, made
 
     view     whether its outputs are known to be views of what it was given
     given    its inputs as it read them, looked at only where a rule asks for them
-    numbers  whether it was given -Inf as a number
+    numbers  whether it was given -Inf or +Inf as a number
     made     its outputs that are not finite
     """
     rule = rule_of(op_type) or (_VIEW if view or plain_name(op_type) in VIEWS else None)
-    if rule is None or any(part.negative is None for part in made):
+    if rule is None or not all(part.is_known for part in made):
         return False
     if rule.unasked:
-        return True
+        return not any(part.positive for part in made)
     parts = list(given)
-    if any(part.negative is None for part in parts):
+    if not all(part.is_known for part in parts):
         return False
     if rule.spread:
-        return numbers or any(part.negative for part in parts)
-    for part in made:
-        most = sum((one.negative or 0) * -(-part.elements // max(one.elements, 1)) for one in parts)
-        if (part.negative or 0) > most:
-            return False
-    return True
+        return numbers or any(part.infinite for part in parts)
+    return all(_is_given(part, parts, rule) for part in made)
+
+
+def moves(op_type: str) -> bool:
+    """Whether the elements that an operator gives are some of those that it was given, as they were."""
+    rule = rule_of(op_type)
+    return rule.moves if rule is not None else plain_name(op_type) in VIEWS
+
+
+def _is_given(made: Part, given: Sequence[Part], rule: MaskRule) -> bool:
+    """Whether an output has no more Inf than the inputs bring to it, broadcast."""
+
+    def times(one: Part) -> int:
+        return -(-made.elements // max(one.elements, 1))
+
+    if rule.turns:
+        return made.infinite <= sum(one.infinite * times(one) for one in given)
+    return (made.negative or 0) <= sum((one.negative or 0) * times(one) for one in given) and (made.positive or 0) <= (
+        sum((one.positive or 0) * times(one) for one in given)
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 from collections.abc import Iterable, Iterator
 from enum import Enum
@@ -43,6 +44,7 @@ class Run(NamedTuple):
     reason  why it is not complete, a sentence for people
     scene   what was asked for, as in `capture(scene=...)`
     notes   what a recorder says of its steps, a sentence each: how many went, and what ended it
+    made    how it was made, names and texts: the request, the command, the versions of what took part
     """
 
     path: Path
@@ -50,6 +52,7 @@ class Run(NamedTuple):
     reason: str = ""
     scene: Optional[str] = None
     notes: tuple[str, ...] = ()
+    made: tuple[tuple[str, str], ...] = ()
 
 
 def runs_above(directory: Path) -> Iterable[Path]:
@@ -61,7 +64,17 @@ def read_run(root: Path) -> Optional[Run]:
     """The run of the directory `root`, None when it holds no manifest of ours."""
     manifest = _manifest(root)
     found = _read_run(root, manifest)
-    return None if found is None else found._replace(notes=tuple(_notes(manifest)))
+    return None if found is None else found._replace(notes=tuple(_notes(manifest)), made=tuple(_made(manifest)))
+
+
+def _made(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    request, versions, command = (manifest.get(name) for name in ("request", "versions", "command"))
+    if isinstance(request, dict):
+        yield "request", ", ".join(f"{name}={value!r}" for name, value in request.items())[:_LONGEST_REASON]
+    if isinstance(command, list) and all(isinstance(word, str) for word in command):
+        yield "command", shlex.join(command)[:_LONGEST_REASON]
+    if isinstance(versions, dict):
+        yield "versions", ", ".join(f"{name} {value}" for name, value in versions.items())[:_LONGEST_REASON]
 
 
 def _notes(manifest: dict[str, Any]) -> Iterator[str]:

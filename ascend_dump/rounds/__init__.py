@@ -6,13 +6,14 @@ print(found.cause.op_name, found.cause.step, found.cause.source)
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional, Union
 
-from ascend_dump._errors import ConfigError
+from ascend_dump._errors import CaptureError, ConfigError, WriteError
 from ascend_dump._launching import find_program
 from ascend_dump._request import parse_size
 from ascend_dump._steps import Steps
@@ -103,6 +104,11 @@ def run_triage(
             found = find_nonfinite(runner, command, state.directory)
         state.save(ended=True)
         return replace(found, rounds=tuple(runner.rounds))
+    except CaptureError:
+        # It is over: the program may be another one when it is run again.
+        with contextlib.suppress(WriteError):
+            state.save(ended=True)
+        raise
     except KeyboardInterrupt:
         said(f"interrupted: the same command line goes on with what is in {state.directory}")
         raise

@@ -179,3 +179,8 @@ def test_other_adapters_refuse_it(tmp_path: Path, reference: Path) -> None:
 
     with install("acl"), pytest.raises(ascend_dump.ConfigError, match="graft"):
         ascend_dump.capture(framework="acl", path=tmp_path / "d", graft={FAULT: reference}).start()
+
+
+def test_a_tensor_is_refused_with_what_is_expected(tmp_path: Path) -> None:
+    with pytest.raises(ascend_dump.ConfigError, match="is a Tensor: expected the path of a dump"):
+        ascend_dump.capture(Net(), path=tmp_path / "d", graft={FAULT: torch.zeros(3)}).start()

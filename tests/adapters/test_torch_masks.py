@@ -1,4 +1,4 @@
-"""The scene `overflow` passes over masks of -Inf, and over what follows an origin for long."""
+"""The scene `overflow` passes over masks of Inf, and over what follows an origin for long."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ CASES: dict[str, tuple[list[Callable[[], Any]], list[Callable[[], Any]]]] = {
             lambda: torch.nn.functional.pad(torch.ones(2), (1, 1), value=-INF),
             lambda: torch.ones(4).index_fill_(0, torch.tensor([1]), -INF),
             lambda: torch.zeros(4).copy_(torch.tensor(-INF)),
+            lambda: torch.ones(4, 4).masked_fill(MASK.isinf(), INF),
         ],
         [
-            lambda: torch.ones(4, 4).masked_fill(MASK.isinf(), INF),
+            lambda: torch.ones(4, 4).masked_fill(MASK.isinf(), math.nan),
             lambda: torch.full((3,), math.nan),
             lambda: torch.ones(4, dtype=torch.float16).copy_(torch.full((4,), -1e9)),
         ],
@@ -42,17 +43,17 @@ CASES: dict[str, tuple[list[Callable[[], Any]], list[Callable[[], Any]]]] = {
             lambda: MASK.repeat(3, 2),
             lambda: MASK.expand(2, 4, 4).contiguous(),
             lambda: MASK[torch.tensor([0, 1])],
+            lambda: torch.full((4, 4), INF).amin(-1),
         ],
-        [lambda: torch.full((3,), -1e9).to(torch.float16), lambda: torch.cat([MASK, torch.full((1, 4), INF)])],
+        [lambda: torch.full((3,), -1e9).to(torch.float16), lambda: torch.full((3,), 1e9).to(torch.float16)],
     ),
-    "adds scores to a mask, or scales what was masked": (
-        [lambda: torch.ones(2, 4, 4) + MASK, lambda: MASK / 8, lambda: torch.ones(4, 4).add_(MASK)],
-        [
-            lambda: ROOM + ROOM,
-            lambda: (ROOM + MASK) * 2,
-            lambda: torch.full((4, 4), INF) + MASK,
-            lambda: MASK * 0,
-        ],
+    "adds scores to a mask, or bounds what was masked": (
+        [lambda: torch.ones(2, 4, 4) + MASK, lambda: torch.ones(4, 4).add_(MASK), lambda: torch.minimum(MASK, ROOM)],
+        [lambda: ROOM + ROOM, lambda: torch.full((4, 4), INF) + MASK, lambda: -ROOM * 1.5 + MASK - ROOM],
+    ),
+    "scales what was masked": (
+        [lambda: MASK / 8, lambda: MASK * -2, lambda: -MASK, lambda: 1 - MASK],
+        [lambda: (ROOM + MASK) * 2, lambda: (ROOM + MASK) * -2, lambda: MASK * 0],
     ),
     "keeps the masked places of a row at -Inf": (
         [lambda: MASK.log_softmax(-1), lambda: torch.full((2, 3), -INF).logsumexp(-1)],

@@ -183,6 +183,45 @@ class TestNonFinite:
         assert (found["cause"]["op_name"], found["cause"]["step"]) == ("div_0", 6)
         assert [one["outcome"].rpartition(" in ")[2] for one in found["rounds"]] == ["step 15", "step 6", "step 6"]
 
+    def test_the_first_step_of_all(self, training: Program) -> None:
+        found = training.document(command=training.command("0"))
+        assert (found["cause"]["op_name"], found["cause"]["step"]) == ("length/div_0", 0)
+
+    def test_a_mask_of_inf_is_not_the_cause(self, tmp_path: Path) -> None:
+        nearest = Program(
+            tmp_path,
+            """
+            import math, torch
+            torch.set_num_threads(1)
+            torch.manual_seed(0)
+            class Nearest(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.fc = torch.nn.Linear(4, 4)
+                def forward(self, x, fault):
+                    y = self.fc(x)
+                    far = torch.cdist(y, y).masked_fill(torch.eye(len(y), dtype=torch.bool), math.inf)
+                    near = far.min(-1).values.mean()
+                    return torch.log(near - 100) if fault else near
+            model = Nearest()
+            for step in range(20):
+                model(torch.randn(8, 4), step == 7).backward()
+            """,
+        )
+        found = nearest.document(command=nearest.command())
+        assert (found["cause"]["op_name"], found["cause"]["step"]) == ("log_0", 7)
+
+    def test_a_program_that_was_repaired_is_run_anew(self, training: Program) -> None:
+        program = training.file.read_text()
+        training.file.write_text("print('nothing to see')\n")
+        first = training.triage(command=training.command("3"))
+        assert first.returncode == 2, first.stderr
+        training.file.write_text(program)
+        again = training.triage(command=training.command("3"))
+        assert again.returncode == 1, again.stderr
+        assert "length/div_0 (aten::div), step 3" in again.stdout
+        assert "interrupted" not in again.stderr
+
     def test_nothing_wrong_keeps_exit_code_and_output(self, training: Program) -> None:
         done = training.triage(command=training.command("-1"))
         assert done.returncode == 0, done.stderr

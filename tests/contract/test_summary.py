@@ -73,7 +73,7 @@ def test_the_numbers_are_those_on_disk(settings: Any, tmp_path: Path, caplog: py
     assert counts(text) == held(dump)
     if "keep" not in settings:
         assert f"of {size_of(sum(one.nbytes or 0 for one in dump))} seen" in text
-    assert ("6 steps were recorded, keep=2 of them stay" in text) == ("keep" in settings)
+    assert ("6 steps were recorded, 2 of them stay (keep=2)" in text) == ("keep" in settings)
     command = text.splitlines()[-1].partition("ascend-dump ")[2]
     assert command == f"ls {cap.path}"
     assert main([*command.split(), "--json"]) == Exit.OK

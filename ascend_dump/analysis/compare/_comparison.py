@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, Union
 
 from ascend_dump._errors import ConfigError, DumpNotFound, NotSupported
+from ascend_dump._units import counted
 from ascend_dump.analysis.compare._across import is_across, pair_across
 from ascend_dump.analysis.compare._divergence import Divergence
 from ascend_dump.analysis.compare._floats import float_kind
@@ -202,7 +203,7 @@ class Comparison:
         return compact(self.to_page())
 
     def __repr__(self) -> str:
-        return f"<Comparison {self.verdict}: {len(self.pairs)} pairs, {len(self.origins)} origins>"
+        return f"<Comparison {self.verdict}: {len(self.pairs)} pairs, {counted(len(self.origins), 'origin')}>"
 
 
 def compare(

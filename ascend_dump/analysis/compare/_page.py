@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from ascend_dump._errors import ConfigError, NotSupported
+from ascend_dump._errors import AscendDumpError, ConfigError, NotSupported
 from ascend_dump._request import DumpRequest
-from ascend_dump.analysis._page_words import capture_command, command, place_facts, show_command, step_text
+from ascend_dump.analysis._page_words import capture_command, command, place_facts, run_facts, show_command, step_text
+from ascend_dump.reading import open_dump
 from ascend_dump.report.page import PageContent, PageError, PageFinding, PageRow
 from ascend_dump.report.page.tensors import read_tensor
 from ascend_dump.storage import named_beside
@@ -49,11 +51,20 @@ def of_comparison(compared: Comparison) -> PageContent:
         unmade=tuple(unmade),
         made=(
             ("actual", str(compared.actual)),
+            *_runs_of(compared.actual, "actual"),
             ("reference", str(compared.reference)),
+            *_runs_of(compared.reference, "reference"),
             ("thresholds", json.dumps(compared.rules.to_dict(), default=str)),
             *((("changed from the usual", json.dumps(rules, default=str)),) if rules else ()),
         ),
     )
+
+
+def _runs_of(dump: Path, side: str) -> list[tuple[str, str]]:
+    try:
+        return list(run_facts(open_dump(dump), side))
+    except AscendDumpError:  # it may be gone since it was compared
+        return []
 
 
 def _row(pair: Pair) -> PageRow:

@@ -87,10 +87,11 @@ def build_page(content: PageContent, *, sources: Optional[_Path] = None, live: b
     pack = ColumnPack()
     table.pack(pack)
     left_out = [*content.unmade, *table.notes]
-    if without:
-        left_out.append(
-            f"histograms and heat maps of {without} rows: they are kept for the {len(details)} to look at first"
-        )
+    drawn = sum("values" in one for one in details.values())
+    if details and not drawn:
+        left_out.append("histograms and heat maps: no values are recorded of the rows to look at first")
+    elif without and not live:
+        left_out.append(f"histograms and heat maps of {without} rows: they are kept for the {drawn} to look at first")
     records = [row.record for row in table.rows]
     head = {
         "rows": len(table.rows),

@@ -330,6 +330,24 @@ class TestFiles:
             assert f"{tmp_path}/model.py:4" in shown
             assert hidden == {}
 
+    def test_a_page_tells_how_its_dumps_were_made(self, tmp_path: Path) -> None:
+        torch = pytest.importorskip("torch")
+        model = torch.nn.Linear(2, 2)
+        for name in ("a", "b"):
+            with ascend_dump.capture(model, path=tmp_path / name, steps="0-1", data="stats", quiet=True):
+                model(torch.ones(1, 2))
+        compared = ascend_dump.compare(tmp_path / "a", tmp_path / "b").to_page()
+        alone = ascend_dump.triage(tmp_path / "a").to_page()
+        for content, names in ((compared, ("actual run 1", "reference run 1")), (alone, ("run 1",))):
+            made = dict(content.made)
+            for name in names:
+                assert made[name].endswith(": complete")
+            assert "steps='0-1'" in made[f"{names[0]}, request"]
+            assert f"torch {torch.__version__}" in made[f"{names[0]}, versions"]
+            assert f"{names[0]}, command" in made
+        html = build_page(alone).html
+        assert "no values are recorded of the rows to look at first" in html or "histograms" not in html
+
     def test_rows_carry_the_call_stack(self, dumps: tuple[Path, Path]) -> None:
         records = ascend_dump.open(dumps[0])
         _, columns = unpacked(build_page(PageContent("t", [PageRow(one, None) for one in records], "", "s")).html)

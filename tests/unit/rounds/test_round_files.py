@@ -23,10 +23,11 @@ FINITE = st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False))
 
 
 def begun(path: Path) -> Path:
-    """The state of a triage that a failing command has ended."""
+    """The state of a triage that was killed behind its first round."""
     with pytest.raises(ascend_dump.CaptureError):
         run_triage(["true"], path=path)
     (file,) = path.glob(f"*/{STATE}")
+    file.write_text(json.dumps({**json.loads(file.read_text()), "ended": False}))
     return file
 
 

@@ -96,11 +96,14 @@ class StepView {
     lines.sort((one, other) => begin(one) - begin(other) || (one.begins ? 0 : last(other) - last(one)));
     const drawn = lines.slice(0, MOST_LINES);
     const first = drawn.length && drawn[0].begins ? drawn[0] : null;
+    const together = first ? lines.filter((line) => line.begins && line.begins.at === first.begins.at).length : 0;
     drawLines(this.canvas, this.steps, drawn, { log: STEP_METRICS[this.metric.value].log, mark: first ? first.begins.at : null });
     this.legend.replaceChildren(...drawn.map((line, at) => el("span", {}, el("i", { class: `swatch line-${at}` }), shown(line.name) || "outside modules")));
     const rest = lines.length - drawn.length;
     const said = first
-      ? `${shown(first.name) || "what runs outside modules"} ${first.begins.why ? "begins to grow" : "is not finite"} at step ${this.steps[first.begins.at]}${first.begins.why ? `: ${first.begins.why}` : " first"}.`
+      ? together > 1
+        ? `${whole(together)} modules, ${shown(first.name) || "what runs outside modules"} among them, ${first.begins.why ? "begin to grow" : "are not finite"} at step ${this.steps[first.begins.at]} first.`
+        : `${shown(first.name) || "what runs outside modules"} ${first.begins.why ? "begins to grow" : "is not finite"} at step ${this.steps[first.begins.at]}${first.begins.why ? `: ${first.begins.why}` : " first"}.`
       : STEP_METRICS[this.metric.value].log ? `No module reaches ${GROWTH} times the median of its steps before.` : "";
     this.note.textContent = `${said}${rest > 0 ? ` ${counted(rest, "more module")} not drawn.` : ""}`;
   }
