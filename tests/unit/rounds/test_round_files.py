@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ class TestState:
     def test_a_number_of_a_process_that_was_given_again_is_no_round_that_runs(self, tmp_path: Path) -> None:
         other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
         try:
+            time.sleep(0.05)  # the system tells processes apart by hundredths of a second
             file = begun(tmp_path)
             state = json.loads(file.read_text())
             state["rounds"][0].update(finished=False, process=other.pid)
