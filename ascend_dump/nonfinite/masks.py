@@ -17,7 +17,7 @@ class MaskRule(NamedTuple):
 
     spread     whether one Inf that they are given may stand in any number of places: they fill it in
     unasked    whether they need not be given any to give -Inf
-    turns      whether they make +Inf of -Inf and the other way round
+    turns      whether they make -Inf of +Inf; +Inf of -Inf is none, as that of -log(0)
     moves      whether elements stay what they are, so that what they give was given to them
     """
 
@@ -138,11 +138,9 @@ def moves(op_type: str) -> bool:
 def _is_given(made: Part, given: Sequence[Part], rule: MaskRule) -> bool:
     """Whether an output has no more Inf than the inputs bring to it, broadcast."""
 
-    def times(one: Part) -> int:
-        return -(-made.elements // max(one.elements, 1))
-
-    if rule.turns:
-        return made.infinite <= sum(one.infinite * times(one) for one in given)
-    return (made.negative or 0) <= sum((one.negative or 0) * times(one) for one in given) and (made.positive or 0) <= (
-        sum((one.positive or 0) * times(one) for one in given)
-    )
+    negative = positive = 0
+    for one in given:
+        times = -(-made.elements // max(one.elements, 1))
+        negative += (one.infinite if rule.turns else one.negative or 0) * times
+        positive += (one.positive or 0) * times
+    return (made.negative or 0) <= negative and (made.positive or 0) <= positive

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 INF = math.inf
 MASK = torch.triu(torch.full((4, 4), -INF), 1)
+FAR = torch.zeros(4, 4).masked_fill(torch.eye(4, dtype=torch.bool), INF)
 ROOM = torch.full((4, 4), -2e38)
 
 #: For each rule, operators on a mask that are quiet, and the same ones on what is none.
@@ -52,8 +53,8 @@ CASES: dict[str, tuple[list[Callable[[], Any]], list[Callable[[], Any]]]] = {
         [lambda: ROOM + ROOM, lambda: torch.full((4, 4), INF) + MASK, lambda: -ROOM * 1.5 + MASK - ROOM],
     ),
     "scales what was masked": (
-        [lambda: MASK / 8, lambda: MASK * -2, lambda: -MASK, lambda: 1 - MASK],
-        [lambda: (ROOM + MASK) * 2, lambda: (ROOM + MASK) * -2, lambda: MASK * 0],
+        [lambda: MASK / 8, lambda: FAR * -2, lambda: -FAR, lambda: 1 - FAR],
+        [lambda: (ROOM + MASK) * 2, lambda: -MASK, lambda: MASK * 0],
     ),
     "keeps the masked places of a row at -Inf": (
         [lambda: MASK.log_softmax(-1), lambda: torch.full((2, 3), -INF).logsumexp(-1)],

@@ -22,7 +22,7 @@ def write_rows(root: Path, rows: Sequence[Row]) -> Dump:
         last, seq = seqs.get(place, ("", -1))
         seq += row.op_name != last
         seqs[place] = (row.op_name, seq)
-        directory = root / f"worldsize4_global_rank{row.rank}/20260101010101/0/Model/0/{row.step}"
+        directory = root / f"worldsize4_global_rank{row.rank}/2026010101010{row.rank or 0}/0/Model/0/{row.step}"
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / INDEX).open("ab") as index:
             index.write(msgspec.json.encode(_line(row, seq)) + b"\n")

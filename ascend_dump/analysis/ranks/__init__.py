@@ -7,6 +7,7 @@ collectives and of placements (`ascend_dump.host.CollectiveCall`, `Placement`).
 from ascend_dump.analysis.ranks._calls import CallBook, CallPart
 from ascend_dump.analysis.ranks._check import RankFinding, check_call
 from ascend_dump.analysis.ranks._index import IndexComparison, RankOrigin, compare_indexes
+from ascend_dump.analysis.ranks._launches import RankRun, launches
 from ascend_dump.analysis.ranks._measured import measured
 from ascend_dump.analysis.ranks._order import Clock, Join, Point, clocks, happens_before
 from ascend_dump.analysis.ranks._partials import Partials, RankTask, map_ranks
@@ -23,6 +24,7 @@ __all__ = [
     "Point",
     "RankFinding",
     "RankOrigin",
+    "RankRun",
     "RankTask",
     "RankWorkers",
     "Replicas",
@@ -30,6 +32,7 @@ __all__ = [
     "clocks",
     "compare_indexes",
     "happens_before",
+    "launches",
     "map_ranks",
     "measured",
 ]

@@ -7,6 +7,7 @@ from typing import NamedTuple, Optional
 
 import msgspec
 
+from ascend_dump.analysis.ranks._launches import RankRun, launches
 from ascend_dump.analysis.ranks._order import Join, Point
 from ascend_dump.host import CollectiveCall
 from ascend_dump.reading import Record
@@ -38,7 +39,7 @@ class CallPart(NamedTuple):
     given: tuple[Record, ...]
     got: tuple[Record, ...]
     first: Record
-    key: Hashable
+    key: tuple[Hashable, ...]
     sure: bool = True
 
     @property
@@ -88,6 +89,7 @@ class CallBook:
     def __init__(self) -> None:
         self.calls: dict[Hashable, list[CallPart]] = {}
         self.ranks: set[int] = set()
+        self._runs: set[RankRun] = set()
         #: By rank and step: the last operator that was seen.
         self._last: dict[tuple[Optional[int], Optional[int]], int] = {}
         #: Of the operator at hand: after which one its outputs were there.
@@ -99,6 +101,7 @@ class CallBook:
         if first.rank is None or first.error is not None:
             return
         self.ranks.add(first.rank)
+        self._runs.add((first.rank, first.run))
         number = first.execution[-1]
         if not isinstance(number, int):
             return
@@ -127,19 +130,25 @@ class CallBook:
 
         Steps of several ranks need not begin at the same message: what came before a recorded step is not in the dump.
         """
+        launch = launches(self._runs)
+        apart, self.calls = self.calls, {}
+        for parts in apart.values():
+            for part in parts:
+                of_all = (launch[part.rank, part.first.run], *part.key[1:])
+                self.calls.setdefault(of_all, []).append(part._replace(key=of_all))
         channels: dict[Hashable, list[CallPart]] = {}
         for key in [key for key, parts in self.calls.items() if parts[0].told.kind in ("send", "recv")]:
             for part in self.calls.pop(key):
                 ends = (part.rank, part.told.peer) if part.told.kind == "send" else (part.told.peer, part.rank)
-                channels.setdefault((part.first.run, part.told.group, *ends, part.told.tag), []).append(part)
+                channels.setdefault((part.key[0], part.told.group, *ends, part.told.tag), []).append(part)
         for name, parts in channels.items():
             parts.sort(key=lambda part: part.begin)
             sides = [[part for part in parts if part.told.kind == kind] for kind in ("send", "recv")]
             shift = _shift(*sides)
             for side, first in ((sides[0], 0), (sides[1], shift or 0)):
                 for number, part in enumerate(side, first):
-                    key = (name, number)
-                    self.calls.setdefault(key, []).append(part._replace(key=key, sure=shift is not None))
+                    sent = (name, number)
+                    self.calls.setdefault(sent, []).append(part._replace(key=sent, sure=shift is not None))
 
     def joins(self) -> Iterator[Join]:
         for parts in self.calls.values():

@@ -9,6 +9,7 @@ from ascend_dump._errors import AscendDumpError
 from ascend_dump.analysis.compare._measure import measure
 from ascend_dump.analysis.compare._verdict import Rules, judge
 from ascend_dump.analysis.ranks._check import RankFinding, content_of_record, in_words, minority
+from ascend_dump.analysis.ranks._launches import launches
 from ascend_dump.host import Placement
 from ascend_dump.reading import Record
 
@@ -27,7 +28,8 @@ class Replicas:
     """Gathers what several ranks may hold alike, operator by operator in the order that a dump has them."""
 
     def __init__(self) -> None:
-        self._copies: dict[Hashable, dict[int, _Copy]] = {}
+        #: By run and place, of each rank.
+        self._copies: dict[tuple[Any, ...], dict[int, _Copy]] = {}
 
     def look_at(self, members: Sequence[Record]) -> None:
         """The records of one run of an operator."""
@@ -50,9 +52,9 @@ class Replicas:
         """Of each rank the first tensor that it holds otherwise than the others; what comes later follows from it."""
         seen: set[int] = set()
         equal: set[Hashable] = set()
-        for key, copies in sorted(self._copies.items(), key=lambda one: _moment(one[1])):
+        for key, copies in sorted(self._of_launches().items(), key=lambda one: _moment(one[1])):
             contents = {rank: copy.content for rank, copy in copies.items()}
-            same_in_each_step = key[:2] + key[3:] if isinstance(key, tuple) else key
+            same_in_each_step = key[:2] + key[3:]
             if len(set(contents.values())) < 2:
                 if len(copies) > 1:
                     equal.add(same_in_each_step)
@@ -74,6 +76,15 @@ class Replicas:
                     record,
                     f"{record.label} of rank {rank} differs from that of {in_words(right)}, {what}: {numbers}{doubt}",
                 )
+
+    def _of_launches(self) -> dict[tuple[Hashable, ...], dict[int, _Copy]]:
+        """The copies of one launch of the program together, whatever second its ranks began in."""
+        launch = launches((rank, key[0]) for key, copies in self._copies.items() for rank in copies)
+        found: dict[tuple[Hashable, ...], dict[int, _Copy]] = {}
+        for key, copies in self._copies.items():
+            for rank, copy in copies.items():
+                found.setdefault((launch[rank, key[0]], *key[1:]), {}).setdefault(rank, copy)
+        return found
 
     def _are_replicas(self, copies: dict[int, _Copy], wrong: Sequence[int], were_equal: bool) -> bool:
         """Whether a parameter is one that ranks hold alike: it was so before, or most of them have it, and not as any

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ascend_dump.analysis.ranks import CallBook, Replicas, check_call
+from ascend_dump.analysis.ranks import CallBook, Replicas, check_call, launches
 from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._table import Finder, OperatorRun, SuspectRule
 from ascend_dump.reading import Record
@@ -44,7 +44,12 @@ class _DisagreementFinder(Finder):
             if len(parts) > 1:
                 found, _ = check_call(parts)
                 yield from found
-        for ranks in self._results.values():
+        launch = launches((rank, key[0]) for key, ranks in self._results.items() for rank in ranks)
+        results: dict[Any, dict[int, Record]] = {}
+        for key, ranks in self._results.items():
+            for rank, record in ranks.items():
+                results.setdefault((launch[rank, key[0]], *key[1:]), {})[rank] = record
+        for ranks in results.values():
             contents = Counter(record.attrs["hash"] for record in ranks.values())
             agree = contents.most_common(1)[0][1] if contents else 0
             for rank, record in sorted(ranks.items()):

@@ -27,7 +27,7 @@ def write(
 ) -> Path:
     """A dump with one call, of which each rank has the records."""
     for rank, call in enumerate(told):
-        folder = root / f"worldsize{len(told)}_global_rank{rank}" / "20260101010101" / "0" / "Model" / "0"
+        folder = root / f"worldsize{len(told)}_global_rank{rank}" / f"2026010101010{rank % 10}" / "0" / "Model" / "0"
         folder.mkdir(parents=True)
         writer = HostWriter(
             folder, metadata={}, tensors=not stats, stats=("max", "min", "mean", "l2norm") if stats else ()
@@ -214,7 +214,7 @@ def message(kind: str, peer: int, nth: int) -> CollectiveCall:
 
 def channel(root: Path, sent: Arrays, received: Arrays) -> Path:
     for rank, arrays in enumerate((sent, received)):
-        folder = root / f"worldsize2_global_rank{rank}" / "20260101010101" / "0" / "Model" / "0"
+        folder = root / f"worldsize2_global_rank{rank}" / f"2026010101010{rank % 10}" / "0" / "Model" / "0"
         folder.mkdir(parents=True)
         writer = HostWriter(folder, metadata={})
         writer.begin_step(0)

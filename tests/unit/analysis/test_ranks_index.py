@@ -51,7 +51,7 @@ def write(
     meets = next((one for one in JOINED if one >= at), OPERATORS)
     reached = {one: at if one == rank else meets for one in range(RANKS)}
     for one in range(RANKS):
-        step = root / f"worldsize{RANKS}_global_rank{one}" / "20260101010101" / "0" / "Model" / "0" / "0"
+        step = root / f"worldsize{RANKS}_global_rank{one}" / f"2026010101010{one % 10}" / "0" / "Model" / "0" / "0"
         step.mkdir(parents=True)
         made = lines(one, reached, without, statistics)
         (step / INDEX).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in made))
@@ -81,7 +81,7 @@ def test_a_collective_that_no_rank_made_wrong(tmp_path: Path) -> None:
     """All ranks have equal inputs, and another sum."""
     reference, actual = write(tmp_path / "reference"), tmp_path / "actual"
     for rank in range(RANKS):
-        step = actual / f"worldsize{RANKS}_global_rank{rank}" / "20260101010101" / "0" / "Model" / "0" / "0"
+        step = actual / f"worldsize{RANKS}_global_rank{rank}" / f"2026010101010{rank % 10}" / "0" / "Model" / "0" / "0"
         step.mkdir(parents=True)
         made = lines(rank, dict.fromkeys(range(RANKS), JOINED[0]), None, False)
         (step / INDEX).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in made))

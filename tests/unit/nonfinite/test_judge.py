@@ -33,6 +33,7 @@ UNKNOWN = Slot(None)
         ("aten::min", [slot(1, 2)], [slot(INF)], Wrong("Inf", 0)),
         ("aten::neg", [slot(1, INF)], [slot(-1, -INF)], None),
         ("aten::neg", [slot(1, INF)], [slot(-INF, -INF)], Wrong("-Inf", 0)),
+        ("aten::neg", [slot(-1, -INF)], [slot(1, INF)], Wrong("Inf", 0)),
         ("aten::mul", [slot(1, INF), slot(2)], [slot(INF, INF)], Wrong("Inf", 0)),
         ("aten::add", [slot(1, -INF), slot(3e38)], [slot(INF, -INF)], Wrong("Inf", 0)),
         ("aten::add", [slot(3e38, 0), slot(0, -INF)], [slot(1, INF)], Wrong("Inf", 0)),
