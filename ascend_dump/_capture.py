@@ -440,8 +440,10 @@ class Capture:
         if self._strict:
             refused += [problem for problem in self.problems if problem.severity == "silent"]
         if refused:
+            # All of them at once: who mends the request mends these too.
+            others = [problem for problem in self.problems if problem not in refused]
             raise ConfigError(
-                "\n".join(str(problem) for problem in refused),
+                "\n".join(str(problem) for problem in [*refused, *others]),
                 hint="nothing was started; see the hints above",
                 code=refused[0].code,
             )

@@ -294,3 +294,10 @@ if sys.argv[1] == "failure":
         said = self.run("failure", tmp_path, ASCEND_DUMP_LOG="debug")
         assert "recording failed at step 0: TypeError" in said
         assert "Traceback" in said
+
+
+def test_a_refusal_tells_what_else_is_wrong(dumps: Path) -> None:
+    with pytest.raises(ascend_dump.ConfigError) as error:
+        ascend_dump.capture(torch.nn.Linear(2, 2), path=dumps, scene="watch", watch="x", quant=True).start()
+    assert "scene='watch' is a service of the NPU's own dump" in str(error.value)
+    assert "quant=True changes nothing" in str(error.value)

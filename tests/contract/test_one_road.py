@@ -192,8 +192,7 @@ def test_what_runs_is_dumped_into_one_run(road: Road) -> None:
 @on_both_roads
 def test_every_refusal_is_told_and_nothing_is_made(road: Road, capsys: pytest.CaptureFixture[str]) -> None:
     refused = findings(road.name, ascend_dump.DumpRequest(path=road.dumps, **road.program.refused), None)
-    errors = [problem for problem in refused if problem.severity == "error"]
-    assert errors
+    assert any(problem.severity == "error" for problem in refused)
     if road.road == "script":
         with pytest.raises(ascend_dump.ConfigError) as raised, road.capturing(**road.program.refused):
             pass
@@ -203,7 +202,8 @@ def test_every_refusal_is_told_and_nothing_is_made(road: Road, capsys: pytest.Ca
             road.program.run(given)
         said = capsys.readouterr().err
         assert said.count("nothing is dumped by the adapter") == 1
-    for problem in errors:
+    # What a warning is about may depend on the road: how often the program runs a model.
+    for problem in (one for one in refused if one.severity != "warning"):
         assert " ".join(problem.message.split()) in " ".join(said.split())
     assert not road.dumps.exists()
 
