@@ -144,13 +144,15 @@ GROWTH = SuspectRule(
 
 
 class _NumberedLayer(NamedTuple):
-    """One of several layers that are made alike: the operators in it so far, and the size of its last output."""
+    """One of several layers that are made alike: the operators in it so far, and the size of its last output that can
+    be read; at: how many operators there were up to it."""
 
     path: str
     number: int
     operators: tuple[str, ...]
     record: Record
     rms: float
+    at: int
 
 
 def _layer_row(number: int, rms: float, phase: str = "forward") -> list[Row]:
@@ -185,13 +187,13 @@ class _LayerGrowthFinder(Finder):
         if numbered is None:
             return
         before = self._open if is_same else None
-        record, rms = (before.record, before.rms) if before is not None else (first, 0.0)
+        operators = (*(before.operators if before is not None else ()), first.op_type)
+        record, rms, at = (before.record, before.rms, before.at) if before is not None else (first, 0.0, 0)
         for one, found in run.outputs:
             size = rms_of(found)
             if one.index == 0 and size is not None and found.count >= _FEWEST and _is_float(one):
-                record, rms = one, size
-        operators = before.operators if before is not None else ()
-        self._open = _NumberedLayer(*numbered, (*operators, first.op_type), record, rms)
+                record, rms, at = one, size, len(operators)
+        self._open = _NumberedLayer(*numbered, operators, record, rms, at)
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._close()
@@ -201,7 +203,9 @@ class _LayerGrowthFinder(Finder):
         if block is None:
             return
         self._open, self._last = None, block
-        if last is None or last.path != block.path or last.operators != block.operators or not last.rms:
+        if last is None or (last.path, last.operators) != (block.path, block.operators) or not last.rms:
+            return
+        if last.at != block.at:  # the end of one of them cannot be read
             return
         if abs(last.number - block.number) == 1 and block.rms > self.threshold * last.rms:
             times = block.rms / last.rms

@@ -35,3 +35,17 @@ def test_what_a_rank_was_brought_comes_behind_what_another_one_made(tmp_path: Pa
     ]
     suspects = find_suspects(write_rows(tmp_path, rows)).suspects
     assert [(one.op_name, one.rank) for one in suspects] == [("log_0", 1), ("0/allreduce__0", 0)]
+
+
+def sized(rms: float) -> Statistics:
+    return Statistics(1000, 2 * rms, -2 * rms, 0.0, rms * 1000**0.5, 0, 0, 0, 0)
+
+
+def test_layers_of_which_one_cannot_be_read_to_its_end_are_not_held_against_each_other(tmp_path: Path) -> None:
+    rows = []
+    for number, (inside, end) in enumerate(((1.0, 0.01), (1.0, None))):
+        module = f"layers.{number}.mlp"
+        rows.append(Row("aten::mm", f"{module}/mm_0", "output", sized(inside), module=module))
+        found = None if end is None else sized(end)
+        rows.append(Row("aten::gelu", f"{module}/gelu_0", "output", found, module=module))
+    assert not [one for one in find_suspects(write_rows(tmp_path, rows)).suspects if one.rule == "layer-growth"]
