@@ -1,4 +1,4 @@
-"""The functions of `acl.mdl` over one `Process`: models, their descriptions, data sets, execution, dump."""
+"""The functions of `acl.mdl` over one `AclProcess`: models, their descriptions, data sets, execution, dump."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ascend_dump.native.cann.acl_codes import AclError
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.fakes.acl._process import Process
+    from ascend_dump.fakes.acl._process import AclProcess
     from ascend_dump.fakes.device.offline_model import OfflineModel
 
-__all__ = ["Buffer", "GeError", "Models", "TensorInfo"]
+__all__ = ["DeviceBuffer", "GeError", "Models", "TensorInfo"]
 
 #: aclFormat: stand-ins have no layout.
 _ND = 2
@@ -32,7 +32,7 @@ class GeError:
     MODEL_ID_INVALID = 145003
 
 
-class Buffer(NamedTuple):
+class DeviceBuffer(NamedTuple):
     address: int
     size: int
 
@@ -78,7 +78,7 @@ class _Loaded:
 class Models:
     """Offline models, their descriptions and data sets, and the interface of the dump."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: AclProcess) -> None:
         self._process = process
         self._loaded: dict[int, _Loaded] = {}
         process.unload_models = self._unload_all
@@ -283,11 +283,11 @@ class Models:
             process.memory.device_write(buffer.address, found[info.name].tobytes())
         return AclError.SUCCESS
 
-    def _buffers(self, dataset: int) -> list[Buffer]:
+    def _buffers(self, dataset: int) -> list[DeviceBuffer]:
         handles = self._process.get(dataset, "dataset") or ()
-        return [self._process.get(handle, "buffer") or Buffer(0, 0) for handle in handles]
+        return [self._process.get(handle, "buffer") or DeviceBuffer(0, 0) for handle in handles]
 
-    def _read(self, info: TensorInfo, buffer: Buffer) -> np.ndarray[Any, Any]:
+    def _read(self, info: TensorInfo, buffer: DeviceBuffer) -> np.ndarray[Any, Any]:
         import numpy as np
 
         raw = np.frombuffer(self._process.memory.device_bytes(buffer.address, info.size), np.uint8)

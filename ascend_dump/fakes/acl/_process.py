@@ -16,14 +16,14 @@ from ascend_dump.native.cann.acl_codes import AclError
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
 
-__all__ = ["Process", "process_of"]
+__all__ = ["AclProcess", "process_of"]
 
 _MEMORY = 1 << 34
 #: Handles look like addresses; nothing may be read behind them.
 _FIRST_HANDLE, _STEP = 0x7F0000000000, 0x40
 
 
-class Process:
+class AclProcess:
     """What acl remembers in one process, around one simulated device."""
 
     def __init__(self, npu: Npu) -> None:
@@ -214,11 +214,11 @@ class Process:
         return AclError.SUCCESS
 
 
-def process_of(npu: Npu) -> Process:
+def process_of(npu: Npu) -> AclProcess:
     """The process around this device: fakes that share a device share what acl remembers."""
     if npu.process is None:
-        npu.process = Process(npu)
-    found: Process = npu.process
+        npu.process = AclProcess(npu)
+    found: AclProcess = npu.process
     return found
 
 

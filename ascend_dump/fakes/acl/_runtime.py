@@ -1,4 +1,4 @@
-"""The functions of `acl.rt` and `acl.util` over one `Process`."""
+"""The functions of `acl.rt` and `acl.util` over one `AclProcess`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from ascend_dump.fakes.acl._process import Process
+    from ascend_dump.fakes.acl._process import AclProcess
 
-__all__ = ["Runtime", "Util"]
+__all__ = ["AclRuntime", "Util"]
 
 #: aclrtRunMode: the program runs on the host.
 _RUN_MODE_HOST = 1
@@ -22,10 +22,10 @@ _RUN_MODE_HOST = 1
 _TYPES = "?bBhHiIlLqQefdgFDG"
 
 
-class Runtime:
+class AclRuntime:
     """Devices, contexts, streams and memory; every function returns a code, alone or last."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: AclProcess) -> None:
         self._process = process
 
     def set_device(self, device_id: int) -> int:
@@ -103,7 +103,7 @@ class Runtime:
 class Util:
     """Between Python objects and addresses of the host. Raises ValueError where a process would crash."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: AclProcess) -> None:
         self._memory = process.memory
 
     def bytes_to_ptr(self, data: bytes) -> int:

@@ -30,9 +30,9 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from ascend_dump.fakes.acl._models import Buffer, Models
-from ascend_dump.fakes.acl._process import Process, process_of
-from ascend_dump.fakes.acl._runtime import Runtime, Util
+from ascend_dump.fakes.acl._models import DeviceBuffer, Models
+from ascend_dump.fakes.acl._process import AclProcess, process_of
+from ascend_dump.fakes.acl._runtime import AclRuntime, Util
 from ascend_dump.native.cann.acl_codes import AclError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ __all__ = ["modules"]
 class _Acl:
     """The functions of the module `acl` itself."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: AclProcess) -> None:
         self._process = process
 
     def init(self, config_path: Optional[str] = None) -> int:
@@ -60,7 +60,7 @@ class _Acl:
         return self._process.recent_message()
 
     def create_data_buffer(self, ptr: int, size: int) -> int:
-        return self._process.add(("buffer", Buffer(ptr, size)))
+        return self._process.add(("buffer", DeviceBuffer(ptr, size)))
 
     def destroy_data_buffer(self, buffer: int) -> int:
         return self._process.remove(buffer, "buffer")
@@ -73,8 +73,8 @@ class _Acl:
 
     get_data_buffer_size_v2 = get_data_buffer_size
 
-    def _buffer(self, buffer: int) -> Buffer:
-        found: Buffer = self._process.get(buffer, "buffer") or Buffer(0, 0)
+    def _buffer(self, buffer: int) -> DeviceBuffer:
+        found: DeviceBuffer = self._process.get(buffer, "buffer") or DeviceBuffer(0, 0)
         return found
 
 
@@ -83,7 +83,7 @@ def modules(npu: Npu) -> Mapping[str, ModuleType]:
     process = process_of(npu)
     parts = {
         "acl": _Acl(process),
-        "acl.rt": Runtime(process),
+        "acl.rt": AclRuntime(process),
         "acl.mdl": Models(process),
         "acl.util": Util(process),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Optional
 
-from ascend_dump.fakes.device._service import Trample
+from ascend_dump.fakes.device._service import TrampleFault
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.device._service import DumpService
@@ -30,7 +30,7 @@ class Faults:
 
     def trample(self, layer_op: str, watched_op: str, *, offset: int, data: bytes) -> None:
         """Let one operator write bytes over output 0 of another that ran before it in the same model and step."""
-        self._service.tramples.append(Trample(layer_op, watched_op, offset, bytes(data)))
+        self._service.tramples.append(TrampleFault(layer_op, watched_op, offset, bytes(data)))
 
     def truncate_files(self, after_bytes: Optional[int]) -> None:
         """Cut off every file written from now on; None ends that."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     _Array = np.ndarray[Any, Any]
 
-__all__ = ["Addresses", "Call", "exception_file", "opdebug_file", "operator_file", "tensors_of"]
+__all__ = ["Addresses", "KernelCall", "exception_file", "opdebug_file", "operator_file", "tensors_of"]
 
 #: The header's attribute that describes the slices of FFTS+; the device writes no other.
 _SLICES = "_sgt_json_info"
@@ -59,7 +59,7 @@ class Addresses:
         return self._known[key]
 
 
-class Call(NamedTuple):
+class KernelCall(NamedTuple):
     """One execution of an operator. formats, original_shapes: by position, such as "input0"."""
 
     node: Node
@@ -73,7 +73,7 @@ class Call(NamedTuple):
     attrs: Mapping[str, Any] = {}
 
 
-def tensors_of(call: Call, side: str, addresses: Addresses) -> list[tuple[Tensor, Any]]:
+def tensors_of(call: KernelCall, side: str, addresses: Addresses) -> list[tuple[Tensor, Any]]:
     """The tensors of one side ("input" or "output") as headers describe them, with their bytes.
 
     (assumption cann.original_dtype)
@@ -125,7 +125,7 @@ def operator_file(
 
 
 def opdebug_file(
-    disk: Disk, directory: str, call: Call, address: int, *, status: int, unit: str, soc: str, stamp: int
+    disk: Disk, directory: str, call: KernelCall, address: int, *, status: int, unit: str, soc: str, stamp: int
 ) -> None:
     """Write the overflow record of one operator. The file is named after the debug task, task 0 of the stream.
 
@@ -156,7 +156,9 @@ def opdebug_file(
     )
 
 
-def exception_file(disk: Disk, path: str, device: int, kind: str, call: Call, addresses: Addresses, now: float) -> None:
+def exception_file(
+    disk: Disk, path: str, device: int, kind: str, call: KernelCall, addresses: Addresses, now: float
+) -> None:
     """Write what the host saves of an operator that failed: brief or norm, named with the local time.
 
     (assumption cann.exception_names)

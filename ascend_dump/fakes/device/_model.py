@@ -13,7 +13,7 @@ from ascend_dump.native.cann.names import Place, build_place
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.fakes.device._files import Call
+    from ascend_dump.fakes.device._files import KernelCall
 
 __all__ = ["LoadedModel"]
 
@@ -50,7 +50,7 @@ class LoadedModel:
         self.arming = arming
         self.session = session
         self.step: Optional[int] = None
-        self.memory: dict[str, Call] = {}
+        self.memory: dict[str, KernelCall] = {}
         self.log: list[str] = []
         self._status_check = status_check
         self._static_shape = static_shape

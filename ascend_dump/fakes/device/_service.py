@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 from ascend_dump.fakes.device._arming import Arming, ExceptionDump
 from ascend_dump.fakes.device._disk import Disk
-from ascend_dump.fakes.device._files import Addresses, Call, exception_file, opdebug_file, operator_file, tensors_of
+from ascend_dump.fakes.device._files import (
+    Addresses,
+    KernelCall,
+    exception_file,
+    opdebug_file,
+    operator_file,
+    tensors_of,
+)
 from ascend_dump.fakes.device._model import LoadedModel
 from ascend_dump.fakes.device._select import NodeInfo
 from ascend_dump.native.cann.graph import Node
@@ -18,7 +25,7 @@ if TYPE_CHECKING:
 
     _Array = np.ndarray[Any, Any]
 
-__all__ = ["DumpService", "Producers", "Trample"]
+__all__ = ["DumpService", "Producers", "TrampleFault"]
 
 _DATA = "Data"
 _FLOATS = ("float", "bfloat", "complex")
@@ -28,7 +35,7 @@ _FLOAT_OVERFLOW = 0x20
 Producers = Optional[Sequence[Union[NodeInfo, Node, None]]]
 
 
-class Trample(NamedTuple):
+class TrampleFault(NamedTuple):
     """A fault: `layer` writes `data` over output 0 of `watched`, from byte `offset` on."""
 
     layer: str
@@ -43,7 +50,7 @@ class DumpService:
     def __init__(self, device_id: int, soc: str, clock: Callable[[], float], disk: Disk) -> None:
         self.disk = disk
         self.overflows: dict[str, tuple[int, str]] = {}
-        self.tramples: list[Trample] = []
+        self.tramples: list[TrampleFault] = []
         self.device_id = device_id
         self._soc = soc
         self._clock = clock
@@ -51,7 +58,7 @@ class DumpService:
         self._captured: dict[tuple[object, ...], Optional[tuple[str, str, DumpName]]] = {}
 
     def run_in_model(
-        self, call: Call, model: LoadedModel, step: Optional[int], producers: Producers, *, on: bool
+        self, call: KernelCall, model: LoadedModel, step: Optional[int], producers: Producers, *, on: bool
     ) -> None:
         """Dump, watch or check one operator of a model, as it was loaded for. on: the dump server runs."""
         node, arming = call.node, model.arming
@@ -70,7 +77,7 @@ class DumpService:
         if model.watches:
             self._watch(call, model, step, folder, arming)
 
-    def _remember(self, call: Call, model: LoadedModel) -> None:
+    def _remember(self, call: KernelCall, model: LoadedModel) -> None:
         """Keep outputs that are looked at later, and let this operator trample over others."""
         name = call.node.name
         ge = None if model.arming is None else model.arming.ge
@@ -82,7 +89,7 @@ class DumpService:
             if trample.layer == name and outputs:
                 _overwrite(outputs[0], trample.offset, trample.data)
 
-    def _watch(self, call: Call, model: LoadedModel, step: Optional[int], folder: str, arming: Arming) -> None:
+    def _watch(self, call: KernelCall, model: LoadedModel, step: Optional[int], folder: str, arming: Arming) -> None:
         # (assumption cann.watch_name)
         if model.is_watched(call.node, step):
             self._write(call, folder, tensors_of(call, "output", self._addresses), arming)
@@ -97,7 +104,7 @@ class DumpService:
 
     def _write_producers(
         self,
-        call: Call,
+        call: KernelCall,
         folder: str,
         model: LoadedModel,
         producers: Producers,
@@ -112,10 +119,10 @@ class DumpService:
         for producer, array in zip(producers, call.inputs):
             if producer is not None and producer.type == _DATA:
                 node = producer.node() if isinstance(producer, NodeInfo) else producer
-                data = Call(node, (), (array,), call.task, call.stream, call.model_id)
+                data = KernelCall(node, (), (array,), call.task, call.stream, call.model_id)
                 self._write(data, folder, tensors_of(data, "output", self._addresses), arming)
 
-    def run_single(self, call: Call, arming: Optional[Arming], *, kernel: bool) -> None:
+    def run_single(self, call: KernelCall, arming: Optional[Arming], *, kernel: bool) -> None:
         """Dump or check an operator that belongs to no model.
 
         (assumption cann.single_operators)
@@ -129,7 +136,7 @@ class DumpService:
             inputs, outputs = self._sides(call, arming.mode)
             self._write(call, self._base(arming), [*inputs, *outputs], arming)
 
-    def run_captured(self, call: Call, arming: Optional[Arming], graph: str) -> None:
+    def run_captured(self, call: KernelCall, arming: Optional[Arming], graph: str) -> None:
         """Dump an operator in a captured stream, as was settled when it was captured.
 
         The host writes it, each replay to the same file; overflow and statistics are skipped.
@@ -151,7 +158,7 @@ class DumpService:
             inputs, outputs = self._sides(call, mode)
             operator_file(self.disk, folder, name, call.node.name, [*inputs, *outputs])
 
-    def _report_overflow(self, call: Call, folder: str, arming: Arming) -> None:
+    def _report_overflow(self, call: KernelCall, folder: str, arming: Arming) -> None:
         # (assumption cann.overflow_operator)
         found = self.overflows.get(call.node.name)
         if found is None and _went_out_of_range(call):
@@ -163,13 +170,13 @@ class DumpService:
         address = self._addresses.find(0, call.model_id, "overflow buffer")
         opdebug_file(self.disk, folder, call, address, status=found[0], unit=found[1], soc=self._soc, stamp=self._now())
 
-    def report_failure(self, call: Call, exception: Optional[ExceptionDump]) -> None:
+    def report_failure(self, call: KernelCall, exception: Optional[ExceptionDump]) -> None:
         """Write what an exception dump saves of a failed operator."""
         if exception is None:
             return
         exception_file(self.disk, exception.path, self.device_id, exception.kind, call, self._addresses, self._clock())
 
-    def _write(self, call: Call, folder: str, tensors: Sequence[Any], arming: Arming, *, name: str = "") -> None:
+    def _write(self, call: KernelCall, folder: str, tensors: Sequence[Any], arming: Arming, *, name: str = "") -> None:
         written = name or call.node.name
         operator_file(
             self.disk,
@@ -182,7 +189,7 @@ class DumpService:
             attrs=call.attrs,
         )
 
-    def _sides(self, call: Call, mode: str) -> tuple[list[Any], list[Any]]:
+    def _sides(self, call: KernelCall, mode: str) -> tuple[list[Any], list[Any]]:
         inputs = tensors_of(call, "input", self._addresses) if mode != "output" else []
         outputs = tensors_of(call, "output", self._addresses) if mode != "input" else []
         return inputs, outputs
@@ -205,7 +212,7 @@ def _overwrite(array: _Array, offset: int, data: bytes) -> None:
     part[:] = np.frombuffer(data, np.uint8)[: part.size]
 
 
-def _went_out_of_range(call: Call) -> bool:
+def _went_out_of_range(call: KernelCall) -> bool:
     # (assumption cann.overflow_condition)
     import numpy as np
 

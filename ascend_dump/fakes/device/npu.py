@@ -45,7 +45,7 @@ from ascend_dump.fakes.device._arming import (
 )
 from ascend_dump.fakes.device._disk import Disk
 from ascend_dump.fakes.device._faults import Faults
-from ascend_dump.fakes.device._files import Call
+from ascend_dump.fakes.device._files import KernelCall
 from ascend_dump.fakes.device._model import LoadedModel
 from ascend_dump.fakes.device._select import NodeInfo
 from ascend_dump.fakes.device._service import DumpService, Producers
@@ -329,7 +329,9 @@ class Npu(Faults):
         now = (None if model is None else model.step) if isinstance(step, _FromModel) else step
         now = now if self._counts_steps else None
         number, stream = number & _ID_MASK, stream & _ID_MASK
-        call = Call(node, tuple(inputs), tuple(outputs), number, stream, model_id, formats, original_shapes, attrs)
+        call = KernelCall(
+            node, tuple(inputs), tuple(outputs), number, stream, model_id, formats, original_shapes, attrs
+        )
         self.executed.append(Executed(op_type, name, model_id, now, number, stream))
         if name in self._failing:
             self._service.report_failure(call, self._exception)

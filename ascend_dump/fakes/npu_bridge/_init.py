@@ -18,14 +18,14 @@ from ascend_dump.fakes.npu_bridge._process import import_tensorflow
 from ascend_dump.fakes.npu_bridge._sessions import watch_sessions
 
 if TYPE_CHECKING:
-    from ascend_dump.fakes.npu_bridge._process import Process
+    from ascend_dump.fakes.npu_bridge._process import BridgeProcess
 
 __all__ = ["fill_npu_init", "fill_npu_ops", "fill_util", "hccl_modules"]
 
 _RANK = "npu_rank_id"
 
 
-def fill_npu_init(process: Process, module: ModuleType) -> None:
+def fill_npu_init(process: BridgeProcess, module: ModuleType) -> None:
     """Its names, and every session made from here on gets an NpuOptimizer."""
     tf = import_tensorflow()
     from hccl.manage import api
@@ -106,7 +106,7 @@ def fill_npu_init(process: Process, module: ModuleType) -> None:
     _decorate_sessions(process, session, npu_config.decorator_tf_session)
 
 
-def fill_npu_ops(process: Process, module: ModuleType) -> None:
+def fill_npu_ops(process: BridgeProcess, module: ModuleType) -> None:
     """The operators that initialise and shut down; TensorFlow's own NoOp stands in for them."""
     tf = import_tensorflow()
     watch_sessions(process)
@@ -138,7 +138,7 @@ def fill_util(module: ModuleType) -> None:
     vars(module).update(set_value=values.__setitem__, get_value=get_value, global_dict_init=values.clear)
 
 
-def hccl_modules(process: Process) -> Mapping[str, Fill]:
+def hccl_modules(process: BridgeProcess) -> Mapping[str, Fill]:
     """The very same for npu_bridge and npu_device."""
     if not process.shared:
         process.shared = {
@@ -155,7 +155,7 @@ def _nothing(module: ModuleType) -> None:
     """A package without a content of its own."""
 
 
-def _fill_hccl_manage(process: Process, module: ModuleType) -> None:
+def _fill_hccl_manage(process: BridgeProcess, module: ModuleType) -> None:
     """Ranks as the environment numbers them; there is no communication."""
 
     def number(name: str, default: int) -> int:
@@ -202,7 +202,7 @@ def _backends(tf: Any) -> list[Any]:
     return [backend, other] if other is not backend and hasattr(other, "set_session") else [backend]
 
 
-def _decorate_sessions(process: Process, session: Any, decorator: Any) -> None:
+def _decorate_sessions(process: BridgeProcess, session: Any, decorator: Any) -> None:
     for cls in (session.Session, session.InteractiveSession):
         process.undo.append(functools.partial(setattr, cls, "__init__", cls.__init__))
         cls.__init__ = decorator(cls.__init__)

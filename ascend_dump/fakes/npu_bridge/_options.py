@@ -19,8 +19,8 @@ __all__ = [
     "OPTIMIZER",
     "Attributes",
     "Invalid",
+    "OptionRefused",
     "ProcessAborted",
-    "Refused",
     "read_attributes",
     "read_device",
     "read_init_options",
@@ -35,12 +35,12 @@ _FORM = "dump_step string style is error, correct example:'0|5|10|50-100'"
 _REVERSED = "in range steps, the first step is >= second step, correct example:'0|5|10-20'"
 
 
-class Refused(Exception):
+class OptionRefused(Exception):
     """A status of the kind Internal: `Session.run` raises it as `tf.errors.InternalError`."""
 
 
-class Invalid(Refused):
-    """As Refused, of the kind InvalidArgument."""
+class Invalid(OptionRefused):
+    """As OptionRefused, of the kind InvalidArgument."""
 
 
 class ProcessAborted(BaseException):
@@ -79,7 +79,7 @@ class _Values:
 def read_attributes(config: Any, *, cwd: str) -> Optional[Attributes]:
     """The settings of a session with this ConfigProto; None where no entry is named NpuOptimizer.
 
-    Raises Refused and ProcessAborted.
+    Raises OptionRefused and ProcessAborted.
     """
     entries = _entries(config)
     if not entries:
@@ -91,7 +91,7 @@ def read_attributes(config: Any, *, cwd: str) -> Optional[Attributes]:
 
 
 def read_init_options(config: Any) -> dict[str, str]:
-    """What GEInitialize gets: of these the first call in the process decides. Raises Refused."""
+    """What GEInitialize gets: of these the first call in the process decides. Raises OptionRefused."""
     found = {keys.DUMP_DATA: "tensor", keys.ENABLE_EXCEPTION: "2"}
     for parameters in _entries(config):
         found.update(_init_options(parameters))
@@ -118,17 +118,17 @@ def read_device(config: Any, environ: Mapping[str, str]) -> Optional[int]:
 
 
 def _init_options(parameters: Any) -> dict[str, str]:
-    """Those of one entry. Raises Refused. (assumption npu_bridge.init_keys)"""
+    """Those of one entry. Raises OptionRefused. (assumption npu_bridge.init_keys)"""
     found = {}
     if "enable_exception_dump" in parameters:
         exception = parameters["enable_exception_dump"].i
         if not 0 <= exception <= 2:
-            raise Refused("enable_exception_dump should be one of 0, 1 and 2.")
+            raise OptionRefused("enable_exception_dump should be one of 0, 1 and 2.")
         found[keys.ENABLE_EXCEPTION] = str(exception)
     if "dump_data" in parameters:
         found[keys.DUMP_DATA] = _text(parameters, "dump_data")
         if found[keys.DUMP_DATA] not in ("tensor", "stats"):
-            raise Refused("dump_data should be 'tensor' or 'stats'.")
+            raise OptionRefused("dump_data should be 'tensor' or 'stats'.")
     return found
 
 
@@ -151,7 +151,7 @@ def _read_entry(values: _Values, parameters: Any, cwd: str) -> None:
         values.debug = parameters["enable_dump_debug"].b
     if values.dump or values.debug:
         if "dump_path" not in parameters:
-            raise Refused("if use dump function, dump_path must be set.")
+            raise OptionRefused("if use dump function, dump_path must be set.")
         values.path = _check_path(_text(parameters, "dump_path"), cwd)
     if values.dump and "dump_step" in parameters:
         values.step = _text(parameters, "dump_step")
@@ -186,23 +186,23 @@ def _check_path(path: str, cwd: str) -> str:
     place = os.path.join(cwd, path)
     # mmIsDir uses lstat, so a link is no directory.
     if not path or not os.path.isdir(place) or os.path.islink(place):
-        raise Refused(f"the path {path} is not directory.")
+        raise OptionRefused(f"the path {path} is not directory.")
     real = os.path.realpath(place)
     if not os.access(real, os.R_OK | os.W_OK):
-        raise Refused(f"the path {path} does't have read, write permissions.")
+        raise OptionRefused(f"the path {path} does't have read, write permissions.")
     return real
 
 
 def _check_steps(text: str) -> None:
     parts = _split(text, "|")
     if len(parts) > _MOST_STEPS:
-        raise Refused(_SETS)
+        raise OptionRefused(_SETS)
     for part in parts:
         pieces = _split(part, "-")
         if len(pieces) not in (1, 2) or not all(_DIGITS.fullmatch(piece) for piece in pieces):
-            raise Refused(_FORM)
+            raise OptionRefused(_FORM)
         if len(pieces) == 2 and int(pieces[0] or 0) >= int(pieces[1] or 0):
-            raise Refused(_REVERSED)
+            raise OptionRefused(_REVERSED)
 
 
 def _split(text: str, at: str) -> list[str]:

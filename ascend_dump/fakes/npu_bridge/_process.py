@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ascend_dump import FrameworkMissing
 from ascend_dump.fakes.npu_bridge._ge_text import write_graph
-from ascend_dump.fakes.npu_bridge._options import Attributes, Refused, read_attributes, read_device
+from ascend_dump.fakes.npu_bridge._options import Attributes, OptionRefused, read_attributes, read_device
 from ascend_dump.native.cann.config import keys
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 #: What GEInitialize takes and no session can change.
 _OF_INIT = (keys.DUMP_DATA, keys.ENABLE_EXCEPTION)
 
-__all__ = ["GeSession", "Process", "import_tensorflow", "process_of"]
+__all__ = ["BridgeProcess", "GeSession", "import_tensorflow", "process_of"]
 
 
-class Process:
+class BridgeProcess:
     """What the adapter and GE remember in one process, around one simulated device."""
 
     def __init__(self, npu: Npu) -> None:
@@ -64,11 +64,11 @@ class Process:
         self._init = None
 
     def attributes(self, config: Any) -> Optional[Attributes]:
-        """The settings in a ConfigProto. Raises Refused and ProcessAborted."""
+        """The settings in a ConfigProto. Raises OptionRefused and ProcessAborted."""
         return None if config is None else read_attributes(config, cwd=self.npu.working_directory)
 
     def open_session(self, options: Mapping[str, str], *, init: Mapping[str, str], config: Any = None) -> GeSession:
-        """A GE session with these options. init: those of GEInitialize. Raises Refused where GE refuses them."""
+        """A GE session with these options. init: those of GEInitialize. Raises OptionRefused where GE refuses them."""
         init = self.initialise({name: value for name, value in init.items() if name in _OF_INIT}, config)
         return GeSession(self, next(self._sessions), {**options, **init})
 
@@ -84,14 +84,14 @@ class Process:
 class GeSession:
     """A GE session: its options are settled when it is made, all its graphs follow them."""
 
-    def __init__(self, process: Process, number: int, options: dict[str, str]) -> None:
+    def __init__(self, process: BridgeProcess, number: int, options: dict[str, str]) -> None:
         self.process = process
         self.options = options
         self._number = number
         self._models: list[int] = []
         npu = process.npu
         if npu.arm_ge(options, session=number) != 0:
-            raise Refused("; ".join(f"{error.code}: {error.where}: {error.message}" for error in npu.errors))
+            raise OptionRefused("; ".join(f"{error.code}: {error.where}: {error.message}" for error in npu.errors))
 
     def load(self, ops: Sequence[Planned]) -> int:
         """Build a graph of these operators and load it; returns the model's id."""
@@ -124,11 +124,11 @@ def import_tensorflow() -> Any:
         ) from error
 
 
-_processes: weakref.WeakKeyDictionary[Npu, Process] = weakref.WeakKeyDictionary()
+_processes: weakref.WeakKeyDictionary[Npu, BridgeProcess] = weakref.WeakKeyDictionary()
 
 
-def process_of(npu: Npu) -> Process:
+def process_of(npu: Npu) -> BridgeProcess:
     """The one process around a device: npu_bridge and npu_device share it."""
     if npu not in _processes:
-        _processes[npu] = Process(npu)
+        _processes[npu] = BridgeProcess(npu)
     return _processes[npu]

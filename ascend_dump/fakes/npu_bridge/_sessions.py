@@ -12,13 +12,13 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from ascend_dump.fakes.npu_bridge._options import Attributes, Invalid, Refused, read_init_options
+from ascend_dump.fakes.npu_bridge._options import Attributes, Invalid, OptionRefused, read_init_options
 from ascend_dump.fakes.npu_bridge._plan import Plan, Spec, make_plan
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ascend_dump.fakes.npu_bridge._process import GeSession, Process
+    from ascend_dump.fakes.npu_bridge._process import BridgeProcess, GeSession
 
     _Array = np.ndarray[Any, Any]
 
@@ -27,10 +27,10 @@ __all__ = ["watch_sessions"]
 _MARK = "_ascend_dump_watched"
 
 
-def watch_sessions(process: Process) -> None:
+def watch_sessions(process: BridgeProcess) -> None:
     """Let every session of this process follow its ConfigProto, as the passes of the adapter's library do.
 
-    A second call does nothing; `Process.leave` takes it back.
+    A second call does nothing; `BridgeProcess.leave` takes it back.
     """
     from tensorflow.python.client import session as module
 
@@ -64,7 +64,7 @@ class _State:
 class _Watch:
     """The methods that stand in for those of BaseSession; `real` is what they were."""
 
-    def __init__(self, process: Process, module: Any) -> None:
+    def __init__(self, process: BridgeProcess, module: Any) -> None:
         self._process = process
         self._module = module
         self._states: weakref.WeakKeyDictionary[Any, _State] = weakref.WeakKeyDictionary()
@@ -260,7 +260,7 @@ class _Watch:
     def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
         try:
             return function(*args)
-        except Refused as refusal:
+        except OptionRefused as refusal:
             raise self._failure(str(refusal), invalid=isinstance(refusal, Invalid)) from None
 
     def _failure(self, message: str, *, invalid: bool = False) -> Exception:

@@ -17,7 +17,7 @@ from ascend_dump import NotSupported
 from ascend_dump.fakes.npu_bridge._plan import GE_TYPES, Planned, make_plan
 
 if TYPE_CHECKING:
-    from ascend_dump.fakes.npu_bridge._process import GeSession, Process
+    from ascend_dump.fakes.npu_bridge._process import BridgeProcess, GeSession
 
 __all__ = ["watch_functions"]
 
@@ -27,7 +27,7 @@ _FOREIGN = ("resource", "variant", "string")
 _PASSED_OVER = frozenset(("Placeholder", "NoOp", "Identity", "PyFunc", "EagerPyFunc", "PyFuncStateless"))
 
 
-def watch_functions(process: Process, session: GeSession) -> None:
+def watch_functions(process: BridgeProcess, session: GeSession) -> None:
     """From here on each tf.function is a graph of this GE session. Raises NotSupported on the stand-in."""
     import tensorflow as tf
 
@@ -71,7 +71,7 @@ class _Running:
 
 
 class _Watch:
-    def __init__(self, process: Process, session: GeSession) -> None:
+    def __init__(self, process: BridgeProcess, session: GeSession) -> None:
         self._npu = process.npu
         self._session = session
         self._loaded: weakref.WeakKeyDictionary[Any, _Running] = weakref.WeakKeyDictionary()

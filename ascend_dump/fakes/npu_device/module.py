@@ -33,13 +33,13 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump.fakes._importing import Fill
 from ascend_dump.fakes.npu_bridge import _config, _estimator, _init
-from ascend_dump.fakes.npu_bridge._options import Refused
+from ascend_dump.fakes.npu_bridge._options import OptionRefused
 from ascend_dump.fakes.npu_bridge._process import process_of
 from ascend_dump.fakes.npu_device import _options
 
 if TYPE_CHECKING:
     from ascend_dump.fakes.device.npu import Npu
-    from ascend_dump.fakes.npu_bridge._process import GeSession, Process
+    from ascend_dump.fakes.npu_bridge._process import BridgeProcess, GeSession
 
 __all__ = ["modules", "patches"]
 
@@ -79,7 +79,7 @@ def patches(npu: Npu, modules: Mapping[str, Any]) -> Iterator[None]:
 class _Handle:
     """What `open` gives. name: as TensorFlow names the device."""
 
-    def __init__(self, process: Process, session: GeSession, number: int) -> None:
+    def __init__(self, process: BridgeProcess, session: GeSession, number: int) -> None:
         self._process = process
         self._session = session
         self.device_id = number
@@ -104,7 +104,7 @@ class _Handle:
 class _Device:
     """The functions of `npu_device.npu_device`."""
 
-    def __init__(self, process: Process, instances: dict[int, _Handle]) -> None:
+    def __init__(self, process: BridgeProcess, instances: dict[int, _Handle]) -> None:
         self._process = process
         self._instances = instances
         self._options = _options.NpuConfig()
@@ -131,7 +131,7 @@ class _Device:
         try:
             self._process.npu.use_device(number)
             session = self._process.open_session(options, init=options)
-        except Refused as refusal:
+        except OptionRefused as refusal:
             raise RuntimeError(f"Failed open npu device {number} : {refusal}") from None
         self._process.undo.append(session.close)
         self._instances[number] = _Handle(self._process, session, number)
@@ -143,7 +143,7 @@ class _Device:
             handle._session.close()
 
 
-def _fill_device(process: Process, module: ModuleType) -> None:
+def _fill_device(process: BridgeProcess, module: ModuleType) -> None:
     instances: dict[int, _Handle] = {}
     device = _Device(process, instances)
     vars(module).update(
@@ -155,7 +155,7 @@ def _fill_device(process: Process, module: ModuleType) -> None:
     )
 
 
-def _fill_top(process: Process, module: ModuleType) -> None:
+def _fill_top(process: BridgeProcess, module: ModuleType) -> None:
     from importlib import import_module
 
     inner = import_module("npu_device.npu_device")
@@ -167,7 +167,7 @@ def _fill_top(process: Process, module: ModuleType) -> None:
     )
 
 
-def _fill_compat(process: Process, module: ModuleType) -> None:
+def _fill_compat(process: BridgeProcess, module: ModuleType) -> None:
     def enable_v1() -> None:
         import tensorflow as tf
         from npu_device.npu_device import _npu_device_instances
