@@ -71,6 +71,7 @@ class TorchSession(Session):
         #: When the open step began, how long those before it took, and the seconds spent on recording between steps.
         self._opened: Optional[float] = None
         self._took = self._between = 0.0
+        self._leaves_warmup_out = bool(request.options.get("skip_warmup"))
         #: Whether the program draws the steps.
         self._drawn = False
         self._layers = LayerFilter(request.layers)
@@ -150,7 +151,7 @@ class TorchSession(Session):
             self._other_threads += 1
             self.note_skipped("calls of the target in other threads than the one that started the capture")
             return
-        if self.skips_warmup():
+        if self._leaves_warmup_out and self.skips_warmup():
             return
         number = self._calls if self._updates is None else self._updates.begins(self._target_trains())
         if number is None:
@@ -164,7 +165,7 @@ class TorchSession(Session):
 
     def skips_warmup(self) -> bool:
         """Whether the call that begins serves no request and is to be left out; ends the open step then."""
-        if not self._request.options.get("skip_warmup") or not is_warmup():
+        if not self._leaves_warmup_out or not is_warmup():
             return False
         self.guard(self.enter_step, None)
         return True
