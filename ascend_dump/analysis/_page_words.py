@@ -52,9 +52,13 @@ def show_command(dump: Path, record: Record) -> str:
     return command(*words, "--io", record.io or "*", "--plot")
 
 
-def capture_command(request: DumpRequest) -> str:
-    """How the program is started to record what `request` says."""
-    return f"ASCEND_DUMP={shlex.quote(request.to_text())} python …"
+def capture_command(request: DumpRequest, dump: Optional[Dump] = None) -> str:
+    """How the program is started to record what `request` says; by the command that made the dump, if it is known."""
+    told = next((text for run in dump.runs() for name, text in run.made if name == "command"), "") if dump else ""
+    program = told.partition(" ")[0]
+    # What came from standard input or from a text stands in no command.
+    again = f"python {told}" if program.endswith(".py") else "python …"
+    return f"ASCEND_DUMP={shlex.quote(request.to_text())} {again}"
 
 
 def command(*words: str) -> str:

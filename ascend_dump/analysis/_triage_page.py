@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Optional
 
 from ascend_dump.analysis._page_words import capture_command, place_facts, run_facts, show_command, step_text
 from ascend_dump.analysis.suspects import RULES, Suspect
-from ascend_dump.reading import open_dump
+from ascend_dump.reading import Dump, open_dump
 from ascend_dump.report.page import PageContent, PageFinding, PageRow
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def of_triage(found: Triage) -> PageContent:
         verdict="suspect" if first is not None else "no values" if found.reasons else "nothing found",
         sentence=sentence,
         facts=() if first is None else (*_suspect_facts(first), *confirmed),
-        command=_command_of(found, first),
+        command=_command_of(found, first, dump),
         findings=tuple(_suspect(one) for one in found.suspects),
         unmade=tuple(f"not checked: {reason}" for reason in found.reasons),
         made=(*made, *rounds),
@@ -66,7 +66,7 @@ def _bare(suspect: Suspect) -> str:
     return suspect.reason.replace(f"{suspect.record.label}: ", "", 1)
 
 
-def _command_of(found: Triage, first: Optional[Suspect]) -> str:
+def _command_of(found: Triage, first: Optional[Suspect], dump: Dump) -> str:
     if found.next is not None:
-        return capture_command(found.next)
+        return capture_command(found.next, dump)
     return "" if first is None else show_command(found.dump, first.record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import gzip
 import hashlib
 import json
@@ -347,6 +348,15 @@ class TestFiles:
             assert f"{names[0]}, command" in made
         html = build_page(alone).html
         assert "no values are recorded of the rows to look at first" in html or "histograms" not in html
+
+    def test_what_to_run_next_is_the_command_of_the_dump(self, tmp_path: Path) -> None:
+        dump = write_training(tmp_path / "d", ranks=1)
+        [run] = (tmp_path / "d").glob("*/*/")
+        manifest = {"schema": "ascend-dump/host/1", "state": "complete", "command": ["train.py", "--name", "a b"]}
+        (run / "manifest.json").write_text(json.dumps(manifest))
+        found = ascend_dump.triage(dump)
+        asked = dataclasses.replace(found, next=DumpRequest(steps="3"))
+        assert asked.to_page().command.endswith(" python train.py --name 'a b'")
 
     def test_rows_carry_the_call_stack(self, dumps: tuple[Path, Path]) -> None:
         records = ascend_dump.open(dumps[0])

@@ -148,13 +148,15 @@ function drawLines(canvas, steps, lines, options) {
   const x = (at) => left + ((width - left - right) * at) / Math.max(steps.length - 1, 1);
   const y = (value) => top + (height - top - bottom) * (1 - (scale(value) - low) / (high - low));
   context.textAlign = "right";
-  const ticks = options.log ? decades(low, high, 5) : [0, 0.25, 0.5, 0.75, 1].map((part) => part * high);
+  const powers = options.log ? decades(low, high, 5) : [];
+  // Between two powers of ten there is one of them at most, which is no scale.
+  const ticks = powers.length > 1 ? powers : [0, 0.25, 0.5, 0.75, 1].map((part) => low + part * (high - low));
   for (const tick of ticks) {
     const place = y(options.log ? 10 ** tick : tick);
     context.fillStyle = colour("faint");
     context.fillRect(left, place, width - left - right, 1);
     context.fillStyle = colour("soft");
-    context.fillText(options.log ? power(tick) : short(tick), left - 6, place);
+    context.fillText(powers.length > 1 ? power(tick) : short(options.log ? 10 ** tick : tick), left - 6, place);
   }
   context.textAlign = "center";
   const every = Math.max(1, Math.ceil((steps.length * 48) / (width - left - right)));
