@@ -161,7 +161,7 @@ def origin_lines(origin: Origin) -> list[tuple[str, str]]:
     lines += [("source", origin.source)] if origin.source else []
     lines += [("evidence", text) for text in origin.evidence]
     if origin.explains:
-        lines += [("explains", f"{origin.explains} later tensors that differ")]
+        lines += [("explains", f"{origin.explains} later outputs that differ")]
     settings = ", ".join(f"{name}={value!r}" for name, value in origin.next.items())
     return [*lines, ("next", f"capture(..., {settings})")]
 

@@ -109,7 +109,7 @@ def _difference(wrong: Path, run: Path, quiet: bool) -> dict[str, Any]:
         click.echo(f"  module    {origin.module or '(none)'}")
         click.echo(f"  source    {origin.source}")
         click.echo(f"  evidence  {origin.evidence[0]}")
-        click.echo(f"  explains  {origin.explains} later tensors that differ")
+        click.echo(f"  explains  {origin.explains} later outputs that differ")
         click.echo(f"look at it:\n  {command}")
     return {
         "actual": str(wrong),

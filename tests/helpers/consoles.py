@@ -23,7 +23,7 @@ _FIGURES = [
     (re.compile(r"\b\d+(\.\d+)? ?(ms|s|B|kB|MB|GB)\b"), "AMOUNT"),
     (re.compile(r"-?\b\d+(\.\d+)?e[+-]\d+\b|-?\b\d+\.\d+\b"), "FLOAT"),
     # How many tensors round differently is a matter of the processor and of the number of threads.
-    (re.compile(r"\b\d+ (equal|noise|different|later tensors)\b"), r"COUNT \1"),
+    (re.compile(r"\b\d+ (equal|noise|different|later outputs)\b"), r"COUNT \1"),
 ]
 #: Said once on a machine.
 _ONCE = re.compile(r"^ascend-dump: compiling the kernels .*\n", re.MULTILINE)

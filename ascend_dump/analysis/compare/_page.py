@@ -110,7 +110,7 @@ def _sentence(compared: Comparison) -> str:
         "random": f"{name} draws other random numbers",
         "uninitialised": f"{name} reads memory that nobody had written",
     }.get(first.kind, f"{name} is where the difference begins")
-    explains = f"; {first.explains} later tensors follow from it" if first.explains else ""
+    explains = f"; {first.explains} later outputs follow from it" if first.explains else ""
     return f"{step}{meaning}{rank}{explains}."
 
 
@@ -123,7 +123,7 @@ def _origin_facts(origin: Origin) -> Iterator[tuple[str, str]]:
 def _origin(origin: Origin) -> PageFinding:
     lines = [*_origin_facts(origin), ("evidence", "\n".join(origin.evidence))]
     if origin.explains:
-        lines.append(("explains", f"{origin.explains} later tensors that differ"))
+        lines.append(("explains", f"{origin.explains} later outputs that differ"))
     if origin.first_seen:
         lines.append(("first seen", "operators before it were not recorded: the cause may lie among them"))
     settings = ", ".join(f"{name}={value!r}" for name, value in origin.next.items())
