@@ -25,6 +25,9 @@ __all__ = [
     "is_nonfinite",
 ]
 
+#: They bring a constant that the program writes down, which is among their inputs: `torch.tensor(inf)`.
+_CONSTANTS = frozenset(("liftfresh", "liftfreshcopy"))
+
 Measure = Callable[[Record], Optional[Statistics]]
 
 
@@ -115,6 +118,8 @@ def classify(members: Sequence[Record], measure: Measure) -> Optional[Finding]:
 
 def _kind(operator: Record, wrong: list[Statistics], inputs: list[Record], measured: list[Optional[Statistics]]) -> str:
     makes_nan = any(map(has_nan, wrong))
+    if not makes_nan and plain_name(operator.op_type or operator.op_name) in _CONSTANTS:
+        return "mask"
     known = [found for found in measured if found is not None]
     if any(is_nonfinite(found) for found in known):
         if not makes_nan or any(map(has_nan, known)):

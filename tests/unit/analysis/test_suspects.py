@@ -49,3 +49,12 @@ def test_layers_of_which_one_cannot_be_read_to_its_end_are_not_held_against_each
         found = None if end is None else sized(end)
         rows.append(Row("aten::gelu", f"{module}/gelu_0", "output", found, module=module))
     assert not [one for one in find_suspects(write_rows(tmp_path, rows)).suspects if one.rule == "layer-growth"]
+
+
+def test_a_constant_that_is_inf_is_the_programs_choice(tmp_path: Path) -> None:
+    far = Statistics(1, float("inf"), float("inf"), float("inf"), float("inf"), 0, 1, 0, 0)
+    rows = [Row("aten::lift_fresh", "lift_fresh_0", io, far) for io in ("input", "output")]
+    assert find_suspects(write_rows(tmp_path / "a", rows)).suspects == ()
+    wrong = far._replace(nan=1, posinf=0)
+    rows = [Row("aten::lift_fresh", "lift_fresh_0", io, wrong) for io in ("input", "output")]
+    assert [one.rule for one in find_suspects(write_rows(tmp_path / "b", rows)).suspects] == ["non-finite"]
