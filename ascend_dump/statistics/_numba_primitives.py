@@ -31,6 +31,7 @@ __all__ = [
     "largest_exponent",
     "like",
     "low_half",
+    "prefetch",
     "two_sum",
 ]
 
@@ -149,6 +150,23 @@ def like(typing: Any, value: Any, other: Any) -> Any:
         return context.cast(builder, arguments[0], value, other)
 
     return other(value, other), generate
+
+
+@intrinsic
+def prefetch(typing: Any, words: Any, index: Any) -> Any:
+    """Have the processor load an element of a contiguous array into its cache; one beyond the array does no harm."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+        array, place = arguments
+        element = builder.gep(context.make_array(words)(context, builder, array).data, [place])
+        name = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [byte], name)
+        # To read, keep it in every cache, data.
+        builder.call(function, [builder.bitcast(element, byte), word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.none(words, types.int64), generate
 
 
 @inner()

@@ -10,10 +10,11 @@ as large: what the larger ones take longer is the throughput of either without i
 Other work on the machine makes wall times longer and leaves the time of processors nearly alone, so both are given, and
 ratios are of calls in turns. "2 processors" is twice what one second of a processor compares; msprobe uses one here.
 
-Measured on a machine with two processors and much other work (load 16; msprobe 26.2.0), where every element differs, on
-arrays of 64 MB: float32 7.4 GB/s on 2 processors, 38 times msprobe by the time of a processor; bfloat16 4.4, 33 times;
-float16 4.3, 45 times; float64 7.2, 16 times; int32 23, 282 times; float8_e4m3fn 1.9. Two dumps of 256 MB: 7 times from
-start to exit, of 1 GB: 11 times; what the larger ones take more: 31 times, 39 times by the clock.
+Measured on two processors with AVX-512 and much other work (load 9; msprobe 26.2.0), where every element differs, on
+arrays of 64 MB: float32 7.8 GB/s on 2 processors, 90 times msprobe by the time of a processor; bfloat16 3.8, 61 times;
+float16 4.3, 79 times; float64 12, 105 times; int32 21, 364 times; float8_e4m3fn 1.7. On another machine with two
+processors (load 16), two dumps of 256 MB: 7 times from start to exit, of 1 GB: 11 times; what the larger ones take more:
+31 times, 39 times by the clock.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import numpy as np
 from llvmlite import binding, ir
 from numba import types
 
-from ascend_dump.statistics._numba_primitives import SUMS, float_bits, inner, intrinsic, kernel, larger, like
+from ascend_dump.statistics._numba_primitives import SUMS, float_bits, inner, intrinsic, kernel, larger, like, prefetch
 
 __all__ = ["SUM_NAMES", "count_unequal", "histogram", "pair"]
 
@@ -35,6 +35,8 @@ _FINITE, _NONFINITE, _FIRST, _NAN_A, _NAN_B, _INF_A, _INF_B = range(10, 17)
 #: Differences are counted by their size in units in the last place, and, in three rows of bins, by whether actual is
 #: the larger one in magnitude, the smaller one, or the reference is zero. Those that are zero fill a fourth row, all
 #: bins of it alike: neighbours that add to one count wait for each other.
+#: The smallest normal float64.
+_NORMAL = 2.0**-1022
 _SMALLER, _OF_ZERO, _NONE = _BINS, 2 * _BINS, 3 * _BINS
 
 
@@ -201,13 +203,13 @@ def _bin(d: float, b: float, kind: Any) -> Any:
 
 
 @inner()
-def _count(x: Any, y: Any, kind: Any, heads: Any, bins: Any, counts: Any) -> None:
-    """Count the differences by their size in units in the last place, and by their direction."""
+def _bins_of(count: int, kind: Any, heads: Any, bins: Any) -> None:
+    """Where each difference is counted: its size in units in the last place, and its direction."""
     # All in 16 bits. Exponents are those in the bits of float64, which are 1023 more than they stand for.
     zero = np.int16(0)
     least, first = like(kind[1] + 1023, zero), like(kind[0] + 1, zero)
     last, of_zero, none = np.int16(_BINS - 1), np.int16(_OF_ZERO), np.int16(_NONE)
-    for i in range(x.size):
+    for i in range(count):
         difference, reference = heads[0, i], heads[1, i]
         exponent = like((difference >> 4) & 0x7FF, zero)
         place = like((reference >> 4) & 0x7FF, zero)
@@ -215,19 +217,37 @@ def _count(x: Any, y: Any, kind: Any, heads: Any, bins: Any, counts: Any) -> Non
         apart = min(max(apart, zero), last)
         row = of_zero if place == zero else like(((difference ^ reference) >> 9) & _SMALLER, zero)
         bins[i] = like(none + (i & (_BINS - 1)), zero) if exponent == zero else like(apart + row, zero)
-    if kind[4]:
-        # Numbers below the smallest normal float64 are none in these bits.
+
+
+@inner()
+def _bins_of_tiny(x: Any, y: Any, table_x: Any, table_y: Any, kind: Any, bins: Any) -> None:
+    """Numbers below the smallest normal float64 are none in the bits that `_bins_of` looks at."""
+    tiny = False
+    for i in range(x.size):
+        b = _as_double(y[i], table_y)
+        size, scale = abs(_as_double(x[i], table_x) - b), abs(b)
+        tiny |= ((size < _NORMAL) & (size > 0.0)) | ((scale < _NORMAL) & (scale > 0.0))
+    if tiny:
         for i in range(x.size):
             if bins[i] >= _OF_ZERO:
-                bins[i] = _bin(x[i] - y[i], y[i], kind)
+                b = _as_double(y[i], table_y)
+                bins[i] = _bin(_as_double(x[i], table_x) - b, b, kind)
+
+
+@inner()
+def _count(bins: Any, counts: Any, left: Any, right: Any) -> None:
+    """Count the elements of each bin, while the memory gets ready what follows the block."""
     # Neighbours are counted apart, as above.
-    whole = x.size - x.size % 4
+    size = bins.size
+    whole = size - size % 4
     for i in range(0, whole, 4):
+        prefetch(left, size + i)
+        prefetch(right, size + i)
         counts[0, bins[i]] += 1
         counts[1, bins[i + 1]] += 1
         counts[2, bins[i + 2]] += 1
         counts[3, bins[i + 3]] += 1
-    for i in range(whole, x.size):
+    for i in range(whole, size):
         counts[0, bins[i]] += 1
 
 
@@ -268,7 +288,7 @@ def _add(
     found[_EXCESS] = max(found[_EXCESS], excess)
     x = values[0, : left.size]
     y = values[1, : left.size]
-    if beyond or largest > found[_LARGEST] or kind[4]:
+    if beyond or largest > found[_LARGEST]:
         _read(left, table_a, x)
         _read(right, table_b, y)
     if beyond:
@@ -278,7 +298,10 @@ def _add(
         place = _place_of(x, y, largest)
         found[_WHERE] = start + (place if places.size == 0 else places[place])
     if largest > 0.0:
-        _count(x, y, kind, heads, bins, counts)
+        _bins_of(left.size, kind, heads, bins)
+        if kind[4]:
+            _bins_of_tiny(left, right, table_a, table_b, kind, bins)
+        _count(bins[: left.size], counts, left, right)
     return True
 
 
