@@ -15,7 +15,8 @@ from ascend_dump._version import __version__
 # Type checkers take this name for true; importing `typing` for it would cost more than the rest.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ascend_dump._capture import Capture, capture
+    from ascend_dump._capture import Capture
+    from ascend_dump._capture_function import capture
     from ascend_dump._errors import (
         AdapterError,
         AdapterNotFound,
@@ -88,7 +89,8 @@ _HOMES: dict[str, tuple[str, str]] = {
     name: (module, name)
     for module, names in {
         "adapter._contract": ("Adapter", "AdapterInfo", "adapters"),
-        "_capture": ("Capture", "capture"),
+        "_capture": ("Capture",),
+        "_capture_function": ("capture",),
         "_errors": (
             "AdapterError",
             "AdapterNotFound",

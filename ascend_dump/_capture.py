@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar
 
 from ascend_dump._call_gate import CallGate
 from ascend_dump._calls import CallsSession
+from ascend_dump._decorated_call import DecoratedCall
 from ascend_dump._errors import AdapterError, AscendDumpError, CaptureError, ConfigError, NotSupported
 from ascend_dump._log import give_messages_a_name
 from ascend_dump._mark import Mark
@@ -27,8 +26,7 @@ from ascend_dump._paths import RunDirectory, holds_files, make_private_directory
 from ascend_dump._problem import Problem
 from ascend_dump._rank import Rank, current_rank, is_selected
 from ascend_dump._recorder import StepRecorder
-from ascend_dump._request import Data, DumpRequest, FrameworkName, Level, Mode, Scene, Until, unknown_name
-from ascend_dump._steps import StepsLike
+from ascend_dump._request import DumpRequest
 from ascend_dump._summary import Progress, tell
 from ascend_dump.adapter._contract import Adapter, Repeats, choose
 from ascend_dump.adapter._exit import at_exit
@@ -37,9 +35,8 @@ from ascend_dump.adapter._session import Session
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from typing_extensions import ParamSpec, Unpack
+    from typing_extensions import ParamSpec
 
-    from ascend_dump._capture_types import CaptureSettings, Function, Untyped
     from ascend_dump.reading import Dump
 
     _P = ParamSpec("_P")
@@ -56,99 +53,9 @@ if TYPE_CHECKING:
         def __get__(self, instance: Any, owner: Any = None) -> Callable[..., _R]: ...
 
 
-__all__ = ["Capture", "capture"]
+__all__ = ["Capture"]
 
 log = logging.getLogger("ascend_dump")
-
-
-@overload
-def capture(target: Optional[Untyped] = None, **settings: Unpack[CaptureSettings]) -> Capture: ...
-@overload
-def capture(target: Function[_P, _R], **settings: Unpack[CaptureSettings]) -> Decorated[_P, _R]: ...
-@overload
-def capture(target: Any, **settings: Unpack[CaptureSettings]) -> Capture: ...
-def capture(
-    target: Any = None,
-    *,
-    path: Union[str, os.PathLike[str]] = "dumps",
-    steps: StepsLike = None,
-    mode: Mode = "all",
-    layers: Union[str, Iterable[str]] = (),
-    models: Union[str, Iterable[str]] = (),
-    data: Data = "tensor",
-    stats: Union[str, Iterable[str]] = (),
-    level: Level = "all",
-    scene: Optional[Scene] = None,
-    watch: Union[str, Iterable[str]] = (),
-    quant: bool = False,
-    ranks: StepsLike = None,
-    framework: Optional[FrameworkName] = None,
-    max_bytes: Union[int, str, None] = None,
-    keep: Union[int, str, None] = None,
-    until: Optional[Until] = None,
-    graft: Optional[Mapping[str, Any]] = None,
-    quiet: bool = False,
-    strict: bool = False,
-    options: Optional[Mapping[str, Any]] = None,
-    **unknown: Any,
-) -> Any:
-    """Dump the operators of `target` while the returned object is active.
-
-    target: a model (each top-level call of it is a step), or None: the whole block is step 0
-    until `step()` is called. A function given as target is decorated: each call is a step.
-    The settings are those of `DumpRequest`; framework names an adapter, otherwise the target
-    decides. strict=True raises where the default is to report once and let the run go on.
-    graft replaces outputs or inputs of operators by what another dump recorded of them, in the steps
-    that are recorded: {"layers.3/addmm_0.output.0": "reference"}. What differs later and is gone then
-    comes from there. An input is replaced for that operator only. For PyTorch's own operators, on any
-    device (framework="torch").
-
-    Raises ConfigError for a wrong value, AdapterNotFound when nothing captures the target.
-
-    >>> with ascend_dump.capture(model, steps="0|1", path="dumps") as cap:   # doctest: +SKIP
-    ...     train(model)
-    >>> cap.dump().select(op="*conv1*")   # doctest: +SKIP
-    """
-    if unknown:
-        raise unknown_name(next(iter(unknown)))
-    request = DumpRequest(
-        path=path,
-        steps=steps,
-        mode=mode,
-        layers=layers,
-        models=models,
-        data=data,
-        stats=stats,
-        level=level,
-        scene=scene,
-        watch=watch,
-        quant=quant,
-        ranks=ranks,
-        max_bytes=max_bytes,
-        keep=keep,
-        until=until,
-        quiet=quiet,
-        options=options if graft is None else {**(options or {}), "graft": _paths_of(graft)},
-    )
-    if inspect.isclass(target):
-        from ascend_dump._decorator import refuse_class
-
-        raise refuse_class(target)
-    if inspect.isroutine(target) or isinstance(target, functools.partial):
-        return Capture(None, request, framework=framework, strict=strict)(target)
-    return Capture(target, request, framework=framework, strict=strict)
-
-
-def _paths_of(graft: Any) -> Any:
-    """The same with the paths of dumps as text, which settings can carry."""
-    if not isinstance(graft, Mapping):
-        return graft
-    found = {}
-    for name, dump in graft.items():
-        path = dump if isinstance(dump, (str, os.PathLike)) else getattr(dump, "root", dump)
-        # What is no dump is refused by the adapter.
-        found[name] = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
-    return found
 
 
 class _State(Enum):
@@ -388,7 +295,7 @@ class Capture:
         """
         from ascend_dump._decorator import decorate  # loads wrapt
 
-        decorated: Decorated[_P, _R] = decorate(function, self, functools.partial(_Call, self))
+        decorated: Decorated[_P, _R] = decorate(function, self, functools.partial(DecoratedCall, self._call_gate, self))
         return decorated
 
     @property
@@ -499,10 +406,49 @@ class Capture:
             self._early = self._each_call and adapter.repeats is not Repeats.ALWAYS
         return self._each_call
 
-    def _is_wanted(self, number: int) -> bool:
-        """Whether `Session.step` is called for call `number` of a decorated function."""
+    @property
+    def recording(self) -> bool:
+        """Whether a session is running: this capture is active, and this rank is selected."""
+        return self._running is not None
+
+    def begin_call(self) -> bool:
+        """Count a call of a decorated function. True: it is a step, which `end_call` must end."""
+        each_call = self._captures_each_call()
+        number = self._step
+        self._step += 1
         last = self.request.steps.last
-        return number in self.request.steps or (self._early and (last is None or number <= last))
+        if number not in self.request.steps and not (self._early and (last is None or number <= last)):
+            if self._path is None:
+                # To say so where no selected call is ever reached.
+                self.end_at_exit()
+            return False
+        begun = self.active
+        if not begun:
+            self._arm(calls=each_call)
+            self._step = number + 1
+        if self._running is not None:
+            try:
+                self._running.step(number)
+            except BaseException:
+                if not begun:
+                    self._abandon()
+                raise
+        return True
+
+    def end_call(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        """End the step that a call began, and the capture with the last selected step. error: what the call raised."""
+        self._interrupted(error)
+        self._trigger_by(error)
+        if self._running is not None:
+            self._running.step(None)
+        last = self.request.steps.last
+        if last is not None and self._step > last:
+            self.__exit__(kind, error, trace)
 
     def _interrupted(self, error: Optional[BaseException]) -> None:
         """Note that the program was interrupted while it was captured: the open step is not complete."""
@@ -528,71 +474,6 @@ class Capture:
             with contextlib.suppress(OSError):
                 self._session.root.rmdir()
         self._session = self._path = None
-
-
-class _Mine(Enum):
-    """What one call of a decorated function has to finish when it returns."""
-
-    NOTHING = "nothing"  # nested in a step that another call began
-    CALL = "call"  # counted as a call, but `steps=` does not select it
-    STEP = "step"
-
-
-class _Call:
-    """One call of a decorated function: one step."""
-
-    __slots__ = ("_capture", "_mine")
-
-    def __init__(self, capture: Capture) -> None:
-        self._capture = capture
-        self._mine = _Mine.NOTHING
-
-    def __enter__(self) -> None:
-        cap = self._capture
-        # A recursive call, or one from a second thread, runs inside the open step.
-        if not cap._call_gate.take(recorded=cap._running is not None):
-            return
-        self._mine = _Mine.CALL
-        try:
-            calls = cap._captures_each_call()
-            number = cap._step
-            cap._step += 1
-            if not cap._is_wanted(number):
-                if cap._path is None:
-                    # To say so where no selected call is ever reached.
-                    cap.end_at_exit()
-                return
-            begun = cap.active
-            if not begun:
-                cap._arm(calls=calls)
-                cap._step = number + 1
-            if cap._running is not None:
-                try:
-                    cap._running.step(number)
-                except BaseException:
-                    if not begun:
-                        cap._abandon()
-                    raise
-            self._mine = _Mine.STEP
-        except BaseException:
-            cap._call_gate.end()
-            raise
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        cap, mine = self._capture, self._mine
-        if mine is _Mine.NOTHING:
-            return
-        try:
-            if mine is _Mine.STEP:
-                cap._interrupted(error)
-                cap._trigger_by(error)
-                if cap._running is not None:
-                    cap._running.step(None)
-                last = cap.request.steps.last
-                if last is not None and cap._step > last:
-                    cap.__exit__(kind, error, trace)
-        finally:
-            cap._call_gate.end()
 
 
 def _do_nothing() -> None:

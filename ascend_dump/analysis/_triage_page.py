@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Optional, Protocol
 
 from ascend_dump.analysis._page_words import capture_command, place_facts, run_facts, show_command, step_text
 from ascend_dump.analysis.suspects import RULES, Suspect
@@ -12,12 +12,52 @@ from ascend_dump.reading import Dump, open_dump
 from ascend_dump.report.page import PageContent, PageFinding, PageRow
 
 if TYPE_CHECKING:
-    from ascend_dump.analysis.triage import Triage
+    from pathlib import Path
+
+    from ascend_dump._request import DumpRequest
 
 __all__ = ["of_triage"]
 
 
-def of_triage(found: Triage) -> PageContent:
+class HasPage(Protocol):
+    def to_page(self) -> PageContent: ...
+
+
+class ShownRound(Protocol):
+    """The fields of a `TriageRound` that are shown."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def program(self) -> str: ...
+    @property
+    def purpose(self) -> str: ...
+    @property
+    def outcome(self) -> str: ...
+
+
+class ShownTriage(Protocol):
+    """The fields of a `Triage` that are shown. `Triage.to_page` imports this module: it cannot import back."""
+
+    @property
+    def dump(self) -> Path: ...
+    @property
+    def records(self) -> Optional[Dump]: ...
+    @property
+    def comparison(self) -> Optional[HasPage]: ...
+    @property
+    def suspects(self) -> Sequence[Suspect]: ...
+    @property
+    def reasons(self) -> Sequence[str]: ...
+    @property
+    def rounds(self) -> Sequence[ShownRound]: ...
+    @property
+    def confirmation(self) -> str: ...
+    @property
+    def next(self) -> Optional[DumpRequest]: ...
+
+
+def of_triage(found: ShownTriage) -> PageContent:
     """The page of a triage: pairs where there is a reference, else the records that were looked at."""
     rounds = [(f"round {one.number}", f"{one.program}: {one.purpose}; {one.outcome}") for one in found.rounds]
     confirmed = (("confirmed", found.confirmation),) if found.confirmation else ()
@@ -66,7 +106,7 @@ def _bare(suspect: Suspect) -> str:
     return suspect.reason.replace(f"{suspect.record.label}: ", "", 1)
 
 
-def _command_of(found: Triage, first: Optional[Suspect], dump: Dump) -> str:
+def _command_of(found: ShownTriage, first: Optional[Suspect], dump: Dump) -> str:
     if found.next is not None:
         return capture_command(found.next, dump)
     return "" if first is None else show_command(found.dump, first.record)

@@ -79,6 +79,7 @@ def read_npy_header(path: Path, *, bfloat16: bool = False, others: bool = False)
 @lru_cache(maxsize=1024)
 def _literal(text: bytes) -> tuple[object, object, object]:
     """What the header says. Most headers of a dump are equal, and reading one takes longer than opening its file."""
+    # It reads literals only: nothing that a header holds is run.
     found = ast.literal_eval(text.decode("utf-8").strip())
     return found["descr"], found["shape"], found["fortran_order"]
 

@@ -97,9 +97,9 @@ class RoundRunner:
 
     @property
     def room_for_tensors(self) -> Optional[int]:
-        """The bytes that tensors of whole steps may take, where nobody set a limit: a tenth of what is free.
+        """The bytes that the tensors of whole steps may take: a tenth of the free space.
 
-        None where somebody did: then statistics have to do.
+        None where the user gave max_bytes: statistics are recorded then, which take much less.
         """
         return None if self._max_bytes is not None else shutil.disk_usage(self._state.directory).free // _SHARE
 

@@ -66,7 +66,8 @@ class HostWriter:
     stats      names of `Statistics` fields to record, empty for none
     max_bytes  stop before more bytes of tensors than this are written, with what the files hold besides from
                1 MiB on; without `tensors` when the index and statistics have about this size
-    steps      how many will be recorded, None if unknown. Once the first is complete, those that do not fit are told of
+    steps      how many will be recorded, None if unknown. Once the first one is complete, its size is multiplied by
+               this, and a warning says when the disk or `max_bytes` has no room for all of them
     keep       how many steps stay, the last ones; `max_bytes` then counts what is on disk
     until      "nonfinite": nothing is recorded after the first step that produced NaN or Inf
     limits     when a shard is full

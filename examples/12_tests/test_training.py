@@ -26,7 +26,7 @@ def test_every_matmul_runs_on_the_device(ascend_dump_fakes, ascend_dump_capture)
 
 
 def test_an_overflow_of_the_device_is_found(ascend_dump_fakes, ascend_dump_capture):
-    """What a watchdog of the project would do: here it is told of an overflow that never happened."""
+    """The simulated device reports an overflow that never happened, to test that a capture finds what is reported."""
     npu = ascend_dump_fakes("torch_npu")
     npu.overflow("aclnnAddmm_MatMulV2AiCore_MatMulV2")
     model = Net().npu()

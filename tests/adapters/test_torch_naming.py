@@ -328,6 +328,7 @@ def test_code_without_a_file(dumps: Path) -> None:
 @pytest.mark.parametrize("name", ["<stdin>", "<python-input-3>", "<ipython-input-7-1f9ab3>"])
 def test_what_is_typed_is_the_users_too(dumps: Path, name: str) -> None:
     typed: dict[str, Any] = {}
+    # The subject of this test: a function that was typed, whose file is a prompt.
     exec(compile("\ndef run(x):\n    return x.exp()\n", name, "exec"), typed)
     with ascend_dump.capture(path=dumps, strict=True) as cap:
         typed["run"](torch.ones(2))

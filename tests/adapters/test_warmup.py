@@ -50,6 +50,7 @@ SERVER = """
 
 def server() -> Any:
     module = ModuleType("server")
+    # A module with a name of its own and no file: a real one would have to be installed.
     exec(textwrap.dedent(SERVER), module.__dict__)
     return module
 
@@ -111,6 +112,7 @@ def test_a_capture_copied_by_sglang_is_found_by_its_module() -> None:
     for name, expected in (("sglang.srt.model_executor.cuda_graph_runner", True), ("studio.recorder", False)):
         module = ModuleType(name)
         module.__dict__["ask"] = is_warmup
+        # Code is looked up by the name of its module, which a function defined here cannot have.
         exec("def capture():\n    return ask()", module.__dict__)
         assert module.__dict__["capture"]() is expected
 

@@ -222,6 +222,7 @@ def _become(asked: dict[str, Any]) -> NoReturn:
         sys.exit()
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
+    # What an interpreter does with the file or the text that it is started with.
     if kind == "-c":
         exec(compile(name, "<string>", "exec"), main.__dict__)
     else:

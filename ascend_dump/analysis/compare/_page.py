@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Optional, Protocol
 
 from ascend_dump._errors import AscendDumpError, ConfigError, NotSupported
 from ascend_dump._request import DumpRequest
@@ -16,13 +16,38 @@ from ascend_dump.report.page.tensors import read_tensor
 from ascend_dump.storage import named_beside
 
 if TYPE_CHECKING:
-    from ascend_dump.analysis.compare._comparison import Comparison
-    from ascend_dump.analysis.compare._result import Origin, Pair
+    from ascend_dump.analysis.compare._result import Crossing, Origin, Pair
+    from ascend_dump.analysis.compare._verdict import Rules
 
 __all__ = ["of_comparison"]
 
 
-def of_comparison(compared: Comparison) -> PageContent:
+class ShownComparison(Protocol):
+    """The fields of a `Comparison` that are shown. `Comparison.to_page` imports this module: it cannot import back."""
+
+    @property
+    def actual(self) -> Path: ...
+    @property
+    def reference(self) -> Path: ...
+    @property
+    def verdict(self) -> str: ...
+    @property
+    def counts(self) -> Mapping[str, int]: ...
+    @property
+    def pairs(self) -> Iterable[Pair]: ...
+    @property
+    def origins(self) -> Sequence[Origin]: ...
+    @property
+    def rules(self) -> Rules: ...
+    @property
+    def undefined(self) -> Mapping[str, int]: ...
+    @property
+    def inside(self) -> tuple[int, int]: ...
+    @property
+    def crossings(self) -> Sequence[Crossing]: ...
+
+
+def of_comparison(compared: ShownComparison) -> PageContent:
     """The page of a comparison."""
     usual = type(compared.rules)().to_dict()
     rules = {name: value for name, value in compared.rules.to_dict().items() if value != usual.get(name)}
@@ -86,7 +111,7 @@ def _row(pair: Pair) -> PageRow:
     return PageRow(pair.actual, pair.reference, pair.verdict, reason, how, pair.transformation, pair.explained, error)
 
 
-def _sentence(compared: Comparison) -> str:
+def _sentence(compared: ShownComparison) -> str:
     counts = compared.counts
     if not compared.origins:
         return {
@@ -132,7 +157,7 @@ def _origin(origin: Origin) -> PageFinding:
     return PageFinding(f"{step_text(origin.step)}{origin.op_name or origin.op_type}", origin.pair.record, tuple(lines))
 
 
-def _next_command(compared: Comparison, first: Optional[Origin]) -> str:
+def _next_command(compared: ShownComparison, first: Optional[Origin]) -> str:
     if first is None:
         if compared.verdict in ("equal", "noise"):
             return ""

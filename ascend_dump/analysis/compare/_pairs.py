@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, zip_longest
@@ -27,65 +28,11 @@ def are_equal(actual: Sequence[Batch], reference: Sequence[Batch]) -> bool:
     return all(one is not None and one == other for one, other in zip_longest(*sides))
 
 
-class EqualStep(Sequence[Pair]):
-    """The pairs of a step for which `are_equal` holds."""
+class LazyPairs(Sequence[Pair]):
+    """Pairs that are made when somebody looks at one of them."""
 
-    def __init__(self, actual: Sequence[Batch], reference: Sequence[Batch]) -> None:
-        self._sides = (actual, reference)
-        self._count = sum(map(len, actual))
+    def __init__(self) -> None:
         self._pairs: Optional[list[Pair]] = None
-
-    @property
-    def sides(self) -> tuple[Sequence[Batch], Sequence[Batch]]:
-        """The batches of actual and of the reference; empty once the pairs were made."""
-        return self._sides
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, place: int) -> Pair: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Pair]: ...
-    def __getitem__(self, place: Union[int, slice]) -> Union[Pair, Sequence[Pair]]:
-        return self._made()[place]
-
-    def __iter__(self) -> Iterator[Pair]:
-        return iter(self._made())
-
-    def _made(self) -> list[Pair]:
-        if self._pairs is None:
-            left, right = (operators(_records(side)) for side in self._sides)
-            walk = Divergence(Rules()).walk
-            self._pairs = [pair for a, b in zip(left, right) for pair in walk(Match(a, b, "content", 1.0))]
-            self._sides = ((), ())
-        return self._pairs
-
-
-class EqualLater(EqualStep):
-    """Such a step whose batches are looked up when somebody looks at its pairs."""
-
-    def __init__(self, count: int, sides: Callable[[], tuple[Sequence[Batch], Sequence[Batch]]]) -> None:
-        super().__init__((), ())
-        self._count = count
-        self._look_up = sides
-
-    def _made(self) -> list[Pair]:
-        if self._pairs is None:
-            self._sides = self._look_up()
-        return super()._made()
-
-
-class PairsLater(Sequence[Pair]):
-    """Pairs of which the verdicts are known, and the rest is made when somebody looks at them."""
-
-    def __init__(self, verdicts: Sequence[str], make: Callable[[], list[Pair]]) -> None:
-        self.verdicts = verdicts
-        self._make = make
-        self._pairs: Optional[list[Pair]] = None
-
-    def __len__(self) -> int:
-        return len(self.verdicts)
 
     @overload
     def __getitem__(self, place: int) -> Pair: ...
@@ -101,6 +48,61 @@ class PairsLater(Sequence[Pair]):
         if self._pairs is None:
             self._pairs = self._make()
         return self._pairs
+
+    @abstractmethod
+    def _make(self) -> list[Pair]: ...
+
+
+class EqualStep(LazyPairs):
+    """The pairs of a step for which `are_equal` holds."""
+
+    def __init__(self, actual: Sequence[Batch], reference: Sequence[Batch]) -> None:
+        super().__init__()
+        self._sides = (actual, reference)
+        self._count = sum(map(len, actual))
+
+    @property
+    def sides(self) -> tuple[Sequence[Batch], Sequence[Batch]]:
+        """The batches of actual and of the reference; empty once the pairs were made."""
+        return self._sides
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _make(self) -> list[Pair]:
+        left, right = (operators(_records(side)) for side in self._sides)
+        walk = Divergence(Rules()).walk
+        made = [pair for a, b in zip(left, right) for pair in walk(Match(a, b, "content", 1.0))]
+        self._sides = ((), ())
+        return made
+
+
+class EqualLater(EqualStep):
+    """Such a step whose batches are looked up when somebody looks at its pairs."""
+
+    def __init__(self, count: int, sides: Callable[[], tuple[Sequence[Batch], Sequence[Batch]]]) -> None:
+        super().__init__((), ())
+        self._count = count
+        self._look_up = sides
+
+    def _make(self) -> list[Pair]:
+        self._sides = self._look_up()
+        return super()._make()
+
+
+class PairsLater(LazyPairs):
+    """Pairs of which the verdicts are known, and the rest is made when somebody looks at them."""
+
+    def __init__(self, verdicts: Sequence[str], make: Callable[[], list[Pair]]) -> None:
+        super().__init__()
+        self.verdicts = verdicts
+        self._maker = make
+
+    def __len__(self) -> int:
+        return len(self.verdicts)
+
+    def _make(self) -> list[Pair]:
+        return self._maker()
 
 
 def _records(batches: Sequence[Batch]) -> Iterator[Record]:

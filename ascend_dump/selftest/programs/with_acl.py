@@ -11,8 +11,8 @@ import numpy as np
 from ascend_dump._errors import FrameworkMissing
 from ascend_dump.selftest.onnx_model import OnnxNode, convert_with_atc, onnx_model
 from ascend_dump.selftest.program import Network, StepSeen, main
+from ascend_dump.selftest.tiny_network import IN, OUT, ROWS, run_step, weights
 
-IN, HIDDEN, OUT, ROWS = 64, 48, 8, 4
 HOST_TO_DEVICE, DEVICE_TO_HOST, HUGE_FIRST = 1, 2, 0
 DEVICE = 0
 try:
@@ -31,11 +31,7 @@ def take(found: Any, call: str) -> Any:
     return value
 
 
-def weights() -> dict[str, np.ndarray]:
-    draw = np.random.default_rng(0).standard_normal
-    return {"w1": draw((IN, HIDDEN)).astype("f4"), "w2": draw((HIDDEN, OUT)).astype("f4")}
-
-
+WEIGHTS = dict(zip(("w1", "w2"), weights()))
 NODES = (
     OnnxNode("first", "MatMul", ("x", "w1")),
     OnnxNode("relu", "Relu", ("first",)),
@@ -51,12 +47,12 @@ def build(place: Path) -> Path:
     if SIMULATED:
         from ascend_dump.fakes.device.offline_model import OfflineModel, OfflineNode, TensorSpec, save
 
-        constants = [OfflineNode(name, "Const", const=array) for name, array in weights().items()]
+        constants = [OfflineNode(name, "Const", const=array) for name, array in WEIGHTS.items()]
         nodes = [OfflineNode(node.name, node.type, tuple(f"{name}:0" for name in node.inputs)) for node in NODES]
         spec = TensorSpec("x", (ROWS, IN), "float32")
         save(OfflineModel("net", (spec,), (*constants, *nodes), ("second:0",), True), om)
         return om
-    model = onnx_model({"x": (ROWS, IN)}, weights(), NODES, {"second": (ROWS, OUT)})
+    model = onnx_model({"x": (ROWS, IN)}, WEIGHTS, NODES, {"second": (ROWS, OUT)})
     try:
         convert_with_atc(model, om, acl.get_soc_name())
     except FrameworkMissing as error:
@@ -65,7 +61,7 @@ def build(place: Path) -> Path:
     return om
 
 
-class Made:
+class OfflineNetwork:
     """The model, loaded by its first step: acl looks at the settings of a dump when a model is loaded."""
 
     def __init__(self, om: Path) -> None:
@@ -97,7 +93,7 @@ def dataset(size: int) -> tuple[Any, int]:
 begun: list[Path] = []
 
 
-def make() -> Made:
+def make() -> OfflineNetwork:
     if not begun:
         begun.append(Path(sys.argv[3]))
         code = acl.init()
@@ -107,15 +103,11 @@ def make() -> Made:
         if code:
             print(f"acl finds no device: it returned {code}")
             sys.exit(4)
-    return Made(build(begun[0]))
+    return OfflineNetwork(build(begun[0]))
 
 
-def step(made: Made, number: int, overflow: bool) -> StepSeen:
-    x = np.random.default_rng(number).standard_normal((ROWS, IN)).astype("f4")
-    if overflow:
-        x = np.full((ROWS, IN), 3e38, "f4")
-    y = made.run(x)
-    return StepSeen([x], [y], [y])
+def step(model: OfflineNetwork, number: int, overflow: bool) -> StepSeen:
+    return run_step(model.run, number, overflow)
 
 
 def facts(directory: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, Optional
 import numpy as np
 
 from ascend_dump.selftest.program import Network, StepSeen, main
+from ascend_dump.selftest.tiny_network import IN, ROWS, run_step, weights
 
 try:
     tensorflow: Any = import_module("tensorflow")
@@ -19,17 +20,16 @@ if tf is not tensorflow:
     tf.disable_eager_execution()
 
 
-class Made:
+class SessionNetwork:
     """The configuration, and the session that the first step makes with it: the bridge reads it then."""
 
     def __init__(self) -> None:
         self.config = npu_init.npu_config_proto(tf.ConfigProto())
         self.session: Optional[Any] = None
         self.graph = tf.Graph()
-        draw = np.random.default_rng(0).standard_normal
         with self.graph.as_default():
-            self.x = tf.placeholder(tf.float32, [4, 64], name="x")
-            first, second = (tf.constant(draw(shape).astype("f4")) for shape in ((64, 48), (48, 8)))
+            self.x = tf.placeholder(tf.float32, [ROWS, IN], name="x")
+            first, second = map(tf.constant, weights())
             self.y = tf.matmul(tf.nn.relu(tf.matmul(self.x, first, name="first"), name="relu"), second, name="second")
 
     def run(self, x: np.ndarray) -> np.ndarray:
@@ -38,14 +38,10 @@ class Made:
         return np.asarray(self.session.run(self.y, {self.x: x}))
 
 
-def step(made: Made, number: int, overflow: bool) -> StepSeen:
-    x = np.random.default_rng(number).standard_normal((4, 64)).astype("f4")
-    if overflow:
-        x = np.full((4, 64), 3e38, "f4")
-    y = made.run(x)
-    return StepSeen([x], [y], [y])
+def step(net: SessionNetwork, number: int, overflow: bool) -> StepSeen:
+    return run_step(net.run, number, overflow)
 
 
 if __name__ == "__main__":
     settings = {"framework": "tensorflow"}
-    main(Network(Made, step, settings, target=lambda made: None, anew=True, detects=True))
+    main(Network(SessionNetwork, step, settings, target=lambda made: None, anew=True, detects=True))

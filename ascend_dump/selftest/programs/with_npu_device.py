@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ascend_dump.selftest.program import Network, StepSeen, main
+from ascend_dump.selftest.tiny_network import run_step, weights
 
 try:
     tf: Any = import_module("tensorflow")
@@ -16,12 +17,11 @@ except (ImportError, OSError) as error:
     sys.exit(4)
 
 
-class Made:
+class DeviceNetwork:
     """The function, and the device, which the first step opens: it takes the options of the process then."""
 
     def __init__(self) -> None:
-        draw = np.random.default_rng(0).standard_normal
-        first, second = (tf.constant(draw(shape).astype("f4")) for shape in ((64, 48), (48, 8)))
+        first, second = map(tf.constant, weights())
 
         def run(x: Any) -> Any:
             return tf.matmul(tf.nn.relu(tf.matmul(x, first, name="first"), name="relu"), second, name="second")
@@ -36,14 +36,10 @@ class Made:
         return np.asarray(self._function(tf.constant(x)))
 
 
-def step(made: Made, number: int, overflow: bool) -> StepSeen:
-    x = np.random.default_rng(number).standard_normal((4, 64)).astype("f4")
-    if overflow:
-        x = np.full((4, 64), 3e38, "f4")
-    y = made.run(x)
-    return StepSeen([x], [y], [y])
+def step(net: DeviceNetwork, number: int, overflow: bool) -> StepSeen:
+    return run_step(net.run, number, overflow)
 
 
 if __name__ == "__main__":
     settings = {"framework": "tensorflow"}
-    main(Network(Made, step, settings, target=lambda made: None, detects=True))
+    main(Network(DeviceNetwork, step, settings, target=lambda made: None, detects=True))

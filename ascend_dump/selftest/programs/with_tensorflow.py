@@ -6,21 +6,19 @@ import numpy as np
 import tensorflow as tf
 
 from ascend_dump.selftest.program import Network, StepSeen, main
+from ascend_dump.selftest.tiny_network import run_step, weights
 
 
 def make() -> list[Any]:
     """The weights of two layers."""
-    draw = np.random.default_rng(0).standard_normal
-    return [tf.constant(draw(shape).astype("f4")) for shape in ((64, 48), (48, 8))]
+    return [tf.constant(array) for array in weights()]
 
 
-def step(weights: list[Any], number: int, overflow: bool) -> StepSeen:
-    x = np.random.default_rng(number).standard_normal((4, 64)).astype("f4")
-    if overflow:
-        x = np.full((4, 64), 3e38, "f4")
-    scaled = tf.constant(x) * 8
-    y = tf.matmul(tf.nn.relu(tf.matmul(scaled, weights[0])), weights[1]).numpy()
-    return StepSeen([x], [y], [y])
+def step(constants: list[Any], number: int, overflow: bool) -> StepSeen:
+    def run(x: np.ndarray) -> Any:
+        return tf.matmul(tf.nn.relu(tf.matmul(tf.constant(x) * 8, constants[0])), constants[1]).numpy()
+
+    return run_step(run, number, overflow)
 
 
 if __name__ == "__main__":

@@ -24,26 +24,26 @@ if torch_npu is not None and not torch_npu.npu.is_available():
 DEVICE = "cpu" if torch_npu is None else "npu"
 
 
-class Made(NamedTuple):
+class CompiledNetwork(NamedTuple):
     """The config, which torchair reads when it builds the first graph, and the model that is compiled with it."""
 
     config: Any
     model: Any
 
 
-def make() -> Made:
+def make() -> CompiledNetwork:
     torch.manual_seed(0)
     layers = (torch.nn.Linear(64, 48), torch.nn.ReLU(), torch.nn.Linear(48, 8))
     config = torchair.CompilerConfig()
     backend = torchair.get_npu_backend(compiler_config=config)
-    return Made(config, torch.compile(torch.nn.Sequential(*layers).to(DEVICE), backend=backend))
+    return CompiledNetwork(config, torch.compile(torch.nn.Sequential(*layers).to(DEVICE), backend=backend))
 
 
-def step(made: Made, number: int, overflow: bool) -> StepSeen:
+def step(net: CompiledNetwork, number: int, overflow: bool) -> StepSeen:
     generator = torch.Generator().manual_seed(number)
     x = torch.full((4, 64), 3e38) if overflow else torch.randn(4, 64, generator=generator)
     with torch.no_grad():
-        y = made.model(x.to(DEVICE)).cpu().numpy()
+        y = net.model(x.to(DEVICE)).cpu().numpy()
     return StepSeen([x.numpy()], [y], [y])
 
 

@@ -185,6 +185,7 @@ def test_no_workers_are_refused() -> None:
 
 
 def test_errors_come_through_a_process_as_they_are() -> None:
+    # As pools of processes send errors; the bytes are our own.
     error = pickle.loads(pickle.dumps(ascend_dump.CorruptDump("cut off", path="/d/x.bin", offset=7, hint="again")))
     assert (str(error), error.path, error.offset, error.code) == (
         "/d/x.bin at byte 7: cut off [AD401]\nHint: again",
