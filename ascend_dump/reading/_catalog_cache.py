@@ -167,7 +167,7 @@ class _Store:
         self._lasting = self._lasting and inside
         path = self._temporary / f"part-{len(self._parts):05}.parquet"
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE))
-        frame.write_parquet(path, compression="zstd")
+        frame.write_parquet(path, compression="zstd", compression_level=1)
         self._parts.append({"name": path.name, "bytes": path.stat().st_size, "xxh3": _digest(path), "inside": inside})
 
     def finish(self, whole: Whole, made_of: str) -> polars.LazyFrame:

@@ -154,7 +154,7 @@ def _lists(name: str, values: list[Any]) -> polars.Series:
     distinct = [
         None if one is None or any(not -(2**63) <= size < 2**63 for size in one) else list(one) for one in number
     ]
-    return pl.Series(name, distinct, dtype=pl.List(pl.Int64)).gather(where)
+    return pl.Series(name, distinct, dtype=pl.List(pl.Int64))[pl.Series(where, dtype=pl.UInt32)]
 
 
 def frames(
@@ -182,7 +182,8 @@ def frames(
         import polars as pl
 
         for frame in made:
-            yield frame.with_columns(pl.lit(number, dtype=pl.UInt32).alias(ENTRY))
+            numbers = pl.Series(ENTRY, [number], dtype=pl.UInt32).new_from_index(0, frame.height)
+            yield frame.replace_column(frame.get_column_index(ENTRY), numbers)
     if waiting:
         yield _frame(waiting)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Optional
 
 import msgspec
+from msgspec.structs import astuple
 
 from ascend_dump.host import Line
 from ascend_dump.statistics import Statistics
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["frame_of_lines"]
 
+_FIELDS = Line.__struct_fields__
 _SAME = ("op_type", "op_name", "io", "index", "dtype", "shape", "nbytes", "phase", "module", "seq", "hash", "stride")
 #: Attributes that few records have.
 _PACKED = ("parameter", "quantization", "collective", "placement")
@@ -27,7 +30,7 @@ _UNKNOWN = (None,) * len(Statistics._fields)
 
 
 def frame_of_lines(
-    lines: list[Line], places: list[int], known: dict[str, Any], index: Path, root: Path
+    lines: list[Line], places: Sequence[int], known: dict[str, Any], index: Path, root: Path
 ) -> polars.DataFrame:
     """The columns of some lines, whose shards are known to be shards of this dump.
 
@@ -36,30 +39,40 @@ def frame_of_lines(
     """
     from ascend_dump.reading.catalog import PLACE, of_columns
 
-    paths = {shard: str(root / shard) for shard in {line.shard for line in lines}}
+    # All values in one list, of which each column is cut: one pass over the lines instead of one for each column.
+    values = list(chain.from_iterable(map(astuple, lines)))
+    told = {name: values[first :: len(_FIELDS)] for first, name in enumerate(_FIELDS)}
+    paths = {shard: str(root / shard) for shard in set(told["shard"])}
     paths[""] = str(index)
-    columns: dict[str, Any] = {name: list(map(attrgetter(name), lines)) for name in (*_SAME, *_PLACE)}
+    columns: dict[str, Any] = {name: told[name] for name in (*_SAME, *_PLACE)}
     columns.update(known)
-    columns[PLACE] = places
-    columns["nth"] = columns["seq"]
-    columns["timestamp"] = list(map(attrgetter("time"), lines))
-    columns["source"] = [source or None for source in map(attrgetter("source"), lines)]
-    columns["placed_on"] = list(map(attrgetter("device"), lines))
-    columns["path"] = [paths[line.shard] for line in lines]
+    columns[PLACE] = list(places)
+    columns["nth"] = told["seq"]
+    columns["timestamp"] = told["time"]
+    columns["source"] = [source or None for source in told["source"]]
+    columns["placed_on"] = told["device"]
+    columns["path"] = list(map(paths.__getitem__, told["shard"]))
     columns["format"] = "ND"
-    for name in ("skipped", "unmeasured", "argument"):
-        values = list(map(attrgetter(name), lines))
-        columns[name] = [value or None for value in values] if any(values) else None
-    origins = list(map(attrgetter("origin"), lines))
-    columns["origin"] = [origin or None for origin in origins] if any(origins) else None
-    packed = {name: values for name in _PACKED if any(values := list(map(attrgetter(name), lines)))}
+    for name in ("skipped", "unmeasured", "argument", "origin"):
+        columns[name] = [value or None for value in told[name]] if any(told[name]) else None
+    packed = {name: told[name] for name in _PACKED if any(told[name])}
     if packed:
         rare = ({name: value for name, value in zip(packed, values) if value} for values in zip(*packed.values()))
         columns["attrs"] = [json.dumps(one, default=msgspec.to_builtins) if one else None for one in rare]
-    if any(line.stats is not None for line in lines):
-        rows = [_UNKNOWN if line.stats is None else _statistics(line.stats) for line in lines]
-        columns.update((name, list(values)) for name, values in zip(Statistics._fields, zip(*rows)))
+    columns.update(_of_statistics(told["stats"]))
     return of_columns(columns, len(lines))
+
+
+def _of_statistics(rows: list[Optional[tuple[Any, ...]]]) -> dict[str, list[Any]]:
+    """The columns of the statistics of all lines; none where no line has any."""
+    if not any(rows):
+        return {}
+    values = list(chain.from_iterable(_UNKNOWN if row is None else row for row in rows))
+    counts = [row[0] for row in rows if row is not None]
+    plain = len(values) == len(_UNKNOWN) * len(rows) and str not in set(map(type, values))
+    if not plain or set(map(type, counts)) != {int} or min(counts) < 0:
+        values = list(chain.from_iterable(_UNKNOWN if row is None else _statistics(row) for row in rows))
+    return {name: values[first :: len(_UNKNOWN)] for first, name in enumerate(Statistics._fields)}
 
 
 def _statistics(stats: tuple[Any, ...]) -> tuple[Any, ...]:

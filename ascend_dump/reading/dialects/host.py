@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from itertools import accumulate, islice
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Optional
 
@@ -82,20 +83,20 @@ class _Reading:
 class _Block(NamedTuple):
     """What follows in an index: lines, or records of lines among which are some that are none.
 
-    offset, text    of the lines: where they begin, and as they stand there
+    offset, texts   of the lines: where they begin, and each as it stands there; none where some are left out
     before          the call of the line before them
     """
 
     lines: list[Line]
     records: list[Record]
     offset: int = 0
-    text: bytes = b""
+    texts: Sequence[bytes] = ()
     before: Call = NO_CALL
 
     def places(self) -> list[int]:
         """Where each line begins."""
-        lengths = (len(line) + 1 for line in self.text.split(b"\n"))
-        return [*accumulate(islice(lengths, len(self.lines) - 1), initial=self.offset)]
+        lengths = accumulate(map(len, self.texts[:-1]), initial=self.offset)
+        return [*map(add, lengths, range(len(self.texts)))] if self.texts else []
 
 
 class _Lines(Batch):
@@ -196,17 +197,16 @@ class _Index(Entry):
             else:
                 yield frame_of_lines(block.lines, places, self._known, self.path, self._root)
 
-    def _numbered(self, reading: _Reading) -> Iterator[tuple[_Block, list[int]]]:
+    def _numbered(self, reading: _Reading) -> Iterator[tuple[_Block, Sequence[int]]]:
         """The blocks and the places of their records: where the line begins, or minus which record of all it is."""
         before = 0
         for block in self._blocks(reading):
             count = len(block.lines) + len(block.records)
-            yield block, block.places() if block.lines else list(range(-before - 1, -before - 1 - count, -1))
+            yield block, block.places() or range(-before - 1, -before - 1 - count, -1)
             before += count
 
     def _blocks(self, reading: _Reading) -> Iterator[_Block]:
-        """Many lines are decoded at once; where they cannot be, they are read one by one."""
-        decode = msgspec.json.Decoder(Line).decode_lines
+        """Lines that are all records follow each other fast; where one is none, they are read one by one."""
         offset, most = 0, _FIRST_BLOCK
         try:
             with open_regular(self.path) as file:
@@ -217,13 +217,14 @@ class _Index(Entry):
                     block = file.read(min(most, size - offset))
                     most = _BLOCK
                     end = block.rfind(b"\n") + 1
-                    lines = self._regular(decode, block[:end]) if end else None
-                    if lines is not None:
+                    texts = block[: end - 1].split(b"\n") if end else []
+                    lines = _regular(reading.decode, texts)
+                    if lines:
                         before = reading.last
                         reading.last = call_after_all(lines, before)
                         if self._only:
-                            lines, before = self._of_one_shard(lines, before), NO_CALL
-                        yield _Block(lines, [], offset, block[:end], before)
+                            lines, before, texts = self._of_one_shard(lines, before), NO_CALL, []
+                        yield _Block(lines, [], offset, texts, before)
                         offset += end
                         continue
                     file.seek(offset)
@@ -236,20 +237,6 @@ class _Index(Entry):
                     offset = max(file.tell(), offset + 1)
         except OSError as error:
             yield _Block([], [self._unread(error, offset)])
-
-    def _regular(self, decode: Callable[[bytes], list[Line]], block: bytes) -> Optional[list[Line]]:
-        """The lines of a block; None where one of them is no record, or names a shard that is none of this dump."""
-        if _longest_line(block) >= _LONGEST_LINE:
-            return None
-        try:
-            lines = decode(block)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            return None
-        if not _one_to_a_line(block, len(lines)):
-            return None
-        if not all(SHARD.fullmatch(shard) for shard in {line.shard for line in lines} - {""}):
-            return None
-        return lines
 
     def _of_one_shard(self, lines: list[Line], before: Call) -> list[Line]:
         """Those of the one shard that was opened, with what stands in others that are left out."""
@@ -353,14 +340,17 @@ class _Index(Entry):
         return Record(None, path=self.path, error=error, **self._known)
 
 
-def _one_to_a_line(block: bytes, values: int) -> bool:
-    """Whether each line is one object. The decoder of many also takes two in a line, or one over several."""
-    between = block.count(b"}\n{") == values - 1 == block.count(b"\n") - 1
-    return between and block.startswith(b"{") and block.endswith(b"}\n")
-
-
-def _longest_line(block: bytes) -> int:
-    return len(block) if len(block) < _LONGEST_LINE else max(map(len, block.split(b"\n"))) + 1
+def _regular(decode: Callable[[bytes], Line], texts: list[bytes]) -> list[Line]:
+    """The lines of these texts; none where one of them is no record, or names a shard that is none of this dump."""
+    if max(map(len, texts), default=0) >= _LONGEST_LINE - 1:
+        return []
+    try:
+        lines = list(map(decode, texts))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return []
+    if not all(SHARD.fullmatch(shard) for shard in {line.shard for line in lines} - {""}):
+        return []
+    return lines
 
 
 def _is_readable(line: Line) -> bool:
