@@ -13,6 +13,7 @@ from ascend_dump._errors import ConfigError
 from ascend_dump._files import read_small
 from ascend_dump.cli._executor import executor_options, opened_executor
 from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._indexes import compare_by_index
 from ascend_dump.cli._reading import json_option, open_selected, progress, shape_text
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ _WORST = 10
 @click.option(
     "--save", metavar="FILE", multiple=True, help="Save as .html (page), .json, .csv, .parquet or .xml (JUnit)."
 )
+@click.option("--index-only", is_flag=True, help="Two runs of many ranks by their indexes; no tensor is read.")
 @executor_options
 @json_option
 def compare(
@@ -50,6 +52,7 @@ def compare(
     replay: bool,
     allow_unmatched: tuple[str, ...],
     save: tuple[str, ...],
+    index_only: bool,
     workers: Optional[int],
     dask: Optional[str],
     as_json: bool,
@@ -62,11 +65,24 @@ def compare(
     (type or shape), unmatched or unreadable. An origin is a difference that nothing recorded before it explains; all
     others are propagated.
 
+    --index-only compares the indexes of two runs of many ranks, ACTUAL and REFERENCE being directories with one
+    worldsizeN_global_rankR for each: the first difference of each rank, and which of them came before all others.
+
     Exit code 0 when all is equal or noise, 1 when something is different, undecided or unmatched, 3 when something
     cannot be read.
     """
     from ascend_dump.analysis.compare import compare as compare_dumps
 
+    if index_only:
+        others: dict[str, Any] = {**selectors, "mapping": mapping, "write-mapping": write_mapping, "rules": rules}
+        others.update({"noise": noise, "replay": replay, "allow-unmatched": allow_unmatched, "save": save})
+        given = [f"--{name}" for name, value in others.items() if value]
+        if given:
+            raise ConfigError(
+                f"--index-only looks at all records of all ranks and takes no {', '.join(given)}",
+                hint="leave one of them out; what --index-only names can be compared by --rank and --op afterwards",
+            )
+        return compare_by_index(actual, reference, workers, dask, as_json)
     names = read_mapping(mapping)
     with opened_executor(workers, dask) as executor:
         what = "records read and compared" if executor is None else "ranks compared"

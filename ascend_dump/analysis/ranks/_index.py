@@ -14,9 +14,11 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from ascend_dump._errors import DumpNotFound
+from ascend_dump._errors import DumpNotFound, NotSupported
 from ascend_dump.analysis.ranks._order import Join, Point, clocks, happens_before
 from ascend_dump.analysis.ranks._partials import RankTask, map_ranks
+from ascend_dump.host import NO_VALUES
+from ascend_dump.storage import is_url
 
 if TYPE_CHECKING:
     import polars
@@ -25,7 +27,7 @@ __all__ = ["IndexComparison", "RankOrigin", "compare_indexes", "index_of_rank"]
 
 _PLACE = ("step", "op_type", "op_name", "io", "index", "source")
 _STATISTICS = ("max", "min", "mean", "l2norm", "nan")
-_COLUMNS = (*_PLACE, "hash", "attrs", *_STATISTICS)
+_COLUMNS = (*_PLACE, "hash", "attrs", *_STATISTICS, "nbytes", "skipped")
 _ALIGNED = ("step", "op_name", "io", "index")
 #: A directory of one rank, or the catalog of one as Parquet.
 _RANK = re.compile(r"(?:worldsize\d{1,9}_global_)?rank[-_]?(\d{1,9})(\.parquet)?", re.ASCII)
@@ -59,8 +61,9 @@ class IndexComparison(NamedTuple):
     """What the indexes of two runs tell.
 
     ranks    one row for each rank, a polars DataFrame: `rank`, `rows` compared, `unequal` ones, `alone` (records that
-             one side lacks), and of its first difference `position` in the index, `kind`, `step`, `op_type`,
-             `op_name`, `io`, `index`, `source`; null where all is equal
+             one side lacks), `undecided` (no hash tells that they are equal), `unreadable` lines of both sides, and of
+             its first difference `position` in the index, `kind`, `step`, `op_type`, `op_name`, `io`, `index`,
+             `source`; null where all is equal
     origins  where the differences began, the one that most ranks follow first
     missing  ranks that one side lacks
     """
@@ -71,10 +74,23 @@ class IndexComparison(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """ "equal", "structure" or "different": what is equal has equal hashes, or equal statistics without hashes."""
-        if self.ranks["unequal"].sum():
-            return "different"
-        return "structure" if self.missing or self.ranks["alone"].sum() else "equal"
+        """The worst of "equal" (all hashes are), "undecided" (some have equal statistics, or none at all, and no hash),
+        "structure" (ranks or records that one side lacks), "different" and "unreadable"."""
+        for column, verdict in (("unreadable", "unreadable"), ("unequal", "different"), ("alone", "structure")):
+            if self.ranks[column].sum():
+                return verdict
+        if self.missing:
+            return "structure"
+        return "undecided" if self.ranks["undecided"].sum() else "equal"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The verdict, the origins, the ranks that one side lacks and the row of each rank, as plain values."""
+        return {
+            "verdict": self.verdict,
+            "origins": [origin._asdict() for origin in self.origins],
+            "missing": list(self.missing),
+            "ranks": self.ranks.to_dicts(),
+        }
 
 
 def compare_indexes(
@@ -92,7 +108,8 @@ def compare_indexes(
     executor, work, watch  as of `map_ranks`
 
     Records are paired by their order where names agree, else by step, operator, input or output, and index. Raises
-    DumpNotFound where a side has no rank, and what reading a dump raises. Needs polars (NotSupported).
+    DumpNotFound where a side has no rank, NotSupported for addresses of stored dumps and where polars is missing, and
+    what reading a dump raises.
 
     >>> found = compare_indexes("dumps", "reference")   # doctest: +SKIP
     >>> found.origins[0].ranks, found.origins[0].op_name   # doctest: +SKIP
@@ -100,6 +117,12 @@ def compare_indexes(
     from ascend_dump.reading.catalog import polars_or_refuse
 
     polars_or_refuse("a comparison of indexes")
+    for side in (actual, reference):
+        if is_url(side):
+            raise NotSupported(
+                f"indexes of the stored dump {os.fspath(side)} are not compared by themselves",
+                hint="copy its index.jsonl files here, or compare without index-only, which reads where they lie",
+            )
     sides = [_ranks_in(Path(side)) for side in (actual, reference)]
     both = sorted(sides[0].keys() & sides[1].keys())
     tasks = [
@@ -156,13 +179,16 @@ def index_of_rank(actual: str, reference: str, rank: int) -> polars.DataFrame:
     import polars as pl
 
     a, b = _read(actual), _read(reference)
+    unreadable = a["error"].count() + b["error"].count()
+    a, b = (side.filter(pl.col("error").is_null()) if side["error"].count() else side for side in (a, b))
     same = a.height == b.height and all(a[name].equals(b[name], null_equal=True) for name in _ALIGNED)
     if same:
         differs = _signature(a).ne_missing(_signature(b))
         alone, position, kind = 0, differs.arg_true().head(1), ""
         unequal = int(differs.sum())
+        undecided = int((~differs & (_is_unproven(a) | _is_unproven(b))).sum())
     else:
-        unequal, alone, position, kind = _joined(a, b)
+        unequal, alone, undecided, position, kind = _joined(a, b)
     first: dict[str, Any] = {}
     if position.len():
         at = int(position[0])
@@ -173,12 +199,14 @@ def index_of_rank(actual: str, reference: str, rank: int) -> polars.DataFrame:
         )
     elif alone:
         first = {"position": a.height, "kind": "structure"}
-    row = {"what": "rank", "rank": rank, "rows": a.height, "unequal": unequal, "alone": alone, **first}
+    counts = {"unequal": unequal, "alone": alone, "undecided": undecided, "unreadable": unreadable}
+    row = {"what": "rank", "rank": rank, "rows": a.height, **counts, **first}
     return pl.concat([pl.DataFrame([row], schema=_table()), _joins(a, rank)], how="vertical")
 
 
 #: The columns of a table by their types.
-_INTEGERS = ("rank", "rows", "unequal", "alone", "position", "end", "step", "index")
+_COUNTS = ("rows", "unequal", "alone", "undecided", "unreadable")
+_INTEGERS = ("rank", *_COUNTS, "position", "end", "step", "index")
 _TEXTS = ("what", "kind", "op_type", "op_name", "io", "source", "key")
 
 
@@ -197,7 +225,7 @@ def _read(place: str) -> polars.DataFrame:
     from ascend_dump.reading import open_dump
 
     frame = pl.scan_parquet(place) if place.endswith(".parquet") else open_dump(place).catalog()
-    return frame.select(_COLUMNS).collect()
+    return frame.select(*_COLUMNS, "error").collect()
 
 
 def _signature(frame: polars.DataFrame) -> polars.Series:
@@ -211,24 +239,39 @@ def _signature(frame: polars.DataFrame) -> polars.Series:
     return frame.select(pl.when(pl.col("hash").fill_null("") != "").then(pl.col("hash")).otherwise(texts))["hash"]
 
 
-def _joined(a: polars.DataFrame, b: polars.DataFrame) -> tuple[int, int, polars.Series, str]:
-    """How many records differ and stand alone, and which is the first, where both do not run alike."""
+def _is_unproven(frame: polars.DataFrame) -> polars.Series:
+    """Of which records no hash tells the content, though they have one."""
+    import polars as pl
+
+    hashes = frame["hash"]
+    if not hashes.null_count() and not (hashes == "").any():
+        return pl.repeat(False, frame.height, dtype=pl.Boolean, eager=True)
+    empty = pl.col("nbytes").fill_null(1) == 0
+    without = pl.col("skipped").is_in(NO_VALUES).fill_null(False)
+    unproven = (pl.col("hash").fill_null("") == "") & ~empty & ~without
+    return frame.select(unproven.alias("unproven")).to_series()
+
+
+def _joined(a: polars.DataFrame, b: polars.DataFrame) -> tuple[int, int, int, polars.Series, str]:
+    """How many records differ, stand alone and are undecided, and which is the first, where both do not run alike."""
     import polars as pl
 
     keys = [*_ALIGNED, "again"]
     sides = [
-        frame.select(*_ALIGNED, _signature(frame).alias("signature"))
+        frame.select(*_ALIGNED, _signature(frame).alias("signature"), _is_unproven(frame).alias("unproven"))
         .with_row_index("row")
         .with_columns(pl.int_range(pl.len()).over(_ALIGNED).alias("again"))
         for frame in (a, b)
     ]
     joined = sides[0].join(sides[1], on=keys, how="full", nulls_equal=True, suffix="_b")
     paired = pl.col("row").is_not_null() & pl.col("row_b").is_not_null()
-    differing = joined.filter(paired & pl.col("signature").ne_missing(pl.col("signature_b")))["row"]
+    differs = pl.col("signature").ne_missing(pl.col("signature_b"))
+    differing = joined.filter(paired & differs)["row"]
+    undecided = joined.filter(paired & ~differs & (pl.col("unproven") | pl.col("unproven_b")))
     alone = joined.filter(~paired)
     rows = pl.concat([differing, alone["row"].drop_nulls()]).sort().head(1)
     kind = "structure" if rows.len() and rows[0] in alone["row"] else ""
-    return differing.len(), alone.height, rows, kind
+    return differing.len(), alone.height, undecided.height, rows, kind
 
 
 def _joins(frame: polars.DataFrame, rank: int) -> polars.DataFrame:
@@ -288,7 +331,7 @@ def _reduce(partials: Iterable[polars.DataFrame], missing: tuple[int, ...]) -> I
 
     tables = list(partials)
     ranks = pl.concat([table.filter(pl.col("what") == "rank") for table in tables])
-    shown = ["rank", "rows", "unequal", "alone", "position", "kind", *_PLACE]
+    shown = ["rank", *_COUNTS, "position", "kind", *_PLACE]
     found = ranks.filter(pl.col("position").is_not_null())
     if not found.height:
         return IndexComparison(ranks.select(shown), (), missing)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +13,8 @@ import msgspec
 import pytest
 
 import ascend_dump
-from ascend_dump.host import INDEX, CollectiveCall, Line
+from ascend_dump.cli import main
+from ascend_dump.host import INDEX, UNINITIALISED, CollectiveCall, Line
 
 pl = pytest.importorskip("polars")
 
@@ -69,6 +72,7 @@ def compared(tmp_path: Path, *wrong: Any, **more: Any) -> IndexComparison:
 def test_the_rank_where_it_began_is_named(rank: int, at: int, statistics: bool, tmp_path: Path) -> None:
     found = compared(tmp_path, (rank, at), statistics=statistics)
     assert found.verdict == "different"
+    assert found.ranks["undecided"].sum() == (found.ranks["rows"].sum() - found.ranks["unequal"].sum()) * statistics
     [origin] = found.origins
     assert origin[:6] == ((rank,), "made", 0, "aten::op", f"fc/op_{at}", "output")
     assert origin.source == f"train.py:{at}"
@@ -108,8 +112,6 @@ def test_an_operator_that_one_run_lacks(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_one_run_lacks(tmp_path: Path) -> None:
-    import shutil
-
     reference, actual = write(tmp_path / "reference"), write(tmp_path / "actual")
     shutil.rmtree(actual / f"worldsize{RANKS}_global_rank2")
     found = compare_indexes(actual, reference, work=tmp_path / "work")
@@ -129,6 +131,90 @@ def test_catalogs_of_ranks_and_an_executor_give_the_same(tmp_path: Path) -> None
         )
     assert kept.origins == plain.origins
     assert kept.ranks.equals(plain.ranks)
+
+
+def test_equal_statistics_are_no_proof(tmp_path: Path) -> None:
+    found = compared(tmp_path, statistics=True)
+    assert (found.verdict, found.origins) == ("undecided", ())
+    assert found.ranks["undecided"].to_list() == [2 * OPERATORS] * RANKS
+
+
+def test_records_without_values_are_equal(tmp_path: Path) -> None:
+    for side in ("actual", "reference"):
+        step = tmp_path / side / "worldsize1_global_rank0" / "20260101010101" / "0" / "Model" / "0" / "0"
+        step.mkdir(parents=True)
+        empty = Line(0, "aten::op", "op_0", "output", 0, 0, "float32", (0,), 0)
+        unwritten = Line(1, "aten::empty", "empty_0", "output", 0, 0, "float32", (2,), 8, skipped=UNINITIALISED)
+        (step / INDEX).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in (empty, unwritten)))
+    found = compare_indexes(tmp_path / "actual", tmp_path / "reference", work=tmp_path / "work")
+    assert (found.verdict, found.ranks["rows"].to_list()) == ("equal", [2])
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_line_that_cannot_be_read_is_never_equal(both: bool, tmp_path: Path) -> None:
+    for side in ("actual", "reference"):
+        write(tmp_path / side)
+        index = next((tmp_path / side / f"worldsize{RANKS}_global_rank1").rglob(INDEX))
+        if both or side == "actual":
+            texts = index.read_bytes().splitlines(keepends=True)
+            index.write_bytes(b"".join([*texts[:3], b'{"seq": "x"}\n', *texts[4:]]))
+    found = compare_indexes(tmp_path / "actual", tmp_path / "reference", work=tmp_path / "work")
+    assert found.verdict == "unreadable"
+    assert found.ranks["unreadable"].to_list() == [0, 1 + both, 0, 0]
+    assert found.ranks["unequal"].sum() == 0
+
+
+def verb(capsys: pytest.CaptureFixture[str], *argv: Any) -> tuple[int, str, str]:
+    code = main(["compare", "--index-only", *map(str, argv)])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_the_verb_names_where_it_began(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    actual, reference = write(tmp_path / "actual", (2, 3)), write(tmp_path / "reference")
+    code, out, _ = verb(capsys, actual, reference)
+    assert code == 1
+    assert out.startswith(f"different: {2 * OPERATORS * RANKS} records of {RANKS} ranks, ")
+    assert "rank 2: fc/op_3 (aten::op), step 0, output 0" in out
+    assert "train.py:3" in out
+    assert "explains    3 ranks" in out
+    code, out, _ = verb(capsys, actual, reference, "--json", "--workers", 2)
+    found = json.loads(out)
+    assert (code, found["schema"], found["verdict"]) == (1, "ascend-dump/compare-indexes/1", "different")
+    assert [origin["ranks"] for origin in found["origins"]] == [[2]]
+    assert [row["rank"] for row in found["ranks"]] == list(range(RANKS))
+
+
+def test_the_exit_code_of_the_verb_tells_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    actual, reference = write(tmp_path / "actual"), write(tmp_path / "reference")
+    code, out, _ = verb(capsys, actual, reference)
+    assert (code, out) == (0, f"equal: {2 * OPERATORS * RANKS} records of {RANKS} ranks\n")
+    with open(next(actual.rglob(INDEX)), "ab") as file:
+        file.write(b"{}\n")
+    code, out, _ = verb(capsys, actual, reference)
+    assert code == 3
+    assert "1 unreadable" in out
+    shutil.rmtree(actual / f"worldsize{RANKS}_global_rank3")
+    code, _, err = verb(capsys, actual, tmp_path / "missing")
+    assert code == 3
+    assert "cannot be listed" in err
+
+
+@pytest.mark.parametrize(
+    "options", [["--op", "x"], ["--rank", "0"], ["--save", "x.json"], ["--replay"], ["--noise", "x"]]
+)
+def test_the_verb_refuses_what_it_does_not_do(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = verb(capsys, tmp_path, tmp_path, *options)
+    assert (code, out) == (2, "")
+    assert f"takes no {options[0]}" in err
+
+
+def test_stored_indexes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = verb(capsys, "memory://run", write(tmp_path / "reference"))
+    assert code != 0
+    assert "memory://run" in err
 
 
 def test_nothing_to_compare(tmp_path: Path) -> None:
