@@ -4,7 +4,8 @@ Two roads lead to `start`: the start-up hook that the package installs beside it
 sitecustomize that `ascend-dump run` puts on PYTHONPATH. Both may run in one interpreter.
 
     ASCEND_DUMP                     what to dump: `1`, `steps=0|2-5,path=/d`, JSON text or a file;
-                                    empty, `0`, `off`, `false` and `no` mean nothing
+                                    empty, `0`, `off`, `false` and `no` mean nothing; `wait` and `wait,path=/d`:
+                                    nothing until `ascend-dump attach` asks for it
     ASCEND_DUMP_STRICT=1            end the process with exit code 2 where the default is a message on
                                     stderr: at once where nothing can be dumped, and at its end where
                                     the dump is empty or incomplete
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import logging
 import os
 import sys
@@ -31,17 +33,20 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import FrameType, ModuleType
 
+    from ascend_dump._attached import Attachments
     from ascend_dump._capture import Capture
+    from ascend_dump._listener import Listener
     from ascend_dump._request import DumpRequest
     from ascend_dump.adapter._contract import Adapter
     from ascend_dump.adapter._session import Session
 
-__all__ = ["RUN", "STRICT", "VARIABLE", "LaunchedCapture", "launch", "requested", "start"]
+__all__ = ["RUN", "STRICT", "VARIABLE", "LaunchedCapture", "launch", "requested", "start", "waits"]
 
 VARIABLE = "ASCEND_DUMP"
 STRICT = "ASCEND_DUMP_STRICT"
 RUN = "ASCEND_DUMP_RUN"
 _OFF = ("", "0", "off", "false", "no")
+_WAIT = "wait"
 
 log = logging.getLogger("ascend_dump")
 
@@ -68,11 +73,23 @@ def start() -> None:
 
 
 def requested() -> Optional[DumpRequest]:
-    """What ASCEND_DUMP asks for, None when it is off. Raises ConfigError for a wrong value."""
+    """What ASCEND_DUMP asks for, None when it is off or waits. Raises ConfigError for a wrong value."""
     from ascend_dump._request import DumpRequest
 
     text = os.environ.get(VARIABLE, "")
+    if waits() is not None:
+        return None
     return DumpRequest.from_text(text) if _is_on(text) else None
+
+
+def waits() -> Optional[DumpRequest]:
+    """The settings to begin with where ASCEND_DUMP says to wait, else None. Raises ConfigError for a wrong value."""
+    from ascend_dump._request import DumpRequest
+
+    word, _, rest = os.environ.get(VARIABLE, "").partition(",")
+    if word.strip().lower() != _WAIT:
+        return None
+    return DumpRequest.from_text(rest) if rest.strip() else DumpRequest()
 
 
 def _is_on(text: str) -> bool:
@@ -84,6 +101,10 @@ def _arm() -> None:
     atexit.register(_end_strictly, os.getpid())
     try:
         give_messages_a_name()
+        waiting = waits()
+        if waiting is not None:
+            _WaitingProcess(waiting).follow(_launchable_adapters())
+            return
         request = requested()
         assert request is not None, "start() returned when it is off"
         if os.environ.get(RUN) == str(os.getpid()):
@@ -130,6 +151,50 @@ class _Hook:
         launch(self._adapter, self._request)
 
 
+class _WaitingProcess:
+    """Opens what `ascend-dump attach` speaks with, once there is something to capture in this process."""
+
+    def __init__(self, settings: DumpRequest) -> None:
+        self._settings = settings
+        self._listener: Optional[Listener] = None
+
+    def follow(self, found: Sequence[Adapter]) -> None:
+        from wrapt import register_post_import_hook
+
+        for adapter in found:
+            for module in adapter.process_hooks:
+                register_post_import_hook(functools.partial(self._imported, adapter), module)
+
+    def _imported(self, adapter: Adapter, module: ModuleType) -> None:
+        try:
+            adapter.wait()
+            if self._listener is None:
+                self._listener = _listen(self._settings)
+        except _ANY as error:
+            log.debug("waiting failed", exc_info=True)
+            _complain("nobody can attach to this process", error)
+
+
+def _listen(settings: DumpRequest) -> Listener:
+    from ascend_dump._listener import Listener
+
+    # What answers loads what captures, which a process that nobody attaches to does not need.
+    attachments: list[Attachments] = []
+
+    def handle(request: dict[str, Any]) -> dict[str, Any]:
+        if not attachments:
+            from ascend_dump._attached import Attachments
+
+            attachments.append(Attachments(settings.to_mapping()))
+        return attachments[0].handle(request)
+
+    def forked() -> None:
+        for one in attachments:
+            one.forked()
+
+    return Listener(handle, forked)
+
+
 def launch(adapter: Adapter, request: DumpRequest) -> LaunchedCapture:
     """Call `Adapter.launch` of an adapter whose framework was imported; it starts the capture when it can."""
     name = adapter.name
@@ -156,6 +221,7 @@ class LaunchedCapture:
         self.request = request
         self.unused: Optional[Callable[[], str]] = None
         self.begun = False
+        self.over = False
         self._capture: Optional[Capture] = None
         self._rests = False
 
@@ -192,6 +258,9 @@ class LaunchedCapture:
             )
         if self._capture is not None:
             self._capture.stop()
+
+    def done(self, failure: Optional[Exception] = None) -> None:
+        """See `Begin`: a launched capture is finished at the end of the process."""
 
     def end(self) -> None:
         """Finish the capture as at the end of the process; the adapter may be launched again afterwards."""

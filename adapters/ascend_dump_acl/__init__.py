@@ -30,6 +30,7 @@ class AclAdapter(Adapter):
     # A process that uses the device is after what runs there, not after its host side.
     priority = 5
     process_hooks = ("acl",)
+    only_from_the_start = "CANN dumps only models that are loaded after the dump was set"
 
     def accepts(self, target: Any) -> bool:
         # A model id is accepted so that check can tell why it comes too late.

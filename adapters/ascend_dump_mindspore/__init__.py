@@ -31,6 +31,7 @@ class MindSporeAdapter(Adapter):
     # Its own framework's dump says more than what another framework in the process would see.
     priority = 3
     process_hooks = ("mindspore",)
+    only_from_the_start = "MindSpore reads its dump configuration once, when its first operator runs"
     repeats = Repeats.RESUMED
 
     def accepts(self, target: Any) -> bool:

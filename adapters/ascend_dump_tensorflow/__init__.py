@@ -28,6 +28,7 @@ class TensorflowAdapter(Adapter):
     # Below the other host references: PyTorch's writer for TensorBoard imports tensorflow if it is there.
     priority = -1
     process_hooks = ("tensorflow",)
+    only_from_the_start = "sessions and devices take their dump settings when they are made"
 
     def accepts(self, target: Any) -> bool:
         from ascend_dump_tensorflow._bridge import kind_of

@@ -55,3 +55,13 @@ class TorchAdapter(Adapter):
         from ascend_dump_torch._launcher import launch
 
         return launch(begin)
+
+    def wait(self) -> None:
+        from ascend_dump.adapter.pytorch.compiled import keep_compiled
+
+        keep_compiled()
+
+    def attach(self, begin: Begin) -> Callable[[], bool]:
+        from ascend_dump_torch._launcher import attach
+
+        return attach(begin)

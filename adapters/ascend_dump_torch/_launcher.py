@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -13,6 +14,7 @@ import torch
 from ascend_dump.adapter import Begin, Steps, at_exit
 from ascend_dump.adapter.pytorch.calls import keep_hooks_quiet
 from ascend_dump.adapter.pytorch.compiled import Root
+from ascend_dump.adapter.pytorch.next_call import NextCall
 from ascend_dump.adapter.pytorch.steps import ProcessSteps
 from ascend_dump.adapter.pytorch.warmup import is_warmup
 from ascend_dump.host import Over
@@ -22,15 +24,19 @@ from ascend_dump_torch._session import TorchSession, log
 from ascend_dump_torch._stack import follow_inference_mode
 from ascend_dump_torch._updates import OptimizerSteps
 
-__all__ = ["launch"]
+__all__ = ["attach", "launch"]
 
 
 def launch(begin: Begin) -> Callable[[], str]:
-    follow_inference_mode()
     keep_hooks_quiet()
     launched = _TorchLaunch(begin)
-    os.register_at_fork(after_in_child=launched.begin_again)
+    _launches.add(launched)
     return launched.unused
+
+
+def attach(begin: Begin) -> Callable[[], bool]:
+    """`launch` at the next top-level call. Returns what takes it back."""
+    return NextCall(begin, launch).cancel
 
 
 class _TorchLaunch:
@@ -38,6 +44,7 @@ class _TorchLaunch:
 
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
+        self._unfollow = follow_inference_mode()
         self._session: Optional[TorchSession] = None
         self._told_compiled = False
         options = begin.request.options
@@ -51,10 +58,19 @@ class _TorchLaunch:
             self._called,
             self._returned if "outline" in options else None,
             self._is_warmup if options.get("skip_warmup") else None,
+            self._ended,
         )
 
+    def _ended(self) -> None:
+        self._begin.done()
+        if self._session is None or not self._session.armed:
+            self._unfollow()
+
     def begin_again(self) -> None:
-        """In a forked child, which writes a dump of its own."""
+        """In a forked child, which writes a dump of its own where its parent was launched."""
+        if self._begin.over:
+            self._steps.end()
+            return
         self._session = None
         if self._updates is not None:
             self._updates.remove()
@@ -102,6 +118,9 @@ class _TorchLaunch:
             self._session.guard(self._session.enter_step, None)
 
     def _called(self, root: Root, step: Optional[int]) -> None:
+        if self._begin.over:
+            self._steps.end()
+            return
         if self._updates is not None:
             step = self._updates.begins(not isinstance(root, torch.nn.Module) or root.training)
         if step is None:
@@ -146,3 +165,14 @@ class _TorchLaunch:
         assert self._session is not None, "called once there is one"
         if isinstance(root, torch.nn.Module):
             self._session.guard(self._session.tracker.adopt, root)
+
+
+_launches: weakref.WeakSet[_TorchLaunch] = weakref.WeakSet()
+
+
+def _begin_again_in_child() -> None:
+    for launched in list(_launches):
+        launched.begin_again()
+
+
+os.register_at_fork(after_in_child=_begin_again_in_child)

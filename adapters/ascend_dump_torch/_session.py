@@ -213,6 +213,9 @@ class TorchSession(Session):
             self.aftermath.begin_step()
             if self._undo is None:
                 self._arm_step()
+            elif self.launched and self._modules is None:
+                # The capture may have begun inside a block of torch.inference_mode, which has ended since.
+                _stack.align()
             self._opened = time.perf_counter()
         if selected or recorded:
             self._between += time.perf_counter() - now

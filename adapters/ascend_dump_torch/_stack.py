@@ -20,7 +20,7 @@ from typing import Any, Callable
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-__all__ = ["follow_inference_mode", "insert", "is_active", "remove"]
+__all__ = ["align", "follow_inference_mode", "insert", "is_active", "remove"]
 
 #: What PyTorch itself sets while a thread has modes.
 _KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
@@ -73,11 +73,16 @@ def _align_after(leave: Any) -> None:
     @functools.wraps(leave)
     def leave_aligned(block: Any, *error: Any) -> None:
         leave(block, *error)
-        active = depth() > 0
-        for key in _KEYS:
-            torch._C._dispatch_tls_set_dispatch_key_included(key, active)
+        align()
 
     torch.inference_mode.__exit__ = leave_aligned
+
+
+def align() -> None:
+    """Have this thread dispatch to the modes that it has: a block that was entered before anybody followed does not."""
+    active = depth() > 0
+    for key in _KEYS:
+        torch._C._dispatch_tls_set_dispatch_key_included(key, active)
 
 
 def is_active(mode: TorchDispatchMode) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
+from ascend_dump import NotSupported
 from ascend_dump.adapter import Adapter, Begin, DumpRequest, Problem, RunDirectory
 
 if TYPE_CHECKING:
@@ -50,3 +51,20 @@ class TorchNpuAdapter(Adapter):
         from ascend_dump_torch_npu._launcher import launch
 
         return launch(begin)
+
+    def wait(self) -> None:
+        from ascend_dump.adapter.pytorch.compiled import keep_compiled
+
+        keep_compiled()
+
+    def may_attach(self, request: DumpRequest) -> None:
+        if request.scene == "exception":
+            raise NotSupported(
+                "scene='exception' is read when the NPU is initialised, and this program runs already",
+                hint="start the program with `ascend-dump run --scene exception`",
+            )
+
+    def attach(self, begin: Begin) -> Callable[[], bool]:
+        from ascend_dump_torch_npu._launcher import attach
+
+        return attach(begin)

@@ -7,17 +7,23 @@ from typing import Any, Callable, Optional
 
 from ascend_dump.adapter import Begin
 from ascend_dump.adapter.pytorch.calls import keep_hooks_quiet
+from ascend_dump.adapter.pytorch.next_call import NextCall
 from ascend_dump.adapter.pytorch.steps import ProcessSteps
 from ascend_dump.adapter.pytorch.warmup import is_warmup
 from ascend_dump_torch_npu._session import TorchNpuSession
 from ascend_dump_torch_npu._settings import SKIP_WARMUP
 
-__all__ = ["launch"]
+__all__ = ["attach", "launch"]
 
 
 def launch(begin: Begin) -> Callable[[], str]:
     keep_hooks_quiet()
     return _TorchNpuLaunch(begin).unused
+
+
+def attach(begin: Begin) -> Callable[[], bool]:
+    """`launch` at the next top-level call. Returns what takes it back."""
+    return NextCall(begin, launch).cancel
 
 
 class _TorchNpuLaunch:
@@ -27,7 +33,7 @@ class _TorchNpuLaunch:
         self._begin = begin
         self._session: Optional[TorchNpuSession] = None
         skips = begin.request.options.get(SKIP_WARMUP)
-        self._steps = ProcessSteps(self._called, left_out=self._is_warmup if skips else None)
+        self._steps = ProcessSteps(self._called, left_out=self._is_warmup if skips else None, ended=begin.done)
         if begin.request.scene == "exception":
             self._open()
 
@@ -48,6 +54,9 @@ class _TorchNpuLaunch:
 
     def _called(self, root: Any, step: Optional[int]) -> None:
         if step is None:
+            return
+        if self._begin.over:
+            self._steps.end()
             return
         session = self._session or self._open()
         if session is None:

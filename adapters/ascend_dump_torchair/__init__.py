@@ -36,6 +36,7 @@ class TorchairAdapter(Adapter):
     priority = -1
     # Not torchair itself: torch_npu puts a proxy into sys.modules, which no import hook sees.
     process_hooks = ("torchair.npu_fx_compiler",)
+    only_from_the_start = "torchair reads its dump options when the process builds its first graph"
     repeats = Repeats.NEVER
     #: Of the last check, whose settings the start behind it needs too.
     _plan: Optional[SettingsPlan] = None

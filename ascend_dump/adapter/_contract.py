@@ -16,7 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Protocol
 
 from ascend_dump._entry_points import distribution_of, entry_points_of
-from ascend_dump._errors import AdapterNotFound, AscendDumpError, ConfigError, FrameworkMissing
+from ascend_dump._errors import AdapterNotFound, AscendDumpError, ConfigError, FrameworkMissing, NotSupported
 
 if TYPE_CHECKING:
     from ascend_dump._paths import RunDirectory
@@ -37,11 +37,19 @@ class Begin(Protocol):
     Returns the session; None where this process is not dumped, because the request was refused, or another rank or
     adapter is selected. The user has been informed then, and another call would do the same again.
     model: what the dump is named after where there is no target
+    over: whether the user has asked for its end from outside: no step begins any more
     """
 
     request: DumpRequest
+    over: bool
 
     def __call__(self, target: Any = None, *, model: str = "") -> Optional[Session]: ...
+
+    def done(self, failure: Optional[Exception] = None) -> None:
+        """No step comes any more. In a process that was attached to, the dump is finished now; else at its end.
+
+        failure: what kept it from beginning.
+        """
 
 
 class Repeats(Enum):
@@ -69,6 +77,8 @@ class Adapter(ABC):
     repeats: Repeats = Repeats.ALWAYS
     #: Adapters that dump the same programs more precisely: where one is active on the launcher road, this one rests.
     yields_to: tuple[str, ...] = ()
+    #: Why a program that runs already cannot be dumped, where `attach` is not overridden; follows "because".
+    only_from_the_start: str = "its adapter has no way to do that"
 
     @abstractmethod
     def accepts(self, target: Any) -> bool:
@@ -100,6 +110,31 @@ class Adapter(ABC):
         """
         begin()
         return None
+
+    def wait(self) -> None:  # noqa: B027  (most have nothing to keep)
+        """In a process that may be attached to later, after the import of a module of `process_hooks`.
+
+        What `attach` has to know of is noted from now on. A step must not notice it.
+        """
+
+    def may_attach(self, request: DumpRequest) -> None:
+        """Raise NotSupported where `attach` would."""
+        if type(self).attach is Adapter.attach:
+            raise NotSupported(
+                f"{self.name} cannot begin in a program that runs already, because {self.only_from_the_start}",
+                hint="start the program with `ascend-dump run`; `ascend-dump attach --framework NAME` takes another "
+                "framework of the process",
+            )
+
+    def attach(self, begin: Begin) -> Callable[[], bool]:
+        """Arrange that `begin` is called when the next step of a running program begins, in the thread that runs it.
+
+        Called in another thread: what the program may look at meanwhile must not change. After the last step, and
+        once `begin.over` is set, `begin.done` is to be called, in a thread of the program too. Returns what takes it
+        back: it gives False where the step has come. Raises NotSupported by default.
+        """
+        self.may_attach(begin.request)
+        raise AssertionError("may_attach refuses what has no attach")
 
 
 class AdapterInfo(NamedTuple):

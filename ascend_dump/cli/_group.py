@@ -15,7 +15,7 @@ __all__ = ["VERBS", "LazyGroup"]
 
 #: Every verb, as `--help` groups them. `cli/<verb>.py` defines a click command named `<verb>`.
 VERBS = {
-    "Capture": ("demo", "run", "check", "config", "push"),
+    "Capture": ("demo", "run", "attach", "check", "config", "push"),
     "Read": ("ls", "show", "stats", "convert"),
     "Analyse": ("overflow", "ops", "compare", "triage", "replay", "watch", "report", "serve"),
     "Help": ("help", "doctor", "selftest", "explain", "completion"),

@@ -15,7 +15,7 @@ from ascend_dump._activation import requested
 from ascend_dump._errors import ConfigError
 from ascend_dump._request import ALIASES, CHOICES, FLAGS, LISTS, DumpRequest, plain_value, value_from_word
 
-__all__ = ["read_request", "request_options"]
+__all__ = ["given_settings", "read_request", "request_options"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -29,6 +29,29 @@ def request_options(command: _Command) -> _Command:
 
 def read_request(config: Optional[str], given: Mapping[str, Any]) -> DumpRequest:
     """The base (file, else ASCEND_DUMP, else the defaults) with the options over it."""
+    values = _values(given)
+    base = DumpRequest.from_file(config) if config is not None else requested() or DumpRequest()
+    request = DumpRequest.from_mapping({**base.to_mapping(), **values})
+    # The processes below may run in other directories.
+    return request.replace(path=Path(os.path.abspath(request.path)))
+
+
+def given_settings(config: Optional[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file and the options say, as plain values for another process, whose own settings hold otherwise.
+
+    Raises ConfigError for what is wrong about them.
+    """
+    base = {} if config is None else DumpRequest.from_file(config).to_mapping()
+    values = {**base, **_values(given)}
+    request = DumpRequest.from_mapping(values)
+    if "path" in values:
+        # That process may run in another directory.
+        values["path"] = os.path.abspath(request.path)
+    return values
+
+
+def _values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given, by our names."""
     values: dict[str, Any] = {}
     for spelling, value in given.items():
         name = ALIASES.get(spelling, spelling)
@@ -41,10 +64,7 @@ def read_request(config: Optional[str], given: Mapping[str, Any]) -> DumpRequest
         elif name in LISTS:
             value = [item for text in value for item in value_from_word(name, text)]
         values[name] = value
-    base = DumpRequest.from_file(config) if config is not None else requested() or DumpRequest()
-    request = DumpRequest.from_mapping({**base.to_mapping(), **values})
-    # The processes below may run in other directories.
-    return request.replace(path=Path(os.path.abspath(request.path)))
+    return values
 
 
 def _options() -> Iterator[Callable[[_Command], _Command]]:

@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 import click
 
-from ascend_dump._activation import STRICT, VARIABLE, requested
+from ascend_dump._activation import STRICT, VARIABLE, requested, waits
 from ascend_dump._errors import ConfigError
 from ascend_dump._launching import SITE
 from ascend_dump._version import __version__
@@ -87,9 +87,9 @@ def _activation() -> dict[str, Any]:
     """The variable, the installed hook, and which interpreters each road reaches."""
     wrong = None
     try:
-        request = requested()
+        request, waiting = requested(), waits()
     except ConfigError as error:
-        request, wrong = None, str(error)
+        request, waiting, wrong = None, None, str(error)
     hook = next((Path(entry, HOOK) for entry in sys.path if Path(entry or ".", HOOK).is_file()), None)
     paths = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry != str(SITE)]
     by_hook = _probe(paths)
@@ -97,6 +97,7 @@ def _activation() -> dict[str, Any]:
         "variable": os.environ.get(VARIABLE),
         "error": wrong,
         "request": None if request is None else request.to_mapping(),
+        "waits": None if waiting is None else waiting.to_mapping(),
         "strict": os.environ.get(STRICT),
         "hook": None if hook is None else str(hook),
         "hook_reaches": by_hook,
@@ -193,6 +194,8 @@ def _activation_lines(activation: Mapping[str, Any]) -> list[str]:
         setting = "\n    ".join([f"{activation['variable']!r} is WRONG: {first}", *rest.splitlines()])
     elif activation["variable"] is None:
         setting = "not set"
+    elif activation["waits"] is not None:
+        setting = f"{activation['variable']!r}: waits for `ascend-dump attach`"
     elif activation["request"] is None:
         setting = f"{activation['variable']!r}: off"
     else:

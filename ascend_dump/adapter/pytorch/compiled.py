@@ -8,48 +8,93 @@ from typing import Any, Callable, Union
 
 import torch
 
-__all__ = ["Root", "follow_compiled", "module_of"]
+__all__ = ["Around", "Root", "call_followed", "follow_compiled", "keep_compiled", "module_of"]
 
 #: What a program calls at the top: a module, or a compiled function.
 Root = Union[torch.nn.Module, Callable[..., Any]]
+#: Runs the compiled `function` of `root`: around(root, function, args, kwargs).
+Around = Callable[[Root, Callable[..., Any], Any, Any], Any]
+
+#: What follows the functions now, the outermost last.
+_arounds: list[Around] = []
+#: Whether functions are followed that were compiled while nobody followed.
+_kept = False
+#: What stands in the place of `torch.compile`.
+_patched: Any = None
 
 
-def follow_compiled(around: Callable[[Root, Callable[..., Any], Any, Any], Any]) -> Callable[[], None]:
-    """From now on `torch.compile` makes functions that run as `around(root, function, args, kwargs)`.
+def follow_compiled(around: Around) -> Callable[[], None]:
+    """From now on what `torch.compile` makes of functions runs as `around(root, function, args, kwargs)`.
 
     root: the module whose call was compiled in place (`module.compile()`), else the function as it was
     given. Modules given to `torch.compile` are left alone: PyTorch calls their hooks before the compiled
-    code. Returns what ends it, for functions made meanwhile too.
+    code. Returns what ends it, for functions made meanwhile too. Functions that were made before are followed where
+    `keep_compiled` was called before that.
     """
+    _note_compiled()
+    _arounds.append(around)
+
+    def end() -> None:
+        if around in _arounds:
+            _arounds.remove(around)
+        _forget_compiled()
+
+    return end
+
+
+def keep_compiled() -> None:
+    """Have what `torch.compile` makes from now on followed by everyone who follows, also later.
+
+    Each call of such a function passes through one more of Python then.
+    """
+    global _kept
+    _kept = True
+    _note_compiled()
+
+
+def call_followed(root: Root, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call a compiled function as those who follow now want it."""
+    for around in tuple(_arounds):
+        function = functools.partial(_through, around, root, function)
+    return function(*args, **kwargs)
+
+
+def _through(around: Around, root: Root, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return around(root, function, args, kwargs)
+
+
+def _note_compiled() -> None:
+    global _patched
+    if _patched is not None and torch.compile is _patched:
+        return
     original = torch.compile
-    following = True
-
-    def follow(given: Any, made: Any) -> Any:
-        root = _root(given)
-
-        @functools.wraps(made)
-        def compiled(*args: Any, **kwargs: Any) -> Any:
-            # Inside another compiled function this one is traced; what we do must not reach the graph.
-            if torch.compiler.is_compiling() or not following:
-                return made(*args, **kwargs)
-            return around(root, made, args, kwargs)
-
-        return compiled
 
     @functools.wraps(original)
     def compile_followed(model: Any = None, *args: Any, **kwargs: Any) -> Any:
         made = original(model, *args, **kwargs)
         # Without a model it gives a decorator, which comes here again; `disable=True` gives the function itself.
-        return follow(model, made) if inspect.isroutine(model) and made is not model else made
+        return _followed(model, made) if inspect.isroutine(model) and made is not model else made
 
-    def end() -> None:
-        nonlocal following
-        following = False
-        if torch.compile is compile_followed:
-            torch.compile = original
+    torch.compile = _patched = compile_followed
 
-    torch.compile = compile_followed
-    return end
+
+def _forget_compiled() -> None:
+    # What somebody else has put over ours stays, and ours below it.
+    if _patched is not None and not _arounds and not _kept and torch.compile is _patched:
+        torch.compile = _patched.__wrapped__
+
+
+def _followed(given: Any, made: Any) -> Any:
+    root = _root(given)
+
+    @functools.wraps(made)
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        # Inside another compiled function this one is traced; what we do must not reach the graph.
+        if torch.compiler.is_compiling() or not _arounds:
+            return made(*args, **kwargs)
+        return call_followed(root, made, args, kwargs)
+
+    return compiled
 
 
 def module_of(module: torch.nn.Module) -> torch.nn.Module:

@@ -32,6 +32,7 @@ class ProcessSteps:
     logged: the user's call goes on.
     returned: is given what each of these calls returned; it must not raise.
     left_out: is asked at each top-level call; where it answers True the call is no step, and nothing is reported of it.
+    ended: is called once when the following ends, whatever ended it.
     compiled: whether the call that `called` was last called for runs compiled code; hooks that are registered
     for all modules now still see what is called in it, the root included.
     """
@@ -41,8 +42,10 @@ class ProcessSteps:
         called: Callable[[Root, Optional[int]], None],
         returned: Optional[Callable[[Root, Any], None]] = None,
         left_out: Optional[Callable[[], bool]] = None,
+        ended: Optional[Callable[[], None]] = None,
     ) -> None:
         self._report = called
+        self._ended = ended
         self._returned = returned
         self._left_out = left_out
         self.compiled = False
@@ -74,6 +77,9 @@ class ProcessSteps:
         undo, self._undo = self._undo, []
         for one in undo:
             one()
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended()
 
     def _called(self, module: torch.nn.Module, args: Any) -> None:
         # Inside a compiled model hooks are traced, not called; what they do must not reach its graph.

@@ -1,10 +1,16 @@
 """Runs of a server that serve no request: memory profiling, warm-up, and the capture of graphs.
 
-vLLM and vllm-ascend make them in methods of their model runner: `profile_run`, `_dummy_run`, `capture_model` and
-`profile_cudagraph_memory` (vllm/v1/worker/gpu/model_runner.py, vllm_ascend/worker/v2/model_runner.py, and
-model_runner_v1.py); a rank of data parallelism that has no request runs `_dummy_run` too. SGLang makes them in
-`_dummy_run` and in `capture` of its runners (sglang/srt/model_executor). None of them leaves a mark on the model, so
-the callers of a call are looked at.
+vLLM makes them in methods of its model runners, `profile_run`, `_dummy_run`, `capture_model` and
+`profile_cudagraph_memory` (0.33.0: vllm/v1/worker/gpu_model_runner.py, and gpu/model_runner.py beside it); in
+`compile_or_warm_up_model` of its workers (gpu_worker.py, cpu_worker.py) requests that nobody has made pass through
+`execute_model`. vllm-ascend has the first three in vllm_ascend/worker/model_runner_v1.py, `profile_run` in
+v2/model_runner.py and the last one in worker.py. A rank of data parallelism that has no request runs `_dummy_run` too.
+
+SGLang makes them in `capture` of its runners, in sglang/srt/model_executor: cuda_graph_runner.py, cpu_graph_runner.py,
+in 0.5.23 runner/decode_cuda_graph_runner.py and runner/prefill_cuda_graph_runner.py, from which those of speculative
+decoding take it; `_dummy_run` and `warmup` are in runner/base_runner.py of 0.5.23.
+
+None of them leaves a mark on the model, so the callers of a call are looked at.
 """
 
 from __future__ import annotations
@@ -15,9 +21,11 @@ from typing import Any
 __all__ = ["is_warmup"]
 
 #: In any module, as runners are subclassed elsewhere.
-_FUNCTIONS = frozenset({"_dummy_run", "profile_run", "capture_model", "profile_cudagraph_memory"})
+_FUNCTIONS = frozenset(
+    {"_dummy_run", "profile_run", "capture_model", "profile_cudagraph_memory", "compile_or_warm_up_model"}
+)
 #: Too common a name outside of it.
-_IN_SGLANG = frozenset({"capture", "capture_one_batch_size", "warmup"})
+_IN_SGLANG = frozenset({"capture", "warmup"})
 _SGLANG = "sglang.srt.model_executor"
 
 

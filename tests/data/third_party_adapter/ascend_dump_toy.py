@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
-from ascend_dump.adapter import Adapter, DumpRequest, Problem, RunDirectory, Session, current_rank
+from ascend_dump.adapter import Adapter, Begin, DumpRequest, Problem, RunDirectory, Session, current_rank
 
 
 class _Session(Session):
@@ -72,6 +72,34 @@ class _Session(Session):
                 self.run.write_manifest(state="complete")
 
 
+class _NextCall:
+    """Stands for `Network.__call__` from when somebody attaches until the call after the last step."""
+
+    def __init__(self, begin: Begin) -> None:
+        self.begin, self.calls = begin, 0
+        self.network = sys.modules["toyframe"].Network
+        self.original = self.network.__call__
+        self.mine = self.network.__call__ = lambda network, value: self.call(network, value)
+
+    def call(self, network: Any, value: Any) -> Any:
+        last = self.begin.request.steps.last
+        if self.begin.over or (last is not None and self.calls > last) or (not self.calls and self.begin() is None):
+            self.restore()
+            self.begin.done()
+        self.calls += 1
+        return self.original(network, value)
+
+    def cancel(self) -> bool:
+        if self.calls:
+            return False
+        self.restore()
+        return True
+
+    def restore(self) -> None:
+        if self.network.__call__ is self.mine:
+            self.network.__call__ = self.original
+
+
 class ToyAdapter(Adapter):
     name = "toy"
     framework = "toyframe"
@@ -84,6 +112,9 @@ class ToyAdapter(Adapter):
         if request.scene is None:
             return []
         return [Problem("AD203", "error", f"toyframe knows no scene {request.scene!r}", "leave out scene=", "scene")]
+
+    def attach(self, begin: Begin) -> Callable[[], bool]:
+        return _NextCall(begin).cancel
 
     def start(self, request: DumpRequest, target: Any, run: RunDirectory) -> _Session:
         return _Session(request, run, sys.modules["toyframe"].observers if target is None else target.observers)

@@ -1,0 +1,263 @@
+"""What a process does that somebody attaches to: one capture at a time, begun and ended by the program's own threads.
+
+Requests come in the thread of `Listener`, which only looks, checks and arms.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from ascend_dump._capture import Capture
+from ascend_dump._errors import AdapterNotFound, AscendDumpError, CaptureError, ConfigError
+from ascend_dump._paths import RunDirectory, holds_files, make_private_directory
+from ascend_dump._problem import Problem
+from ascend_dump._rank import current_rank
+from ascend_dump._request import DumpRequest
+from ascend_dump.adapter._contract import Adapter, load, registered
+from ascend_dump.adapter._session import Session
+
+__all__ = ["Attachment", "Attachments"]
+
+log = logging.getLogger("ascend_dump")
+
+#: What code of others may raise here.
+_ANY = (Exception, SystemExit)
+
+
+class Attachments:
+    """Answers the requests of `ascend-dump attach` in the process that it attaches to.
+
+    given: settings that hold where a request has none of that name
+    """
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = given
+        self._current: Optional[Attachment] = None
+        self._count = 0
+
+    def handle(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one message. Raises AscendDumpError for what cannot be done."""
+        verbs = {"look": self._look, "check": self._check, "begin": self._begin, "end": self._end}
+        verb = verbs.get(str(request.get("verb")))
+        if verb is None:
+            raise ConfigError(f"no verb {request.get('verb')!r}", hint=f"expected one of {', '.join(verbs)}")
+        return verb(request)
+
+    def forked(self) -> None:
+        """In a forked child, which nobody has attached to."""
+        current, self._current = self._current, None
+        if current is not None:
+            current.leave()
+
+    def _look(self, request: dict[str, Any]) -> dict[str, Any]:
+        rank = current_rank()
+        found: dict[str, Any] = {"pid": os.getpid(), "rank": rank.rank, "world": rank.world, "argv": _command()}
+        found["capture"] = None if self._current is None else self._current.state()
+        return found
+
+    def _check(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What `begin` would do."""
+        wanted, adapter, problems = self._wanted(request)
+        rank = current_rank()
+        return {
+            "path": str(wanted.path / rank.level),
+            "steps": str(wanted.steps),
+            "count": wanted.steps.count,
+            "selected": rank.rank in wanted.ranks,
+            "adapter": adapter.name,
+            "problems": [str(problem) for problem in problems],
+        }
+
+    def _begin(self, request: dict[str, Any]) -> dict[str, Any]:
+        wanted, adapter, _ = self._wanted(request)
+        self._count += 1
+        current = Attachment(self._count, adapter, wanted, request.get("peer"))
+        current.arm()
+        self._current = current
+        return {}
+
+    def _end(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._current is None or not self._current.active:
+            raise CaptureError(
+                f"nobody is attached to process {os.getpid()}", hint="there is nothing to stop", code="AD306"
+            )
+        self._current.ask_to_end()
+        return {}
+
+    def _wanted(self, request: dict[str, Any]) -> tuple[DumpRequest, Adapter, list[Problem]]:
+        if self._current is not None and self._current.active:
+            raise self._current.refusal()
+        settings = request.get("settings")
+        if not isinstance(settings, dict):
+            raise ConfigError("the message has no settings", hint="use `ascend-dump attach`")
+        default = request.get("default_path")
+        base = {"path": default} if isinstance(default, str) else {}
+        wanted = DumpRequest.from_mapping({**base, **self._given, **settings})
+        adapter = _adapter(request.get("framework"))
+        run = RunDirectory.planned(wanted.path, current_rank(), launched=True)
+        problems = adapter.check(wanted, None, run)
+        refused = [problem for problem in problems if problem.severity == "error"]
+        if refused:
+            raise ConfigError(
+                "\n".join(map(str, problems)), hint="nothing was started; see the hints above", code=refused[0].code
+            )
+        adapter.may_attach(wanted)
+        make_private_directory(wanted.path)
+        return wanted, adapter, problems
+
+
+def _adapter(name: Any) -> Adapter:
+    """The one that is named, else that which sees most of what this process runs."""
+    if name is not None and not isinstance(name, str):
+        raise ConfigError(f"framework={name!r}: expected a name", hint="such as 'torch'")
+    found = []
+    for one in registered() if name is None else [name]:
+        try:
+            adapter = load(one)
+        except AscendDumpError:
+            if name is not None:
+                raise
+            continue
+        if any(module in sys.modules for module in adapter.process_hooks):
+            found.append(adapter)
+    if not found:
+        what = "framework that can be captured" if name is None else f"module of {name!r}"
+        raise AdapterNotFound(
+            f"process {os.getpid()} has imported no {what} yet", hint="attach later, or start it with `ascend-dump run`"
+        )
+    names = {adapter.name for adapter in found}
+    first = [adapter for adapter in found if not names.intersection(adapter.yields_to)]
+    return max(first or found, key=lambda adapter: adapter.priority)
+
+
+class Attachment:
+    """One capture that was asked for from outside: `Begin` for the adapter, and what may be told of it."""
+
+    def __init__(self, number: int, adapter: Adapter, request: DumpRequest, peer: Optional[int]) -> None:
+        self.number = number
+        self.request = request
+        #: Whether no more steps are to be recorded.
+        self.over = False
+        self._adapter = adapter
+        self._peer = peer
+        self._since = time.time()
+        self._cancel: Callable[[], bool] = lambda: False
+        self._capture: Optional[_AttachedCapture] = None
+        self._session: Optional[Session] = None
+        self._failure: Optional[Exception] = None
+        self._ended = False
+        self._ends = threading.Lock()
+
+    @property
+    def active(self) -> bool:
+        return not self._ended
+
+    def arm(self) -> None:
+        """Have it begin at the next call. Raises NotSupported."""
+        self._cancel = self._adapter.attach(self)
+
+    def __call__(self, target: Any = None, *, model: str = "") -> Optional[Session]:
+        made = _AttachedCapture(target, self.request, framework=self._adapter.name, launched=True, model=model)
+        made.failed_at_exit = self._note
+        self._capture = made
+        try:
+            self._session = made.begin()
+        except _ANY as error:
+            self._note(error if isinstance(error, Exception) else CaptureError(repr(error)))
+            log.warning("nothing is dumped: %s", error)
+            log.debug("starting the capture failed", exc_info=True)
+        return self._session
+
+    def done(self, failure: Optional[Exception] = None) -> None:
+        """Finish the dump: no more steps come. In a thread of the program, which goes on waiting."""
+        with self._ends:
+            if self._ended:
+                return
+            if failure is not None:
+                self._note(failure)
+            try:
+                if self._capture is not None:
+                    self._capture.stop()
+            except Exception as error:  # the program's own, such as work that it has queued
+                self._note(error)
+                log.warning("%s", error)
+            finally:
+                self._ended = True
+
+    def ask_to_end(self) -> None:
+        """Record nothing after the open step; what has not begun never begins."""
+        self.over = True
+        if self._cancel():
+            self.done()
+
+    def leave(self) -> None:
+        """In a forked child, where the adapter lets go of it by itself."""
+        self.over = self._ended = True
+        self._cancel()
+
+    def refusal(self) -> CaptureError:
+        """Why nobody else may attach now."""
+        by = f" by process {self._peer}" if self._peer else ""
+        since = time.strftime("%H:%M:%S", time.localtime(self._since))
+        state = self.state()
+        begun = "" if state["begun"] is None else f", {state['begun']} begun so far"
+        return CaptureError(
+            f"process {os.getpid()} was attached to{by} at {since}: steps={self.request.steps} into {state['path']}"
+            f"{begun}",
+            hint=f"wait for its end, or end it with `ascend-dump attach --stop {os.getpid()}`",
+            code="AD302",
+        )
+
+    def state(self) -> dict[str, Any]:
+        """What may be told of it, in any thread."""
+        capture, session = self._capture, self._session
+        tally = None if session is None else session.tally()
+        ended = self._ended
+        begun = 0 if session is None else None if tally is None else tally.begun
+        failure = self._failure or (None if capture is None else capture.told)
+        return {
+            "number": self.number,
+            "state": "ended" if ended else "waiting" if session is None else "recording",
+            "path": str(self.request.path if session is None else session.root),
+            "steps": str(self.request.steps),
+            "count": self.request.steps.count,
+            "begun": begun,
+            "records": None if tally is None else tally.records,
+            "seen": None if tally is None else tally.seen,
+            "wrote": session is not None and ended and holds_files(Path(session.root)),
+            "failure": failure_fields(failure),
+        }
+
+    def _note(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = error
+
+
+class _AttachedCapture(Capture):
+    """Keeps what it complains of, for whoever has attached."""
+
+    told: Optional[AscendDumpError] = None
+
+    def _complain(self, error: AscendDumpError) -> None:
+        self.told = self.told or error
+        super()._complain(error)
+
+
+def failure_fields(error: Optional[Exception]) -> Optional[dict[str, str]]:
+    """An error as a message carries it."""
+    if error is None:
+        return None
+    if not isinstance(error, AscendDumpError):
+        error = CaptureError(repr(error), code="AD306")
+    return {"kind": type(error).__name__, "message": error.message, "hint": error.hint, "code": error.code}
+
+
+def _command() -> list[str]:
+    return list(getattr(sys, "orig_argv", None) or sys.argv)

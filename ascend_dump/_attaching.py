@@ -1,0 +1,154 @@
+"""The other end of a process that waits: find it, ask it for a capture, and see how far that is."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump import _errors, _meeting
+from ascend_dump._errors import AscendDumpError, CaptureError
+from ascend_dump._files import read_regular
+from ascend_dump._paths import MANIFEST
+
+__all__ = ["Waiter", "error_of", "find", "find_all", "state_of"]
+
+#: Of a manifest.
+_MOST_BYTES = 10_000_000
+
+_HINT = "start it with ASCEND_DUMP=wait; `ascend-dump attach --list` shows who waits"
+
+
+class Waiter(NamedTuple):
+    """A process that can be attached to.
+
+    command: its command line. capture: how far the last capture of it is, None where nobody has attached yet
+    """
+
+    place: _meeting.MeetingPlace
+    rank: int
+    world: int
+    command: tuple[str, ...]
+    capture: Optional[Mapping[str, Any]]
+
+    @property
+    def pid(self) -> int:
+        return self.place.pid
+
+    def __str__(self) -> str:
+        return f"process {self.pid} (rank {self.rank})" if self.world > 1 else f"process {self.pid}"
+
+    def check(self, settings: Mapping[str, Any], framework: Optional[str]) -> dict[str, Any]:
+        """What `begin` would do, or its refusal."""
+        return self._ask_with("check", settings, framework)
+
+    def begin(self, settings: Mapping[str, Any], framework: Optional[str]) -> None:
+        """Have a capture begin with the next step. Raises what keeps it from that."""
+        self._ask_with("begin", settings, framework)
+
+    def _ask_with(self, verb: str, settings: Mapping[str, Any], framework: Optional[str]) -> dict[str, Any]:
+        request = {"verb": verb, "settings": dict(settings), "framework": framework}
+        return _ask(self.place, {**request, "default_path": os.path.abspath("dumps")})
+
+    def end(self) -> None:
+        """Have its capture end with the open step. Raises CaptureError AD306 where nobody is attached."""
+        _ask(self.place, {"verb": "end"})
+
+    def look(self) -> Waiter:
+        """The same process, as it is now. Raises CaptureError AD306 where it has ended."""
+        return _look(self.place)
+
+
+def find_all() -> list[Waiter]:
+    """The processes of this user that wait, by their rank and number. What does not answer is left out."""
+    return sorted(_all(), key=lambda one: (one.rank, one.pid))
+
+
+def _all() -> Iterator[Waiter]:
+    for place in _meeting.waiting():
+        try:
+            yield _look(place)
+        except AscendDumpError:
+            continue
+
+
+def find(pid: int) -> Waiter:
+    """The process of this number. Raises CaptureError AD306, with the likely reason, where it cannot be attached to."""
+    places = [place for place in _meeting.waiting() if place.pid == pid]
+    if places:
+        return _look(places[0])
+    raise CaptureError(f"cannot attach to process {pid}: {_reason(pid)}", hint=_HINT, code="AD306")
+
+
+def _reason(pid: int) -> str:
+    if not _meeting.is_alive(pid):
+        return "there is no process of this number here; a container has numbers of its own"
+    try:
+        owner = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        owner = os.geteuid()
+    if owner != os.geteuid():
+        return f"it belongs to user {owner}; attach as that user"
+    theirs, mine = _meeting.namespace_of(pid), _meeting.namespace_of("self")
+    if theirs and mine and theirs != mine:
+        return "it runs in another container (pid namespace); run this command inside of that"
+    return "it does not wait: it was not started with ASCEND_DUMP=wait, or has imported no framework yet"
+
+
+def _look(place: _meeting.MeetingPlace) -> Waiter:
+    found = _ask(place, {"verb": "look"}, timeout=10)
+    try:
+        return Waiter(place, int(found["rank"]), int(found["world"]), tuple(map(str, found["argv"])), found["capture"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CaptureError(
+            f"process {place.pid} gave an answer that cannot be used: {error!r}", hint=_HINT, code="AD306"
+        ) from error
+
+
+def _ask(place: _meeting.MeetingPlace, request: dict[str, Any], *, timeout: float = 60) -> dict[str, Any]:
+    try:
+        answer = _meeting.ask(place, request, timeout=timeout)
+    except ConnectionRefusedError as error:
+        _meeting.remove(place)  # what a process has left that runs another program now
+        raise _gone(place, error) from error
+    except OSError as error:
+        raise _gone(place, error) from error
+    refused = answer.get("error")
+    if refused is not None:
+        raise error_of(refused)
+    return answer
+
+
+def _gone(place: _meeting.MeetingPlace, error: OSError) -> CaptureError:
+    alive = _meeting.is_alive(place.pid)
+    reason = f"it does not answer: {error.strerror or error}" if alive else "it has ended"
+    return CaptureError(f"cannot attach to process {place.pid}: {reason}", hint=_HINT, code="AD306")
+
+
+def state_of(path: str, pid: int) -> str:
+    """What the manifest of the newest run of a process says of its end; "" where there is none.
+
+    path: of the run, or, where nobody has heard of it, the directory of dumps.
+    """
+    for run in sorted((Path(path), *Path(path).glob("*/*")), key=lambda place: place.name, reverse=True):
+        try:
+            found = json.loads(read_regular(run / MANIFEST, _MOST_BYTES, follow_links=False))
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(found, dict) and found.get("pid") == pid:
+            return str(found.get("state", ""))
+    return ""
+
+
+def error_of(fields: Any) -> AscendDumpError:
+    """The error that a process has told."""
+    if not isinstance(fields, dict):
+        fields = {}
+    kind = str(fields.get("kind"))
+    made = getattr(_errors, kind) if kind in _errors.__all__ else CaptureError
+    message, hint, code = (str(fields.get(name, "")) for name in ("message", "hint", "code"))
+    found = made(message, hint=hint, code=code)
+    assert isinstance(found, AscendDumpError), "all that are named there are"
+    return found

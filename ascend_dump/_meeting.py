@@ -1,0 +1,233 @@
+"""Where a process that waits to be attached to is found, and how it is spoken with.
+
+Each such process listens on a Unix socket of its own, `PID.NAMESPACE` in a directory of this user. The directory has
+mode 0700 and the socket 0600; both ends look who is at the other one where the system tells that of a Unix socket
+(Linux); elsewhere the modes alone keep others out. A conversation is one line of JSON each way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import stat
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump._errors import CaptureError, ConfigError
+from ascend_dump._paths import open_directory
+
+__all__ = [
+    "SCHEMA",
+    "MeetingPlace",
+    "ask",
+    "is_alive",
+    "listen",
+    "namespace_of",
+    "peer_of",
+    "read_line",
+    "remove",
+    "waiting",
+    "write_line",
+]
+
+SCHEMA = "ascend-dump/attach/1"
+#: Bytes of a line, the newline included.
+_LONGEST = 2**18
+_NAME = re.compile(r"(\d{1,10})\.(\d{1,20})", re.ASCII)
+#: struct ucred of Linux: pid, uid, gid.
+_CREDENTIALS = struct.Struct("iII")
+
+
+class MeetingPlace(NamedTuple):
+    """A socket of a process that waits, or waited."""
+
+    directory: str
+    pid: int
+    namespace: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.pid}.{self.namespace}"
+
+
+def _places() -> Iterator[MeetingPlace]:
+    """All sockets of processes in this pid namespace, in every directory where this user may have one."""
+    here = namespace_of("self")
+    for directory in _directories():
+        with contextlib.suppress(OSError), _opened(directory) as opened:
+            for name in sorted(os.listdir(opened)):
+                found = _NAME.fullmatch(name)
+                if found is not None and int(found[2]) == here:
+                    yield MeetingPlace(directory, int(found[1]), here)
+
+
+def waiting() -> Iterator[MeetingPlace]:
+    """The sockets of processes that run; those of others are removed."""
+    for place in _places():
+        if is_alive(place.pid):
+            yield place
+        else:
+            remove(place)
+
+
+def listen() -> tuple[MeetingPlace, socket.socket]:
+    """Open the socket of this process, with those of dead ones removed. Raises OSError, CaptureError AD306 where there
+    is no directory that only this user can reach into."""
+    for _ in waiting():
+        pass
+    refused: list[str] = []
+    for directory in _directories():
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(directory, 0o700)
+            with _opened(directory) as opened:
+                os.fchmod(opened, 0o700)
+                place = MeetingPlace(directory, os.getpid(), namespace_of("self"))
+                return place, _bound(place, opened)
+        except OSError as error:
+            refused.append(f"{directory}: {error.strerror or error}")
+    raise CaptureError(
+        f"no socket can be made to be attached to: {'; '.join(refused)}",
+        hint="set XDG_RUNTIME_DIR or TMPDIR to a directory that this user may write",
+        code="AD306",
+    )
+
+
+def _bound(place: MeetingPlace, opened: int) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        with contextlib.suppress(FileNotFoundError):  # of an earlier process of this number
+            os.unlink(place.name, dir_fd=opened)
+        made.bind(_address(place, opened))
+        os.chmod(place.name, 0o600, dir_fd=opened)
+        made.listen(16)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def ask(place: MeetingPlace, request: dict[str, Any], *, timeout: float = 60.0) -> dict[str, Any]:
+    """Send one request and give the answer. Raises OSError where nobody listens, CaptureError AD306 where somebody
+    else does or the answer is none of ours."""
+    with _opened(place.directory) as opened, socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(timeout)
+        connection.connect(_address(place, opened))
+        peer = peer_of(connection)
+        if peer is not None and (peer[1] != os.geteuid() or peer[0] not in (0, place.pid)):
+            raise CaptureError(
+                f"another process ({peer[0]}, of user {peer[1]}) listens on the socket of process {place.pid}",
+                hint=f"remove {place.directory}/{place.name}, which that process has made",
+                code="AD306",
+            )
+        write_line(connection, {"schema": SCHEMA, **request})
+        answer = read_line(connection, time.monotonic() + timeout)
+    if answer.get("schema") != SCHEMA:
+        raise CaptureError(
+            f"process {place.pid} speaks {answer.get('schema')!r}, and this ascend-dump {SCHEMA!r}",
+            hint="use the ascend-dump of that process's environment",
+            code="AD306",
+        )
+    return answer
+
+
+def remove(place: MeetingPlace) -> None:
+    """Take a socket away; nothing where it is gone."""
+    with contextlib.suppress(OSError), _opened(place.directory) as opened:
+        os.unlink(place.name, dir_fd=opened)
+
+
+def write_line(connection: socket.socket, message: dict[str, Any]) -> None:
+    connection.sendall(json.dumps(message, default=str).encode() + b"\n")
+
+
+def read_line(connection: socket.socket, deadline: float) -> dict[str, Any]:
+    """One message that ends before `deadline`, a time of `time.monotonic`. Raises ConfigError for anything else."""
+    received = bytearray()
+    while not received.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise ConfigError("the message did not end in time", hint="use `ascend-dump attach`")
+        connection.settimeout(left)
+        try:
+            piece = connection.recv(65536)
+        except socket.timeout:
+            continue
+        received += piece
+        if not piece:
+            raise ConfigError(f"the message broke off after {len(received)} bytes", hint="use `ascend-dump attach`")
+        if len(received) > _LONGEST:
+            raise ConfigError(f"the message is longer than {_LONGEST} bytes", hint="give fewer names in layers=")
+    try:
+        message = json.loads(received)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"the message is no JSON: {error}", hint="use `ascend-dump attach`") from None
+    if not isinstance(message, dict):
+        raise ConfigError(f"the message is a {type(message).__name__}, not an object", hint="use `ascend-dump attach`")
+    return message
+
+
+def peer_of(connection: socket.socket) -> Optional[tuple[int, int]]:
+    """Process and user at the other end, 0 for a process of another container; None where the system does not tell."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return None
+    pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
+    return pid, uid
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is a process of this number, of any user."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def namespace_of(pid: object) -> int:
+    """What tells process numbers of one container from those of another; 0 where nothing does."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def _directories() -> list[str]:
+    """Where this user may have sockets; a process takes the first that it can make."""
+    user = os.geteuid()
+    runtime = [os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{user}"]
+    found = [os.path.join(one, "ascend-dump") for one in runtime if os.path.isabs(one)]
+    # A process and who attaches to it may have other environments: what both surely have stands first.
+    for one in ("/tmp", os.environ.get("TMPDIR", "")):
+        if os.path.isabs(one):
+            found.append(os.path.join(one, f"ascend-dump-{user}"))
+    return list(dict.fromkeys(found))
+
+
+@contextlib.contextmanager
+def _opened(directory: str) -> Iterator[int]:
+    """A descriptor of a directory of this user. Raises OSError for a link and for a directory of somebody else."""
+    from pathlib import Path
+
+    opened = open_directory(Path(directory))
+    try:
+        status = os.fstat(opened)
+        if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode):
+            raise PermissionError(1, f"it belongs to user {status.st_uid}")
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def _address(place: MeetingPlace, opened: int) -> str:
+    """The socket in the directory that is open: of any length of path, and whatever is put in its place meanwhile."""
+    through = f"/proc/self/fd/{opened}"
+    return f"{through if os.path.isdir(through) else place.directory}/{place.name}"

@@ -1,0 +1,211 @@
+"""`ascend-dump attach`: switch the dump on in a process that waits for it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Optional
+
+import click
+
+from ascend_dump._attaching import Waiter, error_of, find, find_all, state_of
+from ascend_dump._errors import AscendDumpError, CaptureError, ConfigError
+from ascend_dump._units import counted, size
+from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._reading import json_option
+from ascend_dump.cli._settings import given_settings, request_options
+
+__all__ = ["attach"]
+
+#: Seconds between two looks at a capture.
+_PAUSE = 0.2
+
+
+@click.command(
+    short_help="Switch the dump on in a running process.",
+    epilog="Example:  ASCEND_DUMP=wait vllm serve MODEL,  then  ascend-dump attach --steps 0-3 4711",
+)
+@request_options
+@click.option(
+    "--config", metavar="FILE", type=click.Path(dir_okay=False), help="JSON or TOML with the same settings; options win"
+)
+@click.option("--framework", metavar="NAME", help="the adapter, where a process runs several frameworks")
+@click.option("--list", "listed", is_flag=True, help="show the processes of this user that wait")
+@click.option("--all", "everyone", is_flag=True, help="attach to all of them")
+@click.option("--stop", is_flag=True, help="end the capture with the open step")
+@click.option("--no-wait", is_flag=True, help="do not wait for the end of the capture")
+@json_option
+@click.argument("pids", nargs=-1, type=click.IntRange(min=1), metavar="[PID]...")
+def attach(
+    pids: tuple[int, ...],
+    config: Optional[str],
+    framework: Optional[str],
+    listed: bool,
+    everyone: bool,
+    stop: bool,
+    no_wait: bool,
+    as_json: bool,
+    **given: Any,
+) -> Exit:
+    """Capture the next steps of the processes PID, which were started with ASCEND_DUMP=wait.
+
+    Steps count from now on: step 0 is the first top-level call of a model that each process begins after it was
+    attached to. With the last selected step the capture ends, and the process waits again. The dump is written by the
+    process, so its user and its directories count; without --path it goes to dumps in the directory of this command.
+
+    This command waits for the end and says how far it is; Ctrl-C leaves the capture running. Without PID it lists the
+    processes that wait.
+    """
+    settings = given_settings(config, given)
+    if listed or not (pids or everyone):
+        return _list(find_all(), as_json=as_json)
+    found = find_all() if everyone else [find(pid) for pid in dict.fromkeys(pids)]
+    if not found:
+        raise CaptureError("no process of this user waits", hint="start it with ASCEND_DUMP=wait", code="AD306")
+    if stop:
+        for one in found:
+            if not everyone or _runs(one.capture):
+                one.end()
+        if as_json:
+            _write(found)
+        return Exit.OK
+    begun = _begin(found, settings, framework)
+    if not no_wait:
+        try:
+            begun = _follow(begun)
+        except KeyboardInterrupt:
+            names = " ".join(str(one.pid) for one in begun)
+            _say(f"the capture goes on in the process; `ascend-dump attach --stop {names}` ends it")
+            raise
+    if as_json:
+        _write([one.look() for one in begun] if no_wait else begun)
+    return Exit.OK
+
+
+def _begin(found: list[Waiter], settings: dict[str, Any], framework: Optional[str]) -> list[Waiter]:
+    """Attach to all that `ranks=` selects, once each of them has said that it can."""
+    selected = []
+    for one in found:
+        planned = one.check(settings, framework)
+        for problem in planned["problems"]:
+            _say(f"{one}: {problem}")
+        if planned["selected"]:
+            selected.append((one, planned))
+        else:
+            _say(f"{one}: ranks={settings.get('ranks')} leaves it out")
+    if not selected:
+        raise ConfigError(f"ranks={settings.get('ranks')} leaves out all of them", hint="ranks count from 0")
+    for one, planned in selected:
+        one.begin(settings, framework)
+        steps = "every step" if planned["steps"] == "all" else f"steps {planned['steps']}"
+        _say(f"{one}: {steps} from the next call of a model on, into {planned['path']}")
+    return [one for one, _ in selected]
+
+
+def _follow(begun: list[Waiter]) -> list[Waiter]:
+    """Say how far the captures are until the last one has ended. Raises what the first one failed with."""
+    told: dict[int, str] = {}
+    now = {one.pid: one.look() for one in begun}
+    gone: dict[int, AscendDumpError] = {}
+    while True:
+        for one in now.values():
+            text = _progress(one.capture)
+            if text and told.get(one.pid) != text:
+                told[one.pid] = text
+                _say(f"{one}: {text}")
+        running = [pid for pid, one in now.items() if _runs(one.capture) and pid not in gone]
+        if not running:
+            break
+        time.sleep(_PAUSE)
+        for pid in running:
+            try:
+                now[pid] = now[pid].look()
+            except CaptureError as error:
+                gone[pid] = error
+    failures = [_outcome(one, gone=one.pid in gone) for one in now.values()]
+    for failure in failures:
+        if failure is not None:
+            raise failure
+    return list(now.values())
+
+
+def _progress(capture: Optional[Mapping[str, Any]]) -> str:
+    if capture is None or not _runs(capture):
+        return ""  # what came of it is told by itself
+    if capture["state"] == "waiting":
+        return "waits for the next call of a model"
+    count, begun = capture["count"], capture["begun"]
+    if begun is None:
+        return "recording"
+    if count is None:
+        return f"{counted(begun, 'step')} so far"
+    open_one = "; the last one ends with the next call" if begun == count else ""
+    return f"{begun} of {counted(count, 'step')} begun{open_one}"
+
+
+def _outcome(one: Waiter, *, gone: bool) -> Optional[AscendDumpError]:
+    """Say what came of a capture, or give the failure of it."""
+    capture = one.capture or {}
+    path = str(capture.get("path", ""))
+    failure = None if capture.get("failure") is None else error_of(capture["failure"])
+    if gone:
+        state = state_of(path, one.pid)
+        if state == "complete":
+            _say(f"{one} has ended, and its capture with it")
+        elif failure is None:
+            failure = CaptureError(
+                f"{one} ended before its capture did", hint=f"what was written is in {path}", code="AD306"
+            )
+    elif capture.get("wrote") and capture["begun"] is None:
+        _say(f"{one}: the capture has ended, it is in {path}")
+    elif capture.get("wrote"):
+        steps, records = counted(capture["begun"], "step"), counted(capture["records"] or 0, "record")
+        _say(f"{one}: {steps}, {records}, {size(capture['seen'] or 0)} seen, in {path}")
+    elif failure is None:
+        _say(f"{one}: the capture was ended before a step began")
+        return None
+    if failure is None:
+        _say(f"look at it: ascend-dump ls {shlex.quote(path)}")
+    return failure
+
+
+def _runs(capture: Optional[Mapping[str, Any]]) -> bool:
+    return capture is not None and capture["state"] != "ended"
+
+
+def _list(found: list[Waiter], *, as_json: bool) -> Exit:
+    if as_json:
+        _write(found)
+    elif found:
+        from ascend_dump.report.tables import Column, write_table
+
+        ranks = any(one.world > 1 for one in found)
+        columns = [Column("pid", right=True), *([Column("rank", right=True)] if ranks else [])]
+        rows = (
+            [str(one.pid), *([str(one.rank)] if ranks else []), _state(one.capture), shlex.join(one.command)]
+            for one in found
+        )
+        write_table([*columns, Column("state"), Column("command", elastic=True)], rows, sys.stdout)
+    else:
+        _say("no process of this user waits: start one with ASCEND_DUMP=wait")
+    return Exit.OK
+
+
+def _state(capture: Optional[Mapping[str, Any]]) -> str:
+    return "attached" if _runs(capture) else "waits"
+
+
+def _write(found: list[Waiter]) -> None:
+    from ascend_dump.report.documents import write_document
+
+    processes = [
+        {"pid": one.pid, "rank": one.rank, "world": one.world, "command": one.command, "capture": one.capture}
+        for one in found
+    ]
+    write_document(sys.stdout, "attach", {"processes": processes})
+
+
+def _say(text: str) -> None:
+    print(f"ascend-dump: {text}", file=sys.stderr, flush=True)
