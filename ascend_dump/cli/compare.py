@@ -11,13 +11,14 @@ import click
 
 from ascend_dump._errors import ConfigError
 from ascend_dump._files import read_small
+from ascend_dump._units import counted
 from ascend_dump.cli._executor import executor_options, opened_executor
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._indexes import compare_by_index
 from ascend_dump.cli._reading import json_option, open_selected, progress, shape_text
 
 if TYPE_CHECKING:
-    from ascend_dump.analysis.compare import Comparison, Origin, Pair
+    from ascend_dump.analysis.compare import ChangedCall, Comparison, Origin, Pair
 
 #: A mapping is a small file that people write.
 _LARGEST_MAPPING = 64 << 20
@@ -63,7 +64,7 @@ def compare(
     Operators are paired by content, place in the model and order, so renamed modules and inserted operators do no
     harm. Each tensor is judged: equal, noise (rounding), undecided (of statistics that agree), different, structure
     (type or shape), unmatched or unreadable. An origin is a difference that nothing recorded before it explains; all
-    others are propagated.
+    others are propagated. Operators that are called with other arguments behind an origin are told as changed.
 
     --index-only compares the indexes of two runs of many ranks, ACTUAL and REFERENCE being directories with one
     worldsizeN_global_rankR for each: the first difference of each rank, and which of them came before all others.
@@ -154,6 +155,10 @@ def _show(comparison: Comparison, alone: list[Pair]) -> None:
         click.echo("")
         for name, text in origin_lines(origin):
             click.echo(f"{name:<12}{escape(text)}")
+    for called in comparison.changed:
+        click.echo("")
+        for name, text in _changed_lines(called):
+            click.echo(f"{name:<12}{escape(text)}")
     worst = comparison.worst_pairs(_WORST)
     if worst:
         click.echo("\nthe pairs that differ most, those that nothing explains first:")
@@ -180,6 +185,16 @@ def origin_lines(origin: Origin) -> list[tuple[str, str]]:
         lines += [("explains", f"{origin.explains} later outputs that differ")]
     settings = ", ".join(f"{name}={value!r}" for name, value in origin.next.items())
     return [*lines, ("next", f"capture(..., {settings})")]
+
+
+def _changed_lines(called: ChangedCall) -> list[tuple[str, str]]:
+    lines = [("changed", f"{called.op_name} ({called.op_type}), step {called.step}")]
+    lines += [("module", called.module)] if called.module else []
+    lines += [("source", called.source)] if called.source else []
+    lines += [("arguments", text) for text in called.arguments]
+    if called.others:
+        lines += [("others", f"{counted(called.others, 'more operator')} of this type with the same")]
+    return lines
 
 
 def _row(pair: Pair) -> list[str]:

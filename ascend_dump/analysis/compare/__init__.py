@@ -2,12 +2,13 @@
 
 from ascend_dump.analysis.compare._comparison import Comparison, compare
 from ascend_dump.analysis.compare._measure import Measure, measure
-from ascend_dump.analysis.compare._result import KINDS, Crossing, Origin, Pair
+from ascend_dump.analysis.compare._result import KINDS, ChangedCall, Crossing, Origin, Pair
 from ascend_dump.analysis.compare._rules import rules_of
 from ascend_dump.analysis.compare._verdict import Rules, judge, worst
 
 __all__ = [
     "KINDS",
+    "ChangedCall",
     "Comparison",
     "Crossing",
     "Measure",

@@ -3,21 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from ascend_dump._errors import CorruptDump
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.host import Arguments, Named, TensorOf, plain_text
 
-__all__ = ["arguments_of", "differing_arguments", "same_generator", "tensors_among"]
+__all__ = ["DifferingArgument", "arguments_of", "differing_arguments", "same_generator", "tensors_among"]
 
-#: Where an operator runs and how memory lies is no part of what it computes.
-_SURROUNDINGS = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "generator")
+#: Where an operator runs and how memory lies is no part of what it computes, and seeds are those of a run.
+_SURROUNDINGS = (
+    *("device", "layout", "pin_memory", "memory_format", "non_blocking"),
+    *("generator", "seed", "dropout_seed", "philox_seed", "philox_offset"),
+)
+#: Numbers that differ by no more, relative to the larger one, may be the same but for rounding before.
+_ROUNDING = 2.0**-16
 _MOST_SHOWN = 60
 
 
-def differing_arguments(actual: Operator, reference: Operator) -> list[str]:
-    """Such as "eps: 1e-06 here, 1e-05 in the reference"; empty where a dump does not tell, or another operator ran."""
+class DifferingArgument(NamedTuple):
+    """An argument that two operators were given otherwise; None where one was not given it."""
+
+    name: str
+    actual: Any
+    reference: Any
+
+    @property
+    def text(self) -> str:
+        """Such as "eps: 1e-06 here, 1e-05 in the reference"."""
+        return f"{self.name}: {_short(self.actual)} here, {_short(self.reference)} in the reference"
+
+    @property
+    def numbers(self) -> Optional[tuple[float, float]]:
+        """Both as numbers; None where one is none."""
+        if isinstance(self.actual, (int, float)) and isinstance(self.reference, (int, float)):
+            return float(self.actual), float(self.reference)
+        return None
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether both are floats that rounding before may have set apart."""
+        if not isinstance(self.actual, float) or not isinstance(self.reference, float):
+            return False
+        return abs(self.actual - self.reference) <= _ROUNDING * max(abs(self.actual), abs(self.reference))
+
+
+def differing_arguments(actual: Operator, reference: Operator) -> list[DifferingArgument]:
+    """Empty where a dump does not tell, or another operator ran."""
     a, b = arguments_of(actual), arguments_of(reference)
     if a is None or b is None or a.operator != b.operator:
         return []
@@ -25,7 +57,7 @@ def differing_arguments(actual: Operator, reference: Operator) -> list[str]:
     for name in dict.fromkeys((*a.values, *b.values)):
         left, right = a.values.get(name), b.values.get(name)
         if name not in _SURROUNDINGS and not _is_same(left, right):
-            found.append(f"{name}: {_short(left)} here, {_short(right)} in the reference")
+            found.append(DifferingArgument(name, left, right))
     return found
 
 

@@ -22,7 +22,7 @@ from ascend_dump.analysis.compare._on_executor import CountedBatch, FoundOnRank,
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._pairs import EqualStep, Pairs, are_equal
 from ascend_dump.analysis.compare._rerun import Rerun
-from ascend_dump.analysis.compare._result import Crossing, Origin, Pair
+from ascend_dump.analysis.compare._result import ChangedCall, Crossing, Origin, Pair
 from ascend_dump.analysis.compare._rules import RuleSource, rules_of
 from ascend_dump.analysis.compare._shards import Portions, of_one_rank
 from ascend_dump.analysis.compare._spread import Spread
@@ -48,6 +48,7 @@ class Comparison:
     pairs       a sequence: every record of both, in the order the reference ran; those of actual alone where they ran.
                 Pairs of steps that are the same on both sides are made when they are looked at
     origins     differences that nothing before them explains, likely causes first
+    changed     operators that are called with other arguments behind such a difference, which hides what they do
     verdict     the worst of all pairs: equal < noise < undecided < unmatched < structure < different < unreadable
     rules       the thresholds that were used
     inside      of programs in two frameworks: how many operators of actual and of the reference lie inside a pair, and
@@ -63,6 +64,7 @@ class Comparison:
     rules: Rules = field(default_factory=Rules)
     inside: tuple[int, int] = (0, 0)
     crossings: tuple[Crossing, ...] = ()
+    changed: tuple[ChangedCall, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -137,6 +139,7 @@ class Comparison:
             "verdict": self.verdict,
             "counts": self.counts,
             "origins": [origin.to_dict() for origin in self.origins],
+            "changed": [one.to_dict() for one in self.changed],
             "rules": self.rules.to_dict(),
             "undefined": self.undefined,
             "inside": dict(zip(("actual", "reference"), self.inside)),
@@ -314,7 +317,16 @@ def _together(dumps: list[Dump], rules: Rules, found: Sequence[FoundOnRank]) -> 
         rules,
         (sum(one.inside[0] for one in found), sum(one.inside[1] for one in found)),
         tuple(crossing for one in found for crossing in one.crossings),
+        tuple(_told_once(changed for one in found for changed in one.changed)),
     )
+
+
+def _told_once(changed: Iterable[ChangedCall]) -> Iterable[ChangedCall]:
+    """Ranks run one program."""
+    found: dict[Any, ChangedCall] = {}
+    for one in changed:
+        found.setdefault((one.op_name, one.arguments), one)
+    return found.values()
 
 
 class _Walked(NamedTuple):
@@ -423,7 +435,7 @@ def _compare_rank(
             yield pair
         parts.append(pairs)
     inside = (found.inside["actual"], found.inside["reference"])
-    return FoundOnRank(parts, divergence.origins(), inside, found.crossings, group is not None)
+    return FoundOnRank(parts, divergence.origins(), divergence.changed(), inside, found.crossings, group is not None)
 
 
 def _steps(dump: Dump) -> _Work[dict[Key, list[Batch]]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump._errors import AscendDumpError
-from ascend_dump.analysis.compare._arguments import arguments_of
+from ascend_dump.analysis.compare._arguments import arguments_of, differing_arguments
 from ascend_dump.analysis.compare._match import Match
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._types import operator_class
@@ -46,6 +46,8 @@ def why_both_are_right(match: Match, a: Record, b: Record) -> Optional[str]:
     one is not, or where that is not known."""
     name = operator_class(match.reference.op_type)
     if operator_class(match.actual.op_type) != name:
+        return None
+    if not all(one.is_rounding for one in differing_arguments(match.actual, match.reference)):
         return None
     check: Optional[Callable[[Operator, Record], bool]] = None
     if name in _COMPARISONS:

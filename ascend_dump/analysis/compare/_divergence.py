@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.compare._arguments import differing_arguments, same_generator, tensors_among
+from ascend_dump.analysis.compare._called import Calls
 from ascend_dump.analysis.compare._carried import NO_ORIGINS, Carried, InputNoise, OriginNumber
 from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._match import Match
@@ -20,7 +21,7 @@ from ascend_dump.analysis.compare._names import is_view
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._records import Difference, Differences, Types, identity_of, type_of
 from ascend_dump.analysis.compare._rerun import Rerun
-from ascend_dump.analysis.compare._result import Origin, Pair
+from ascend_dump.analysis.compare._result import ChangedCall, Origin, Pair
 from ascend_dump.analysis.compare._roles import Roles
 from ascend_dump.analysis.compare._shards import Portions
 from ascend_dump.analysis.compare._spread import Spread
@@ -38,6 +39,8 @@ _CARRIED = "carried on from an earlier difference"
 _COMPUTE = 1e3
 _CARRIED_NOISE = "carried on from rounding before"
 _CARRIED_UNDEFINED = "carried on from what carries no defined value"
+#: Operators that a line of evidence names.
+_MOST_NAMED = 4
 _MADE_ALONE = "made by an operator that the other side does not run"
 _NOT_WRITTEN = "no recorded operator wrote it before"
 _SAME_STATE = "its generator was in the same state on both sides"
@@ -97,6 +100,8 @@ class _Draft:
         #: Uninitialised memory differs all the time; it is an origin only once something was made of it.
         self.hidden = hidden
         self.first_seen = first_seen
+        #: Operators of the backward pass that are called otherwise because this one is.
+        self.backward: list[str] = []
 
 
 class Divergence:
@@ -109,6 +114,7 @@ class Divergence:
         self._rerun = rerun
         self._differences = Differences()
         self._carried = Carried()
+        self._calls = Calls()
         self._drafts: list[_Draft] = []
         self._seen_operator = False
         self.begin_step(())
@@ -135,6 +141,7 @@ class Divergence:
         self._differences.layouts = views is not None
         self._differences.types = types or ({}, {})
         self._carried.begin_step(views)
+        self._calls.begin_step()
         self._seen_operator = False
         self._reference = reference
         self._roles: Optional[Roles] = None
@@ -169,6 +176,10 @@ class Divergence:
                 causes |= why
                 if of_input is not None:
                     noise.append(of_input)
+        if match.tensors is None:
+            if len(pairs) == 1 and pairs[0].verdict != "equal":
+                self._calls.read_number(match, pairs[0], causes, noise)
+            self._explain_call(match, causes, noise, changed)
         compared = sum(pair.verdict not in ("unmatched", "unreadable") for pair in pairs)
         made: Optional[OriginNumber] = None
         for a, b in (*late, *match.outputs):
@@ -180,12 +191,34 @@ class Divergence:
                 assert b is not None
                 self._remember(pair, (identity_of(a), identity_of(b)), frozenset({made}))
             pairs.append(pair)
+        if made is None and match.tensors is None:
+            self._note_call(match, pairs, causes)
         for record in actual.broken:
             pairs.append(Pair(record, None, match.how, match.confidence, "unreadable", str(record.error)))
         for record in reference.broken:
             pairs.append(Pair(None, record, match.how, match.confidence, "unreadable", str(record.error)))
         self._seen_operator = True
         return pairs
+
+    def _explain_call(self, match: Match, causes: set[OriginNumber], noise: list[InputNoise], changed: bool) -> None:
+        """Add what explains that the operators are called otherwise."""
+        known = self._calls.causes(match, changed)
+        for one in known.origins - causes if match.reference.phase == "backward" else ():
+            self._drafts[one].backward.append(match.actual.label)
+        causes |= known.origins
+        noise.extend(known.noise)
+
+    def _note_call(self, match: Match, pairs: Sequence[Pair], causes: Collection[OriginNumber]) -> None:
+        """Note an operator that is called otherwise, though what differs behind it is explained."""
+        wrong = ("different", "structure")
+        # What a program is called with may follow from a shape.
+        if any(pair.record.io == "input" and pair.verdict == "structure" for pair in pairs):
+            return
+        output = next(
+            (one for one in pairs if one.record.io != "input" and one.explained and one.verdict in wrong), None
+        )
+        if output is not None:
+            self._calls.add_changed(match, output, causes)
 
     def only(self, operator: Operator, *, of_actual: bool) -> list[Pair]:
         """The records of an operator that only one side has."""
@@ -200,11 +233,12 @@ class Divergence:
         if outputs:
             # An origin only if something differs that was made of it.
             draft = _Draft("structure", outputs[0], [f"{operator.op_type} runs in {side} only"], hidden=True)
+            number = self._calls.add_alone(0 if of_actual else 1, operator, lambda: self._add(draft))
             self._carried.add_alone(
                 0 if of_actual else 1,
                 [identity_of(one) for one in operator.inputs],
                 [identity_of(pair.record) for pair in outputs],
-                self._add(draft),
+                number,
                 copied=operator_class(operator.op_type) in COPIES,
             )
         return found
@@ -217,13 +251,17 @@ class Divergence:
             Origin(
                 draft.kind,
                 draft.pair,
-                tuple(draft.evidence),
+                (*draft.evidence, *_of_backward(draft.backward)),
                 draft.explains,
                 draft.first_seen,
                 _next_request(draft),
             )
             for draft in shown
         ]
+
+    def changed(self) -> list[ChangedCall]:
+        """Operators that are called otherwise behind a difference that an origin explains."""
+        return self._calls.changed
 
     def _input(
         self, match: Match, a: Optional[Record], b: Optional[Record]
@@ -351,7 +389,12 @@ class Divergence:
         name = operator_class(match.reference.op_type)
         evidence = [f"{pair.record.label}: {pair.reason}"]
         arguments = differing_arguments(match.actual, match.reference)
-        evidence += arguments
+        if arguments:
+            before = self._calls.origin_before(match.reference, arguments)
+            if before is not None:
+                self._drafts[before].explains += 1
+                return before
+        evidence += [one.text for one in arguments]
         if changed:
             kind = "structure"
             evidence.append(f"{match.actual.op_type} in actual, {match.reference.op_type} in the reference")
@@ -373,7 +416,9 @@ class Divergence:
         evidence += inputs.evidence
         if self._rerun is not None and pair.verdict == "different":
             evidence += self._rerun.evidence(match, pair.actual, pair.reference)
-        return self._add(_Draft(kind, pair, evidence, first_seen=not inputs.whole))
+        made = self._add(_Draft(kind, pair, evidence, first_seen=not inputs.whole))
+        self._calls.add_origin(match.reference, arguments, changed, made)
+        return made
 
     def _remember(self, pair: Pair, contents: Optional[tuple[Any, Any]], causes: frozenset[OriginNumber]) -> None:
         if pair.actual is not None and pair.reference is not None:
@@ -429,6 +474,13 @@ def _extent(measure: Optional[Measure]) -> str:
     if measure.nonfinite:
         return f" ({measure.nonfinite} of {measure.count} elements NaN or Inf on one side only)"
     return f" (relative error {measure.rel_l2:.2g})"
+
+
+def _of_backward(names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return [f"its backward pass is called otherwise too: {', '.join(names[:_MOST_NAMED])}{more}"]
 
 
 def _next_request(draft: _Draft) -> dict[str, Any]:

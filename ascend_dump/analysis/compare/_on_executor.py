@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump.analysis.compare._measure import Measure
 from ascend_dump.analysis.compare._pairs import EqualLater, EqualStep, PairsLater
-from ascend_dump.analysis.compare._result import Crossing, Origin, Pair
+from ascend_dump.analysis.compare._result import ChangedCall, Crossing, Origin, Pair
 from ascend_dump.analysis.compare._steps import Key
 from ascend_dump.reading import Batch, Dump, Record
 
@@ -37,6 +37,7 @@ class FoundOnRank(NamedTuple):
 
     parts: list[Sequence[Pair]]
     origins: list[Origin]
+    changed: list[ChangedCall]
     inside: tuple[int, int]
     crossings: list[Crossing]
     are_parts: bool
@@ -103,7 +104,8 @@ def table_of(found: FoundOnRank, places: Mapping[int, tuple[Record, _Place]]) ->
         else:
             rows += [[number, None, "", *row(pair)] for pair in part]
     origins = [[one.kind, row(one.pair), one.evidence, one.explains, one.first_seen, one.next] for one in found.origins]
-    more = json.dumps([origins, found.inside, found.crossings, found.are_parts], default=_plain)
+    changed = [[row(one.pair), one.arguments, one.others] for one in found.changed]
+    more = json.dumps([origins, changed, found.inside, found.crossings, found.are_parts], default=_plain)
     rows.append([None, None, more, *[None] * (len(_schema()) - 3)])
     return pl.DataFrame(rows, schema=_schema(), orient="row")
 
@@ -176,13 +178,14 @@ def found_of(
     for rows in table.filter(table["part"].is_not_null()).partition_by("part", maintain_order=True):
         parts.append(_equal(rows, lookup) if rows["equal"][0] is not None else _later(rows, lookup))
     [more] = table.filter(table["part"].is_null())["more"]
-    origins, inside, crossings, are_parts = json.loads(more)
+    origins, changed, inside, crossings, are_parts = json.loads(more)
     return FoundOnRank(
         parts,
         [
             Origin(kind, lookup.pair(pair), tuple(evidence), explains, first_seen, _next(settings))
             for kind, pair, evidence, explains, first_seen, settings in origins
         ],
+        [ChangedCall(lookup.pair(pair), tuple(arguments), others) for pair, arguments, others in changed],
         (inside[0], inside[1]),
         [Crossing(*one) for one in crossings],
         are_parts,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Optional, Protocol
 
 from ascend_dump._errors import AscendDumpError, ConfigError, NotSupported
 from ascend_dump._request import DumpRequest
+from ascend_dump._units import counted
 from ascend_dump.analysis._page_words import capture_command, command, place_facts, run_facts, show_command, step_text
 from ascend_dump.reading import open_dump
 from ascend_dump.report.page import PageContent, PageError, PageFinding, PageRow
@@ -16,7 +17,7 @@ from ascend_dump.report.page.tensors import read_tensor
 from ascend_dump.storage import named_beside
 
 if TYPE_CHECKING:
-    from ascend_dump.analysis.compare._result import Crossing, Origin, Pair
+    from ascend_dump.analysis.compare._result import ChangedCall, Crossing, Origin, Pair
     from ascend_dump.analysis.compare._verdict import Rules
 
 __all__ = ["of_comparison"]
@@ -45,6 +46,8 @@ class ShownComparison(Protocol):
     def inside(self) -> tuple[int, int]: ...
     @property
     def crossings(self) -> Sequence[Crossing]: ...
+    @property
+    def changed(self) -> Sequence[ChangedCall]: ...
 
 
 def of_comparison(compared: ShownComparison) -> PageContent:
@@ -73,6 +76,7 @@ def of_comparison(compared: ShownComparison) -> PageContent:
         command=_next_command(compared, first),
         compared=True,
         findings=tuple(_origin(one) for one in compared.origins),
+        changed=tuple(_changed(one) for one in compared.changed),
         unmade=tuple(unmade),
         made=(
             ("actual", str(compared.actual)),
@@ -155,6 +159,13 @@ def _origin(origin: Origin) -> PageFinding:
     if settings:
         lines.append(("next", f"ascend_dump.capture(..., {settings})"))
     return PageFinding(f"{step_text(origin.step)}{origin.op_name or origin.op_type}", origin.pair.record, tuple(lines))
+
+
+def _changed(one: ChangedCall) -> PageFinding:
+    lines = [*place_facts(one.module, one.source), ("arguments", "\n".join(one.arguments))]
+    if one.others:
+        lines.append(("others", f"{counted(one.others, 'more operator')} of this type with the same"))
+    return PageFinding(f"{step_text(one.step)}{one.op_name or one.op_type}", one.pair.record, tuple(lines))
 
 
 def _next_command(compared: ShownComparison, first: Optional[Origin]) -> str:

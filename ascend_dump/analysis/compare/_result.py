@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Optional
 from ascend_dump.analysis.compare._measure import Measure
 from ascend_dump.reading import Record
 
-__all__ = ["KINDS", "Crossing", "Origin", "Pair"]
+__all__ = ["KINDS", "ChangedCall", "Crossing", "Origin", "Pair"]
 
 #: Kinds of origins, and what they mean.
 KINDS = {
@@ -100,24 +100,10 @@ class Crossing(NamedTuple):
     rank: Optional[int]
 
 
-@dataclass(frozen=True)
-class Origin:
-    """A difference that no earlier record explains.
+class _Placed:
+    """Where the operator of a pair is in the program."""
 
-    kind       of `KINDS`
-    pair       where it was seen first: an input for "input" and "parameter", else an output
-    evidence   what speaks for it, in numbers
-    explains   how many later pairs that differ come from this one, as far as contents tell
-    first_seen whether operators before it were not recorded, so that the cause may lie among them
-    next       the settings of the capture to run next, as keyword arguments of `ascend_dump.capture`
-    """
-
-    kind: str
     pair: Pair
-    evidence: tuple[str, ...]
-    explains: int = 0
-    first_seen: bool = False
-    next: dict[str, Any] = field(default_factory=dict)
 
     @property
     def op_name(self) -> str:
@@ -143,17 +129,61 @@ class Origin:
     def rank(self) -> Optional[int]:
         return self.pair.record.rank
 
+    def _place(self) -> dict[str, Any]:
+        names = ("op_name", "op_type", "module", "source", "step", "rank")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class ChangedCall(_Placed):
+    """An operator that is called with other arguments, behind a difference that an origin explains.
+
+    Its output differs as its inputs do, so that nothing tells what the arguments do to it: look at the program.
+
+    pair       its first output that differs
+    arguments  such as "eps: 0.001 here, 1e-05 in the reference"
+    others     how many more operators of this type are called with these, instead of these
+    """
+
+    pair: Pair
+    arguments: tuple[str, ...]
+    others: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            **self._place(),
+            "arguments": list(self.arguments),
+            "others": self.others,
+            "pair": self.pair.to_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class Origin(_Placed):
+    """A difference that no earlier record explains.
+
+    kind       of `KINDS`
+    pair       where it was seen first: an input for "input" and "parameter", else an output
+    evidence   what speaks for it, in numbers
+    explains   how many later pairs that differ come from this one, as far as contents tell
+    first_seen whether operators before it were not recorded, so that the cause may lie among them
+    next       the settings of the capture to run next, as keyword arguments of `ascend_dump.capture`
+    """
+
+    kind: str
+    pair: Pair
+    evidence: tuple[str, ...]
+    explains: int = 0
+    first_seen: bool = False
+    next: dict[str, Any] = field(default_factory=dict)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
             "kind": self.kind,
             "meaning": KINDS[self.kind],
-            "op_name": self.op_name,
-            "op_type": self.op_type,
-            "module": self.module,
-            "source": self.source,
-            "step": self.step,
-            "rank": self.rank,
+            **self._place(),
             "evidence": list(self.evidence),
             "explains": self.explains,
             "first_seen": self.first_seen,

@@ -96,6 +96,7 @@ class PageContent:
     facts      what belongs to it: kind, source line
     command    the one command to run next
     compared   whether rows have two sides
+    changed    operators that are called otherwise behind a finding
     unmade     what was not looked at and why
     made       how it was made: name and text
     """
@@ -111,3 +112,9 @@ class PageContent:
     unmade: tuple[str, ...] = ()
     made: tuple[tuple[str, str], ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+    changed: tuple[PageFinding, ...] = ()
+
+    @property
+    def named(self) -> tuple[PageFinding, ...]:
+        """All that is named with its place."""
+        return (*self.findings, *self.changed)

@@ -44,18 +44,26 @@ def verdict(content: PageContent, counts: Sequence[tuple[int, int]]) -> str:
 
 
 def findings(content: PageContent, numbers: Sequence[Optional[int]]) -> str:
-    """numbers: of the row where each finding was seen, None where it is not on the page."""
+    """numbers: of the row where each finding was seen, and what is named beside them; None where it is not on the
+    page."""
+    beside = _named("Called with other arguments", content.changed, numbers[len(content.findings) :])
     what = "Origins" if content.compared else "Suspects"
     if not content.findings:
         none = "No difference has an origin of its own." if content.compared else "No rule names a suspect."
-        return f"<h2>{what}</h2>\n<p class='soft'>{none}</p>"
-    shown = [_finding(one, number) for one, number in zip(content.findings[:_MOST_NAMED], numbers)]
+        return f"<h2>{what}</h2>\n<p class='soft'>{none}</p>{beside}"
+    return _named(what, content.findings, numbers) + beside
+
+
+def _named(what: str, named: Sequence[PageFinding], numbers: Sequence[Optional[int]]) -> str:
+    if not named:
+        return ""
+    shown = [_finding(one, number) for one, number in zip(named[:_MOST_NAMED], numbers)]
     rest = ""
     if len(shown) > _OPEN:
         rest = f"<details><summary>and {len(shown) - _OPEN} more</summary>\n{''.join(shown[_OPEN:])}</details>"
-    left = len(content.findings) - len(shown)
+    left = len(named) - len(shown)
     more = f"<p>{left} more are not told here: the table shows them all.</p>" if left else ""
-    count = f"<span class='soft'>{len(content.findings)}</span>"
+    count = f"<span class='soft'>{len(named)}</span>"
     return f"<h2>{what} {count}</h2>\n{''.join(shown[:_OPEN])}{rest}{more}"
 
 

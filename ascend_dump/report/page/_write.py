@@ -76,7 +76,7 @@ def save_page(content: PageContent, path: _Path, what: str, sources: Optional[_P
 
 def build_page(content: PageContent, *, sources: Optional[_Path] = None, live: bool = False) -> BuiltPage:
     """The page as text. sources: as of `write_page`. live: it is served, and may ask its server for tensors."""
-    table = RowTable(content.rows, [one.record for one in content.findings])
+    table = RowTable(content.rows, [one.record for one in content.named])
     order = _worst_first(table)
     numbers = _places(content, table)
     wanted = list(dict.fromkeys([*(one for one in numbers if one is not None), *order]))
@@ -159,13 +159,13 @@ def _first_finding(content: PageContent, table: RowTable) -> int:
 
 
 def _places(content: PageContent, table: RowTable) -> list[Optional[int]]:
-    """The row of each finding."""
-    wanted = {one.record for one in content.findings}
+    """The row of each finding, and of what is named beside them."""
+    wanted = {one.record for one in content.named}
     rows = enumerate(table.rows)
     found = {
         side: at for at, row in rows for side in (row.actual, row.reference) if side is not None and side in wanted
     }
-    return [found.get(one.record) for one in content.findings]
+    return [found.get(one.record) for one in content.named]
 
 
 def _why_alone(row: PageRow) -> str:
