@@ -39,10 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Import once what takes the children seconds; it does not use the device."""
+    """Do once what takes each child a second: what is imported before a graph is made. It does not use the device."""
     device = session.config.getoption("--ascend-device")
     if device is not None and find_spec("torch") is not None and not session.config.option.collectonly:
-        import_module("torch._dynamo.backends.debugging")
+        torch: Any = import_module("torch")
+        torch.compile(torch.nn.Linear(1, 1), backend="aot_eager")(torch.ones(1, 1)).sum().backward()
+        torch._dynamo.reset()
 
 
 @pytest.fixture
