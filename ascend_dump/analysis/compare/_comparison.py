@@ -308,12 +308,18 @@ def _no_records(name: str, dump: Dump) -> DumpNotFound:
 
 
 def _together(dumps: list[Dump], rules: Rules, found: Sequence[FoundOnRank]) -> Comparison:
-    origins = [origin for one in found for origin in one.origins]
+    origins: Sequence[Origin] = [origin for one in found for origin in one.origins]
+    pairs = Pairs([part for one in found for part in one.parts])
+    if found[0].are_parts:
+        from ascend_dump.analysis.compare._wrong_calls import with_wrong_calls
+
+        several = max(dumps, key=lambda dump: len(dump.known_values("rank")))
+        origins = with_wrong_calls(of_one_rank(origins), several, pairs.looked_at())
     return Comparison(
         dumps[0].root,
         dumps[1].root,
-        Pairs([part for one in found for part in one.parts]),
-        tuple(of_one_rank(origins) if found[0].are_parts else origins),
+        pairs,
+        tuple(origins),
         rules,
         (sum(one.inside[0] for one in found), sum(one.inside[1] for one in found)),
         tuple(crossing for one in found for crossing in one.crossings),

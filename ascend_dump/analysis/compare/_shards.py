@@ -22,7 +22,7 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Portion", "Portions", "hold_parts", "of_one_rank"]
+__all__ = ["Portion", "Portions", "hold_parts", "is_together", "of_one_rank"]
 
 #: Blocks of one axis that may have been cut one by one: gate and up, or query, key and value.
 _BLOCKS = (1, 2, 3)
@@ -266,14 +266,15 @@ def of_one_rank(origins: Sequence[Origin]) -> Sequence[Origin]:
     found: list[Origin] = []
     known = False
     for _, every in sorted(steps.items()):
-        own = [
-            one
-            for one in every
-            if not one.op_type.startswith(COLLECTIVES) and not one.pair.transformation.startswith((_SUM, _MEAN))
-        ]
+        own = [one for one in every if not one.op_type.startswith(COLLECTIVES) and not is_together(one)]
         known = known or bool(own)
         found += own if known else every
     return found
+
+
+def is_together(origin: Origin) -> bool:
+    """Whether it says of what several ranks make together that it is wrong."""
+    return origin.pair.transformation.startswith((_SUM, _MEAN))
 
 
 def _apart(a: np.ndarray, b: np.ndarray) -> float:

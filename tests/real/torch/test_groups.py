@@ -41,7 +41,7 @@ HEALTHY = ("ddp", "fsdp", "tp", "pipeline", "pipeline.late")
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dumps of all scenarios, from one start of four processes."""
     directory = tmp_path_factory.mktemp("groups")
-    run_python(PROGRAMS / "groups.py", directory, *HEALTHY, *FAULTS, "whole", "mesh", "mesh.activation")
+    run_python(PROGRAMS / "groups.py", directory, *HEALTHY, *FAULTS, "whole", "mesh", "mesh.activation", "tp.part")
     return directory
 
 
@@ -124,3 +124,20 @@ def test_a_fault_of_one_part_is_found_against_one_rank(dumps: Path) -> None:
     ]
     first = ascend_dump.compare(dumps / "tp.data", dumps / "whole").origins[0]
     assert (first.kind, first.op_name, first.pair.record.rank) == ("input", "blocks.0.norm/native_layer_norm_0", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "words"),
+    [
+        ("tp.reduction", 1, "rank 1 is not the sum of what ranks 0-3 gave"),
+        ("tp.part", 2, "as if the part of rank 2 were missing"),
+    ],
+)
+def test_a_wrong_collective_is_found_against_one_rank(name: str, rank: int, words: str, dumps: Path) -> None:
+    """The one rank runs no collective: what the ranks put in says that it is wrong, not what runs behind it."""
+    [origin] = ascend_dump.compare(dumps / name, dumps / "whole").origins
+    assert (origin.kind, origin.op_name, origin.step) == ("collective", "blocks.0/all_reduce_0", 0)
+    assert origin.pair.record.rank == rank
+    assert words in origin.evidence[0]
+    assert origin.explains
+    assert (origin.next["layers"], origin.next["ranks"]) == ("blocks.0/all_reduce_0", str(rank))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 import ascend_dump
 from ascend_dump.analysis.compare import Comparison
+from ascend_dump.host import CollectiveCall
 from ascend_dump.writing import HostWriter
 
 pytest.importorskip("rapidfuzz")
@@ -40,6 +42,9 @@ def write(root: Path, ranks: list[list[Call]]) -> Path:
                 for io, arrays in (("input", call.inputs), ("output", call.outputs))
                 for index, array in enumerate(arrays)
             ]
+            if call.op_type.startswith("c10d::"):
+                for one in items:
+                    one.line.collective = CollectiveCall("all_reduce", "0", f"0-{len(ranks) - 1}", reduce="sum")
             writer.put(items, sum(one.payload.nbytes for one in items if one.payload is not None))
         writer.end_step()
         writer.close()
@@ -73,9 +78,10 @@ def network(
         )
     total = np.sum(partial, axis=0, dtype="f4")
     for rank, calls in enumerate(programs):
+        got = fault(rank, "sum", total)
         if ranks > 1:
-            calls.append(Call("c10d::allreduce_", "down", [partial[rank]], [total]))
-        calls.append(Call("aten::relu", "out", [total], [np.maximum(total, 0)]))
+            calls.append(Call("c10d::allreduce_", "down", [partial[rank]], [got]))
+        calls.append(Call("aten::relu", "out", [got], [np.maximum(got, 0)]))
     return programs
 
 
@@ -132,6 +138,40 @@ def test_the_rank_that_computes_wrongly_is_named(
     assert origin.pair.transformation == f"part {rank + 1} of 4 along axis 1"
     assert origin.pair.measure is not None
     assert origin.pair.measure.at == tuple(int(i) for i in np.unravel_index(place, (6, 6)))
+
+
+@pytest.mark.parametrize("wrong_ranks", [(1,), (0, 1, 2, 3)])
+def test_a_sum_that_is_not_what_the_ranks_put_in_is_the_origin(tmp_path: Path, wrong_ranks: tuple[int, ...]) -> None:
+    """Nothing of the one rank is held against the collective, which runs on several ranks only."""
+
+    def wrong(number: int, where: str, array: np.ndarray) -> np.ndarray:
+        return array + np.float32(0.5) if where == "sum" and number in wrong_ranks else array
+
+    comparison = compared(tmp_path, network(4, fault=wrong), network(1))
+    [origin] = comparison.origins
+    assert (origin.kind, origin.op_type, origin.module) == ("collective", "c10d::allreduce_", "down")
+    assert origin.rank in wrong_ranks
+    assert "is not the sum of what ranks 0-3 gave" in origin.evidence[0]
+    assert origin.next == {
+        "layers": "down/c10d::allreduce__3",
+        "data": "tensor",
+        "steps": "0",
+        "ranks": str(origin.rank),
+    }
+    with ThreadPoolExecutor(2) as executor:
+        again = ascend_dump.compare(tmp_path / "actual", tmp_path / "reference", executor=executor)
+    assert [one.to_dict() for one in again.origins] == [origin.to_dict()]
+
+
+def test_a_rank_that_computes_wrongly_stays_the_origin_beside_a_wrong_sum(tmp_path: Path) -> None:
+    def wrong(number: int, where: str, array: np.ndarray) -> np.ndarray:
+        return array + np.float32(0.5) if (number, where) in ((2, "up"), (1, "sum")) else array
+
+    comparison = compared(tmp_path, network(4, fault=wrong), network(1))
+    assert {(one.kind, one.rank, one.module) for one in comparison.origins} == {
+        ("compute", 2, "up"),
+        ("collective", 1, "down"),
+    }
 
 
 def test_ranks_that_all_have_the_whole_are_no_parts(tmp_path: Path) -> None:
