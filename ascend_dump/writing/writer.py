@@ -78,7 +78,6 @@ class HostWriter:
     `records`, `bytes_written` (of distinct tensors) and `logical_bytes` (of all records) are
     those of what was written; they are exact once `flush` or `close` has returned.
     `empty_steps` tells of steps that have ended without a record.
-    Raises WriteError when the thread cannot be started.
     """
 
     def __init__(
@@ -134,15 +133,8 @@ class HostWriter:
         self._waiting = 0
         self._queue: SimpleQueue[_Task] = SimpleQueue()
         self._closing = False
-        self._thread: Optional[threading.Thread] = threading.Thread(
-            target=self._run, name=f"{_OURS} writer", daemon=True
-        )
-        try:
-            self._thread.start()
-        except RuntimeError as error:
-            raise WriteError(
-                f"the writer thread cannot be started: {error}", hint="lower the number of threads"
-            ) from error
+        #: None until there is something to write: a block of which no step is selected needs none.
+        self._thread: Optional[threading.Thread] = None
 
     @property
     def records(self) -> int:
@@ -198,7 +190,8 @@ class HostWriter:
     def end_step(self) -> None:
         """Complete the files of the open step, if there is one."""
         self._note_end()
-        self._send(_Step(None))
+        if self._thread is not None:
+            self._send(_Step(None))
 
     def _note_end(self) -> None:
         if self._open is not None and self._is_empty:
@@ -256,6 +249,8 @@ class HostWriter:
 
     def flush(self) -> None:
         """Return when everything taken so far is readable."""
+        if self._thread is None and not self._batch:
+            return
         done = threading.Event()
         self._send(done)
         while self._is_alive() and not done.wait(0.2):
@@ -263,8 +258,12 @@ class HostWriter:
 
     def close(self) -> None:
         """Write what is queued, complete the files and end the thread. Idempotent."""
+        if self._batch:
+            self._send()
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is None:
+            self._closing = True
+        elif thread is not threading.current_thread():
             self._send()
             self._closing = True
             self._queue.put(None)
@@ -282,6 +281,7 @@ class HostWriter:
 
     def _send(self, then: _Task = None) -> None:
         """Hand over what `put` gathered: waking the writer for each operator costs more."""
+        self._start_thread()
         if not self._is_alive():
             self._batch.clear()
             if self.failure is None and not self._closing:
@@ -334,8 +334,25 @@ class HostWriter:
         except IndexError:
             return False
 
+    def _start_thread(self) -> None:
+        """With the first thing to write."""
+        if self._thread is not None or self._closing or self.failure is not None:
+            return
+        with self._handing_over:
+            if self._thread is not None:
+                return
+            # Known before it runs: a finalizer that comes in between must not start another.
+            self._thread = threading.Thread(target=self._run, name=f"{_OURS} writer", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError as error:
+                self._thread = None
+                hint = "lower the number of threads"
+                self._fail(WriteError(f"the writer thread cannot be started: {error}", hint=hint))
+
     def _is_alive(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+        thread = self._thread
+        return thread is not None and (thread.ident is None or thread.is_alive())
 
     def _wait(self, done: Callable[[], bool]) -> None:
         with self._change:

@@ -324,8 +324,25 @@ def test_no_thread_to_be_had(directory: Path, monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(WriteError, match="can't start new thread"):
-        HostWriter(directory, metadata={})
+    writer = HostWriter(directory, metadata={})
+    write_step(writer, 0, item("a", noise(0, 10)))
+    writer.flush()
+    writer.close()
+    assert isinstance(writer.failure, WriteError)
+    assert "can't start new thread" in writer.failure.message
+
+
+def test_without_a_step_there_is_no_thread(directory: Path) -> None:
+    """Starting and ending one is most of what a block costs of which nothing is selected."""
+    before = threading.enumerate()
+    writer = HostWriter(directory, metadata={})
+    writer.end_step()
+    writer.flush()
+    assert threading.enumerate() == before
+    writer.close()
+    writer.begin_step(0)
+    assert threading.enumerate() == before
+    assert writer.failure is None
 
 
 def test_an_operator_that_a_finalizer_runs_meanwhile_is_written_too(tmp_path: Path, directory: Path) -> None:
