@@ -25,6 +25,10 @@ _CONNECTION = (
     *("ClientConnectorError", "ClientConnectionError", "ServerDisconnectedError", "ClientOSError", "FSTimeoutError"),
     *("ContentLengthError", "ServerTimeoutError", "SocketTimeoutError", "ProxyConnectionError"),
 )
+#: What botocore says of an endpoint, after five tries with pauses of up to 15 seconds, also where a connection broke;
+#: and what that is of where there never was one.
+_ENDPOINT = ("EndpointConnectionError", "ConnectTimeoutError")
+_NEVER_THERE = ("ConnectTimeoutError", "ClientConnectorError", "ClientConnectorDNSError", "NewConnectionError")
 
 
 class ShortAnswer(ConnectionError):
@@ -66,7 +70,7 @@ def tried(work: Callable[[], _Result], path: str, offset: Optional[int] = None, 
                 raise StorageError(missing, path=path, hint="create it, or check the address") from error
             raise
         except Exception as error:  # clients of stores have no common class of errors
-            if pause is None or not _is_connection(error):
+            if pause is None or not _is_connection(error) or _never_answered(error):
                 raise translated(error, path, offset) from error
             log.debug("%s: %s; it is tried again", path, error)
             time.sleep(pause)
@@ -82,19 +86,26 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen = seen.__cause__ or seen.__context__
 
 
+def _has(error: BaseException, names: tuple[str, ...]) -> bool:
+    return any(type(one).__name__ in names for one in _chain(error))
+
+
+def _never_answered(error: BaseException) -> bool:
+    """Whether a client that tries again by itself got no connection at all."""
+    return _has(error, _ENDPOINT) and _has(error, _NEVER_THERE)
+
+
 def _is_connection(error: BaseException) -> bool:
-    return any(
-        isinstance(one, (ConnectionError, TimeoutError)) or type(one).__name__ in _CONNECTION for one in _chain(error)
-    )
+    known = any(isinstance(one, (ConnectionError, TimeoutError)) for one in _chain(error))
+    return known or _has(error, _CONNECTION)
 
 
 def translated(error: Exception, path: str, offset: Optional[int] = None) -> Exception:
     """Our error for one of a client."""
-    names = {type(one).__name__ for one in _chain(error)}
     told = f"{type(error).__name__}: {str(error)[:300]}" if str(error) else type(error).__name__
     if isinstance(error, StorageError):
         return error
-    if names & set(_CREDENTIALS):
+    if _has(error, _CREDENTIALS):
         return StorageError(
             f"there are no credentials for it ({told})",
             path=path,
@@ -117,6 +128,14 @@ def translated(error: Exception, path: str, offset: Optional[int] = None) -> Exc
             path=path,
             offset=None if offset is None else offset + error.count,
             hint="the object was cut off or replaced since the dump was opened: open it again, or push it again",
+        )
+    if _never_answered(error):
+        return StorageError(
+            f"the store does not answer: {told}",
+            path=path,
+            offset=offset,
+            hint="check the address, the network and proxies; for another server than Amazon's set "
+            "FSSPEC_S3_ENDPOINT_URL, and AWS_MAX_ATTEMPTS for more or fewer tries",
         )
     if _is_connection(error):
         return StorageError(

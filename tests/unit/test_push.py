@@ -212,3 +212,28 @@ def test_the_command_says_what_it_did(store: Any, dump: Path, capsys: pytest.Cap
     assert main(["push", str(dump), "elsewhere"]) == 2
     assert main(["ls", URL]) == 0
     assert "a" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "tries", "words"),
+    [
+        ("EndpointConnectionError", "ClientConnectorError", 1, "the store does not answer: EndpointConnectionError"),
+        ("ConnectTimeoutError", "TimeoutError", 1, "the store does not answer"),
+        ("EndpointConnectionError", "ServerDisconnectedError", 3, "the connection broke 3 times"),
+        ("ClientConnectorError", "OSError", 3, "the connection broke 3 times"),
+    ],
+)
+def test_a_store_that_never_answered_is_not_asked_again(name: str, of: str, tries: int, words: str) -> None:
+    """botocore has tried five times by then, with growing pauses. It says the same of a connection that broke."""
+    from ascend_dump.storage import tried
+
+    asked = []
+
+    def work() -> None:
+        asked.append(1)
+        raise type(name, (Exception,), {})("nobody listens") from type(of, (Exception,), {})()
+
+    with pytest.raises(ascend_dump.StorageError, match=words) as caught:
+        tried(work, "s3://bucket/run7")
+    assert len(asked) == tries
+    assert caught.value.code == "AD405"

@@ -134,11 +134,18 @@ def test_a_missing_bucket_is_told(settings: Any, dump: Path) -> None:
         ascend_dump.push(dump, "s3://no-such-bucket/run7")
 
 
-def test_a_server_that_is_not_there_is_told(settings: Any) -> None:
+@pytest.mark.parametrize("verb", ["open", "push"])
+def test_a_server_that_is_not_there_is_told(
+    verb: str, settings: Any, dump: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings(f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(ascend_dump.StorageError, match="the connection broke 3 times") as caught:
-        ascend_dump.open("s3://bucket/run7")
+    caplog.set_level("DEBUG", "ascend_dump")
+    with pytest.raises(ascend_dump.StorageError, match=r"the store does not answer.*127\.0\.0\.1") as caught:
+        ascend_dump.open("s3://bucket/run7") if verb == "open" else ascend_dump.push(dump, "s3://bucket/run7")
     assert "FSSPEC_S3_ENDPOINT_URL" in caught.value.hint
+    assert caught.value.code == "AD405"
+    # Its client has tried often enough.
+    assert "it is tried again" not in caplog.text
 
 
 def test_hostile_names_of_objects_lead_nowhere(bucket: str, dump: Path, caplog: pytest.LogCaptureFixture) -> None:
