@@ -58,9 +58,13 @@ class Attachments:
 
     def _look(self, request: dict[str, Any]) -> dict[str, Any]:
         rank = current_rank()
-        found: dict[str, Any] = {"pid": os.getpid(), "rank": rank.rank, "world": rank.world, "argv": _command()}
-        found["capture"] = None if self._current is None else self._current.state()
-        return found
+        return {
+            "rank": rank.rank,
+            "world": rank.world,
+            "command": _command(),
+            "idle": any(adapter.only_starts_others() for adapter in _imported()),
+            "capture": None if self._current is None else self._current.state(),
+        }
 
     def _check(self, request: dict[str, Any]) -> dict[str, Any]:
         """What `begin` would do."""
@@ -101,6 +105,7 @@ class Attachments:
         base = {"path": default} if isinstance(default, str) else {}
         wanted = DumpRequest.from_mapping({**base, **self._given, **settings})
         adapter = _adapter(request.get("framework"))
+        adapter.may_attach(wanted)
         run = RunDirectory.planned(wanted.path, current_rank(), launched=True)
         problems = adapter.check(wanted, None, run)
         refused = [problem for problem in problems if problem.severity == "error"]
@@ -108,7 +113,6 @@ class Attachments:
             raise ConfigError(
                 "\n".join(map(str, problems)), hint="nothing was started; see the hints above", code=refused[0].code
             )
-        adapter.may_attach(wanted)
         make_private_directory(wanted.path)
         return wanted, adapter, problems
 
@@ -117,16 +121,8 @@ def _adapter(name: Any) -> Adapter:
     """The one that is named, else that which sees most of what this process runs."""
     if name is not None and not isinstance(name, str):
         raise ConfigError(f"framework={name!r}: expected a name", hint="such as 'torch'")
-    found = []
-    for one in registered() if name is None else [name]:
-        try:
-            adapter = load(one)
-        except AscendDumpError:
-            if name is not None:
-                raise
-            continue
-        if any(module in sys.modules for module in adapter.process_hooks):
-            found.append(adapter)
+    chosen = None if name is None else load(name)
+    found = [adapter for adapter in _imported() if chosen in (None, adapter)]
     if not found:
         what = "framework that can be captured" if name is None else f"module of {name!r}"
         raise AdapterNotFound(
@@ -135,6 +131,19 @@ def _adapter(name: Any) -> Adapter:
     names = {adapter.name for adapter in found}
     first = [adapter for adapter in found if not names.intersection(adapter.yields_to)]
     return max(first or found, key=lambda adapter: adapter.priority)
+
+
+def _imported() -> list[Adapter]:
+    """The adapters of the frameworks that this process has imported."""
+    found = []
+    for name in registered():
+        try:
+            adapter = load(name)
+        except AscendDumpError:  # it was told at the start
+            continue
+        if any(module in sys.modules for module in adapter.process_hooks):
+            found.append(adapter)
+    return found
 
 
 class Attachment:
@@ -260,4 +269,9 @@ def failure_fields(error: Optional[Exception]) -> Optional[dict[str, str]]:
 
 
 def _command() -> list[str]:
-    return list(getattr(sys, "orig_argv", None) or sys.argv)
+    """As `ps` shows it: servers name their processes there."""
+    try:
+        words = Path("/proc/self/cmdline").read_bytes().rstrip(b"\0 ").split(b"\0")
+        return [word.decode(errors="backslashreplace") for word in words]
+    except OSError:
+        return list(getattr(sys, "orig_argv", None) or sys.argv)

@@ -24,13 +24,15 @@ _HINT = "start it with ASCEND_DUMP=wait; `ascend-dump attach --list` shows who w
 class Waiter(NamedTuple):
     """A process that can be attached to.
 
-    command: its command line. capture: how far the last capture of it is, None where nobody has attached yet
+    command: its command line. idle: it starts others that run models
+    capture: how far the last capture of it is, None where nobody has attached yet
     """
 
     place: _meeting.MeetingPlace
     rank: int
     world: int
     command: tuple[str, ...]
+    idle: bool
     capture: Optional[Mapping[str, Any]]
 
     @property
@@ -62,8 +64,8 @@ class Waiter(NamedTuple):
 
 
 def find_all() -> list[Waiter]:
-    """The processes of this user that wait, by their rank and number. What does not answer is left out."""
-    return sorted(_all(), key=lambda one: (one.rank, one.pid))
+    """The processes of this user that wait, by their rank and number. Launchers, and what does not answer, are none."""
+    return sorted((one for one in _all() if not one.idle), key=lambda one: (one.rank, one.pid))
 
 
 def _all() -> Iterator[Waiter]:
@@ -100,7 +102,8 @@ def _reason(pid: int) -> str:
 def _look(place: _meeting.MeetingPlace) -> Waiter:
     found = _ask(place, {"verb": "look"}, timeout=10)
     try:
-        return Waiter(place, int(found["rank"]), int(found["world"]), tuple(map(str, found["argv"])), found["capture"])
+        command = tuple(map(str, found["command"]))
+        return Waiter(place, int(found["rank"]), int(found["world"]), command, bool(found["idle"]), found["capture"])
     except (KeyError, TypeError, ValueError) as error:
         raise CaptureError(
             f"process {place.pid} gave an answer that cannot be used: {error!r}", hint=_HINT, code="AD306"

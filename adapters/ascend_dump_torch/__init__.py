@@ -56,6 +56,9 @@ class TorchAdapter(Adapter):
 
         return launch(begin)
 
+    def only_starts_others(self) -> bool:
+        return "torch.distributed.run" in sys.modules
+
     def wait(self) -> None:
         from ascend_dump.adapter.pytorch.compiled import keep_compiled
 

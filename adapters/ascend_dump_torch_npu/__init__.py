@@ -52,6 +52,9 @@ class TorchNpuAdapter(Adapter):
 
         return launch(begin)
 
+    def only_starts_others(self) -> bool:
+        return "torch.distributed.run" in sys.modules
+
     def wait(self) -> None:
         from ascend_dump.adapter.pytorch.compiled import keep_compiled
 

@@ -117,6 +117,10 @@ class Adapter(ABC):
         What `attach` has to know of is noted from now on. A step must not notice it.
         """
 
+    def only_starts_others(self) -> bool:
+        """Whether this process starts those that run models, such as a launcher, and runs none itself."""
+        return False
+
     def may_attach(self, request: DumpRequest) -> None:
         """Raise NotSupported where `attach` would."""
         if type(self).attach is Adapter.attach:
