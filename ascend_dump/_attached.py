@@ -16,6 +16,7 @@ from typing import Any, Callable, Optional
 
 from ascend_dump._capture import Capture
 from ascend_dump._errors import AdapterNotFound, AscendDumpError, CaptureError, ConfigError
+from ascend_dump._meeting import fields_of
 from ascend_dump._paths import RunDirectory, holds_files, make_private_directory
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank
@@ -27,6 +28,8 @@ __all__ = ["Attachment", "Attachments"]
 
 log = logging.getLogger("ascend_dump")
 
+#: Bytes of a command line that are told.
+_COMMAND = 4000
 #: What code of others may raise here.
 _ANY = (Exception, SystemExit)
 
@@ -241,7 +244,7 @@ class Attachment:
             "records": None if tally is None else tally.records,
             "seen": None if tally is None else tally.seen,
             "wrote": session is not None and ended and holds_files(Path(session.root)),
-            "failure": failure_fields(failure),
+            "failure": None if failure is None else fields_of(failure),
         }
 
     def _note(self, error: Exception) -> None:
@@ -259,19 +262,10 @@ class _AttachedCapture(Capture):
         super()._complain(error)
 
 
-def failure_fields(error: Optional[Exception]) -> Optional[dict[str, str]]:
-    """An error as a message carries it."""
-    if error is None:
-        return None
-    if not isinstance(error, AscendDumpError):
-        error = CaptureError(repr(error), code="AD306")
-    return {"kind": type(error).__name__, "message": error.message, "hint": error.hint, "code": error.code}
-
-
 def _command() -> list[str]:
-    """As `ps` shows it: servers name their processes there."""
+    """The beginning of it, as `ps` shows it: servers name their processes there."""
     try:
-        words = Path("/proc/self/cmdline").read_bytes().rstrip(b"\0 ").split(b"\0")
+        words = Path("/proc/self/cmdline").read_bytes()[:_COMMAND].rstrip(b"\0 ").split(b"\0")
         return [word.decode(errors="backslashreplace") for word in words]
     except OSError:
-        return list(getattr(sys, "orig_argv", None) or sys.argv)
+        return [" ".join(sys.argv)[:_COMMAND]]

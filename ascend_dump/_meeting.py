@@ -18,13 +18,14 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
-from ascend_dump._errors import CaptureError, ConfigError
+from ascend_dump._errors import AscendDumpError, CaptureError, ConfigError
 from ascend_dump._paths import open_directory
 
 __all__ = [
     "SCHEMA",
     "MeetingPlace",
     "ask",
+    "fields_of",
     "is_alive",
     "listen",
     "namespace_of",
@@ -170,6 +171,13 @@ def read_line(connection: socket.socket, deadline: float) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise ConfigError(f"the message is a {type(message).__name__}, not an object", hint="use `ascend-dump attach`")
     return message
+
+
+def fields_of(error: BaseException) -> dict[str, str]:
+    """An error as a message carries it."""
+    if not isinstance(error, AscendDumpError):
+        error = CaptureError(f"the process could not do it: {error!r}", code="AD306")
+    return {"kind": type(error).__name__, "message": error.message, "hint": error.hint, "code": error.code}
 
 
 def peer_of(connection: socket.socket) -> Optional[tuple[int, int]]:

@@ -208,4 +208,7 @@ def _write(found: list[Waiter]) -> None:
 
 
 def _say(text: str) -> None:
-    print(f"ascend-dump: {text}", file=sys.stderr, flush=True)
+    from ascend_dump.report.tables import escape_lines
+
+    # Some of it comes from the process.
+    print(f"ascend-dump: {escape_lines(text)}", file=sys.stderr, flush=True)

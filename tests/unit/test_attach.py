@@ -129,6 +129,12 @@ def until(what: Callable[[], Any]) -> Any:
     return found
 
 
+def wait_until_armed(waiting: Any) -> None:
+    """Until a command has attached and says that it waits for the first call."""
+    while "waits for the next call of a model" not in (line := waiting.stderr.readline()):
+        assert line, "it has ended"
+
+
 def capture_of(program: Program) -> Any:
     [found] = [one for one in json.loads(attach("--list", "--json")[1])["processes"] if one["pid"] == program.pid]
     return found["capture"]
@@ -153,12 +159,11 @@ def test_it_waits_for_the_end_and_says_how_far_it_is(start: Callable[..., Progra
     program = start()
     command = [sys.executable, "-m", "ascend_dump", "attach", str(program.pid), "--steps", "0", "--path", "d"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as waiting:
-        until(lambda: capture_of(program))
+        wait_until_armed(waiting)
         program.tell("2")
         program.tell("2")
         err = waiting.communicate(timeout=60)[1]
     assert waiting.returncode == Exit.OK
-    assert "waits for the next call of a model" in err
     assert f"ascend-dump ls {tmp_path}/d/worldsize1_global_rank0/" in err
     assert steps(tmp_path / "d") == [(0, 2)]
 
@@ -168,9 +173,7 @@ def test_whoever_attached_may_go(start: Callable[..., Program], tmp_path: Path, 
     program = start()
     command = [sys.executable, "-m", "ascend_dump", "attach", str(program.pid), "--steps", "0-1", "--path", "d"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as waiting:
-        assert waiting.stderr is not None
-        while "waits for the next call" not in waiting.stderr.readline():
-            pass
+        wait_until_armed(waiting)
         program.tell("1")
         waiting.send_signal(how)
         err = waiting.communicate(timeout=60)[1]
@@ -394,18 +397,19 @@ class TestPlaces:
         assert (code, f"another process ({program.pid}, of user" in err) == (Exit.USAGE, True)
 
 
+@pytest.fixture(scope="module")
+def tough(interpreter: Interpreter, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """A program for all hostile messages."""
+    place = tmp_path_factory.mktemp("hostile")
+    (place / "runtime").mkdir(mode=0o700)
+    made = Program(interpreter, place / "work", XDG_RUNTIME_DIR=str(place / "runtime"))
+    yield made
+    assert made.tell("2") == "[4.0, 4.0]"
+    assert made.end() == ""
+
+
 class TestHostileMessages:
     """Whatever comes over the socket, the program goes on and answers the next one."""
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def program(cls, interpreter: Interpreter, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-        place = tmp_path_factory.mktemp("hostile")
-        (place / "runtime").mkdir(mode=0o700)
-        made = Program(interpreter, place / "work", XDG_RUNTIME_DIR=str(place / "runtime"))
-        yield made
-        assert made.tell("2") == "[4.0, 4.0]"
-        assert made.end() == ""
 
     @staticmethod
     def send(program: Program, content: bytes, *, ends: bool = True) -> Any:
@@ -428,8 +432,8 @@ class TestHostileMessages:
 
     @given(st.one_of(st.binary(max_size=300), st.binary(max_size=300).map(lambda one: one + b"\n")))
     @settings(max_examples=40, deadline=None)
-    def test_bytes(self, program: Program, content: bytes) -> None:
-        answer = self.send(program, content)
+    def test_bytes(self, tough: Program, content: bytes) -> None:
+        answer = self.send(tough, content)
         assert (answer["schema"], answer["error"]["code"]) == (SCHEMA, "AD101")
 
     @given(
@@ -445,10 +449,10 @@ class TestHostileMessages:
         )
     )
     @settings(max_examples=60, deadline=None)
-    def test_messages(self, program: Program, message: dict[str, Any]) -> None:
+    def test_messages(self, tough: Program, message: dict[str, Any]) -> None:
         if message.get("verb") in ("check", "begin") and message.get("settings") == {}:
             message["settings"] = {"scene": "overflow"}  # it would be a good one else
-        answer = self.send(program, json.dumps({"schema": SCHEMA, **message}).encode() + b"\n")
+        answer = self.send(tough, json.dumps({"schema": SCHEMA, **message}).encode() + b"\n")
         assert answer["schema"] == SCHEMA
         assert ("error" in answer) == (message.get("verb") != "look")
 
@@ -462,12 +466,12 @@ class TestHostileMessages:
             (b'{"schema": ' + b"9" * 5000 + b"}\n", ""),
         ],
     )
-    def test_odd_ones(self, program: Program, content: bytes, said: str) -> None:
-        answer = self.send(program, content)
+    def test_odd_ones(self, tough: Program, content: bytes, said: str) -> None:
+        answer = self.send(tough, content)
         # What is too long is not read to its end, which may take the answer with it.
         assert not answer or (answer["error"]["code"], said in answer["error"]["message"]) == ("AD101", True)
 
-    def test_somebody_who_says_nothing_is_not_waited_for(self, program: Program) -> None:
+    def test_somebody_who_says_nothing_is_not_waited_for(self, tough: Program) -> None:
         began = time.monotonic()
-        answer = self.send(program, b"{", ends=False)
+        answer = self.send(tough, b"{", ends=False)
         assert (answer["error"]["code"], time.monotonic() - began < 20) == ("AD101", True)

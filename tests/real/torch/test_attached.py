@@ -91,6 +91,12 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
             one.process.communicate()
 
 
+def wait_until_armed(waiting: Any) -> None:
+    """Until a command has attached and says that it waits for the first call."""
+    while "waits for the next call of a model" not in (line := waiting.stderr.readline()):
+        assert line, "it has ended"
+
+
 #: Of a request: what the embedding gives for the prompts, and for each token after them.
 PREFILL, DECODE = (2, 4, 16), (2, 1, 16)
 
@@ -172,9 +178,7 @@ def test_a_disk_that_gets_full_is_told_where_the_command_was_typed(
     server.tell("limit 20000")
     words = [*ATTACH, "--steps", "0-5", "--path", str(tmp_path / "dumps"), str(server.pid)]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment(**server.values)) as waiting:
-        assert waiting.stderr is not None
-        while "waits for the next call" not in waiting.stderr.readline():
-            pass
+        wait_until_armed(waiting)
         assert server.tell("request 9") == plain.tell("request 9")
         err = waiting.communicate(timeout=180)[1]
     assert (waiting.returncode, "[AD50" in err) == (2, True), err
