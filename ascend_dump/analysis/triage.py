@@ -67,7 +67,7 @@ class Cause:
 class TriageRound:
     """One run of a program for `ascend-dump triage --run`.
 
-    program    "program" or "reference"
+    program    "program", "reference", or "second run" where a program is compared with itself
     purpose    what it was run for, in words
     dump       where its dump is; None where nothing was recorded
     exit_code  that of the command; None where it was stopped because it had shown enough

@@ -227,6 +227,12 @@ def _show_next(found: Triage, file: Optional[str], written: Optional[Path], fram
     if written is not None:
         how = f", for ASCEND_DUMP={written} python …" if _LANGUAGE_OF[framework] == "ascend-dump" else ""
         click.echo(f"next request: {escape(str(written))}, settings of {framework}{escape(how)}")
+        if framework != "torch" and found.cause is not None and found.cause.op_type.startswith("aten::"):
+            click.echo(
+                f"the operators in it have the names that PyTorch's capture gave them; {framework} has others: "
+                f"look them up by `ascend-dump ls` in a dump of {framework}, and change them in {escape(str(written))}",
+                err=True,
+            )
     elif found.next is not None:
         click.echo(
             f"next: ASCEND_DUMP='{escape(found.next.to_text())}'; --next FILE --for FRAMEWORK writes it as a file"

@@ -20,7 +20,7 @@ from ascend_dump._steps import Steps
 from ascend_dump.analysis.triage import Triage
 from ascend_dump.rounds._against import find_difference, find_nondeterminism
 from ascend_dump.rounds._nonfinite import find_nonfinite
-from ascend_dump.rounds._runner import PROGRAM, REFERENCE, RoundRunner, Tell
+from ascend_dump.rounds._runner import PROGRAM, REFERENCE, SECOND_RUN, RoundRunner, Tell
 from ascend_dump.rounds._state import STATE, TriageState
 
 __all__ = ["STATE", "run_triage"]
@@ -124,8 +124,10 @@ def _commands(command: Sequence[str], reference: Sequence[str], determinism: boo
             "determinism compares a program with itself, and a reference is given", hint="leave one of them out"
         )
     found: dict[str, Sequence[str]] = {PROGRAM: command}
-    if reference or determinism:
-        found[REFERENCE] = reference or command
+    if reference:
+        found[REFERENCE] = reference
+    elif determinism:
+        found[SECOND_RUN] = command
     for one in found.values():
         find_program(one[0])
     return found

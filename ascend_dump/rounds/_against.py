@@ -14,7 +14,7 @@ from ascend_dump.analysis.suspects import producers_of
 from ascend_dump.analysis.triage import Cause, Triage
 from ascend_dump.reading import Dump, Record
 from ascend_dump.rounds._repeats import first_other_step, first_unequal, is_unequal, other_content, unequal
-from ascend_dump.rounds._runner import PROGRAM, REFERENCE, RoundResult, RoundRunner, no_dump
+from ascend_dump.rounds._runner import PROGRAM, REFERENCE, SECOND_RUN, RoundResult, RoundRunner, no_dump
 
 __all__ = ["find_difference", "find_nondeterminism"]
 
@@ -104,7 +104,7 @@ def _first_steps(runner: RoundRunner, commands: _Commands, steps: str) -> Option
     if sides.compared.verdict != "equal":
         return sides
     a = runner.watch(PROGRAM, "looks for the first step that differs", until="end")
-    b = runner.watch(REFERENCE, "looks for the first step that differs", until="end")
+    b = runner.watch(_other(commands), "looks for the first step that differs", until="end")
     step = first_other_step(a.outlines, b.outlines)
     if step is None:
         steps_text = "one has more steps" if a.last_step != b.last_step else f"{a.last_step + 1} steps"
@@ -114,9 +114,14 @@ def _first_steps(runner: RoundRunner, commands: _Commands, steps: str) -> Option
     return _statistics(runner, commands, f"{step - 1}-{step}" if step else "0")
 
 
+def _other(commands: _Commands) -> str:
+    """What the program is compared with."""
+    return REFERENCE if REFERENCE in commands else SECOND_RUN
+
+
 def _statistics(runner: RoundRunner, commands: _Commands, steps: str) -> _Sides:
     results = []
-    for program in (PROGRAM, REFERENCE):
+    for program in (PROGRAM, _other(commands)):
         result = runner.record(program, f"records statistics and hashes, steps {steps}", steps=steps)
         if result.dump is None:
             raise no_dump(result, commands[program])

@@ -21,9 +21,9 @@ from ascend_dump.reading import Dump, RunState, open_dump
 from ascend_dump.rounds._command import ChildCommand, birth_of
 from ascend_dump.rounds._state import TriageState
 
-__all__ = ["PROGRAM", "REFERENCE", "RoundResult", "RoundRunner"]
+__all__ = ["PROGRAM", "REFERENCE", "SECOND_RUN", "RoundResult", "RoundRunner"]
 
-PROGRAM, REFERENCE = "program", "reference"
+PROGRAM, REFERENCE, SECOND_RUN = "program", "reference", "second run"
 _DISABLED = "ASCEND_DUMP_DISABLED_ADAPTERS"
 #: Seconds that other processes of a program have to come where the first one is.
 _BEHIND = 10.0
@@ -150,7 +150,7 @@ class RoundRunner:
         max_bytes: a limit of this round, which may be another one when the triage is resumed.
         """
         number = self._next = self._next + 1
-        name = f"{number}-{program}"
+        name = f"{number}-{program.replace(' ', '_')}"
         place = self._state.directory / name
         asked = {"program": program, "options": None if options is None else dict(options), "settings": dict(settings)}
         known = next((one for one in self._state.rounds if one.get("number") == number), None)

@@ -275,6 +275,8 @@ class TestDeterminism:
         assert "1/lift_fresh_0 (aten::lift_fresh), step 0" in done.stdout
         assert "1/lift_fresh_0.input.0 has other bytes in the second run" in done.stdout
         assert "it came from outside" in done.stdout
+        assert "round 2, the second run: " in done.stderr
+        assert "the reference" not in done.stdout + done.stderr
 
     def test_says_that_a_program_repeats_itself(self, product: Program) -> None:
         done = product.triage("--determinism", command=product.command("1.0"))

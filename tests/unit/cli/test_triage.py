@@ -117,10 +117,13 @@ class TestCommand:
         assert os.stat(file).st_mode & 0o777 == 0o600
 
     @pytest.mark.parametrize(("framework", "key"), [("mindspore", "common_dump_settings"), ("acl", "dump")])
-    def test_writes_it_in_the_words_of_a_framework(self, grown: Path, tmp_path: Path, framework: str, key: str) -> None:
+    def test_writes_it_in_the_words_of_a_framework(
+        self, grown: Path, tmp_path: Path, framework: str, key: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         file = tmp_path / "next.json"
         assert main(["triage", str(grown), "--next", str(file), "--for", framework]) == Exit.DIFFERENT
         assert key in json.loads(file.read_text())
+        assert f"the names that PyTorch's capture gave them; {framework} has others" in capsys.readouterr().err
 
     def test_never_replaces_a_file(self, grown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         file = tmp_path / "next.json"
