@@ -22,7 +22,7 @@ _MOST_SHOWN = 60
 
 
 class DifferingArgument(NamedTuple):
-    """An argument that two operators were given otherwise; None where one was not given it."""
+    """An argument that has another value in each of two operators; None where one was not given it."""
 
     name: str
     actual: Any

@@ -1,6 +1,6 @@
-"""Operators that the two programs call otherwise, and what follows from that besides their own output.
+"""Operators that the two programs call differently, and what follows from that besides their own output.
 
-The backward pass of such an operator is called otherwise too: the bounds of a clamp are those of the masks of its
+The backward pass of such an operator is called differently too: the bounds of a clamp are those of the masks of its
 gradient. And a number that a program reads from a tensor with `item()` is an argument that carries a difference on.
 """
 
@@ -36,7 +36,7 @@ class Calls:
     """What is known of one rank, step after step."""
 
     def __init__(self) -> None:
-        #: Of the step: by module and source line, the origins of forward operators that are called otherwise.
+        #: Of the step: by module and source line, the origins of forward operators that are called differently.
         self._forward: dict[tuple[str, str], frozenset[OriginNumber]] = {}
         #: Of the step: numbers read from tensors that differ, of actual and of the reference.
         self._numbers: dict[_Number, _Cause] = {}
@@ -99,7 +99,7 @@ class Calls:
         return self._forward.get((operator.module, operator.source), NO_ORIGINS)
 
     def causes(self, match: Match, changed: bool) -> _Cause:
-        """What explains that two operators are called otherwise; nothing where they are not, or that is news."""
+        """What explains that two operators are called differently; nothing where they are not, or that is news."""
         forward = self.of_forward(match.reference)
         if not forward and not self._numbers:
             return _NOTHING
@@ -113,7 +113,7 @@ class Calls:
         return _Cause(origins, tuple(noise for one in known for noise in one.noise))
 
     def add_changed(self, match: Match, pair: Pair, origins: Collection[OriginNumber]) -> None:
-        """Note an operator whose output differs as its inputs do, if it is called otherwise; pair: of this output."""
+        """Note an operator whose output differs as its inputs do, if it is called differently; pair: of this output."""
         operator = match.reference
         differing = differing_arguments(match.actual, operator)
         if not differing or self.of_forward(operator) or self._of_numbers(differing):
@@ -127,7 +127,7 @@ class Calls:
 
     @property
     def changed(self) -> list[ChangedCall]:
-        """Operators that are called otherwise behind a difference that is known; alike ones told as one."""
+        """Operators that are called differently behind a difference that is known; alike ones told as one."""
         return [ChangedCall(pairs[0], texts, len(pairs) - 1) for (_, texts), pairs in self._changed.items()]
 
     def _of_numbers(self, differing: Collection[DifferingArgument]) -> list[_Cause]:

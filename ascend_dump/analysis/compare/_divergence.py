@@ -100,7 +100,7 @@ class _Draft:
         #: Uninitialised memory differs all the time; it is an origin only once something was made of it.
         self.hidden = hidden
         self.first_seen = first_seen
-        #: Operators of the backward pass that are called otherwise because this one is.
+        #: Operators of the backward pass that are called differently because this one is.
         self.backward: list[str] = []
 
 
@@ -201,15 +201,15 @@ class Divergence:
         return pairs
 
     def _explain_call(self, match: Match, causes: set[OriginNumber], noise: list[InputNoise], changed: bool) -> None:
-        """Add what explains that the operators are called otherwise."""
+        """Add what explains that the operators are called differently."""
         known = self._calls.causes(match, changed)
-        for one in known.origins - causes if match.reference.phase == "backward" else ():
+        for one in known.origins - causes if self._calls.of_forward(match.reference) else ():
             self._drafts[one].backward.append(match.actual.label)
         causes |= known.origins
         noise.extend(known.noise)
 
     def _note_call(self, match: Match, pairs: Sequence[Pair], causes: Collection[OriginNumber]) -> None:
-        """Note an operator that is called otherwise, though what differs behind it is explained."""
+        """Note an operator that is called differently, though what differs behind it is explained."""
         wrong = ("different", "structure")
         # What a program is called with may follow from a shape.
         if any(pair.record.io == "input" and pair.verdict == "structure" for pair in pairs):
@@ -260,7 +260,7 @@ class Divergence:
         ]
 
     def changed(self) -> list[ChangedCall]:
-        """Operators that are called otherwise behind a difference that an origin explains."""
+        """Operators that are called differently behind a difference that an origin explains."""
         return self._calls.changed
 
     def _input(
@@ -480,7 +480,7 @@ def _of_backward(names: Sequence[str]) -> list[str]:
     if not names:
         return []
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return [f"its backward pass is called otherwise too: {', '.join(names[:_MOST_NAMED])}{more}"]
+    return [f"its backward pass changes with it: {', '.join(names[:_MOST_NAMED])}{more}"]
 
 
 def _next_request(draft: _Draft) -> dict[str, Any]:

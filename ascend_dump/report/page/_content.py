@@ -96,7 +96,7 @@ class PageContent:
     facts      what belongs to it: kind, source line
     command    the one command to run next
     compared   whether rows have two sides
-    changed    operators that are called otherwise behind a finding
+    changed    operators that are called differently behind a finding
     unmade     what was not looked at and why
     made       how it was made: name and text
     """

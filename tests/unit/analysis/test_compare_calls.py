@@ -1,4 +1,4 @@
-"""Operators that two real PyTorch programs call otherwise: behind a difference, in the backward pass, by seeds."""
+"""Operators that two real PyTorch programs call differently: behind a difference, in the backward pass, by seeds."""
 
 from __future__ import annotations
 
