@@ -112,9 +112,14 @@ class Calls:
         origins = NO_ORIGINS.union(*(one.origins for one in known))
         return _Cause(origins, tuple(noise for one in known for noise in one.noise))
 
-    def add_changed(self, match: Match, pair: Pair, origins: Collection[OriginNumber]) -> None:
-        """Note an operator whose output differs as its inputs do, if it is called differently; pair: of this output."""
+    def add_changed(self, match: Match, pair: Pair, origins: Collection[OriginNumber], changed: bool) -> None:
+        """Note an operator whose output differs as its inputs do, if it is called differently; pair: of this output.
+
+        changed: another operator runs in its place.
+        """
         operator = match.reference
+        if changed:
+            self._add_forward(operator, *origins)
         differing = differing_arguments(match.actual, operator)
         if not differing or self.of_forward(operator) or self._of_numbers(differing):
             return

@@ -192,7 +192,7 @@ class Divergence:
                 self._remember(pair, (identity_of(a), identity_of(b)), frozenset({made}))
             pairs.append(pair)
         if made is None and match.tensors is None:
-            self._note_call(match, pairs, causes)
+            self._note_call(match, pairs, causes, changed)
         for record in actual.broken:
             pairs.append(Pair(record, None, match.how, match.confidence, "unreadable", str(record.error)))
         for record in reference.broken:
@@ -208,7 +208,7 @@ class Divergence:
         causes |= known.origins
         noise.extend(known.noise)
 
-    def _note_call(self, match: Match, pairs: Sequence[Pair], causes: Collection[OriginNumber]) -> None:
+    def _note_call(self, match: Match, pairs: Sequence[Pair], causes: Collection[OriginNumber], changed: bool) -> None:
         """Note an operator that is called differently, though what differs behind it is explained."""
         wrong = ("different", "structure")
         # What a program is called with may follow from a shape.
@@ -218,7 +218,7 @@ class Divergence:
             (one for one in pairs if one.record.io != "input" and one.explained and one.verdict in wrong), None
         )
         if output is not None:
-            self._calls.add_changed(match, output, causes)
+            self._calls.add_changed(match, output, causes, changed)
 
     def only(self, operator: Operator, *, of_actual: bool) -> list[Pair]:
         """The records of an operator that only one side has."""

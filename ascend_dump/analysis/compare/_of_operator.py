@@ -50,13 +50,28 @@ def judge_output(
         rules.of(operator.op_name, operator.op_type),
         terms=reduction_length(operator.op_type, operator.inputs, output, transposed=transposed),
         own_type=sums_in_own_type(operator.op_type),
-        # What one element of a transposed convolution gives to several is rounded before it is added.
-        rough=transposed or rounds_in_between(operator.op_type),
+        between=_rounds_between(operator, output, transposed),
         noise=noise,
         scale=scale,
         cast=cast,
         constant=_may_round_constant(operator, dtype),
     )
+
+
+#: Kernels that round in between do so a few times.
+_FEW_TIMES = 3.0
+
+
+def _rounds_between(operator: Operator, output: Record, transposed: bool) -> float:
+    """How many times as much as other kernels of narrow types this one rounds in between."""
+    usual = _FEW_TIMES if transposed or rounds_in_between(operator.op_type) else 1.0
+    shapes = {record.index: record.shape for record in operator.inputs}
+    backward = operator_class(operator.op_type) == "convolution_backward"
+    weight = shapes.get(2 if backward else 1)
+    if not weight or not (transposed or (backward and output.shape == shapes.get(1))):
+        return usual
+    # An element gets something from each place of the kernel; that is rounded, and so is the sum so far.
+    return max(usual, math.sqrt(2 * math.prod(weight[2:])))
 
 
 def measure_terms(operator: Operator, actual: Record, output: Record, dtype: str) -> Optional[Measure]:

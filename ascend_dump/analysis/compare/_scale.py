@@ -37,6 +37,8 @@ _OF_THE_FIRST = frozenset(
         "tanh_backward",
     }
 )
+#: Parts of a sum that are looked at, at least, and elements of one, at most: it is copied as float64.
+_PARTS, _MOST_AT_ONCE = 64, 1 << 22
 _NORMS = frozenset(
     ("native_layer_norm", "native_batch_norm", "native_group_norm", "_native_batch_norm_legit", "_fused_rms_norm")
 )
@@ -121,15 +123,19 @@ def _scale(name: str, operator: Operator, output: Record) -> float:
 
 
 def term_sizes(operator: Operator) -> Optional[np.ndarray]:
-    """Of a product of matrices how large the terms of each element of its output are, as the output of random terms
-    would be; None for other operators. Raises what reading a tensor raises.
+    """How large the terms of each element of an output are; None for other operators than products of matrices and
+    sums of all elements. Raises what reading a tensor raises.
 
-    Some rows and columns may be much larger than others.
+    Of products as the output of random terms would be: some rows and columns may be much larger than others. Of sums
+    the largest sum of neighbours: several threads add parts, which are rounded, and may cancel each other.
     """
     import numpy as np
 
     name = operator_class(operator.op_type)
     inputs = {record.index: record for record in operator.inputs}
+    if name in ("sum", "mean") and 0 in inputs and [_count(one) for one in operator.outputs] == [1]:
+        largest = _largest_part(inputs[0].numpy()) / (_count(inputs[0]) if name == "mean" else 1)
+        return np.full(operator.outputs[0].shape or (), largest)
     place = PRODUCTS.get(name)
     if place is None or place not in inputs or place + 1 not in inputs:
         return None
@@ -143,6 +149,18 @@ def term_sizes(operator: Operator) -> Optional[np.ndarray]:
     if place and 0 in inputs:
         sizes = sizes + np.abs(inputs[0].numpy().astype(np.float64))
     return sizes
+
+
+def _largest_part(array: np.ndarray) -> float:
+    """The largest sum of elements that follow each other, between some places."""
+    import numpy as np
+
+    flat = array.reshape(-1)
+    if flat.dtype.kind == "c":
+        return 0.0
+    blocks = np.array_split(flat, max(_PARTS, math.ceil(flat.size / _MOST_AT_ONCE)))
+    sums = np.cumsum([0.0, *(one.astype(np.float64).sum() for one in blocks)])
+    return float(sums.max() - sums.min())
 
 
 def _of_convolution_backward(inputs: dict[int, Record], output: Record, rms: Callable[[int], float]) -> float:

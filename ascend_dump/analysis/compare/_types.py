@@ -111,8 +111,11 @@ _ROUGH = frozenset(
         "convolution_backward",
         "glu_backward",
         "linalg_cross",
+        # Of each channel a factor and a shift.
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "_native_batch_norm_legit_no_training",
         "soft_margin_loss_backward",
-        "_scaled_dot_product_flash_attention_for_cpu_backward",
     }
 )
 #: Operators that read between the elements of an image: the place is rounded, and an error of it is one of all places.
@@ -209,7 +212,8 @@ def sums_in_own_type(op_type: str) -> bool:
 def rounds_in_between(op_type: str) -> bool:
     """Whether kernels of narrow types are known to round several intermediate results."""
     name = operator_class(op_type)
-    return name in _ROUGH or name.startswith(_INTERPOLATIONS)
+    # Attention rounds the weights of the values.
+    return name in _ROUGH or name.startswith(_INTERPOLATIONS) or "attention" in name.lower()
 
 
 def keeps_relative_errors(op_type: str) -> bool:

@@ -95,7 +95,7 @@ def judge(
     *,
     terms: Optional[int] = None,
     own_type: bool = False,
-    rough: bool = False,
+    between: float = 1.0,
     noise: Noise = _NO_NOISE,
     scale: float = 0.0,
     cast: bool = False,
@@ -105,7 +105,7 @@ def judge(
 
     terms       how many terms are summed for an element (at least 64 is assumed)
     own_type    the kernel may add one term after the other, in the type of the tensor
-    rough       the kernel is known to round several times in between, if its type is narrow
+    between     how many times as much as others the kernel is known to round in between, if its type is narrow
     noise       that of the operator's inputs
     scale       the rms that the output has where its terms do not cancel
     cast        one side is of a finer type: equal values are rounded alike, so that signs of the differences may lean
@@ -128,7 +128,7 @@ def judge(
     floor = summed
     narrow = kind.mantissa <= 10
     if narrow:
-        floor += kind.unit * (roundings if own_type else rules.steps * (3 if rough else 1))
+        floor += kind.unit * (roundings if own_type else rules.steps * between)
     size = max(measure.rms, scale)
     # Numbers below the smallest normal one are all noise to each other.
     tiny = math.ldexp(1.0, kind.lowest - kind.mantissa)
@@ -138,18 +138,22 @@ def judge(
         allowed = floor * size + rules.gain * noise.size
         ceiling = max(rules.ceiling * math.sqrt(max(kind.unit, noise.unit)) * size, floor * size, 4 * noise.size)
         # Where a few elements are much larger than the others, each is held against its own size.
-        each = over <= max(16 * allowed, 4 * noise.most) or measure.max_rel <= max(
+        follows = over <= max(16 * allowed, 4 * noise.most) or measure.max_rel <= max(
             _LAST_PLACES * kind.unit, 4 * noise.each
         )
-        if apart <= min(allowed + 2 * kind.unit * size, ceiling) and each:
+        if apart <= min(allowed + 2 * kind.unit * size, ceiling) and follows:
             return "noise", f"within what rounding in its inputs makes (relative error {measure.rel_l2:.2g})"
         expected = f"{allowed / size:.2g} expected of" if size else "more than"
         return "different", f"relative error {measure.rel_l2:.2g}, {expected} the noise in its inputs"
-    if over > floor * size:
+    # Of an element that is much larger than the others, roundings in between are relative to its own size.
+    each = between > 1 and narrow and measure.max_rel <= (2 + between * rules.steps) * kind.unit
+    if over > floor * size and not each:
         times = f"{over / (floor * size):.3g} times" if size else "not at all in"
         return "different", f"an element is {times} the rounding envelope (relative error {measure.rel_l2:.2g})"
     bias = measure.bias * measure.rms / size if size else 0.0
     limit = kind.unit * ((1.0 if cast and narrow else rules.bias[0 if narrow else 1]) + constant)
+    # Below the smallest normal number the unit of rounding is larger, relative to the numbers.
+    limit = max(limit, tiny / size) if size else limit
     # Errors of long sums of alike terms lean the same way.
     biased = bias > max(limit, summed) and not (own_type and narrow)
     if measure.drift > rules.drift and measure.share > 0.01 and biased:

@@ -149,6 +149,9 @@ def _made_of(operator: Operator, noise: Sequence[InputNoise], output: Measure, s
             # A sum of signed terms: the error stays, the result shrinks.
             share = max(1.0, one.measure.count / max(output.count, 1))
             natural = max(natural, one.measure.rms * math.sqrt(share))
+        if not output.ulp:
+            # Of exact types: what flips in the inputs may flip here.
+            size += one.measure.share
         # Of a reference that is all zero an error has no relative size.
         size += one.error * natural if math.isfinite(one.error) else one.measure.rmse
     return Noise(size, max((one.unit for one in noise), default=0.0), most, each)

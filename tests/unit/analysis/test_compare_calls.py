@@ -154,9 +154,11 @@ class TestTheBackwardPass:
         [
             (lambda x: x.clamp(-0.3, 0.2), lambda x: x.clamp(-0.5, 0.5), "clamp_0", {"ge_0", "le_0"}),
             (lambda x: x.abs().pow(3), lambda x: x.abs().pow(2), "pow_0", {"pow_1"}),
+            (lambda x: x.clamp_min(-0.3), lambda x: x.clamp(-0.5, 0.5), "clamp_min_0", {"ge_0"}),
             (functional.relu, functional.gelu, "relu_0", set()),
+            (lambda x: functional.gelu(x).clamp(0.1, 1.0), functional.gelu, "clamp_0", set()),
         ],
-        ids=["clamp", "pow", "relu"],
+        ids=["clamp", "pow", "one bound", "another operator", "an extra operator"],
     )
     def test_what_it_is_called_with_belongs_to_the_forward_operator(
         self, tmp_path: Path, wrong: Body, right: Body, forward: str, backward: set[str]

@@ -209,3 +209,115 @@ def test_complex_elements_are_held_against_their_inputs(tmp_path: Path) -> None:
             tmp_path, operator("aten::sgn", [y], [y / np.abs(y)]), operator("aten::sgn", [x], [x / np.abs(x)])
         )
     assert found.verdict == "noise", found.worst_pairs()
+
+
+BFLOAT16 = ml_dtypes.bfloat16
+
+
+def sum_in_parts(x: np.ndarray, parts: int) -> np.ndarray:
+    """As several threads add: each a part, which is rounded to the type of the tensor."""
+    each = [one.astype("f4").sum().astype(x.dtype) for one in np.array_split(x.reshape(-1), parts)]
+    return np.asarray(np.asarray(each).astype("f4").sum()).astype(x.dtype)
+
+
+def rising() -> np.ndarray:
+    """Elements of which the first half cancels the second one."""
+    return (np.linspace(-1, 1, 60000) + 0.01 * normal(60000)).astype(BFLOAT16)
+
+
+def test_parts_of_a_sum_that_cancel_each_other_may_be_rounded(tmp_path: Path) -> None:
+    x = rising()
+    four, one = sum_in_parts(x, 4), sum_in_parts(x, 1)
+    assert four != one
+    found = compared(tmp_path, operator("aten::sum", [x], [four]), operator("aten::sum", [x], [one]))
+    assert found.verdict == "noise", found.worst_pairs()
+
+
+def test_a_sum_that_is_further_off_than_its_parts_are_rounded_is_seen(tmp_path: Path) -> None:
+    x = rising()
+    one = sum_in_parts(x, 1)
+    wrong = (one.astype("f4") + np.float32(0.05 * 15000)).astype(BFLOAT16)
+    found = compared(tmp_path, operator("aten::sum", [x], [wrong]), operator("aten::sum", [x], [one]))
+    assert found.verdict == "different"
+
+
+def batch_norm(x: np.ndarray, rounded: Any) -> Arrays:
+    """Of rows: a factor and a shift of each column, which a kernel may keep in the type of the tensor."""
+    mean, factor = x.astype("f4").mean(0), 1 / x.astype("f4").std(0)
+    used, shift = (one.astype(rounded).astype("f4") for one in (factor, -mean * factor))
+    return [(x.astype("f4") * used + shift).astype(x.dtype), mean, factor]
+
+
+def test_a_batch_norm_may_round_the_factor_and_the_shift_of_a_channel(tmp_path: Path) -> None:
+    x = (normal(40, 400) + 3 * normal(1, 400, seed=1)).astype(BFLOAT16)
+    wrong = batch_norm(x, "f4")
+    wrong[0][3] = wrong[0][4]
+    for name, made, verdict in (("rounded", batch_norm(x, BFLOAT16), "noise"), ("wrong", wrong, "different")):
+        actual, reference = (operator("aten::native_batch_norm", [x], one) for one in (made, batch_norm(x, "f4")))
+        found = compared(tmp_path / name, actual, reference)
+        assert found.verdict == verdict, found.worst_pairs()
+
+
+def test_large_elements_of_kernels_that_round_in_between_are_held_against_their_own_size() -> None:
+    sizes = np.where(np.arange(4000) % 500, 0.01, 100.0) * (1 + np.abs(normal(4000)))
+    b = sizes.astype(BFLOAT16)
+    a = (b.astype("f4") * (1 + np.where(np.arange(4000) % 2, 1, -1) * 5 * 2.0**-8)).astype(BFLOAT16)
+    numbers = measure(a, b)
+    assert judge(numbers, "bfloat16", Rules(), terms=1)[0] == "different"
+    assert judge(numbers, "bfloat16", Rules(), terms=1, between=3.0)[0] == "noise"
+    a[500] *= BFLOAT16(1.06)
+    assert judge(measure(a, b), "bfloat16", Rules(), terms=1, between=3.0)[0] == "different"
+
+
+def test_exact_elements_may_flip_where_those_that_they_are_made_of_do(tmp_path: Path) -> None:
+    """A number is rounded to the other integer in a few places, and an operator on integers follows."""
+    x = normal(4000) * 10
+    x[::1000] = 4.0
+    y = x.copy()
+    y[::1000] = np.nextafter(np.float32(4), np.float32(0))
+
+    def step(data: np.ndarray, twice: int = 2) -> list[Item]:
+        whole = np.floor(data).astype(np.int64)
+        return [
+            *operator("aten::_to_copy", [data], [whole]),
+            *operator("aten::mul", [whole], [whole * twice], seq=1),
+        ]
+
+    found = compared(tmp_path, step(y), step(x))
+    assert found.verdict == "noise", found.worst_pairs()
+    wrong = step(y)[:3] + step(x, 3)[3:]
+    assert compared(tmp_path / "wrong", wrong, step(x)).verdict == "different"
+
+
+def scattered(gradient: np.ndarray, weight: np.ndarray, size: tuple[int, int], rounded: Any) -> np.ndarray:
+    """The gradient of the data of a convolution: each place of the kernel adds to a sum that may be rounded."""
+    rows, columns = weight.shape[2:]
+    made = np.zeros((gradient.shape[0], weight.shape[1], *size), "f4")
+    for i in range(rows):
+        for j in range(columns):
+            part = np.einsum("nohw,oc->nchw", gradient.astype("f4"), weight[:, :, i, j].astype("f4"))
+            at = made[:, :, i : i + gradient.shape[2], j : j + gradient.shape[3]]
+            at[:] = (at + part.astype(rounded).astype("f4")).astype(rounded)
+    return made.astype(gradient.dtype)
+
+
+def test_gradients_of_large_kernels_may_be_rounded_place_by_place(tmp_path: Path) -> None:
+    gradient, weight = normal(2, 4, 44, 44).astype("f2"), normal(4, 3, 7, 7, seed=1).astype("f2")
+    data = normal(2, 3, 50, 50, seed=2).astype("f2")
+    right, rounded = (scattered(gradient, weight, (50, 50), one) for one in ("f4", "f2"))
+    wrong = right.copy()
+    wrong[0, 0, 25] *= np.float16(1.01)
+    for name, made, verdict in (("rounded", rounded, "noise"), ("wrong", wrong, "different")):
+        inputs = [gradient, data, weight]
+        actual, reference = (operator("aten::convolution_backward", inputs, [one]) for one in (made, right))
+        found = compared(tmp_path / name, actual, reference)
+        assert found.verdict == verdict, found.worst_pairs()
+
+
+def test_numbers_below_the_smallest_normal_one_may_all_be_rounded_to_the_same_side() -> None:
+    b = np.full(4000, 1.5e-5).astype("f2")
+    a = b.copy()
+    a[::4] = np.nextafter(a[::4], np.float16(1))
+    assert judge(measure(a, b), "float16", Rules())[0] == "noise"
+    a, b = ((one.astype("f4") * 1024).astype("f2") for one in (a, b))
+    assert judge(measure(a, b), "float16", Rules(), terms=64)[0] == "different"
