@@ -164,12 +164,13 @@ class Attachment:
         self._capture: Optional[_AttachedCapture] = None
         self._session: Optional[Session] = None
         self._failure: Optional[Exception] = None
-        self._ended = False
+        #: What may be told once it has ended, when nothing of the program is kept any more.
+        self._final: Optional[dict[str, Any]] = None
         self._ends = threading.Lock()
 
     @property
     def active(self) -> bool:
-        return not self._ended
+        return self._final is None
 
     def arm(self) -> None:
         """Have it begin at the next call. Raises NotSupported."""
@@ -190,7 +191,7 @@ class Attachment:
     def done(self, failure: Optional[Exception] = None) -> None:
         """Finish the dump: no more steps come. In a thread of the program, which goes on waiting."""
         with self._ends:
-            if self._ended:
+            if not self.active:
                 return
             if failure is not None:
                 self._note(failure)
@@ -201,7 +202,11 @@ class Attachment:
                 self._note(error)
                 log.warning("%s", error)
             finally:
-                self._ended = True
+                self._let_go(self._told(ended=True))
+
+    def _let_go(self, final: dict[str, Any]) -> None:
+        self._final = final
+        self._cancel, self._capture, self._session = (lambda: False), None, None
 
     def ask_to_end(self) -> None:
         """Record nothing after the open step; what has not begun never begins."""
@@ -211,8 +216,10 @@ class Attachment:
 
     def leave(self) -> None:
         """In a forked child, where the adapter lets go of it by itself."""
-        self.over = self._ended = True
+        self.over = True
+        self._ends = threading.Lock()  # another thread of the parent may have held it
         self._cancel()
+        self._let_go({})  # who asks for it would wait for locks that nobody gives back
 
     def refusal(self) -> CaptureError:
         """Why nobody else may attach now."""
@@ -229,9 +236,15 @@ class Attachment:
 
     def state(self) -> dict[str, Any]:
         """What may be told of it, in any thread."""
+        final = self._final
+        if final is not None:
+            return final
+        told = self._told(ended=False)
+        return self._final or told
+
+    def _told(self, *, ended: bool) -> dict[str, Any]:
         capture, session = self._capture, self._session
         tally = None if session is None else session.tally()
-        ended = self._ended
         begun = 0 if session is None else None if tally is None else tally.begun
         failure = self._failure or (None if capture is None else capture.told)
         return {

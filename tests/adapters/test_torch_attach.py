@@ -164,6 +164,23 @@ def test_what_was_compiled_before_is_seen(run: Any, tmp_path: Path) -> None:
     assert {step: [values[0], values[2]] for step, values in found.items()} == {0: [2, -2], 2: [4, -4]}
 
 
+def test_what_was_captured_is_not_kept_alive(run: Any) -> None:
+    run(
+        """
+        import gc, weakref
+        model = torch.nn.Linear(4, 2)
+        attach("--steps", "0")
+        for number in range(2):
+            model(rows(number))
+        assert_as_before()
+        weak = weakref.ref(model)
+        del model
+        gc.collect()
+        assert weak() is None
+        """
+    )
+
+
 def test_any_thread_may_make_the_next_call(run: Any, tmp_path: Path) -> None:
     run(
         """
