@@ -12,7 +12,19 @@ from typing import Any, Optional
 from ascend_dump import ConfigError, NotSupported
 
 # They register their operators.
-from ascend_dump.fakes.kernels import _ge_ops, _ge_ops_nn, _ge_ops_reduce, _ge_ops_shape, _npu_ops  # noqa: F401
+from ascend_dump.fakes.kernels import (  # noqa: F401
+    _ge_ops,
+    _ge_ops_convolution,
+    _ge_ops_image,
+    _ge_ops_index,
+    _ge_ops_lists,
+    _ge_ops_loss,
+    _ge_ops_nn,
+    _ge_ops_random,
+    _ge_ops_reduce,
+    _ge_ops_shape,
+    _npu_ops,
+)
 from ascend_dump.fakes.kernels._ge_model import GeOp
 from ascend_dump.fakes.kernels._ge_table import OPERATORS
 from ascend_dump.fakes.kernels._ge_values import from_array, to_array
@@ -42,7 +54,7 @@ def compute(op: GeOp, inputs: Sequence[Optional[Any]]) -> tuple[Any, ...]:
     try:
         with torch.no_grad():
             found = OPERATORS[op.type](op, *inputs)
-    except (RuntimeError, TypeError, ValueError, IndexError, KeyError) as error:
+    except (RuntimeError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
         if isinstance(error, NotSupported):
             raise
         shapes = ", ".join("none" if each is None else f"{each.dtype} {tuple(each.shape)}" for each in inputs)

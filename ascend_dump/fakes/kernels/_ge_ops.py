@@ -16,7 +16,7 @@ __all__: list[str] = []
 _LOWER_CASE = (
     *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Ceil", "Cos", "Cosh", "Erf"),
     *("Erfc", "Erfinv", "Expm1", "Floor", "Greater", "IsInf", "IsNan", "Less", "Log1p", "Real", "Reciprocal"),
-    *("Round", "Rsqrt", "Sign", "Sin", "Sinh", "Square", "Tan"),
+    *("Round", "Rsqrt", "Sign", "Sin", "Sinh", "Square", "Tan", "Trunc"),
 )
 _NAMED = {
     **{name: name.lower() for name in _LOWER_CASE},
@@ -28,11 +28,13 @@ _NAMED = {
     "FloorDiv": "floor_divide",
     "FloorMod": "remainder",
     "GreaterEqual": "ge",
+    "Imag": "imag",
     "Invert": "bitwise_not",
     "LessEqual": "le",
     "LogicalAnd": "logical_and",
     "LogicalNot": "logical_not",
     "LogicalOr": "logical_or",
+    "NanToNum": "nan_to_num",
     "NotEqual": "ne",
     "OnesLike": "ones_like",
     "Select": "where",
@@ -103,12 +105,16 @@ def _sxpy(op: GeOp, x: Any, y: Any, alpha: Optional[Any] = None) -> Any:
 
 @operator("Addcmul")
 def _addcmul(op: GeOp, x: Any, one: Any, other: Any, value: Any) -> Any:
-    return x + one * other * value
+    import torch
+
+    return torch.addcmul(x, one, other, value=value.item())
 
 
 @operator("Addcdiv")
 def _addcdiv(op: GeOp, x: Any, one: Any, other: Any, value: Any) -> Any:
-    return x + one / other * value
+    import torch
+
+    return torch.addcdiv(x, one, other, value=value.item())
 
 
 @operator("Lerp")
@@ -146,12 +152,12 @@ def _relu_grad(op: GeOp, gradient: Any, features: Any) -> Any:
 
 @operator("SigmoidGrad")
 def _sigmoid_grad(op: GeOp, y: Any, gradient: Any) -> Any:
-    return gradient * y * (1 - y)
+    return (gradient.float() * y.float() * (1 - y.float())).to(gradient.dtype)
 
 
 @operator("TanhGrad")
 def _tanh_grad(op: GeOp, y: Any, gradient: Any) -> Any:
-    return gradient * (1 - y * y)
+    return (gradient.float() * (1 - y.float().square())).to(gradient.dtype)
 
 
 @operator("SwishGrad")
@@ -177,3 +183,92 @@ def _hard_swish(op: GeOp, x: Any) -> Any:
 @operator("HardSigmoid")
 def _hard_sigmoid(op: GeOp, x: Any) -> Any:
     return (x * op.attrs.get("alpha", 1 / 6) + op.attrs.get("beta", 0.5)).clamp(0, 1)
+
+
+@operator("HardSwishGrad")
+def _hard_swish_grad(op: GeOp, gradient: Any, x: Any) -> Any:
+    import torch
+
+    return torch.ops.aten.hardswish_backward(gradient, x)
+
+
+@operator("HardSigmoidGrad")
+def _hard_sigmoid_grad(op: GeOp, gradient: Any, x: Any) -> Any:
+    alpha, beta = op.attrs.get("alpha", 1 / 6), op.attrs.get("beta", 0.5)
+    line = x * alpha + beta
+    return (gradient * alpha).where((line > 0) & (line < 1), 0)
+
+
+@operator("HardtanhGrad")
+def _hardtanh_grad(op: GeOp, x: Any, gradient: Any) -> Any:
+    lowest, highest = op.attrs.get("min_val", -1.0), op.attrs.get("max_val", 1.0)
+    return gradient.where((x > lowest) & (x < highest), 0)
+
+
+@operator("Elu")
+def _elu(op: GeOp, x: Any) -> Any:
+    import torch
+
+    return torch.ops.aten.elu(x, *_elu_attributes(op))
+
+
+@operator("EluGradV2")
+def _elu_grad(op: GeOp, gradient: Any, activations: Any) -> Any:
+    import torch
+
+    result = op.attrs.get("is_result", False)
+    return torch.ops.aten.elu_backward(gradient, *_elu_attributes(op), result, activations)
+
+
+def _elu_attributes(op: GeOp) -> list[float]:
+    return [op.attrs.get(name, 1.0) for name in ("alpha", "scale", "input_scale")]
+
+
+@operator("PRelu")
+def _prelu(op: GeOp, x: Any, weight: Any) -> Any:
+    return x.where(x > 0, x * weight)
+
+
+@operator("PReluGrad")
+def _prelu_grad(op: GeOp, gradient: Any, x: Any, weight: Any) -> Any:
+    import torch
+
+    return torch.ops.aten._prelu_kernel_backward(gradient, x, weight)
+
+
+@operator("ThresholdV2")
+def _threshold(op: GeOp, x: Any, threshold: Any, value: Optional[Any] = None) -> Any:
+    return x.where(x > threshold, 0 if value is None else value)
+
+
+@operator("ThresholdGradV2D")
+def _threshold_grad(op: GeOp, gradient: Any, x: Any) -> Any:
+    return gradient.where(x > op.attrs["threshold"], 0)
+
+
+@operator("GLU")
+def _glu(op: GeOp, x: Any) -> Any:
+    import torch
+
+    return torch.ops.aten.glu(x, op.attrs.get("dim", -1))
+
+
+@operator("GLUGrad")
+def _glu_grad(op: GeOp, gradient: Any, x: Any) -> Any:
+    import torch
+
+    return torch.ops.aten.glu_backward(gradient, x, op.attrs.get("dim", -1))
+
+
+@operator("LogSigmoid")
+def _log_sigmoid(op: GeOp, x: Any) -> Any:
+    from torch.nn import functional
+
+    return functional.logsigmoid(x)
+
+
+@operator("Mish")
+def _mish(op: GeOp, x: Any) -> Any:
+    from torch.nn import functional
+
+    return functional.mish(x)

@@ -1,55 +1,13 @@
-"""GE operators of neural networks: products, convolution, pooling, normalisation, and their gradients.
-
-Pictures are NCHW, weights OIHW, as torchair writes them.
-"""
+"""GE operators of neural networks: pooling, normalisation, and their gradients. Pictures are NCHW."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Optional
 
-from ascend_dump import NotSupported
 from ascend_dump.fakes.kernels._ge_model import GeOp
 from ascend_dump.fakes.kernels._ge_table import integers, operator
 
 __all__: list[str] = []
-
-
-class _Convolution:
-    """The attributes of a convolution in the order of aten's arguments."""
-
-    def __init__(self, op: GeOp) -> None:
-        if op.attrs.get("data_format", "NCHW") != "NCHW":
-            raise NotSupported(
-                f"{op.type} {op.name!r} is {op.attrs['data_format']}, the simulated device computes NCHW",
-                hint="keep torchair's default layout",
-            )
-        top, bottom, left, right = op.attrs["pads"]
-        if (top, left) != (bottom, right):
-            raise NotSupported(f"{op.type} {op.name!r} pads its sides differently, which torch has no operator for")
-        self.stride = op.attrs["strides"][2:]
-        self.padding = [top, left]
-        self.dilation = op.attrs.get("dilations", [1, 1, 1, 1])[2:]
-        self.groups = op.attrs.get("groups", 1)
-
-    def gradients(self, gradient: Any, x: Any, weight: Any, mask: Sequence[bool]) -> Any:
-        import torch
-
-        settings = (self.stride, self.padding, self.dilation, False, [0, 0], self.groups)
-        return torch.ops.aten.convolution_backward(gradient, x, weight, None, *settings, list(mask))
-
-
-@operator("Conv2DBackpropInput")
-def _conv2d_input(op: GeOp, size: Any, weight: Any, gradient: Any) -> Any:
-    x = gradient.new_zeros(integers(size))
-    return _Convolution(op).gradients(gradient, x, weight, (True, False, False))[0]
-
-
-@operator("Conv2DBackpropFilter")
-def _conv2d_filter(op: GeOp, x: Any, size: Any, gradient: Any) -> Any:
-    weight = gradient.new_zeros(integers(size))
-    # The device accumulates, and gives, float32.
-    return _Convolution(op).gradients(gradient, x, weight, (False, True, False))[1].float()
 
 
 def _window(op: GeOp) -> tuple[Any, ...]:
@@ -74,13 +32,6 @@ def _max_pool_grad(op: GeOp, x: Any, gradient: Any, places: Any) -> Any:
     import torch
 
     return torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, *_window(op), places.long())
-
-
-@operator("AdaptiveAvgPool2d")
-def _adaptive_avg_pool(op: GeOp, x: Any) -> Any:
-    from torch.nn import functional
-
-    return functional.adaptive_avg_pool2d(x, op.attrs["output_size"])
 
 
 def _per_channel(values: Any, x: Any) -> Any:
@@ -123,7 +74,7 @@ def _normalise(x: Any, scale: Any, offset: Any, mean: Any, variance: Any, epsilo
     return (x - _per_channel(mean.float(), x)) * _per_channel(factor, x) + _per_channel(offset.float(), x)
 
 
-@operator("BNTrainingUpdateGrad")
+@operator("BNTrainingUpdateGrad", "BN3DTrainingUpdateGrad")
 def _bn_update_grad(op: GeOp, gradient: Any, x: Any, mean: Any, variance: Any) -> Any:
     inverse = (variance.float() + op.attrs.get("epsilon", 1e-4)).rsqrt()
     centred = (x.float() - _per_channel(mean.float(), x)) * _per_channel(inverse, x)
@@ -140,6 +91,12 @@ def _bn_reduce_grad(
     centred = (x.float() - _per_channel(mean.float(), x)) * _per_channel(inverse, x)
     rest = gradient.float() - (_per_channel(by_offset, x) + centred * _per_channel(by_scale, x)) / count
     return (rest * _per_channel(scale.float() * inverse, x)).to(x.dtype)
+
+
+@operator("BNInferGrad")
+def _bn_infer_grad(op: GeOp, gradient: Any, scale: Any, variance: Any) -> Any:
+    factor = scale.float() * (variance.float() + op.attrs.get("epsilon", 1e-4)).rsqrt()
+    return (gradient.float() * _per_channel(factor, gradient)).to(gradient.dtype)
 
 
 @operator("LayerNormV4")

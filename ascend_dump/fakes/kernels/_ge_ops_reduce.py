@@ -1,7 +1,8 @@
-"""GE operators over axes: reductions, order, softmax and the losses made of it."""
+"""GE operators over axes: reductions, order and softmax."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, Optional
 
 from ascend_dump.fakes.kernels._ge_model import GeOp
@@ -93,21 +94,32 @@ def _log_softmax_grad(op: GeOp, gradient: Any, x: Any) -> Any:
     return gradient - x.exp() * gradient.sum(axis, keepdim=True)
 
 
-_REDUCTION_CODES = {"none": 0, "mean": 1, "sum": 2}
+@operator("ReduceLogSumExp")
+def _log_sum_exp(op: GeOp, x: Any, axes: Any) -> Any:
+    return x.logsumexp(axes_of(op, axes) or list(range(x.dim())), keepdim=op.attrs.get("keep_dims", False))
 
 
-@operator("NLLLoss")
-def _nll_loss(op: GeOp, x: Any, target: Any, weight: Optional[Any] = None) -> Any:
+@operator("ReduceStdWithMean")
+def _std_with_mean(op: GeOp, x: Any, mean: Any) -> Any:
+    """Around the mean that is given, spread to the shape of `x`."""
+    attrs = op.attrs
+    dims = attrs.get("dim", []) or list(range(x.dim()))
+    count = math.prod(x.shape[dim] for dim in dims)
+    correction = attrs.get("correction", 1) if attrs.get("unbiased", True) else 0
+    total = (x.float() - mean.float()).square().sum(dims, keepdim=attrs.get("keepdim", False))
+    variance = total / max(count - correction, 0)
+    if attrs.get("invert", False):
+        return (variance + attrs.get("epsilon", 1e-3)).rsqrt().to(x.dtype)
+    return variance.sqrt().to(x.dtype)
+
+
+@operator("LpNormV2")
+def _lp_norm(op: GeOp, x: Any) -> Any:
     import torch
 
-    reduction = _REDUCTION_CODES[op.attrs.get("reduction", "mean")]
-    return torch.ops.aten.nll_loss_forward(x, target.long(), weight, reduction, op.attrs.get("ignore_index", -100))
-
-
-@operator("NLLLossGrad")
-def _nll_loss_grad(op: GeOp, x: Any, gradient: Any, target: Any, weight: Any, total: Any) -> Any:
-    import torch
-
-    reduction = _REDUCTION_CODES[op.attrs.get("reduction", "mean")]
-    ignored = op.attrs.get("ignore_index", -100)
-    return torch.ops.aten.nll_loss_backward(gradient, x, target.long(), weight, reduction, ignored, total)
+    attrs = op.attrs
+    order = attrs.get("p", 2.0)
+    # torchair writes the ends of int32 for the infinite orders.
+    order = math.copysign(math.inf, order) if abs(order) >= 2**31 - 1 else order
+    dims = attrs.get("axes", []) or list(range(x.dim()))
+    return torch.linalg.vector_norm(x, order, dims, attrs.get("keepdim", False))

@@ -85,7 +85,8 @@ def _unpack(op: GeOp, x: Any) -> Any:
 def _concat_v2(op: GeOp, *inputs: Any) -> Any:
     import torch
 
-    return torch.cat(inputs[:-1], int(inputs[-1]))
+    # Numbers count as lists of one: torchair makes the counter of random operators so.
+    return torch.cat([each.reshape(1) if each.dim() == 0 else each for each in inputs[:-1]], int(inputs[-1]))
 
 
 @operator("SplitV")
@@ -138,18 +139,6 @@ def _tile(op: GeOp, x: Any, multiples: Any) -> Any:
     return x.repeat(integers(multiples))
 
 
-@operator("PadV3", "Pad")
-def _pad(op: GeOp, x: Any, paddings: Any, value: Optional[Any] = None) -> Any:
-    from torch.nn import functional
-
-    if op.attrs.get("mode", "constant") != "constant" or not op.attrs.get("paddings_contiguous", True):
-        raise NotSupported(f"{op.type} {op.name!r} pads with a mode or order the simulated device has not")
-    pairs = paddings.reshape(-1, 2).tolist()
-    # torch counts from the last axis.
-    widths = [width for pair in reversed(pairs) for width in pair]
-    return functional.pad(x, widths, value=0 if value is None else value.item())
-
-
 @operator("Triu")
 def _triu(op: GeOp, x: Any) -> Any:
     return x.triu(op.attrs.get("diagonal", 0))
@@ -165,29 +154,23 @@ def _reverse(op: GeOp, x: Any, axes: Any) -> Any:
     return x.flip(integers(axes))
 
 
-@operator("GatherElements")
-def _gather_elements(op: GeOp, x: Any, index: Any) -> Any:
-    return x.gather(op.attrs.get("dim", 0), index.long())
-
-
-@operator("ScatterElements")
-def _scatter_elements(op: GeOp, x: Any, indices: Any, updates: Any) -> Any:
-    axis, reduction = op.attrs.get("axis", 0), op.attrs.get("reduction", "none")
-    if reduction == "none":
-        return x.scatter(axis, indices.long(), updates)
-    names = {"add": "sum", "mul": "prod"}
-    return x.scatter_reduce(axis, indices.long(), updates, names.get(reduction, reduction))
-
-
-@operator("EmbeddingDenseGrad")
-def _embedding_grad(op: GeOp, gradient: Any, indices: Any) -> Any:
+@operator("Empty")
+def _empty(op: GeOp, shape: Any) -> Any:
+    """Memory that nobody wrote; here it holds zeros, on which torchair's converter of select_backward relies."""
     import torch
 
-    attrs = op.attrs
-    return torch.ops.aten.embedding_dense_backward(
-        gradient,
-        indices.long(),
-        attrs["num_weights"],
-        attrs.get("padding_idx", -1),
-        attrs.get("scale_grad_by_freq", False),
-    )
+    return torch.zeros(integers(shape), dtype=torch_dtype(op.attrs.get("dtype", _INT32)))
+
+
+@operator("LinSpace")
+def _lin_space(op: GeOp, start: Any, stop: Any, count: Any) -> Any:
+    import torch
+
+    return torch.linspace(start.item(), stop.item(), int(count), dtype=start.dtype)
+
+
+@operator("Complex")
+def _complex(op: GeOp, real: Any, imaginary: Any) -> Any:
+    import torch
+
+    return torch.complex(real, imaginary)

@@ -49,21 +49,45 @@ def convolve(inputs: Sequence[_Array], attrs: _Attrs) -> _Array:
 
 
 def pool(x: _Array, attrs: _Attrs, *, highest: bool) -> _Array:
-    """The highest value or the mean of each window; ksize, strides, padding or pads. Padding does not count."""
+    """The highest value or the mean of each window; ksize, strides, padding or pads, ceil_mode.
+
+    A mean is over the elements of the picture; with `exclusive` false over those of the padding too, and with
+    `divisor_override` over as many as that says.
+    """
     import numpy as np
 
     found: _Array
     last = attrs.get("data_format", "NCHW") == "NHWC"
     image = x.transpose(0, 3, 1, 2) if last else x
     size, strides = _spatial(attrs, "ksize", last), _spatial(attrs, "strides", last)
+    more = _last_windows(image, attrs, size, strides)
     if highest:
         lowest = -np.inf if image.dtype.kind == "f" else np.iinfo(image.dtype).min
-        found = _windows(_pad(image, attrs, size, strides, lowest), size, strides).max(axis=(4, 5))
+        padded = _pad(_pad(image, attrs, size, strides, lowest), {"pads": more}, size, strides, lowest)
+        found = _windows(padded, size, strides).max(axis=(4, 5))
     else:
-        total = _windows(_pad(image, attrs, size, strides, 0), size, strides).sum(axis=(4, 5))
-        ones = np.ones_like(image[:1, :1])
-        found = total / _windows(_pad(ones, attrs, size, strides, 0), size, strides).sum(axis=(4, 5))
+        padded = _pad(_pad(image, attrs, size, strides, 0), {"pads": more}, size, strides, 0)
+        counted = _pad(np.ones_like(image[:1, :1]), attrs, size, strides, 0 if attrs.get("exclusive", True) else 1)
+        counts = _windows(_pad(counted, {"pads": more}, size, strides, 0), size, strides).sum(axis=(4, 5))
+        total = _windows(padded, size, strides).sum(axis=(4, 5))
+        found = total / (attrs.get("divisor_override", 0) or counts)
     return found.transpose(0, 2, 3, 1) if last else found
+
+
+def _last_windows(x: _Array, attrs: _Attrs, size: tuple[int, int], strides: tuple[int, int]) -> list[int]:
+    """What `ceil_mode` adds at the ends, so that a last window that begins inside the picture or its pads is whole."""
+    added = [0, 0, 0, 0]
+    if not attrs.get("ceil_mode", False) or attrs.get("padding") == "SAME":
+        return added
+    pads = [int(each) for each in attrs.get("pads", (0, 0, 0, 0))]
+    for axis, (window, stride) in enumerate(zip(size, strides)):
+        before, after = pads[2 * axis : 2 * axis + 2]
+        length = x.shape[2 + axis] + before + after
+        windows = -(-(length - window) // stride) + 1
+        if (windows - 1) * stride >= x.shape[2 + axis] + before:
+            windows -= 1
+        added[2 * axis + 1] = max((windows - 1) * stride + window - length, 0)
+    return added
 
 
 def _spatial(attrs: _Attrs, name: str, last: bool) -> tuple[int, int]:

@@ -20,7 +20,9 @@ Known differences from CANN on a device:
 - Graphs run as torchair wrote them: GE neither folds constants nor fuses or renames operators here, so there may be
   more operators, and other names, than on a device. All run on one stream, and none has a tensor on the host.
   (assumption torchair.names_stay)
-- The operators of `_ge_ops` and its sisters exist, no others; no control flow and no subgraphs; nothing random.
+- The operators of `_ge_ops` and its sisters exist, no others; no control flow and no subgraphs. Which operators of
+  PyTorch that covers: `ascend-dump help converters`.
+- Random operators give what NumPy's Philox gives for torchair's seed and offset, not the device's values.
 - `BatchNormV3` gives its outputs 1 to 4 as torchair reads them: the batch's mean and variance (which
   `BNTrainingUpdateGrad` takes), then the moving ones. GE's prototype names the moving ones first, and the inverse of
   the deviation; taken by that, training a network with batch normalisation would differ from PyTorch. What a device
@@ -136,7 +138,8 @@ def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
     _reset_frontend()
     boundary.current = NativeSession(npu)
     try:
-        yield
+        with _generator_of_the_device():
+            yield
     finally:
         try:
             _reset_frontend()
@@ -145,6 +148,37 @@ def patches(npu: Npu, modules: Mapping[str, ModuleType]) -> Iterator[None]:
                 boundary.current.finalize()
         finally:
             boundary.current = before
+
+
+@contextlib.contextmanager
+def _generator_of_the_device() -> Iterator[None]:
+    """Give the default generator an offset, as those of devices have one and the CPU's has none.
+
+    torchair asks it for seed and offset at each run of a graph with random operators. Where there is no torch_npu, it
+    sets the seed to 10 while it converts such a graph.
+    """
+    import torch
+
+    class DefaultGenerator(torch.Generator):  # type: ignore[misc]  # torch is not typed where mypy runs
+        """The default generator with a count of what graphs have drawn."""
+
+        _drawn = 0
+
+        def initial_seed(self) -> int:
+            return int(torch.initial_seed())
+
+        def get_offset(self) -> int:
+            return self._drawn
+
+        def set_offset(self, offset: int) -> None:
+            self._drawn = offset
+
+    original = torch.default_generator
+    torch.default_generator = DefaultGenerator()
+    try:
+        yield
+    finally:
+        torch.default_generator = original
 
 
 def _reset_frontend() -> None:

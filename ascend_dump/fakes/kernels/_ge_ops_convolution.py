@@ -1,0 +1,78 @@
+"""GE's convolutions of two and three dimensions that torch computes: transposed ones and gradients.
+
+Pictures are NCHW or NCDHW, weights OIHW or OIDHW, as torchair writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from ascend_dump import NotSupported
+from ascend_dump.fakes.kernels._ge_model import GeOp
+from ascend_dump.fakes.kernels._ge_table import integers, operator
+
+__all__: list[str] = []
+
+_LAYOUTS = ("NCHW", "NCDHW")
+
+
+class _Convolution:
+    """The attributes of a convolution in the order of aten's arguments. Pads are two for each axis."""
+
+    def __init__(self, op: GeOp) -> None:
+        if op.attrs.get("data_format", "NCHW") not in _LAYOUTS:
+            raise NotSupported(
+                f"{op.type} {op.name!r} is {op.attrs['data_format']}, the simulated device computes NCHW and NCDHW",
+                hint="keep torchair's default layout",
+            )
+        before, after = op.attrs["pads"][::2], op.attrs["pads"][1::2]
+        if before != after:
+            raise NotSupported(f"{op.type} {op.name!r} pads its sides differently, which torch has no operator for")
+        self.stride = op.attrs["strides"][2:]
+        self.padding = before
+        self.dilation = op.attrs.get("dilations", [1] * 5)[2:][: len(before)]
+        self.output_padding = op.attrs.get("output_padding", [0] * 5)[2:][: len(before)]
+        self.groups = op.attrs.get("groups", 1)
+
+    def forward(self, x: Any, weight: Any, bias: Optional[Any], *, transposed: bool) -> Any:
+        import torch
+
+        added = self.output_padding if transposed else [0] * len(self.padding)
+        settings = (self.stride, self.padding, self.dilation, transposed, added, self.groups)
+        return torch.ops.aten.convolution(x, weight, bias, *settings)
+
+    def gradients(self, gradient: Any, x: Any, weight: Any, mask: Sequence[bool]) -> Any:
+        import torch
+
+        settings = (self.stride, self.padding, self.dilation, False, [0] * len(self.padding), self.groups)
+        return torch.ops.aten.convolution_backward(gradient, x, weight, None, *settings, list(mask))
+
+
+@operator("Conv3D")
+def _conv3d(op: GeOp, x: Any, weight: Any, bias: Optional[Any] = None, offset: Optional[Any] = None) -> Any:
+    return _Convolution(op).forward(x, weight, bias, transposed=False)
+
+
+@operator("Conv2DTranspose", "Conv3DTranspose")
+def _transposed(
+    op: GeOp, size: Any, x: Any, weight: Any, bias: Optional[Any] = None, offset: Optional[Any] = None
+) -> Any:
+    """`size` is what the attributes give; another one is refused, as by the device's check of shapes."""
+    found = _Convolution(op).forward(x, weight, bias, transposed=True)
+    if list(found.shape) != integers(size):
+        raise ValueError(f"input_size is {integers(size)}, the attributes give {list(found.shape)}")
+    return found
+
+
+@operator("Conv2DBackpropInput", "Conv3DBackpropInput")
+def _input_gradient(op: GeOp, size: Any, weight: Any, gradient: Any) -> Any:
+    x = gradient.new_zeros(integers(size))
+    return _Convolution(op).gradients(gradient, x, weight, (True, False, False))[0]
+
+
+@operator("Conv2DBackpropFilter", "Conv3DBackpropFilter")
+def _weight_gradient(op: GeOp, x: Any, size: Any, gradient: Any) -> Any:
+    weight = gradient.new_zeros(integers(size))
+    # The device accumulates, and gives, float32.
+    return _Convolution(op).gradients(gradient, x, weight, (False, True, False))[1].float()

@@ -1,0 +1,102 @@
+"""GE operators that gather and scatter by tensors of indices, and those that write into a view."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from ascend_dump import NotSupported
+from ascend_dump.fakes.kernels._ge_model import GeOp
+from ascend_dump.fakes.kernels._ge_table import integers, operator
+from ascend_dump.fakes.kernels._ge_values import torch_dtype
+
+__all__: list[str] = []
+
+_INT64 = 9  # ge::DataType
+
+
+@operator("IndexByTensor")
+def _index(op: GeOp, x: Any, *indices: Any) -> Any:
+    """`indices_mask` says for each of the first dimensions whether a tensor indexes it."""
+    given = iter(indices)
+    return x[tuple(next(given).long() if each else slice(None) for each in op.attrs["indices_mask"])]
+
+
+@operator("GatherElements")
+def _gather_elements(op: GeOp, x: Any, index: Any) -> Any:
+    return x.gather(op.attrs.get("dim", 0), index.long())
+
+
+@operator("ScatterElements")
+def _scatter_elements(op: GeOp, x: Any, indices: Any, updates: Any) -> Any:
+    axis, reduction = op.attrs.get("axis", 0), op.attrs.get("reduction", "none")
+    # Indices below zero count from the end, on which torchair's converter of select_scatter relies.
+    indices = indices.long()
+    indices = indices + (indices < 0) * x.shape[axis]
+    if reduction == "none":
+        return x.scatter(axis, indices, updates)
+    names = {"add": "sum", "mul": "prod"}
+    return x.scatter_reduce(axis, indices, updates, names.get(reduction, reduction))
+
+
+@operator("InplaceIndexAdd")
+def _index_add(op: GeOp, x: Any, indices: Any, updates: Any, alpha: Optional[Any] = None) -> Any:
+    return x.index_add(op.attrs["axis"], indices, updates, alpha=1 if alpha is None else alpha.item())
+
+
+@operator("ViewCopy")
+def _view_copy(
+    op: GeOp, x: Any, size: Any, stride: Any, offset: Any, src: Any, src_size: Any, src_stride: Any, src_offset: Any
+) -> Any:
+    """A copy of `x` with `src`, seen by its strides, in the view of the given size, strides and offset."""
+    found = x.contiguous().clone()
+    values = src.contiguous().as_strided(integers(src_size), integers(src_stride), int(src_offset))
+    found.as_strided(integers(size), integers(stride), int(offset)).copy_(values)
+    return found
+
+
+@operator("SearchSorted")
+def _search_sorted(op: GeOp, ordered: Any, values: Any, sorter: Optional[Any] = None) -> Any:
+    import torch
+
+    found = torch.searchsorted(ordered, values, right=op.attrs.get("right", False), sorter=sorter)
+    return found.to(torch_dtype(op.attrs.get("dtype", _INT64)))
+
+
+@operator("EmbeddingDenseGrad")
+def _embedding_grad(op: GeOp, gradient: Any, indices: Any) -> Any:
+    import torch
+
+    attrs = op.attrs
+    return torch.ops.aten.embedding_dense_backward(
+        gradient,
+        indices.long(),
+        attrs["num_weights"],
+        attrs.get("padding_idx", -1),
+        attrs.get("scale_grad_by_freq", False),
+    )
+
+
+_BAGS = {"sum": 0, "mean": 1, "max": 2}
+
+
+@operator("EmbeddingBag")
+def _embedding_bag(
+    op: GeOp, weight: Any, indices: Any, offsets: Optional[Any] = None, scales: Optional[Any] = None
+) -> Any:
+    """The sums, means or largest values of the rows of each bag; then what aten's operator gives for its gradient."""
+    import torch
+
+    attrs = op.attrs
+    if offsets is None:
+        raise NotSupported(f"EmbeddingBag {op.name!r} has no offsets", hint="give the bags by offsets")
+    return torch.ops.aten._embedding_bag(
+        weight,
+        indices,
+        offsets,
+        attrs.get("scale_grad_by_freq", False),
+        _BAGS[attrs.get("mode", "mean")],
+        attrs.get("sparse", False),
+        scales,
+        attrs.get("include_last_offset", False),
+        attrs.get("padding_idx", -1),
+    )

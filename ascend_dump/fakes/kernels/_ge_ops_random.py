@@ -1,0 +1,87 @@
+"""GE operators that give random values, from a generator without state: they depend on seed and offset alone.
+
+The device draws with Philox4x32-10 (`alg` 1). Here NumPy's Philox4x64-10 draws, whose key is the seed and whose counter
+begins at the offset: equal seeds and offsets give equal values, and the distributions are those of the device; the
+values are not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional
+
+from ascend_dump.fakes.kernels._ge_model import GeOp
+from ascend_dump.fakes.kernels._ge_table import integers, operator
+from ascend_dump.fakes.kernels._ge_values import torch_dtype
+
+__all__: list[str] = []
+
+_FLOAT, _INT64 = 0, 9  # ge::DataType
+#: A mask of dropout is a multiple of as many bits.
+_MASK_BITS = 128
+
+
+def _generator(seed: Any, offset: Optional[Any]) -> Any:
+    """offset: one number, or the low and the high half of the counter as torchair writes it (zero, then the offset)."""
+    import numpy as np
+
+    counter = [0] if offset is None else integers(offset)
+    [key] = integers(seed)
+    wrapped = [value % 2**64 for value in (key, *counter)]
+    return np.random.Generator(np.random.Philox(key=wrapped[0], counter=[*wrapped[1:], 0, 0, 0][:4]))
+
+
+def _tensor(values: Any, number: int) -> Any:
+    import torch
+
+    return torch.from_numpy(values).to(torch_dtype(number))
+
+
+@operator("StatelessRandomUniformV2")
+def _uniform(op: GeOp, shape: Any, key: Any, counter: Any, alg: Any) -> Any:
+    import numpy as np
+    import torch
+
+    number = op.attrs.get("dtype", _FLOAT)
+    # One is left out: as many bits are drawn as the type has.
+    steps = 2 / torch.finfo(torch_dtype(number)).eps
+    return _tensor(np.floor(_generator(key, counter).random(integers(shape)) * steps) / steps, number)
+
+
+@operator("StatelessRandomNormalV2")
+def _normal(op: GeOp, shape: Any, key: Any, counter: Any, alg: Any) -> Any:
+    return _tensor(_generator(key, counter).standard_normal(integers(shape)), op.attrs.get("dtype", _FLOAT))
+
+
+@operator("StatelessBernoulli")
+def _bernoulli(op: GeOp, shape: Any, probability: Any, seed: Any, offset: Any) -> Any:
+    drawn = _generator(seed, offset).random(integers(shape))
+    return _tensor(drawn < probability.double().numpy(), op.attrs.get("dtype", _FLOAT))
+
+
+@operator("StatelessRandperm")
+def _permutation(op: GeOp, n: Any, seed: Any, offset: Any) -> Any:
+    return _tensor(_generator(seed, offset).permutation(int(n)), op.attrs.get("dtype", _INT64))
+
+
+@operator("StatelessDropOutGenMask")
+def _dropout_mask(op: GeOp, shape: Any, probability: Any, seed: Any, seed1: Any, offset: Optional[Any] = None) -> Any:
+    """One bit for each element, set where it is kept; in bytes, the lowest bit first, filled up to 128 bits."""
+    import numpy as np
+    import torch
+
+    count = math.prod(integers(shape))
+    kept = np.zeros(-(-count // _MASK_BITS) * _MASK_BITS, bool)
+    kept[:count] = _generator(seed, offset).random(count) < float(probability)
+    return torch.from_numpy(np.packbits(kept, bitorder="little"))
+
+
+@operator("DropOutDoMask")
+def _drop(op: GeOp, x: Any, mask: Any, keep_probability: Any) -> Any:
+    import numpy as np
+    import torch
+
+    kept = torch.from_numpy(np.unpackbits(mask.numpy(), count=x.numel(), bitorder="little")).bool().reshape(x.shape)
+    keep = float(keep_probability)
+    # Where nothing is kept there is nothing to scale either.
+    return torch.where(kept, x.float() / (keep or 1.0), 0.0).to(x.dtype)
