@@ -40,6 +40,9 @@ _WORST = 10
 @click.option(
     "--save", metavar="FILE", multiple=True, help="Save as .html (page), .json, .csv, .parquet or .xml (JUnit)."
 )
+@click.option(
+    "--shards", metavar="GLOB=LAYOUT", multiple=True, help='Parts that ranks hold: "*.up/mm_0.output.0=shard 1".'
+)
 @click.option("--index-only", is_flag=True, help="Two runs of many ranks by their indexes; no tensor is read.")
 @executor_options
 @json_option
@@ -53,6 +56,7 @@ def compare(
     replay: bool,
     allow_unmatched: tuple[str, ...],
     save: tuple[str, ...],
+    shards: tuple[str, ...],
     index_only: bool,
     workers: Optional[int],
     dask: Optional[str],
@@ -76,7 +80,9 @@ def compare(
 
     if index_only:
         others: dict[str, Any] = {**selectors, "mapping": mapping, "write-mapping": write_mapping, "rules": rules}
-        others.update({"noise": noise, "replay": replay, "allow-unmatched": allow_unmatched, "save": save})
+        others.update(
+            {"noise": noise, "replay": replay, "allow-unmatched": allow_unmatched, "save": save, "shards": shards}
+        )
         given = [f"--{name}" for name, value in others.items() if value]
         if given:
             raise ConfigError(
@@ -94,6 +100,7 @@ def compare(
             rules=rules,
             noise=None if noise is None else open_selected(noise, selectors),
             replay=replay,
+            shards=shards,
             executor=executor,
             watch=lambda done: progress(done, what),
         )

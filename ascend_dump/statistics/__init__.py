@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ascend_dump.statistics._value import STATISTIC_NAMES, Statistics
+from ascend_dump.statistics._value import STATISTIC_NAMES, Statistics, merged
 
 if TYPE_CHECKING:
     from ascend_dump.statistics._engine import is_ready, statistics, warm_up
@@ -17,6 +17,7 @@ __all__ = [
     "Scan",
     "Statistics",
     "is_ready",
+    "merged",
     "scanner",
     "statistics",
     "surely_finite",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
 
-__all__ = ["STATISTIC_NAMES", "Statistics"]
+__all__ = ["STATISTIC_NAMES", "Statistics", "merged"]
 
 
 class Statistics(NamedTuple):
@@ -32,3 +34,33 @@ class Statistics(NamedTuple):
 
 #: Its fields that can be asked for one by one.
 STATISTIC_NAMES: tuple[str, ...] = Statistics._fields[1:]
+
+
+def merged(parts: Sequence[Statistics]) -> Statistics:
+    """The statistics of a tensor of which these are the parts: counts and extremes exactly, mean and norm but for
+    rounding; None where one part does not tell.
+
+    >>> merged([Statistics(2, max=3.0, nan=0), Statistics(4, max=1.0, nan=1)])[:2]
+    (6, 3.0)
+    """
+
+    def every(name: str) -> Optional[list[Any]]:
+        values = [getattr(one, name) for one in parts if one.count]
+        return None if None in values or not values else values
+
+    count = sum(one.count for one in parts)
+    found: dict[str, Any] = {}
+    for name in ("nan", "posinf", "neginf", "zero", "poszero", "negzero"):
+        known = every(name)
+        found[name] = None if known is None else sum(known)
+    for name, worst in (("max", max), ("min", min)):
+        # A part of NaN only has none.
+        known = [getattr(one, name) for one in parts if one.count and one.nan != one.count]
+        found[name] = None if None in known or not known else worst(known)
+    means, norms = every("mean"), every("l2norm")
+    sizes = [one.count for one in parts if one.count]
+    # NaN and Inf spread as they do in a sum; math.fsum and math.hypot have rules of their own for them.
+    add = math.fsum if all(map(math.isfinite, [*(means or ()), *(norms or ())])) else sum
+    found["mean"] = None if means is None else add(m * n for m, n in zip(means, sizes)) / count
+    found["l2norm"] = None if norms is None else math.hypot(*norms) if add is math.fsum else sum(norms)
+    return Statistics(count, **found)

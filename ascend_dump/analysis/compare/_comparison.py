@@ -18,6 +18,7 @@ from ascend_dump.analysis.compare._across import is_across, pair_across
 from ascend_dump.analysis.compare._divergence import Divergence
 from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._match import Match, align, crossings
+from ascend_dump.analysis.compare._notation import GivenShards, ShardSource, shards_of
 from ascend_dump.analysis.compare._on_executor import CountedBatch, FoundOnRank, found_of, table_of, tasks_of
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._pairs import EqualStep, Pairs, are_equal
@@ -217,6 +218,7 @@ def compare(
     rules: RuleSource = None,
     noise: Optional[_Dumplike] = None,
     replay: bool = False,
+    shards: ShardSource = None,
     executor: Optional[Executor] = None,
     watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]] = None,
 ) -> Comparison:
@@ -229,6 +231,8 @@ def compare(
     replay              run PyTorch's operators again where a difference begins, each side from its own inputs, as
                         `ascend_dump.replay` does: what is right on both sides is noise, else origins say which side is
                         wrong. Needs PyTorch (else FrameworkMissing); PyTorch runs what the dumps say, so trust them
+    shards              which parts of tensors the ranks hold, where the dump does not tell: globs of tensors and
+                        layouts, {"*.up/addmm_0.output.0": "shard 1"}; see `ascend-dump help ranks`
     executor            compares the ranks side by side, one task for each, wherever it runs them: processes and other
                         machines open the dumps by their paths or addresses. What a rank gave is kept until all are
                         done, so the same call goes on where an earlier one was broken off; needs polars. Ranks that
@@ -237,14 +241,14 @@ def compare(
                         on, to show how far the work is; with an executor for each rank that is done
 
     Steps and ranks are compared with the same step and rank; where each side has one only, with that. Where one side
-    has one rank, and shapes of the several ranks of the other side are parts of its shapes, each of these is compared
-    with its part. A step or a rank that one side lacks is unmatched. Raises DumpNotFound for a side without records,
-    and what `open` raises.
+    has fewer ranks, often one, and shapes or placements tell that those of the other side hold parts, tensors are put
+    together and each rank is compared with its part. A step or a rank that one side lacks is unmatched. Raises
+    DumpNotFound for a side without records, ConfigError for shards that do not fit, and what `open` raises.
 
     >>> comparison = ascend_dump.compare("npu_dumps", "gpu_dumps")   # doctest: +SKIP
     >>> comparison.verdict, comparison.origins[0].op_name            # doctest: +SKIP
     """
-    used = rules_of(rules)
+    used, given = rules_of(rules), shards_of(shards)
     dumps = [side if isinstance(side, Dump) else open_dump(side) for side in (actual, reference)]
     again = None if noise is None else noise if isinstance(noise, Dump) else open_dump(noise)
     if executor is not None:
@@ -252,8 +256,8 @@ def compare(
 
         ranks = ranks_apart(dumps if again is None else [*dumps, again])
         if ranks is not None:
-            return _side_by_side(dumps, again, mapping, used, replay, executor, ranks, watch)
-    work = _compare(dumps, again, mapping, used, replay)
+            return _side_by_side(dumps, again, mapping, used, replay, given, executor, ranks, watch)
+    work = _compare(dumps, again, mapping, used, replay, given)
     return _finish(work) if watch is None else _finish(work, watch)
 
 
@@ -279,6 +283,7 @@ def _compare(
     mapping: Optional[Mapping[str, str]],
     rules: Rules,
     replay: bool,
+    given: GivenShards,
 ) -> _Work[Comparison]:
     sides = []
     for name, dump in _named(dumps, again):
@@ -287,7 +292,7 @@ def _compare(
             raise _no_records(name, dump)
     spreads = sides[2] if again is not None else {}
     made_of = (dumps[0].made_of, dumps[1].made_of)
-    group = RankGroup.of(sides[0], sides[1], made_of)
+    group = RankGroup.of(sides[0], sides[1], made_of, given)
     joined = joined_steps(*sides[:2]) if group is None else group.joined(sides[1 if group.of_actual else 0])
     ranks = [list(steps) for _, steps in groupby(joined, key=lambda one: one[0][0])]
     only = next(iter(spreads.values())) if len(spreads) == 1 else None
@@ -313,7 +318,8 @@ def _together(dumps: list[Dump], rules: Rules, found: Sequence[FoundOnRank]) -> 
     if found[0].are_parts:
         from ascend_dump.analysis.compare._wrong_calls import with_wrong_calls
 
-        several = max(dumps, key=lambda dump: len(dump.known_values("rank")))
+        # Of two that have several ranks actual: the reference is taken for right.
+        several = dumps[0] if len(dumps[0].known_values("rank")) > 1 else dumps[1]
         origins = with_wrong_calls(of_one_rank(origins), several, pairs.looked_at())
     return Comparison(
         dumps[0].root,
@@ -349,21 +355,24 @@ def _side_by_side(
     mapping: Optional[Mapping[str, str]],
     rules: Rules,
     replay: bool,
+    given: GivenShards,
     executor: Executor,
     ranks: list[int],
     watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]],
 ) -> Comparison:
     from ascend_dump.analysis.ranks._partials import map_ranks
 
-    # Where one side has one rank, those of the other may have parts of it, which shows when all of them are read.
-    are_whole = min(len(dump.known_values("rank")) for dump in dumps) == 1
+    # Where one side has fewer ranks, each may have parts of what others have, which shows when all of them are read.
+    counts = [len(dump.known_values("rank")) for dump in dumps]
+    are_whole = min(counts) == 1 or counts[0] != counts[1]
     every = [*dumps, *([] if again is None else [again])]
     for name, dump in _named(dumps, again):
         if not any(True for _ in dump.batches()):
             raise _no_records(name, dump)
     lone = again is not None and all(len(again.known_values(name)) == 1 for name in ("rank", "step"))
-    how = _How(rules, None if mapping is None else dict(mapping), replay, are_whole, lone)
-    settings = [rules.to_dict(), how.mapping, replay, *(dump.state() for dump in every if are_whole or lone)]
+    texts = tuple(one.text for one in given)
+    how = _How(rules, None if mapping is None else dict(mapping), replay, are_whole, lone, texts)
+    settings = [rules.to_dict(), how.mapping, replay, texts, *(dump.state() for dump in every if are_whole or lone)]
     tasks = tasks_of(every, ranks, settings, (dumps[0], dumps[1], again, how))
     with map_ranks(compare_rank_of, tasks, executor=executor, watch=watch) as tables:
         return _together(dumps, rules, [found_of(table, dumps, _steps_at_once) for table in tables])
@@ -374,6 +383,7 @@ class _How(NamedTuple):
 
     are_whole  each needs all ranks of both sides
     lone       the other run of the reference has one step of one rank, which is held against all
+    shards     as `shards_of` reads them
     """
 
     rules: Rules
@@ -381,6 +391,7 @@ class _How(NamedTuple):
     replay: bool
     are_whole: bool
     lone: bool
+    shards: tuple[str, ...] = ()
 
 
 def compare_rank_of(actual: Dump, reference: Dump, again: Optional[Dump], how: _How, rank: int) -> polars.DataFrame:
@@ -391,7 +402,7 @@ def compare_rank_of(actual: Dump, reference: Dump, again: Optional[Dump], how: _
         dumps = [dump.select(rank=rank) for dump in dumps]
     left, right = (_counted(_steps_at_once(dump), places) for dump in dumps)
     made_of = (actual.made_of, reference.made_of)
-    group = RankGroup.of(left, right, made_of) if how.are_whole else None
+    group = RankGroup.of(left, right, made_of, shards_of(how.shards)) if how.are_whole else None
     joined = by_key(left, right) if group is None else group.joined(right if group.of_actual else left)
     spreads = {} if again is None else _steps_at_once(again if how.lone else again.select(rank=rank))
     only = next(iter(spreads.values())) if how.lone and len(spreads) == 1 else None
@@ -435,7 +446,7 @@ def _compare_rank(
         again = spreads.get(key, only)
         left, right, third = map(operators_in, (a, b, again or ()), (*made_of, None))
         pairs: list[Pair] = []
-        shards = None if group is None else group.shards(key, left if group.of_actual else right)
+        shards = None if group is None else group.shards(key, *((left, right) if group.of_actual else (right, left)))
         for pair in _compare_step(divergence, left, right, third, mapping, found, shards):
             pairs.append(pair)
             yield pair

@@ -23,7 +23,7 @@ from ascend_dump.analysis.compare._records import Difference, Differences, Types
 from ascend_dump.analysis.compare._rerun import Rerun
 from ascend_dump.analysis.compare._result import ChangedCall, Origin, Pair
 from ascend_dump.analysis.compare._roles import Roles
-from ascend_dump.analysis.compare._shards import Portions
+from ascend_dump.analysis.compare._shards import Portions, is_of_parts
 from ascend_dump.analysis.compare._spread import Spread
 from ascend_dump.analysis.compare._types import COLLECTIVES, COPIES, RANDOM, VIEWS, operator_class
 from ascend_dump.analysis.compare._undefined import why_undefined, written_inputs
@@ -170,6 +170,9 @@ class Divergence:
             causes |= why
             if of_input is not None:
                 noise.append(of_input)
+        self._judge.of_parts = self._differences.shards is not None and any(
+            is_of_parts(pair.transformation) for pair in pairs
+        )
         for side, records in enumerate(match.apart):
             for record in records:
                 why, of_input = self._of_one(side, record)
@@ -233,7 +236,11 @@ class Divergence:
         if outputs:
             # An origin only if something differs that was made of it.
             draft = _Draft("structure", outputs[0], [f"{operator.op_type} runs in {side} only"], hidden=True)
-            number = self._calls.add_alone(0 if of_actual else 1, operator, lambda: self._add(draft))
+            if self._differences.shards is None:
+                number = self._calls.add_alone(0 if of_actual else 1, operator, lambda: self._add(draft))
+            else:
+                # What ranks do to bring parts together is no change of the program, and its gradients none that follow.
+                number = self._add(draft)
             self._carried.add_alone(
                 0 if of_actual else 1,
                 [identity_of(one) for one in operator.inputs],

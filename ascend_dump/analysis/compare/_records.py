@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from ascend_dump._errors import AscendDumpError, NotSupported
+from ascend_dump._errors import AscendDumpError, ConfigError, NotSupported
 from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._layouts import IDENTITY, find_layout
 from ascend_dump.analysis.compare._measure import Measure, measure
@@ -99,6 +99,8 @@ class Differences:
         if found is None:
             try:
                 found = self._read(a, b)
+            except ConfigError:  # the user says of parts what is not so
+                raise
             except AscendDumpError as error:
                 return Difference("unreadable", str(error), known)
             if known is not None:
@@ -129,6 +131,9 @@ class Differences:
             arrays = self._arrays(a, b)
         except NotSupported:
             # One side at least has statistics only; those of the other are computed.
+            parts = None if self.shards is None else self.shards.statistics(a, b)
+            if parts is not None:
+                return _Read(bounds(parts[0], parts[1], type_of(a, b)), lower=True, layout=parts[2])
             if a.shape != b.shape and not self._may_be_one(a, b):
                 return _Read(None)
             return _Read(bounds(a.statistics(), b.statistics(), type_of(a, b)), lower=True)

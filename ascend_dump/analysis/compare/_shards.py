@@ -8,27 +8,40 @@ say what was: of several ways the nearest is taken, and its difference is judged
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump.analysis.compare._match import align
+from ascend_dump.analysis.compare._notation import GivenLayout, GivenShards
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._result import Origin
 from ascend_dump.analysis.compare._types import COLLECTIVES
 from ascend_dump.host import Placement
 from ascend_dump.reading import Record
+from ascend_dump.statistics import Statistics, merged
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Portion", "Portions", "hold_parts", "is_together", "of_one_rank"]
+__all__ = [
+    "NOT_GIVEN",
+    "Portion",
+    "Portions",
+    "WholeTensor",
+    "hold_parts",
+    "is_of_parts",
+    "is_together",
+    "of_one_rank",
+]
 
 #: Blocks of one axis that may have been cut one by one: gate and up, or query, key and value.
 _BLOCKS = (1, 2, 3)
 #: Terms of a sum are further apart than this, relative to the norm of the sum.
 _FAR = 0.1
 _SUM, _MEAN = "sum over", "mean over"
+_TERMS, _STATISTICS = "terms of a sum", "statistics of"
+NOT_GIVEN = GivenShards()
 
 
 class Portion(NamedTuple):
@@ -39,72 +52,144 @@ class Portion(NamedTuple):
     name: str
 
 
+class WholeTensor(NamedTuple):
+    """A tensor of the program as a whole: that of one rank, or what several ranks of the other side make together."""
+
+    shape: tuple[int, ...]
+    numpy: Callable[[], np.ndarray]
+
+
 class Portions:
     """The ranks of the side that has several, while the records of one of them are compared.
 
     own     the operators of that rank
-    ranks   the operators of a rank by its number, which are asked for where something differs only
-    count   of ranks
-    place   the number of that rank
+    ranks   the operators of a rank by its place, which are asked for where something differs only
+    numbers of the ranks
+    place   of that rank among them
     of_actual   whether it is actual that has several, not the reference
+    given   what the user says of the parts
+    other   the ranks of the other side, where that has several too, but fewer
     """
 
     def __init__(
         self,
         own: Sequence[Operator],
         ranks: Callable[[int], list[Operator]],
-        count: int,
+        numbers: Sequence[Optional[int]],
         place: int,
         *,
         of_actual: bool,
+        given: GivenShards = NOT_GIVEN,
+        other: Optional[Portions] = None,
     ) -> None:
         self._of_actual = of_actual
         self._own = own
         self._ranks = ranks
-        self._count = count
+        self._numbers = numbers
         self._place = place
+        self._given = given
+        self._other = other
         self._known: Optional[dict[int, list[Optional[Record]]]] = None
         self._placements: Optional[dict[Any, Placement]] = None
-        self._terms: dict[int, int] = {}
+        self._terms: dict[Any, int] = {}
+
+    @property
+    def _count(self) -> int:
+        return len(self._numbers)
 
     def arrays(self, actual: Record, reference: Record) -> Optional[tuple[np.ndarray, np.ndarray, str]]:
         """Of both what is one tensor, and what that is in words; None where no part of the one is the other.
 
-        Raises what reading a tensor raises.
+        Raises what reading a tensor raises, and ConfigError where a tensor is not what the user says.
         """
         if self._of_actual:
             return self._part(actual, reference)
         part = self._part(reference, actual)
         return None if part is None else (part.other, part.own, f"{part.name} of the reference")
 
+    def statistics(self, actual: Record, reference: Record) -> Optional[tuple[Statistics, Statistics, str]]:
+        """Where there are statistics only, those of what is one tensor, as far as those of parts tell them; None where
+        each side has the whole."""
+        own, other = (actual, reference) if self._of_actual else (reference, actual)
+        parts, others = self._parts_of(own), [other] if self._other is None else self._other._parts_of(other)
+        if parts is None or others is None:
+            # Terms of a sum, which say nothing of it.
+            nothing = Statistics(math.prod(own.shape or ()))
+            return nothing, nothing, _TERMS
+        if len(parts) == len(others) == 1:
+            return None
+        both = [merged([one.statistics() for one in side]) for side in (parts, others)]
+        if both[0].count != both[1].count:
+            nothing = Statistics(math.prod(own.shape or ()))
+            return (nothing, nothing, _TERMS) if own.shape == other.shape else None
+        left, right = both if self._of_actual else both[::-1]
+        return left, right, f"{_STATISTICS} {max(len(parts), len(others))} parts"
+
     def _part(self, own: Record, whole: Record) -> Optional[Portion]:
+        if self._other is None:
+            return self._of(own, WholeTensor(whole.shape or (), whole.numpy))
+        found: list[tuple[float, Optional[Portion]]] = []
+        for one in self._other.wholes(whole, own):
+            part = self._of(own, one)
+            if part is None and own.shape != one.shape:
+                continue
+            made = part or Portion(own.numpy(), one.numpy(), "")
+            found.append((_apart(made.own, made.other), part or (made if one.numpy != whole.numpy else None)))
+        return min(found, key=lambda one: one[0])[1] if found else None
+
+    def _of(self, own: Record, whole: WholeTensor) -> Optional[Portion]:
+        layout = self._given.of(own)
+        if layout is not None:
+            return self._as_given(layout, own, whole)
         placed = self._placed(own, whole)
         if placed is not None:
             return placed
         ranks = self._siblings(own)
-        if ranks is None or own.shape is None or whole.shape is None:
+        if ranks is None or own.shape is None:
             return None
         if own.shape == whole.shape:
             return self._term(own, whole, ranks)
         return self._cut(own, whole, [one.shape or () for one in ranks])
 
-    def _placed(self, own: Record, whole: Record) -> Optional[Portion]:
+    def _as_given(self, layout: GivenLayout, own: Record, whole: WholeTensor) -> Optional[Portion]:
+        """What the user says of the part that a rank holds. Raises ConfigError where shapes say that it is not so."""
+        placement = layout.placement(own, [number or 0 for number in self._numbers], whole.shape)
+        if not any(axis.startswith("shard") for axis in layout.axes):
+            if own.shape != whole.shape:
+                raise layout.mismatch(own, f"the whole has shape {list(whole.shape)}")
+            return self._sum(own, whole, placement)
+        if layout.blocks > 1:
+            shapes = [one.shape or () for one in self._siblings(own) or ()]
+            cut = self._cut(own, whole, shapes, (layout.blocks,))
+        else:
+            cut = self._region(own, whole, placement)
+        if cut is None:
+            raise layout.mismatch(own, f"that is no such part of {list(whole.shape)}")
+        return cut
+
+    def _placed(self, own: Record, whole: WholeTensor) -> Optional[Portion]:
         """What the dump itself says of the part that a rank holds; None where it says nothing that fits."""
+        placement = self._placement(own)
+        count = self._terms.get(id(own), self._terms.get(_memory(own)))
+        if count is not None and own.shape == whole.shape:
+            return Portion(own.numpy().astype("float64") * count, whole.numpy(), f"{_SUM} {count} ranks")
+        if placement is None or own.rank is None or placement.shape != whole.shape:
+            return None
+        return self._sum(own, whole, placement) if own.shape == whole.shape else self._region(own, whole, placement)
+
+    def _placement(self, own: Record) -> Optional[Placement]:
+        """What the dump says of the parts of a tensor."""
         if self._placements is None:
             self._placements = _placements(self._own)
             self._terms = _terms(self._own, self._placements)
-        count = self._terms.get(id(own))
-        if count is not None and own.shape == whole.shape:
-            return Portion(own.numpy().astype("float64") * count, whole.numpy(), f"{_SUM} {count} ranks")
-        placement = Placement.of(own.attrs) or self._placements.get(_memory(own))
-        if placement is None or own.rank is None or placement.shape != whole.shape:
-            return None
-        if own.shape == whole.shape:
-            return self._sum(own, whole, placement)
-        region = placement.region(own.rank)
+        return Placement.of(own.attrs) or self._placements.get(_memory(own))
+
+    def _region(self, own: Record, whole: WholeTensor, placement: Placement) -> Optional[Portion]:
+        rank = -1 if own.rank is None else own.rank
+        region = placement.region(rank)
         if region is None or tuple(one.stop - one.start for one in region) != own.shape:
             return None
-        place = placement.coordinates(own.rank) or ()
+        place = placement.coordinates(rank) or ()
         cut = [
             f"part {at + 1} of {count} along axis {axis.split()[1]}"
             for axis, count, at in zip(placement.axes, placement.mesh, place)
@@ -112,28 +197,140 @@ class Portions:
         ]
         return Portion(own.numpy(), whole.numpy()[region], " and ".join(cut))
 
-    def _sum(self, own: Record, whole: Record, placement: Placement) -> Optional[Portion]:
-        """The sum of the terms that the ranks hold, where the dump says that they are terms of one."""
+    def _sum(self, own: Record, whole: WholeTensor, placement: Placement) -> Optional[Portion]:
+        """The sum or the mean of the terms that the ranks hold, where it is said that they are terms of one."""
+        found = self._added(own, placement)
+        return None if found is None else Portion(found.own, whole.numpy(), found.name)
+
+    def _added(self, own: Record, placement: Placement) -> Optional[Portion]:
         import numpy as np
 
-        terms = [axis == "partial sum" for axis in placement.axes]
-        place = placement.coordinates(own.rank or 0)
-        if not any(terms) or place is None or any(axis.startswith("shard") for axis in placement.axes):
+        terms = [axis in ("partial sum", "partial avg") for axis in placement.axes]
+        if not any(terms) or any(axis.startswith("shard") for axis in placement.axes):
             return None
-        found = []
-        for one in self._siblings(own) or ():
-            other = placement.coordinates(-1 if one.rank is None else one.rank)
-            if other is not None and all(term or a == b for term, a, b in zip(terms, place, other)):
-                found.append(one)
+        found = self._beside(own, placement, terms)
         if len(found) != math.prod(size for size, term in zip(placement.mesh, terms) if term):
             return None
         total = sum((one.numpy().astype(np.float64) for one in found), np.zeros(own.shape or ()))
-        return Portion(total, whole.numpy(), f"{_SUM} {len(found)} ranks")
+        is_mean = "partial avg" in placement.axes
+        total = total / len(found) if is_mean else total
+        return Portion(total, total, f"{_MEAN if is_mean else _SUM} {len(found)} ranks")
 
-    def _cut(self, own: Record, whole: Record, shapes: Sequence[tuple[int, ...]]) -> Optional[Portion]:
+    def _beside(self, own: Record, placement: Placement, along: Sequence[bool]) -> list[Record]:
+        """The records of the ranks that are at the same place of the mesh but for these dimensions of it."""
+        place = placement.coordinates(-1 if own.rank is None else own.rank)
+        found = []
+        for one in self._siblings(own) or ():
+            other = placement.coordinates(-1 if one.rank is None else one.rank)
+            both = () if place is None or other is None else zip(along, place, other)
+            if other is not None and all(free or a == b for free, a, b in both):
+                found.append(one)
+        return found
+
+    def wholes(self, own: Record, part: Record) -> Iterator[WholeTensor]:
+        """What the ranks of this side may make together, of which a rank of the other side has a part of this shape.
+
+        One where the user or the dump says it; else as many as there are ways to cut the axis that differs. A tensor of
+        one shape on both sides is the whole, or the sum of what the ranks hold.
+        """
         import numpy as np
 
-        shape, of_whole = own.shape or (), whole.shape or ()
+        said = self._said(own)
+        ranks = self._siblings(own)
+        if said is not None and not all(axis == "replicate" for axis in said.axes):
+            joined = self._joined(own, said)
+            if joined is not None:
+                yield _held(joined)
+            return
+        count = self._terms.get(id(own), self._terms.get(_memory(own))) if said is None else None
+        if count is not None:
+            yield _held(own.numpy().astype(np.float64) * count)
+            return
+        if said is not None or ranks is None or own.shape == part.shape:
+            yield WholeTensor(own.shape or (), own.numpy)
+            if said is None and ranks is not None and len({(one.content, one.shape) for one in ranks}) == len(ranks):
+                alike = [one for one in ranks if one.shape == own.shape]
+                yield _held(sum((one.numpy().astype(np.float64) for one in alike), np.zeros(own.shape or ())))
+            return
+        shapes = [(one.shape or (), part.shape or ()) for one in ranks]
+        axes = {axis for a, b in shapes for axis in range(len(a)) if len(a) == len(b) and a[axis] != b[axis]}
+        if len(axes) != 1 or any(len(a) != len(b) for a, b in shapes):
+            return
+        [axis] = axes
+        for blocks in _BLOCKS:
+            arrays = [one.numpy() for one in ranks]
+            if all(array.shape[axis] % blocks == 0 for array in arrays):
+                cut = [np.split(array, blocks, axis) for array in arrays]
+                made = np.concatenate([one[block] for block in range(blocks) for one in cut], axis)
+                yield _held(made)
+
+    def _said(self, own: Record) -> Optional[Placement]:
+        """What the user or the dump says of the parts of a tensor."""
+        layout = self._given.of(own)
+        if layout is None:
+            return self._placement(own)
+        shape = list(own.shape or ())
+        for axis, count in zip(layout.axes, layout.mesh or (self._count,)):
+            cut = axis.partition("shard ")[2]
+            if cut and int(cut) < len(shape):
+                same = [one.shape or () for one in self._siblings(own) or ()]
+                sizes = sum(one[int(cut)] for one in same if len(one) == len(shape))
+                shape[int(cut)] = shape[int(cut)] * count if layout.mesh else sizes
+            elif cut:
+                raise layout.mismatch(own, f"there is no axis {cut}")
+        return layout.placement(own, [number or 0 for number in self._numbers], shape)
+
+    def _joined(self, own: Record, placement: Placement) -> Optional[np.ndarray]:
+        """The whole that is cut over the ranks, or the sum of the terms that they hold."""
+        import numpy as np
+
+        if not any(axis.startswith("shard") for axis in placement.axes):
+            added = self._added(own, placement)
+            return None if added is None else added.own
+        layout = self._given.of(own)
+        blocks = 1 if layout is None else layout.blocks
+        cut = [axis.startswith("shard") for axis in placement.axes]
+        parts = self._beside(own, placement, cut)
+        if blocks > 1:
+            axis = int(placement.axes[0].split()[1])
+            pieces = [np.split(one.numpy(), blocks, axis) for one in parts]
+            return np.concatenate([one[block] for block in range(blocks) for one in pieces], axis)
+        made = np.zeros(placement.shape, own.numpy().dtype)
+        filled = 0
+        for one in parts:
+            region = placement.region(-1 if one.rank is None else one.rank)
+            if region is None or tuple(side.stop - side.start for side in region) != one.shape:
+                if layout is not None:
+                    raise layout.mismatch(one, f"that is no such part of {list(placement.shape)}")
+                return None
+            made[region] = one.numpy()
+            filled += math.prod(one.shape)
+        return made if filled == made.size else None
+
+    def _parts_of(self, own: Record) -> Optional[list[Record]]:
+        """The records that are cut out of one tensor, each part of it once; None where they are terms of a sum."""
+        said = self._said(own)
+        if said is not None:
+            if any(axis.startswith("partial") for axis in said.axes):
+                return None
+            return self._beside(own, said, [axis.startswith("shard") for axis in said.axes])
+        ranks = self._siblings(own)
+        if ranks is None:
+            return [own]
+        # Where some ranks have the same, all are to have it.
+        contents = {(one.shape, identity_text(one)) for one in ranks}
+        return ranks if len(contents) == len(ranks) else [own]
+
+    def _cut(
+        self,
+        own: Record,
+        whole: WholeTensor,
+        shapes: Sequence[tuple[int, ...]],
+        ways: Sequence[int] = _BLOCKS,
+    ) -> Optional[Portion]:
+        import numpy as np
+
+        shape, of_whole = own.shape or (), whole.shape
         axes = [axis for axis, (size, other) in enumerate(zip(shape, of_whole)) if size != other]
         if len(shape) != len(of_whole) or len(axes) != 1:
             return None
@@ -146,7 +343,7 @@ class Portions:
         values, others = own.numpy(), whole.numpy()
         equal = len(set(sizes)) == 1
         found: list[tuple[float, Portion]] = []
-        for blocks in _BLOCKS:
+        for blocks in ways:
             if blocks > 1 and (not equal or sizes[0] % blocks):
                 continue
             width, step = sizes[self._place] // blocks, sizes[0] // blocks * len(sizes)
@@ -158,9 +355,9 @@ class Portions:
             found.append((_apart(values, part), one))
             if not found[-1][0]:
                 break
-        return min(found, key=lambda one: one[0])[1]
+        return min(found, key=lambda one: one[0])[1] if found else None
 
-    def _term(self, own: Record, whole: Record, ranks: Sequence[Record]) -> Optional[Portion]:
+    def _term(self, own: Record, whole: WholeTensor, ranks: Sequence[Record]) -> Optional[Portion]:
         import numpy as np
 
         if any(one.shape != own.shape or one.dtype != own.dtype for one in ranks):
@@ -199,6 +396,10 @@ class Portions:
         return found if len(found) == self._count else None
 
 
+def _held(array: np.ndarray) -> WholeTensor:
+    return WholeTensor(array.shape, lambda: array)
+
+
 def _memory(record: Record) -> Any:
     """What is the same of one tensor where an operator makes it and where others read it."""
     attrs = record.attrs
@@ -223,12 +424,12 @@ def _placements(operators: Sequence[Operator]) -> dict[Any, Placement]:
     return found
 
 
-def _terms(operators: Sequence[Operator], placements: dict[Any, Placement]) -> dict[int, int]:
-    """By their ids, the inputs that an operator adds to a term of a sum, and the number of its terms.
+def _terms(operators: Sequence[Operator], placements: dict[Any, Placement]) -> dict[Any, int]:
+    """By their ids and where they lie, the inputs that an operator adds to a term of a sum; and the number of terms.
 
     DTensor divides a bias by that number, so that the sum has it once.
     """
-    found: dict[int, int] = {}
+    found: dict[Any, int] = {}
     for operator in operators:
         if operator.op_type not in ("aten::addmm", "aten::baddbmm", "aten::add") or not operator.inputs:
             continue
@@ -238,12 +439,14 @@ def _terms(operators: Sequence[Operator], placements: dict[Any, Placement]) -> d
             count = math.prod(size for axis, size in zip(placement.axes, placement.mesh) if axis == "partial sum")
             if count > 1:
                 found[id(first)] = count
+                if _memory(first) is not None:
+                    found[_memory(first)] = count
     return found
 
 
-def hold_parts(own: Sequence[Operator], whole: Sequence[Operator], count: int) -> bool:
-    """Whether so many ranks hold parts of what one rank of the other side has, by placements, else by the shapes of
-    their outputs."""
+def hold_parts(own: Sequence[Operator], whole: Sequence[Operator], counts: tuple[int, int]) -> bool:
+    """Whether the ranks of one side, as many as counts say, hold other parts than those of the other side, which may
+    be one: by placements, else by the shapes of their outputs."""
     if any(axis.startswith("shard") for one in _placements(own).values() for axis in one.axes):
         return True
     for match in align(own, whole, parts=True):
@@ -252,7 +455,7 @@ def hold_parts(own: Sequence[Operator], whole: Sequence[Operator], count: int) -
             if not shapes or len(shapes[0]) != len(shapes[1]):
                 continue
             cut = [(size, other) for size, other in zip(*shapes) if size != other]
-            if len(cut) == 1 and cut[0][0] * count == cut[0][1]:
+            if len(cut) == 1 and cut[0][0] * counts[0] == cut[0][1] * counts[1]:
                 return True
     return False
 
@@ -270,6 +473,17 @@ def of_one_rank(origins: Sequence[Origin]) -> Sequence[Origin]:
         known = known or bool(own)
         found += own if known else every
     return found
+
+
+def identity_text(record: Record) -> Any:
+    """What equal tensors have in common: their content, else what the dump recorded of them."""
+    content = record.content
+    return (record.dtype, *map(str, record.statistics())) if content is None else content
+
+
+def is_of_parts(transformation: str) -> bool:
+    """Whether a pair is of something else than two arrays as ranks hold them."""
+    return transformation.startswith(("part ", "cast", _SUM, _MEAN, _TERMS, _STATISTICS))
 
 
 def is_together(origin: Origin) -> bool:

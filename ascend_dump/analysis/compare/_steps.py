@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Optional
 
+from ascend_dump.analysis.compare._notation import GivenShards
 from ascend_dump.analysis.compare._operators import Operator, operators
-from ascend_dump.analysis.compare._shards import Portions, hold_parts
+from ascend_dump.analysis.compare._shards import NOT_GIVEN, Portions, hold_parts
 from ascend_dump.reading import Batch, MadeOf, Record
 
 __all__ = ["Key", "Made", "RankGroup", "Steps", "by_key", "joined_steps", "operators_in"]
@@ -17,57 +18,78 @@ Made = Callable[[Record], MadeOf]
 
 
 class RankGroup(NamedTuple):
-    """The ranks of the side that has several, which hold parts of what the one rank of the other side has.
+    """The ranks of the side that has more of them, which hold other parts of tensors than the ranks of the other side,
+    often one, do.
 
     numbers     of the ranks, in order
     batches     of these ranks
     made_of     as that of the dump of this side
+    other       the ranks of the other side, where it has several too
+    given       what the user says of the parts
     """
 
     of_actual: bool
     numbers: tuple[Optional[int], ...]
     batches: dict[Key, list[Batch]]
     made_of: Made
+    other: Optional[RankGroup] = None
+    given: GivenShards = NOT_GIVEN
 
     @classmethod
     def of(
-        cls, a: dict[Key, list[Batch]], b: dict[Key, list[Batch]], made_of: tuple[Made, Made]
+        cls,
+        a: dict[Key, list[Batch]],
+        b: dict[Key, list[Batch]],
+        made_of: tuple[Made, Made],
+        given: GivenShards = NOT_GIVEN,
     ) -> Optional[RankGroup]:
-        """None where both sides have as many ranks, or where shapes do not tell of parts."""
-        counts = [len({rank for rank, _ in side}) for side in (a, b)]
-        if min(counts) != 1 or counts[0] == counts[1]:
+        """None where both sides have as many ranks, or where neither the user nor shapes tell of parts."""
+        ranks = [tuple(sorted({rank for rank, _ in side}, key=_number)) for side in (a, b)]
+        if len(ranks[0]) == len(ranks[1]):
             return None
-        place = 0 if counts[0] > 1 else 1
-        several, one = (a, b) if place == 0 else (b, a)
-        numbers = tuple(sorted({rank for rank, _ in several}, key=_number))
-        found = cls(place == 0, numbers, several, made_of[place])
-        for (_, step), batches in one.items():
-            own = several.get((numbers[0], step))
-            if own is not None:
-                whole = operators_in(batches, made_of[1 - place])
-                return found if hold_parts(operators_in(own, found.made_of), whole, len(numbers)) else None
+        sides = [cls(place == 0, ranks[place], side, made_of[place], None, given) for place, side in enumerate((a, b))]
+        several, few = sides if len(ranks[0]) > len(ranks[1]) else sides[::-1]
+        found = several._replace(other=few if len(few.numbers) > 1 else None)
+        if given:
+            return found
+        for (rank, step), batches in few.batches.items():
+            own = several.batches.get((several.numbers[0], step))
+            if rank == few.numbers[0] and own is not None:
+                operators = operators_in(own, several.made_of), operators_in(batches, few.made_of)
+                counts = len(several.numbers), len(few.numbers)
+                return found if hold_parts(*operators, counts) else None
         return None
 
-    def joined(self, other: dict[Key, list[Batch]]) -> Steps:
-        """As `joined_steps`: each rank beside the one of the other side."""
-        of_other = {step: batches for (_, step), batches in other.items()}
-        steps = sorted({*of_other, *(step for _, step in self.batches)}, key=_number)
+    def joined(self, few: dict[Key, list[Batch]]) -> Steps:
+        """As `joined_steps`: each rank beside one of the other side, each of which is beside as many."""
+        others = tuple(sorted({rank for rank, _ in few}, key=_number))
+        steps = sorted({step for _, step in (*few, *self.batches)}, key=_number)
         rows = [
-            ((rank, step), self.batches.get((rank, step), []), of_other.get(step, []))
+            ((rank, step), self.batches.get((rank, step), []), few.get((others[self._partner(rank)], step), []))
             for rank in self.numbers
             for step in steps
         ]
         return rows if self.of_actual else [(key, whole, own) for key, own, whole in rows]
 
-    def shards(self, key: Key, own: Sequence[Operator]) -> Portions:
-        """The other ranks in the step of one."""
+    def _partner(self, rank: Optional[int]) -> int:
+        """The place of the rank of the other side that one of this side is held against."""
+        count = 1 if self.other is None else len(self.other.numbers)
+        return self.numbers.index(rank) * count // len(self.numbers)
+
+    def shards(self, key: Key, own: Sequence[Operator], whole: Sequence[Operator]) -> Portions:
+        """The other ranks in the step of one, which has these operators, and the one that it is held against those."""
         rank, step = key
+        place = self.numbers.index(rank)
+        other = None if self.other is None else self.other._portions(self._partner(rank), step, whole, None)
+        return self._portions(place, step, own, other)
 
-        def operators_of(place: int) -> list[Operator]:
-            return operators_in(self.batches.get((self.numbers[place], step), []), self.made_of)
+    def _portions(
+        self, place: int, step: Optional[int], own: Sequence[Operator], other: Optional[Portions]
+    ) -> Portions:
+        def operators_of(at: int) -> list[Operator]:
+            return operators_in(self.batches.get((self.numbers[at], step), []), self.made_of)
 
-        count, place = len(self.numbers), self.numbers.index(rank)
-        return Portions(own, operators_of, count, place, of_actual=self.of_actual)
+        return Portions(own, operators_of, self.numbers, place, of_actual=self.of_actual, given=self.given, other=other)
 
 
 def _number(value: Optional[int]) -> int:

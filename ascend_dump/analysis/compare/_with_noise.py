@@ -19,6 +19,7 @@ from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._records import Difference, type_of
 from ascend_dump.analysis.compare._rerun import Rerun
 from ascend_dump.analysis.compare._scale import natural_scale
+from ascend_dump.analysis.compare._shards import is_of_parts
 from ascend_dump.analysis.compare._spread import Spread
 from ascend_dump.analysis.compare._types import (
     EXPONENTIALS,
@@ -45,6 +46,8 @@ class WithNoise:
         self._rerun = rerun
         #: Another run of the reference, of the step at hand.
         self.spread: Optional[Spread] = None
+        #: Whether ranks hold other parts of the inputs at hand on each side, so that no element has its partner there.
+        self.of_parts = False
 
     def of_input(self, match: Match, a: Record, b: Record, found: Difference) -> tuple[str, str]:
         """The verdict on an input that no recorded operator made, and the reason."""
@@ -71,12 +74,13 @@ class WithNoise:
             scale = natural_scale(operator, b)
             if scale > found.measure.rms:
                 verdict, reason = said(found.measure, scale)
-        if verdict == "different" and clean and not found.bounds:
+        elements = clean and not found.bounds and not self.of_parts and not is_of_parts(found.layout)
+        if verdict == "different" and elements:
             settled = self._settled(match, a, b, dtype, input_noise)
             if settled is not None:
                 verdict, reason = "noise", settled
         # An input that differs by more than rounding is no noise, however wild its elements are.
-        if verdict == "different" and input_noise and clean and not found.bounds:
+        if verdict == "different" and input_noise and elements:
             unit = max(one.unit for one in input_noise)
             others = measure_others(a, b, _sides_of(match, b), unit)
             if others is not None:

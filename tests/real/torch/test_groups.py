@@ -41,7 +41,8 @@ HEALTHY = ("ddp", "fsdp", "tp", "pipeline", "pipeline.late")
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dumps of all scenarios, from one start of four processes."""
     directory = tmp_path_factory.mktemp("groups")
-    run_python(PROGRAMS / "groups.py", directory, *HEALTHY, *FAULTS, "whole", "mesh", "mesh.activation", "tp.part")
+    others = ("whole", "mesh", "mesh.activation", "tp.part", "two", "two.activation")
+    run_python(PROGRAMS / "groups.py", directory, *HEALTHY, *FAULTS, *others)
     return directory
 
 
@@ -141,3 +142,26 @@ def test_a_wrong_collective_is_found_against_one_rank(name: str, rank: int, word
     assert words in origin.evidence[0]
     assert origin.explains
     assert (origin.next["layers"], origin.next["ranks"]) == ("blocks.0/all_reduce_0", str(rank))
+
+
+@pytest.mark.parametrize(("actual", "reference"), [("tp", "two"), ("two", "tp")])
+def test_parts_on_two_ranks_are_those_on_four(actual: str, reference: str, dumps: Path) -> None:
+    found = ascend_dump.compare(dumps / actual, dumps / reference)
+    assert found.origins == ()
+    # Of what DTensor works out with tensors that have no values there is nothing to read, on either side.
+    assert {pair.reason for pair in found.pairs if pair.verdict not in ("equal", "noise")} == {
+        "not stored: a FakeTensor",
+        "not stored: a AsyncCollectiveTensor",
+    }
+    of = "" if actual == "tp" else " of the reference"
+    parts = {pair.transformation for pair in found.pairs}
+    assert {f"part 4 of 4 along axis 0{of}", f"part 4 of 4 along axis 1{of}", f"sum over 4 ranks{of}"} <= parts
+
+
+@pytest.mark.parametrize(("actual", "reference"), [("two.activation", "tp"), ("tp", "two.activation")])
+def test_a_fault_of_one_of_two_ranks_is_found_against_four(actual: str, reference: str, dumps: Path) -> None:
+    found = ascend_dump.compare(dumps / actual, dumps / reference)
+    # DTensor works out shapes in this process once, with operators that the second run of two ranks lacks.
+    origins = [one for one in found.origins if one.op_type != "aten::empty_strided"]
+    assert {(one.op_name, one.step) for one in origins} == {("blocks.1.act/gelu_0", 0)}
+    assert {one.rank for one in origins} == ({1} if reference == "tp" else {2, 3})

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 import ascend_dump
 from ascend_dump.analysis.compare import Comparison
+from ascend_dump.cli import main
 from ascend_dump.host import CollectiveCall
-from ascend_dump.writing import HostWriter
+from ascend_dump.statistics import merged, statistics
+from ascend_dump.writing import HostWriter, Item
 
 pytest.importorskip("rapidfuzz")
 
@@ -29,7 +31,7 @@ class Call(NamedTuple):
     outputs: list[np.ndarray]
 
 
-def write(root: Path, ranks: list[list[Call]]) -> Path:
+def write(root: Path, ranks: list[list[Call]], *, statistics_only: bool = False) -> Path:
     for rank, calls in enumerate(ranks):
         folder = root / f"worldsize{len(ranks)}_global_rank{rank}" / "20260101010101" / "0" / "Model" / "0"
         folder.mkdir(parents=True)
@@ -42,6 +44,11 @@ def write(root: Path, ranks: list[list[Call]]) -> Path:
                 for io, arrays in (("input", call.inputs), ("output", call.outputs))
                 for index, array in enumerate(arrays)
             ]
+            if statistics_only:
+                arrays = [*call.inputs, *call.outputs]
+                items = [Item(one.line, None) for one in items]
+                for one, array in zip(items, arrays):
+                    one.line.stats = tuple(statistics(array))
             if call.op_type.startswith("c10d::"):
                 for one in items:
                     one.line.collective = CollectiveCall("all_reduce", "0", f"0-{len(ranks) - 1}", reduce="sum")
@@ -85,8 +92,26 @@ def network(
     return programs
 
 
-def compared(root: Path, actual: list[list[Call]], reference: list[list[Call]]) -> Comparison:
-    return ascend_dump.compare(write(root / "actual", actual), write(root / "reference", reference))
+def compared(
+    root: Path, actual: list[list[Call]], reference: list[list[Call]], *, statistics_only: bool = False, **more: Any
+) -> Comparison:
+    sides = [
+        write(root / name, ranks, statistics_only=statistics_only)
+        for name, ranks in (("actual", actual), ("reference", reference))
+    ]
+    return ascend_dump.compare(*sides, **more)
+
+
+def one_element(rank: int, module: str, change: float = 3) -> Callable[[int, str, np.ndarray], np.ndarray]:
+    """A fault of one rank in what a module makes."""
+
+    def wrong(number: int, where: str, array: np.ndarray) -> np.ndarray:
+        if (number, where) == (rank, module):
+            array = array.copy()
+            array.reshape(-1)[5] += change
+        return array
+
+    return wrong
 
 
 def transformations(comparison: Comparison) -> dict[tuple[Any, str, str], str]:
@@ -190,3 +215,163 @@ def test_a_rank_that_has_the_whole_wrongly_is_named_though_the_mean_over_ranks_i
     comparison = compared(tmp_path, programs, network(1))
     [origin] = comparison.origins
     assert (origin.rank, origin.module, origin.pair.transformation) == (1, "out", "identity")
+
+
+@pytest.mark.parametrize(("actual", "reference"), [(4, 2), (2, 4), (6, 4), (8, 2)])
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_other_numbers_of_ranks_have_the_same_tensors(tmp_path: Path, actual: int, reference: int, blocks: int) -> None:
+    comparison = compared(tmp_path, network(actual, blocks=blocks), network(reference, blocks=blocks))
+    assert comparison.origins == ()
+    assert set(comparison.counts) <= {"equal", "noise"}
+    found, most = transformations(comparison), max(actual, reference)
+    of = "" if actual > reference else " of the reference"
+    cut = f", of {blocks} blocks" if blocks > 1 else ""
+    last = (actual if actual > reference else reference) - 1
+    if actual > reference:
+        assert found[last, "up", "aten::mm"] == f"part {most} of {most} along axis 1{cut}{of}"
+        assert found[last, "down", "aten::mm"] == f"sum over {most} ranks{of}"
+    assert {"identity", f"sum over {most} ranks{of}"} <= set(found.values())
+
+
+@pytest.mark.parametrize(("actual", "reference"), [(4, 2), (2, 4)])
+@pytest.mark.parametrize("module", ["up", "act", "out"])
+def test_with_other_numbers_of_ranks_a_fault_is_found(tmp_path: Path, actual: int, reference: int, module: str) -> None:
+    def wrong(number: int, where: str, array: np.ndarray) -> np.ndarray:
+        return one_element(actual - 1, "sum" if module == "out" else module)(number, where, array)
+
+    comparison = compared(tmp_path, network(actual, fault=wrong), network(reference))
+    first = comparison.origins[0]
+    expected = "collective" if module == "out" else "compute"
+    assert (first.kind, first.module) == (expected, "down" if module == "out" else module)
+    if actual > reference:
+        assert first.rank == actual - 1
+
+
+def test_other_numbers_of_ranks_are_compared_on_an_executor_too(tmp_path: Path) -> None:
+    here = compared(tmp_path, network(4, fault=one_element(2, "up")), network(2))
+    with ThreadPoolExecutor(2) as executor:
+        there = ascend_dump.compare(tmp_path / "actual", tmp_path / "reference", executor=executor)
+    assert there.to_dict() == here.to_dict()
+
+
+@pytest.mark.parametrize("reference", [1, 2])
+def test_statistics_of_parts_are_put_together(tmp_path: Path, reference: int) -> None:
+    """Counts, extremes, norms and means of parts are those of the whole; of terms nothing follows."""
+    comparison = compared(tmp_path, network(4), network(reference), statistics_only=True)
+    assert comparison.origins == ()
+    assert set(comparison.counts) <= {"equal", "noise", "undecided", "unmatched"}
+    found = transformations(comparison)
+    assert found[0, "up", "aten::mm"] == "statistics of 4 parts"
+    assert found[0, "down", "aten::mm"] == "terms of a sum"
+
+
+@pytest.mark.parametrize("change", [50.0, float("nan"), float("inf")])
+def test_statistics_of_parts_prove_a_difference(tmp_path: Path, change: float) -> None:
+    wrong = network(4, fault=one_element(3, "up", change))
+    comparison = compared(tmp_path, wrong, network(1), statistics_only=True)
+    assert comparison.verdict == "different"
+    assert (comparison.origins[0].module, comparison.origins[0].pair.transformation) == ("up", "statistics of 4 parts")
+
+
+#: Tensors of `network` as the notation names them.
+LAYOUTS = {
+    "up/aten::mm_0.output.0": "shard 1",
+    "up/aten::mm_0.input.1": "shard 1",
+    "act/*": "shard 1",
+    "down/aten::mm_2.input.0": "shard 1",
+    "down/aten::mm_2.input.1": "shard 0",
+    "down/aten::mm_2.output.0": "partial sum",
+    "out/*": "replicate",
+}
+
+
+@pytest.mark.parametrize("reference", [1, 2])
+def test_the_user_says_which_parts_ranks_hold(tmp_path: Path, reference: int) -> None:
+    comparison = compared(tmp_path, network(4), network(reference), shards=LAYOUTS)
+    assert comparison.origins == ()
+    assert {pair.verdict for pair in comparison.pairs if pair.actual and pair.reference} <= {"equal", "noise"}
+    found = transformations(comparison)
+    assert found[3, "up", "aten::mm"] == "part 4 of 4 along axis 1"
+    assert found[3, "down", "aten::mm"] == "sum over 4 ranks"
+    assert found[3, "out", "aten::relu"] == "identity"
+
+
+def test_the_user_says_of_blocks_and_meshes(tmp_path: Path) -> None:
+    blocks = {**LAYOUTS, **dict.fromkeys(list(LAYOUTS)[:4], "shard 1 of 2 blocks")}
+    blocks["down/aten::mm_2.input.1"] = "shard 0 of 2 blocks"
+    comparison = compared(tmp_path / "blocks", network(2, blocks=2), network(1, blocks=2), shards=blocks)
+    assert comparison.origins == ()
+    assert transformations(comparison)[1, "up", "aten::mm"] == "part 2 of 2 along axis 1, of 2 blocks"
+    halves = network(2)
+    copies = [calls for calls in halves for _ in range(2)]  # ranks 0 and 1 have the first half, 2 and 3 the second
+    mesh = {glob: f"2x2: {layout}, replicate" for glob, layout in LAYOUTS.items()}
+    mesh["out/*"] = "2x2: replicate, replicate"
+    comparison = compared(tmp_path / "mesh", copies, network(1), shards=mesh)
+    assert comparison.origins == ()
+    assert transformations(comparison)[3, "up", "aten::mm"] == "part 2 of 2 along axis 1"
+
+
+def test_a_copy_that_is_not_alike_is_found(tmp_path: Path) -> None:
+    """That a tensor is replicated is not believed: each rank is held against the whole."""
+    wrong = network(4)
+    last = wrong[2].pop()
+    wrong[2].append(last._replace(outputs=[last.outputs[0] + 1]))
+    comparison = compared(tmp_path, wrong, network(2), shards={"out/*": "replicate"})
+    [origin] = comparison.origins
+    assert (origin.rank, origin.module, origin.pair.transformation) == (2, "out", "identity")
+
+
+@pytest.mark.parametrize(
+    ("layouts", "words"),
+    [
+        ({"up/*.output.0": "shard 0"}, r"do not fit up/aten::mm_0\.output\.0 of rank 0.*\[6, 6\]"),
+        ({"up/*.output.0": "shard 7"}, "do not fit up/aten::mm_0"),
+        ({"up/*.output.0": "replicate"}, r"the whole has shape \[6, 24\]"),
+        ({"up/*.output.0": "shard 1 of 5 blocks"}, "that is no such part"),
+        ({"up/*.output.0": "2x3: replicate, shard 1"}, "a mesh of 6 ranks, and 4 have"),
+    ],
+)
+def test_a_layout_that_shapes_refute_is_refused(tmp_path: Path, layouts: dict[str, str], words: str) -> None:
+    with pytest.raises(ascend_dump.ConfigError, match=words):
+        compared(tmp_path, network(4), network(1), shards=layouts)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "=shard 1", "x=", "x=shard", "x=shard one", "x=2x2: shard 1", "x=shard 1, shard 2", "x=0: shard 1"],
+)
+def test_what_is_no_layout_is_refused(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    root = str(write(tmp_path / "dump", network(1)))
+    assert main(["compare", root, root, "--shards", text]) == 2
+    assert "expected GLOB=LAYOUT" in capsys.readouterr().err
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_layout_or_refused(text: str) -> None:
+    """It is read before the dumps are, and no other error comes of it."""
+    with pytest.raises((ascend_dump.ConfigError, ascend_dump.DumpNotFound)):
+        ascend_dump.compare("no such dump", "no such dump", shards=[text])
+
+
+def test_the_verb_takes_layouts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sides = [str(write(tmp_path / str(ranks), network(ranks))) for ranks in (4, 2)]
+    options = [text for glob, layout in LAYOUTS.items() for text in ("--shards", f"{glob}={layout}")]
+    assert main(["compare", *sides, *options]) == 0
+    assert main(["compare", *sides, "--shards", "up/*.output.0=shard 0"]) == 2
+    assert "do not fit" in capsys.readouterr().err
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.floats(-1e6, 1e6, width=32) | st.sampled_from([float("nan"), float("inf")]), min_size=1, max_size=30),
+    st.lists(st.integers(0, 30), max_size=3),
+)
+def test_merged_statistics_are_those_of_the_whole(values: list[float], cuts: list[int]) -> None:
+    whole = np.asarray(values, "f4")
+    parts = np.split(whole, sorted(min(cut, len(values)) for cut in cuts))
+    found, expected = merged([statistics(part) for part in parts]), statistics(whole)
+    for name, one, other in zip(expected._fields, found, expected):
+        if name in ("mean", "l2norm"):
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-6 if name == "mean" else 0)
+        else:
+            assert one == other, name

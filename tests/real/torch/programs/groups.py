@@ -21,7 +21,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 from torch._C._distributed_c10d import _create_work_from_future
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -193,6 +193,22 @@ def mesh(fault: str, path: Path) -> None:
         train(model, 0)
 
 
+def two(fault: str, path: Path) -> None:
+    """What `tp` does, on ranks 0 and 1 alone."""
+    pair = DeviceMesh("cpu", torch.arange(2), mesh_dim_names=("tp",))  # all ranks make its group
+    if dist.get_rank() > 1:
+        return
+    model = Net()
+    plan = {}
+    for i in range(2):
+        plan[f"blocks.{i}.up"], plan[f"blocks.{i}.down"] = ColwiseParallel(), RowwiseParallel()
+    parallelize_module(model, pair, plan)
+    if fault == "activation" and dist.get_rank() == 1:
+        model.blocks[1].act = nn.GELU(approximate="tanh")
+    with ascend_dump.capture(model, path=path, steps="0-1", ranks="0-1", strict=True, quiet=True):
+        train(model, 0)
+
+
 def whole(fault: str, path: Path) -> None:
     """What `tp` does, on rank 0 alone and in one piece: its reference."""
     if dist.get_rank() == 0:
@@ -233,7 +249,7 @@ def pipeline(fault: str, path: Path) -> None:
             stage(x)
 
 
-SCENARIOS = {"ddp": ddp, "fsdp": fsdp, "tp": tp, "pipeline": pipeline, "whole": whole, "mesh": mesh}
+SCENARIOS = {"ddp": ddp, "fsdp": fsdp, "tp": tp, "pipeline": pipeline, "whole": whole, "mesh": mesh, "two": two}
 
 
 def main(rank: int, directory: str, names: list[str]) -> None:
