@@ -33,12 +33,16 @@ SERVER = """
             for tokens in (2, 1):
                 self.model(torch.zeros(tokens, 4))
 
+        def compile_or_warm_up_model(self):
+            self.execute_model(8)
+
         def execute_model(self, tokens):
             return self.model(torch.ones(tokens, 4))
 
     def serve(runner):
         runner.profile_run()
         runner.capture_model()
+        runner.compile_or_warm_up_model()
         for tokens in (5, 6):
             runner.execute_model(tokens)
             runner._dummy_run(9)
@@ -71,7 +75,7 @@ def test_only_requests_are_steps(tmp_path: Path, skips: bool) -> None:
     with ascend_dump.capture(runner.model, path=tmp_path, options={"skip_warmup": skips}) as cap:
         made.serve(runner)
     found = rows(cap.dump())
-    every = {0: {7}, 1: {2}, 2: {1}, 3: {5}, 4: {9}, 5: {6}, 6: {9}}
+    every = {0: {7}, 1: {2}, 2: {1}, 3: {8}, 4: {5}, 5: {9}, 6: {6}, 7: {9}}
     assert found == ({0: {5}, 1: {6}} if skips else every)
 
 
@@ -109,12 +113,16 @@ def test_a_graph_that_is_being_captured_is_no_step(tmp_path: Path, monkeypatch: 
 def test_a_capture_copied_by_sglang_is_found_by_its_module() -> None:
     from ascend_dump.adapter.pytorch.warmup import is_warmup
 
-    for name, expected in (("sglang.srt.model_executor.cuda_graph_runner", True), ("studio.recorder", False)):
+    for name, function, expected in (
+        ("sglang.srt.model_executor.cuda_graph_runner", "capture", True),
+        ("sglang.srt.model_executor.runner.base_runner", "warmup", True),
+        ("studio.recorder", "capture", False),
+    ):
         module = ModuleType(name)
         module.__dict__["ask"] = is_warmup
         # Code is looked up by the name of its module, which a function defined here cannot have.
-        exec("def capture():\n    return ask()", module.__dict__)
-        assert module.__dict__["capture"]() is expected
+        exec(f"def {function}():\n    return ask()", module.__dict__)
+        assert module.__dict__[function]() is expected
 
 
 def test_where_the_program_draws_the_steps_it_is_told(tmp_path: Path) -> None:
