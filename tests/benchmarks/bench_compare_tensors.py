@@ -12,7 +12,7 @@ ratios are of calls in turns. "2 processors" is twice what one second of a proce
 
 Measured on two processors with AVX-512 and much other work (load 9; msprobe 26.2.0), where every element differs, on
 arrays of 64 MB: float32 7.8 GB/s on 2 processors, 90 times msprobe by the time of a processor; bfloat16 3.8, 61 times;
-float16 4.3, 79 times; float64 12, 105 times; int32 21, 364 times; float8_e4m3fn 1.7. On another machine with two
+float16 4.3, 79 times; float64 12, 105 times; int32 21, 364 times; float8_e4m3fn 4.2. On another machine with two
 processors (load 16), two dumps of 256 MB: 7 times from start to exit, of 1 GB: 11 times; what the larger ones take
 more: 31 times, 39 times by the clock.
 """

@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
     from ascend_dump.analysis.compare._floats import FloatKind
 
-__all__ = ["Sums", "compiled_sums", "compiled_unequal"]
+__all__ = ["Sums", "compiled_codes", "compiled_sums", "compiled_unequal", "first_code"]
 
 log = logging.getLogger("ascend_dump")
 
 #: Elements from which compiled kernels are worth loading numba, and worth calling where it is loaded.
 _WORTH_LOADING = 1 << 20
 _WORTH_CALLING = 1 << 13
+#: Elements from which it is worth counting pairs of bytes: each part has a table of a megabyte.
+_WORTH_COUNTING = 1 << 24
 #: Elements of a part: a thread has work for about half a millisecond, many times what it takes to start one. Parts of
 #: large tensors are multiples of it, about so many.
 _PART, _PARTS = 1 << 18, 32
@@ -72,6 +74,37 @@ def compiled_sums(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Optional[Sum
         _give_up(error)
         return None
     return _merged(parts)
+
+
+def compiled_codes(a: np.ndarray, b: np.ndarray) -> Optional[np.ndarray]:
+    """Of types of one byte: how often the byte x of a and y of b are together, at 256 x + y; None where numpy has to
+    compare them."""
+    import numpy as np
+
+    if a.itemsize != 1 or b.itemsize != 1 or a.size < _WORTH_COUNTING or not _is_worth_it(a.size):
+        return None
+    try:
+        with compiling():
+            from ascend_dump.analysis.compare._kernels import count_codes
+
+        parts = _over_parts(count_codes, *(_read_only(side.view(np.uint8)) for side in (a, b)))
+    except Exception as error:  # as above
+        _give_up(error)
+        return None
+    total: np.ndarray = sum(counts for _, counts in parts)
+    return total
+
+
+def first_code(a: np.ndarray, b: np.ndarray, codes: np.ndarray) -> int:
+    """Where the first of these pairs of bytes is, of those that `compiled_codes` found."""
+    import numpy as np
+
+    from ascend_dump.analysis.compare._kernels import find_code
+
+    wanted = np.zeros(1 << 16, dtype=np.bool_)
+    wanted[codes] = True
+    left, right = (_read_only(side.view(np.uint8)) for side in (a, b))
+    return int(find_code(left, right, wanted))
 
 
 def compiled_unequal(a: np.ndarray, b: np.ndarray) -> Optional[tuple[int, float, int]]:

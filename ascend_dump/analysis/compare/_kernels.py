@@ -17,7 +17,7 @@ from numba import types
 
 from ascend_dump.statistics._numba_primitives import SUMS, float_bits, inner, intrinsic, kernel, larger, like, prefetch
 
-__all__ = ["SUM_NAMES", "count_unequal", "histogram", "pair"]
+__all__ = ["SUM_NAMES", "count_codes", "count_unequal", "find_code", "histogram", "pair"]
 
 #: Elements of a block: two blocks of float64 stay in the cache, beside what they are read from.
 _BLOCK = 2048
@@ -414,3 +414,26 @@ def count_unequal(a: Any, b: Any) -> Any:
                     where = start + i
                     break
     return unequal, largest, where
+
+
+@kernel
+def count_codes(a: Any, b: Any) -> Any:
+    """Of two arrays of bytes: how often the byte x of one and y of the other are together, at 256 x + y."""
+    # Neighbours are counted apart, as above.
+    counts = np.zeros((2, 1 << 16), dtype=np.int64)
+    whole = a.size - a.size % 2
+    for i in range(0, whole, 2):
+        counts[0, (np.int64(a[i]) << 8) | np.int64(b[i])] += 1
+        counts[1, (np.int64(a[i + 1]) << 8) | np.int64(b[i + 1])] += 1
+    if whole < a.size:
+        counts[0, (np.int64(a[whole]) << 8) | np.int64(b[whole])] += 1
+    return counts[0] + counts[1]
+
+
+@kernel
+def find_code(a: Any, b: Any, wanted: Any) -> int:
+    """Where the first pair of bytes is that is wanted, by its number in `count_codes`; -1 if there is none."""
+    for i in range(a.size):
+        if wanted[(np.int64(a[i]) << 8) | np.int64(b[i])]:
+            return i
+    return -1

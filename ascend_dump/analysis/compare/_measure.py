@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from ascend_dump.analysis.compare._engine import Sums, compiled_sums, compiled_unequal
+from ascend_dump.analysis.compare._engine import Sums, compiled_codes, compiled_sums, compiled_unequal, first_code
 from ascend_dump.analysis.compare._floats import FloatKind, float_kind
 
 if TYPE_CHECKING:
@@ -91,9 +91,7 @@ def measure(actual: np.ndarray, reference: np.ndarray, dtype: Optional[str] = No
     if turned is not None:
         actual, reference = (array.transpose(turned) for array in (actual, reference))
     a, b = _real_parts(actual), _real_parts(reference)
-    found = compiled_sums(a, b, kind)
-    if found is None:
-        found = _sums(a, b, kind)
+    found = _by_codes(a, b, kind) or compiled_sums(a, b, kind) or _sums(a, b, kind)
     unit = 1.0
     if not math.isfinite(found.a2 + found.b2 + found.d2):
         found, unit = _with_finite_sums(found, a, b, kind), math.ldexp(1.0, _SHRUNK)
@@ -131,8 +129,33 @@ def _kind_of(dtype: np.dtype[Any]) -> Optional[FloatKind]:
     return float_kind(dtype.name)
 
 
-def _sums(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Sums:
-    """What the compiled kernels give, by numpy: for other types, small tensors, and where numba is missing."""
+def _by_codes(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Optional[Sums]:
+    """Of types of one byte: what there is to say of each pair of bytes, as often as it occurs."""
+    import numpy as np
+
+    counts = compiled_codes(a, b)
+    if counts is None:
+        return None
+    codes = np.flatnonzero(counts)
+    x, y = (codes >> 8).astype(np.uint8).view(a.dtype), (codes & 255).astype(np.uint8).view(b.dtype)
+    found = _sums(x, y, kind, counts[codes])
+    if found.where < 0 and found.first_nonfinite < 0:
+        return found
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(x - y)
+    if found.where >= 0:
+        return found._replace(where=first_code(a, b, codes[apart == found.largest]))
+    # Infinity less itself is NaN, as all that has NaN is.
+    differ = ~np.isfinite(apart) & ~((x == y) | (np.isnan(x) & np.isnan(y)))
+    return found._replace(first_nonfinite=first_code(a, b, codes[differ]))
+
+
+def _sums(a: np.ndarray, b: np.ndarray, kind: FloatKind, times: Optional[np.ndarray] = None) -> Sums:
+    """What the compiled kernels give, by numpy: for other types, small tensors, and where numba is missing.
+
+    times: how often each element occurs; once, if it is not given.
+    """
     import numpy as np
 
     sums = np.zeros(6)  # d^2, reference^2, actual^2, actual * reference, d sign(reference), |reference|
@@ -142,33 +165,35 @@ def _sums(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Sums:
     ulp = np.zeros(ULP_BINS, dtype=np.int64)
     with np.errstate(all="ignore"):
         for start, x, y in _blocks(a, b):
+            often = np.ones(x.size, dtype=np.int64) if times is None else times[start : start + _BLOCK]
             finite = np.isfinite(x) & np.isfinite(y)
             places = None
             if not finite.all():
                 nan_x, nan_y = np.isnan(x), np.isnan(y)
-                nans[0] += int(nan_x.sum())
-                nans[1] += int(nan_y.sum())
-                infs[0] += int(np.isinf(x).sum())
-                infs[1] += int(np.isinf(y).sum())
+                nans[0] += int(often[nan_x].sum())
+                nans[1] += int(often[nan_y].sum())
+                infs[0] += int(often[np.isinf(x)].sum())
+                infs[1] += int(often[np.isinf(y)].sum())
                 differ = np.flatnonzero(~finite & ~((nan_x & nan_y) | (x == y)))
                 if differ.size and not nonfinite:
                     first = start + int(differ[0])
-                nonfinite += differ.size
+                nonfinite += int(often[differ].sum())
                 places = np.flatnonzero(finite)
-                x, y = x[places], y[places]
-            finite_count += x.size
+                x, y, often = x[places], y[places], often[places]
+            finite_count += int(often.sum())
             if not x.size:
                 continue
             d = x - y
             size = np.abs(d)
             scale = np.abs(y)
-            sums += (d @ d, y @ y, x @ x, x @ y, d @ np.sign(y), scale.sum())
+            each, sign = (d, x, y) if times is None else (d * often, x * often, y * often), np.sign(y)
+            sums += (each[0] @ d, each[2] @ y, each[1] @ x, each[1] @ y, each[0] @ sign, each[2] @ sign)
             changed = np.flatnonzero(d)
             excess = max(excess, float((size - 2 * kind.unit * scale).max()))
             if not changed.size:
                 continue
-            unequal += changed.size
-            signed += int((np.sign(d[changed]) * np.sign(y[changed])).sum())
+            unequal += int(often[changed].sum())
+            signed += int((np.sign(d[changed]) * sign[changed]) @ often[changed])
             highest = int(size.argmax())
             if size[highest] > largest:
                 largest = float(size[highest])
@@ -177,7 +202,7 @@ def _sums(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Sums:
             nonzero = divisors > 0
             if nonzero.any():
                 largest_rel = max(largest_rel, float((size[changed][nonzero] / divisors[nonzero]).max()))
-            ulp += _ulp_histogram(size[changed], divisors, kind)
+            ulp += _ulp_histogram(size[changed], divisors, kind, often[changed])
     d2, b2, a2, ab, leaning, total = sums.tolist()
     return Sums(
         d2=d2,
@@ -264,11 +289,11 @@ def _blocks(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[int, Any, Any]]:
         yield start, a[start:end].astype(np.float64), b[start:end].astype(np.float64)
 
 
-def _ulp_histogram(sizes: np.ndarray, scales: np.ndarray, kind: FloatKind) -> np.ndarray:
+def _ulp_histogram(sizes: np.ndarray, scales: np.ndarray, kind: FloatKind, often: np.ndarray) -> np.ndarray:
     import numpy as np
 
     # frexp gives 0.5 <= m < 1, so the exponent of a normal number is one less.
     last_place = np.maximum(np.frexp(scales)[1] - 1, kind.lowest) - kind.mantissa
     last_place[scales == 0] = kind.lowest - kind.mantissa
     bins = np.frexp(sizes)[1] - last_place
-    return np.bincount(np.clip(bins, 0, ULP_BINS - 1), minlength=ULP_BINS)
+    return np.bincount(np.clip(bins, 0, ULP_BINS - 1), weights=often, minlength=ULP_BINS).astype(np.int64)

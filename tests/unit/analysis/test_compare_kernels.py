@@ -107,6 +107,24 @@ def test_kernels_give_what_numpy_gives(name: str, seed: int, count: int, kinds: 
         agree(*a_pair(np.random.default_rng(seed), dtype_of(name), count, kinds))
 
 
+@pytest.mark.parametrize("names", [("float8_e4m3fn",) * 2, ("float8_e5m2",) * 2, ("float8_e4m3fn", "float8_e5m2")])
+@settings(deadline=None, max_examples=25)
+@given(
+    seed=st.integers(0, 2**32),
+    count=st.integers(1, 40) | st.integers(COUNT - 40, COUNT),
+    kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=4),
+)
+def test_pairs_of_bytes_are_counted_in_large_tensors(
+    names: tuple[str, str], seed: int, count: int, kinds: list[str]
+) -> None:
+    rng = np.random.default_rng(seed)
+    with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_engine, "_WORTH_COUNTING", 1)
+        a, b = (a_pair(rng, dtype_of(name), count, kinds)[side] for side, name in enumerate(names))
+        assert not a.size or _engine.compiled_codes(a, b).sum() == a.size
+        agree(a, b)
+
+
 @settings(deadline=None, max_examples=50)
 @given(
     seed=st.integers(0, 2**32),
