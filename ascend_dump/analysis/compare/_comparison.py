@@ -27,7 +27,16 @@ from ascend_dump.analysis.compare._result import ChangedCall, Crossing, Origin, 
 from ascend_dump.analysis.compare._rules import RuleSource, rules_of
 from ascend_dump.analysis.compare._shards import Portions, of_one_rank
 from ascend_dump.analysis.compare._spread import Spread
-from ascend_dump.analysis.compare._steps import Key, Made, RankGroup, Steps, by_key, joined_steps, operators_in
+from ascend_dump.analysis.compare._steps import (
+    Key,
+    Made,
+    RankGroup,
+    Steps,
+    by_key,
+    joined_steps,
+    may_be_parts,
+    operators_in,
+)
 from ascend_dump.analysis.compare._verdict import ORDER, Rules, worst
 from ascend_dump.reading import Batch, Dump, Record, open_dump
 
@@ -364,7 +373,7 @@ def _side_by_side(
 
     # Where one side has fewer ranks, each may have parts of what others have, which shows when all of them are read.
     counts = [len(dump.known_values("rank")) for dump in dumps]
-    are_whole = min(counts) == 1 or counts[0] != counts[1]
+    are_whole = min(counts) == 1 or may_be_parts(counts[0], counts[1], given)
     every = [*dumps, *([] if again is None else [again])]
     for name, dump in _named(dumps, again):
         if not any(True for _ in dump.batches()):

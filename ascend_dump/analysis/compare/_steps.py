@@ -10,11 +10,18 @@ from ascend_dump.analysis.compare._operators import Operator, operators
 from ascend_dump.analysis.compare._shards import NOT_GIVEN, Portions, hold_parts
 from ascend_dump.reading import Batch, MadeOf, Record
 
-__all__ = ["Key", "Made", "RankGroup", "Steps", "by_key", "joined_steps", "operators_in"]
+__all__ = ["Key", "Made", "RankGroup", "Steps", "by_key", "joined_steps", "may_be_parts", "operators_in"]
 
 Key = tuple[Optional[int], Optional[int]]  # rank, step
 Steps = list[tuple[Key, list[Batch], list[Batch]]]  # of actual, of the reference
 Made = Callable[[Record], MadeOf]
+
+
+def may_be_parts(count: int, other: int, given: GivenShards) -> bool:
+    """Whether ranks of two sides may hold other parts: one side has several times as many, or the user says so. Else
+    one lacks a rank."""
+    more, fewer = max(count, other), min(count, other)
+    return more != fewer and fewer > 0 and (more % fewer == 0 or bool(given))
 
 
 class RankGroup(NamedTuple):
@@ -43,9 +50,9 @@ class RankGroup(NamedTuple):
         made_of: tuple[Made, Made],
         given: GivenShards = NOT_GIVEN,
     ) -> Optional[RankGroup]:
-        """None where both sides have as many ranks, or where neither the user nor shapes tell of parts."""
+        """None where the numbers of ranks, or neither the user nor shapes, tell of parts."""
         ranks = [tuple(sorted({rank for rank, _ in side}, key=_number)) for side in (a, b)]
-        if len(ranks[0]) == len(ranks[1]):
+        if not may_be_parts(len(ranks[0]), len(ranks[1]), given):
             return None
         sides = [cls(place == 0, ranks[place], side, made_of[place], None, given) for place, side in enumerate((a, b))]
         several, few = sides if len(ranks[0]) > len(ranks[1]) else sides[::-1]

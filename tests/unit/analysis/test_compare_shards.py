@@ -217,7 +217,7 @@ def test_a_rank_that_has_the_whole_wrongly_is_named_though_the_mean_over_ranks_i
     assert (origin.rank, origin.module, origin.pair.transformation) == (1, "out", "identity")
 
 
-@pytest.mark.parametrize(("actual", "reference"), [(4, 2), (2, 4), (6, 4), (8, 2)])
+@pytest.mark.parametrize(("actual", "reference"), [(4, 2), (2, 4), (6, 2), (8, 4)])
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_other_numbers_of_ranks_have_the_same_tensors(tmp_path: Path, actual: int, reference: int, blocks: int) -> None:
     comparison = compared(tmp_path, network(actual, blocks=blocks), network(reference, blocks=blocks))
@@ -294,6 +294,15 @@ def test_the_user_says_which_parts_ranks_hold(tmp_path: Path, reference: int) ->
     assert found[3, "up", "aten::mm"] == "part 4 of 4 along axis 1"
     assert found[3, "down", "aten::mm"] == "sum over 4 ranks"
     assert found[3, "out", "aten::relu"] == "identity"
+
+
+def test_a_number_of_ranks_that_is_no_multiple_needs_the_user_to_say_it(tmp_path: Path) -> None:
+    """Else it is taken for a run of which ranks are missing."""
+    comparison = compared(tmp_path, network(6), network(4), shards=LAYOUTS)
+    assert comparison.origins == ()
+    assert set(comparison.counts) <= {"equal", "noise"}
+    missing = ascend_dump.compare(tmp_path / "actual", tmp_path / "reference")
+    assert {pair.verdict for pair in missing.pairs if pair.record.rank in (4, 5)} == {"unmatched"}
 
 
 def test_the_user_says_of_blocks_and_meshes(tmp_path: Path) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing
+from importlib import resources
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Optional
@@ -176,3 +181,19 @@ def test_a_dump_that_changed_is_compared_anew(tmp_path: Path) -> None:
         path.write_text(path.read_text(encoding="utf-8").replace("tanh", "cosh"), encoding="utf-8")
     with ThreadPoolExecutor(1) as executor:
         assert told(ascend_dump.compare(a, b, executor=executor)) == told(ascend_dump.compare(a, b))
+
+
+@pytest.mark.parametrize(("first", "needs"), [("import ProcessPoolExecutor", "polars"), ("import Executor", "ray")])
+def test_the_programs_of_the_page_run(first: str, needs: str, tmp_path: Path) -> None:
+    pytest.importorskip(needs)
+    text = resources.files("ascend_dump").joinpath("pages", "topics", "ranks.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"(?:^ {4}.*\n|^\n(?= {4}))+", text, re.MULTILINE)
+    [program] = [block for block in blocks if f"from concurrent.futures {first}\n" in block]
+    (tmp_path / "program.py").write_text(textwrap.dedent(program), encoding="utf-8")
+    write(tmp_path / "dumps", 3, one_wrong)
+    write(tmp_path / "golden", 3)
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "different layers.2/tanh_2"
