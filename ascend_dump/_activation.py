@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import FrameType, ModuleType
 
-    from ascend_dump._attached import Attachments
+    from ascend_dump._attach_listener import Listener
+    from ascend_dump._attach_server import Attachments
     from ascend_dump._capture import Capture
-    from ascend_dump._listener import Listener
     from ascend_dump._request import DumpRequest
     from ascend_dump.adapter._contract import Adapter
     from ascend_dump.adapter._session import Session
@@ -176,14 +176,14 @@ class _WaitingProcess:
 
 
 def _listen(settings: DumpRequest) -> Listener:
-    from ascend_dump._listener import Listener
+    from ascend_dump._attach_listener import Listener
 
     # What answers loads what captures, which a process that nobody attaches to does not need.
     attachments: list[Attachments] = []
 
     def handle(request: dict[str, Any]) -> dict[str, Any]:
         if not attachments:
-            from ascend_dump._attached import Attachments
+            from ascend_dump._attach_server import Attachments
 
             attachments.append(Attachments(settings.to_mapping()))
         return attachments[0].handle(request)

@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 import click
 
-from ascend_dump._attaching import Waiter, error_of, find, find_all, state_of
+from ascend_dump._attach_client import AttachTarget, error_of, find, find_all, state_of
 from ascend_dump._errors import AscendDumpError, CaptureError, ConfigError
 from ascend_dump._units import counted, size
 from ascend_dump.cli._exit import Exit
@@ -84,7 +84,7 @@ def attach(
     return Exit.OK
 
 
-def _begin(found: list[Waiter], settings: dict[str, Any], framework: Optional[str]) -> list[Waiter]:
+def _begin(found: list[AttachTarget], settings: dict[str, Any], framework: Optional[str]) -> list[AttachTarget]:
     """Attach to all that `ranks=` selects, once each of them has said that it can."""
     selected = []
     for one in found:
@@ -104,7 +104,7 @@ def _begin(found: list[Waiter], settings: dict[str, Any], framework: Optional[st
     return [one for one, _ in selected]
 
 
-def _follow(begun: list[Waiter]) -> list[Waiter]:
+def _follow(begun: list[AttachTarget]) -> list[AttachTarget]:
     """Say how far the captures are until the last one has ended. Raises what the first one failed with."""
     told: dict[int, str] = {}
     now = {one.pid: one.look() for one in begun}
@@ -145,7 +145,7 @@ def _progress(capture: Optional[Mapping[str, Any]]) -> str:
     return f"{begun} of {counted(count, 'step')} begun{open_one}"
 
 
-def _outcome(one: Waiter, *, gone: bool) -> Optional[AscendDumpError]:
+def _outcome(one: AttachTarget, *, gone: bool) -> Optional[AscendDumpError]:
     """Say what came of a capture, or give the failure of it."""
     capture = one.capture or {}
     path = str(capture.get("path", ""))
@@ -175,7 +175,7 @@ def _runs(capture: Optional[Mapping[str, Any]]) -> bool:
     return capture is not None and capture["state"] != "ended"
 
 
-def _list(found: list[Waiter], *, as_json: bool) -> Exit:
+def _list(found: list[AttachTarget], *, as_json: bool) -> Exit:
     if as_json:
         _write(found)
     elif found:
@@ -197,7 +197,7 @@ def _state(capture: Optional[Mapping[str, Any]]) -> str:
     return "attached" if _runs(capture) else "waits"
 
 
-def _write(found: list[Waiter]) -> None:
+def _write(found: list[AttachTarget]) -> None:
     from ascend_dump.report.documents import write_document
 
     processes = [

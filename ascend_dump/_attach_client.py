@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from ascend_dump import _errors, _meeting
+from ascend_dump import _attach_socket, _errors
 from ascend_dump._errors import AscendDumpError, CaptureError
 from ascend_dump._files import read_regular
 from ascend_dump._paths import MANIFEST
 
-__all__ = ["Waiter", "error_of", "find", "find_all", "state_of"]
+__all__ = ["AttachTarget", "error_of", "find", "find_all", "state_of"]
 
 #: Of a manifest.
 _MOST_BYTES = 10_000_000
@@ -21,14 +21,14 @@ _MOST_BYTES = 10_000_000
 _HINT = "start it with ASCEND_DUMP=wait; `ascend-dump attach --list` shows who waits"
 
 
-class Waiter(NamedTuple):
+class AttachTarget(NamedTuple):
     """A process that can be attached to.
 
     command: its command line. idle: it starts others that run models
     capture: how far the last capture of it is, None where nobody has attached yet
     """
 
-    place: _meeting.MeetingPlace
+    place: _attach_socket.AttachSocket
     rank: int
     world: int
     command: tuple[str, ...]
@@ -58,34 +58,34 @@ class Waiter(NamedTuple):
         """Have its capture end with the open step. Raises CaptureError AD306 where nobody is attached."""
         _ask(self.place, {"verb": "end"})
 
-    def look(self) -> Waiter:
+    def look(self) -> AttachTarget:
         """The same process, as it is now. Raises CaptureError AD306 where it has ended."""
         return _look(self.place)
 
 
-def find_all() -> list[Waiter]:
+def find_all() -> list[AttachTarget]:
     """The processes of this user that wait, by their rank and number. Launchers, and what does not answer, are none."""
     return sorted((one for one in _all() if not one.idle), key=lambda one: (one.rank, one.pid))
 
 
-def _all() -> Iterator[Waiter]:
-    for place in _meeting.waiting():
+def _all() -> Iterator[AttachTarget]:
+    for place in _attach_socket.waiting():
         try:
             yield _look(place)
         except AscendDumpError:
             continue
 
 
-def find(pid: int) -> Waiter:
+def find(pid: int) -> AttachTarget:
     """The process of this number. Raises CaptureError AD306, with the likely reason, where it cannot be attached to."""
-    places = [place for place in _meeting.waiting() if place.pid == pid]
+    places = [place for place in _attach_socket.waiting() if place.pid == pid]
     if places:
         return _look(places[0])
     raise CaptureError(f"cannot attach to process {pid}: {_reason(pid)}", hint=_HINT, code="AD306")
 
 
 def _reason(pid: int) -> str:
-    if not _meeting.is_alive(pid):
+    if not _attach_socket.is_alive(pid):
         return "there is no process of this number here; a container has numbers of its own"
     try:
         owner = os.stat(f"/proc/{pid}").st_uid
@@ -93,28 +93,30 @@ def _reason(pid: int) -> str:
         owner = os.geteuid()
     if owner != os.geteuid():
         return f"it belongs to user {owner}; attach as that user"
-    theirs, mine = _meeting.namespace_of(pid), _meeting.namespace_of("self")
+    theirs, mine = _attach_socket.namespace_of(pid), _attach_socket.namespace_of("self")
     if theirs and mine and theirs != mine:
         return "it runs in another container (pid namespace); run this command inside of that"
     return "it does not wait: it was not started with ASCEND_DUMP=wait, or has imported no framework yet"
 
 
-def _look(place: _meeting.MeetingPlace) -> Waiter:
+def _look(place: _attach_socket.AttachSocket) -> AttachTarget:
     found = _ask(place, {"verb": "look"}, timeout=10)
     try:
         command = tuple(map(str, found["command"]))
-        return Waiter(place, int(found["rank"]), int(found["world"]), command, bool(found["idle"]), found["capture"])
+        return AttachTarget(
+            place, int(found["rank"]), int(found["world"]), command, bool(found["idle"]), found["capture"]
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise CaptureError(
             f"process {place.pid} gave an answer that cannot be used: {error!r}", hint=_HINT, code="AD306"
         ) from error
 
 
-def _ask(place: _meeting.MeetingPlace, request: dict[str, Any], *, timeout: float = 60) -> dict[str, Any]:
+def _ask(place: _attach_socket.AttachSocket, request: dict[str, Any], *, timeout: float = 60) -> dict[str, Any]:
     try:
-        answer = _meeting.ask(place, request, timeout=timeout)
+        answer = _attach_socket.ask(place, request, timeout=timeout)
     except ConnectionRefusedError as error:
-        _meeting.remove(place)  # what a process has left that runs another program now
+        _attach_socket.remove(place)  # what a process has left that runs another program now
         raise _gone(place, error) from error
     except OSError as error:
         raise _gone(place, error) from error
@@ -124,8 +126,8 @@ def _ask(place: _meeting.MeetingPlace, request: dict[str, Any], *, timeout: floa
     return answer
 
 
-def _gone(place: _meeting.MeetingPlace, error: OSError) -> CaptureError:
-    alive = _meeting.is_alive(place.pid)
+def _gone(place: _attach_socket.AttachSocket, error: OSError) -> CaptureError:
+    alive = _attach_socket.is_alive(place.pid)
     reason = f"it does not answer: {error.strerror or error}" if alive else "it has ended"
     return CaptureError(f"cannot attach to process {place.pid}: {reason}", hint=_HINT, code="AD306")
 

@@ -10,14 +10,14 @@ import threading
 import time
 from typing import Any, Callable, Optional
 
-from ascend_dump import _meeting
+from ascend_dump import _attach_socket
 from ascend_dump._errors import AscendDumpError, CaptureError, ConfigError
 
 __all__ = ["Listener"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Seconds for one conversation.
+#: Seconds for one request and its answer.
 _PATIENCE = 5.0
 
 Handle = Callable[[dict[str, Any]], dict[str, Any]]
@@ -32,13 +32,13 @@ class Listener:
 
     def __init__(self, handle: Handle, forked: Callable[[], None]) -> None:
         self._handle, self._forked = handle, forked
-        self._place: Optional[_meeting.MeetingPlace] = None
+        self._place: Optional[_attach_socket.AttachSocket] = None
         self._open()
         os.register_at_fork(after_in_child=self._begin_again)
         atexit.register(self._close)
 
     def _open(self) -> None:
-        self._place, self._socket = _meeting.listen()
+        self._place, self._socket = _attach_socket.listen()
         threading.Thread(target=self._run, args=(self._socket,), name="ascend_dump attach", daemon=True).start()
 
     def _begin_again(self) -> None:
@@ -57,7 +57,7 @@ class Listener:
         place = self._place
         if place is not None and place.pid == os.getpid():
             self._place = None
-            _meeting.remove(place)
+            _attach_socket.remove(place)
 
     def _run(self, listening: socket.socket) -> None:
         while True:
@@ -70,28 +70,28 @@ class Listener:
                 try:
                     self._talk(connection)
                 except Exception:
-                    log.debug("a conversation with who attaches failed", exc_info=True)
+                    log.debug("the connection of an `ascend-dump attach` failed", exc_info=True)
 
     def _talk(self, connection: socket.socket) -> None:
         deadline = time.monotonic() + _PATIENCE
         try:
             answer = self._answer(connection, deadline)
         except AscendDumpError as error:
-            answer = {"error": _meeting.fields_of(error)}
+            answer = {"error": _attach_socket.fields_of(error)}
         except (Exception, SystemExit) as error:  # of what an adapter imports
             log.debug("a request of who attaches failed", exc_info=True)
-            answer = {"error": _meeting.fields_of(error)}
+            answer = {"error": _attach_socket.fields_of(error)}
         connection.settimeout(_PATIENCE)
-        _meeting.write_line(connection, {"schema": _meeting.SCHEMA, **answer})
+        _attach_socket.write_line(connection, {"schema": _attach_socket.SCHEMA, **answer})
 
     def _answer(self, connection: socket.socket, deadline: float) -> dict[str, Any]:
-        peer = _meeting.peer_of(connection)
+        peer = _attach_socket.peer_of(connection)
         if peer is not None and peer[1] != os.geteuid():
             raise CaptureError(f"user {peer[1]} may not attach to a process of user {os.geteuid()}", code="AD306")
-        request = _meeting.read_line(connection, deadline)
-        if request.get("schema") != _meeting.SCHEMA:
+        request = _attach_socket.read_line(connection, deadline)
+        if request.get("schema") != _attach_socket.SCHEMA:
             raise ConfigError(
-                f"expected {_meeting.SCHEMA!r}, not {request.get('schema')!r}",
+                f"expected {_attach_socket.SCHEMA!r}, not {request.get('schema')!r}",
                 hint="use the `ascend-dump attach` of this process's environment",
             )
         return self._handle({**request, "peer": None if peer is None else peer[0]})

@@ -1,8 +1,8 @@
-"""Where a process that waits to be attached to is found, and how it is spoken with.
+"""The socket of a process that waits to be attached to: where it lies, who may connect, and what goes through it.
 
 Each such process listens on a Unix socket of its own, `PID.NAMESPACE` in a directory of this user. The directory has
 mode 0700 and the socket 0600; both ends look who is at the other one where the system tells that of a Unix socket
-(Linux); elsewhere the modes alone keep others out. A conversation is one line of JSON each way.
+(Linux); elsewhere the modes alone keep others out. A request is one line of JSON, and so is its answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ascend_dump._paths import open_directory
 
 __all__ = [
     "SCHEMA",
-    "MeetingPlace",
+    "AttachSocket",
     "ask",
     "fields_of",
     "is_alive",
@@ -44,7 +44,7 @@ _NAME = re.compile(r"(\d{1,10})\.(\d{1,20})", re.ASCII)
 _CREDENTIALS = struct.Struct("iII")
 
 
-class MeetingPlace(NamedTuple):
+class AttachSocket(NamedTuple):
     """A socket of a process that waits, or waited."""
 
     directory: str
@@ -56,7 +56,7 @@ class MeetingPlace(NamedTuple):
         return f"{self.pid}.{self.namespace}"
 
 
-def _places() -> Iterator[MeetingPlace]:
+def _places() -> Iterator[AttachSocket]:
     """All sockets of processes in this pid namespace, in every directory where this user may have one."""
     here = namespace_of("self")
     for directory in _directories():
@@ -64,10 +64,10 @@ def _places() -> Iterator[MeetingPlace]:
             for name in sorted(os.listdir(opened)):
                 found = _NAME.fullmatch(name)
                 if found is not None and int(found[2]) == here:
-                    yield MeetingPlace(directory, int(found[1]), here)
+                    yield AttachSocket(directory, int(found[1]), here)
 
 
-def waiting() -> Iterator[MeetingPlace]:
+def waiting() -> Iterator[AttachSocket]:
     """The sockets of processes that run; those of others are removed."""
     for place in _places():
         if is_alive(place.pid):
@@ -76,7 +76,7 @@ def waiting() -> Iterator[MeetingPlace]:
             remove(place)
 
 
-def listen() -> tuple[MeetingPlace, socket.socket]:
+def listen() -> tuple[AttachSocket, socket.socket]:
     """Open the socket of this process, with those of dead ones removed. Raises OSError, CaptureError AD306 where there
     is no directory that only this user can reach into."""
     for _ in waiting():
@@ -88,7 +88,7 @@ def listen() -> tuple[MeetingPlace, socket.socket]:
                 os.mkdir(directory, 0o700)
             with _opened(directory) as opened:
                 os.fchmod(opened, 0o700)
-                place = MeetingPlace(directory, os.getpid(), namespace_of("self"))
+                place = AttachSocket(directory, os.getpid(), namespace_of("self"))
                 return place, _bound(place, opened)
         except OSError as error:
             refused.append(f"{directory}: {error.strerror or error}")
@@ -99,7 +99,7 @@ def listen() -> tuple[MeetingPlace, socket.socket]:
     )
 
 
-def _bound(place: MeetingPlace, opened: int) -> socket.socket:
+def _bound(place: AttachSocket, opened: int) -> socket.socket:
     made = socket.socket(socket.AF_UNIX)
     try:
         with contextlib.suppress(FileNotFoundError):  # of an earlier process of this number
@@ -113,7 +113,7 @@ def _bound(place: MeetingPlace, opened: int) -> socket.socket:
     return made
 
 
-def ask(place: MeetingPlace, request: dict[str, Any], *, timeout: float = 60.0) -> dict[str, Any]:
+def ask(place: AttachSocket, request: dict[str, Any], *, timeout: float = 60.0) -> dict[str, Any]:
     """Send one request and give the answer. Raises OSError where nobody listens, CaptureError AD306 where somebody
     else does or the answer is none of ours."""
     with _opened(place.directory) as opened, socket.socket(socket.AF_UNIX) as connection:
@@ -137,7 +137,7 @@ def ask(place: MeetingPlace, request: dict[str, Any], *, timeout: float = 60.0) 
     return answer
 
 
-def remove(place: MeetingPlace) -> None:
+def remove(place: AttachSocket) -> None:
     """Take a socket away; nothing where it is gone."""
     with contextlib.suppress(OSError), _opened(place.directory) as opened:
         os.unlink(place.name, dir_fd=opened)
@@ -235,7 +235,7 @@ def _opened(directory: str) -> Iterator[int]:
         os.close(opened)
 
 
-def _address(place: MeetingPlace, opened: int) -> str:
+def _address(place: AttachSocket, opened: int) -> str:
     """The socket in the directory that is open: of any length of path, and whatever is put in its place meanwhile."""
     through = f"/proc/self/fd/{opened}"
     return f"{through if os.path.isdir(through) else place.directory}/{place.name}"

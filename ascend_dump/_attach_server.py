@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from ascend_dump._attach_socket import fields_of
 from ascend_dump._capture import Capture
 from ascend_dump._errors import AdapterNotFound, AscendDumpError, CaptureError, ConfigError
-from ascend_dump._meeting import fields_of
 from ascend_dump._paths import RunDirectory, holds_files, make_private_directory
 from ascend_dump._problem import Problem
 from ascend_dump._rank import current_rank
