@@ -152,8 +152,8 @@ def judge(
         return "different", f"an element is {times} the rounding envelope (relative error {measure.rel_l2:.2g})"
     bias = measure.bias * measure.rms / size if size else 0.0
     limit = kind.unit * ((1.0 if cast and narrow else rules.bias[0 if narrow else 1]) + constant)
-    # Below the smallest normal number the unit of rounding is larger, relative to the numbers.
-    limit = max(limit, tiny / size) if size else limit
+    # Below the smallest normal number the unit is larger, relative to the numbers; a quarter of it is lost on average.
+    limit = max(limit, 0.25 * tiny / size) if size else limit
     # Errors of long sums of alike terms lean the same way.
     biased = bias > max(limit, summed) and not (own_type and narrow)
     if measure.drift > rules.drift and measure.share > 0.01 and biased:
