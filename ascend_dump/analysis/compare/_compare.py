@@ -1,0 +1,361 @@
+"""Compare two dumps: pair the operators of each step and rank, judge, and name the origins."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from itertools import groupby, repeat
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, Union
+
+from ascend_dump._errors import DumpNotFound
+from ascend_dump.analysis.compare._across import is_across, pair_across
+from ascend_dump.analysis.compare._comparison import Comparison
+from ascend_dump.analysis.compare._divergence import Divergence
+from ascend_dump.analysis.compare._floats import float_kind
+from ascend_dump.analysis.compare._match import Match, align, crossings
+from ascend_dump.analysis.compare._notation import GivenShards, ShardSource, shards_of
+from ascend_dump.analysis.compare._on_executor import CountedBatch, FoundOnRank, found_of, table_of, tasks_of
+from ascend_dump.analysis.compare._operators import Operator
+from ascend_dump.analysis.compare._pairs import EqualStep, Pairs, are_equal
+from ascend_dump.analysis.compare._rerun import Rerun
+from ascend_dump.analysis.compare._result import ChangedCall, Crossing, Origin, Pair
+from ascend_dump.analysis.compare._rules import RuleSource, rules_of
+from ascend_dump.analysis.compare._shards import Portions, of_one_rank
+from ascend_dump.analysis.compare._spread import Spread
+from ascend_dump.analysis.compare._steps import (
+    Key,
+    Made,
+    RankGroup,
+    Steps,
+    by_key,
+    joined_steps,
+    may_be_parts,
+    operators_in,
+)
+from ascend_dump.analysis.compare._verdict import Rules
+from ascend_dump.reading import Batch, Dump, Record, open_dump
+
+if TYPE_CHECKING:
+    import polars
+
+__all__ = ["compare"]
+
+_Dumplike = Union[Dump, str, "os.PathLike[str]"]
+_Result = TypeVar("_Result")
+
+
+def compare(
+    actual: _Dumplike,
+    reference: _Dumplike,
+    *,
+    mapping: Optional[Mapping[str, str]] = None,
+    rules: RuleSource = None,
+    noise: Optional[_Dumplike] = None,
+    replay: bool = False,
+    shards: ShardSource = None,
+    executor: Optional[Executor] = None,
+    watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]] = None,
+) -> Comparison:
+    """Compare two dumps and find the operator whose output is wrong without its inputs being wrong.
+
+    actual, reference   dumps, or paths of dumps; the reference is taken for right
+    mapping             names of operators of actual -> names in the reference, where they are not found by themselves
+    rules               other thresholds: `Rules`, a mapping, or a TOML or JSON file, with globs of operators
+    noise               a dump of another run of the reference: what differs no more than its two runs do is noise
+    replay              run PyTorch's operators again where a difference begins, each side from its own inputs, as
+                        `ascend_dump.replay` does: what is right on both sides is noise, else origins say which side is
+                        wrong. Needs PyTorch (else FrameworkMissing); PyTorch runs what the dumps say, so trust them
+    shards              which parts of tensors the ranks hold, where the dump does not tell: globs of tensors and
+                        layouts, {"*.up/addmm_0.output.0": "shard 1"}; see `ascend-dump help ranks`
+    executor            compares the ranks side by side, one task for each, wherever it runs them: processes and other
+                        machines open the dumps by their paths or addresses. What a rank gave is kept until all are
+                        done, so the same call goes on where an earlier one was broken off; needs polars. Ranks that
+                        names of directories do not tell apart, and dumps of one rank, are compared here
+    watch               is given something for each record that is read and each pair that is compared, and passes it
+                        on, to show how far the work is; with an executor for each rank that is done
+
+    Steps and ranks are compared with the same step and rank; where each side has one only, with that. Where one side
+    has fewer ranks, often one, and shapes or placements tell that those of the other side hold parts, tensors are put
+    together and each rank is compared with its part. A step or a rank that one side lacks is unmatched. Raises
+    DumpNotFound for a side without records, ConfigError for shards that do not fit, and what `open` raises.
+
+    >>> comparison = ascend_dump.compare("npu_dumps", "gpu_dumps")   # doctest: +SKIP
+    >>> comparison.verdict, comparison.origins[0].op_name            # doctest: +SKIP
+    """
+    used, given = rules_of(rules), shards_of(shards)
+    dumps = [side if isinstance(side, Dump) else open_dump(side) for side in (actual, reference)]
+    again = None if noise is None else noise if isinstance(noise, Dump) else open_dump(noise)
+    if executor is not None:
+        from ascend_dump.analysis.ranks._measured import ranks_apart
+
+        ranks = ranks_apart(dumps if again is None else [*dumps, again])
+        if ranks is not None:
+            return _side_by_side(dumps, again, mapping, used, replay, given, executor, ranks, watch)
+    work = _compare(dumps, again, mapping, used, replay, given)
+    return _finish(work) if watch is None else _finish(work, watch)
+
+
+#: Work that yields something for each piece of it that is done.
+_Work = Generator[object, None, _Result]
+
+
+def _finish(work: _Work[_Result], watch: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> _Result:
+    found: list[_Result] = []
+
+    def pieces() -> Iterator[object]:
+        found.append((yield from work))
+
+    done = pieces()
+    deque(watch(done), 0)
+    deque(done, 0)  # what was not passed on
+    return found[0]
+
+
+def _compare(
+    dumps: list[Dump],
+    again: Optional[Dump],
+    mapping: Optional[Mapping[str, str]],
+    rules: Rules,
+    replay: bool,
+    given: GivenShards,
+) -> _Work[Comparison]:
+    sides = []
+    for name, dump in _named(dumps, again):
+        sides.append((yield from _steps(dump)))
+        if not sides[-1]:
+            raise _no_records(name, dump)
+    spreads = sides[2] if again is not None else {}
+    made_of = (dumps[0].made_of, dumps[1].made_of)
+    group = RankGroup.of(sides[0], sides[1], made_of, given)
+    joined = joined_steps(*sides[:2]) if group is None else group.joined(sides[1 if group.of_actual else 0])
+    ranks = [list(steps) for _, steps in groupby(joined, key=lambda one: one[0][0])]
+    only = next(iter(spreads.values())) if len(spreads) == 1 else None
+    found = []
+    for rank in ranks:
+        found.append((yield from _compare_rank(rules, mapping, spreads, only, made_of, group, replay, rank)))
+    return _together(dumps, rules, found)
+
+
+def _named(dumps: list[Dump], again: Optional[Dump]) -> list[tuple[str, Dump]]:
+    """The dumps as messages name them."""
+    named = [("actual", dumps[0]), ("the reference", dumps[1])]
+    return named if again is None else [*named, ("the other run of the reference", again)]
+
+
+def _no_records(name: str, dump: Dump) -> DumpNotFound:
+    return DumpNotFound(f"{name} holds no records", path=dump.root, hint="widen the selection, see `ascend-dump ls`")
+
+
+def _together(dumps: list[Dump], rules: Rules, found: Sequence[FoundOnRank]) -> Comparison:
+    origins: Sequence[Origin] = [origin for one in found for origin in one.origins]
+    pairs = Pairs([part for one in found for part in one.parts])
+    if found[0].are_parts:
+        from ascend_dump.analysis.compare._wrong_calls import with_wrong_calls
+
+        # Of two that have several ranks actual: the reference is taken for right.
+        several = dumps[0] if len(dumps[0].known_values("rank")) > 1 else dumps[1]
+        origins = with_wrong_calls(of_one_rank(origins), several, pairs.looked_at())
+    return Comparison(
+        dumps[0].root,
+        dumps[1].root,
+        pairs,
+        tuple(origins),
+        rules,
+        (sum(one.inside[0] for one in found), sum(one.inside[1] for one in found)),
+        tuple(crossing for one in found for crossing in one.crossings),
+        tuple(_told_once(changed for one in found for changed in one.changed)),
+    )
+
+
+def _told_once(changed: Iterable[ChangedCall]) -> Iterable[ChangedCall]:
+    """Ranks run one program."""
+    found: dict[Any, ChangedCall] = {}
+    for one in changed:
+        found.setdefault((one.op_name, one.arguments), one)
+    return found.values()
+
+
+class _Walked(NamedTuple):
+    """What the walk over one rank has found so far; inside: numbers of operators by side."""
+
+    parts: list[Sequence[Pair]]
+    inside: Counter[str]
+    crossings: list[Crossing]
+
+
+def _side_by_side(
+    dumps: list[Dump],
+    again: Optional[Dump],
+    mapping: Optional[Mapping[str, str]],
+    rules: Rules,
+    replay: bool,
+    given: GivenShards,
+    executor: Executor,
+    ranks: list[int],
+    watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]],
+) -> Comparison:
+    from ascend_dump.analysis.ranks._partials import map_ranks
+
+    # Where one side has fewer ranks, each may have parts of what others have, which shows when all of them are read.
+    counts = [len(dump.known_values("rank")) for dump in dumps]
+    are_whole = min(counts) == 1 or may_be_parts(counts[0], counts[1], given)
+    every = [*dumps, *([] if again is None else [again])]
+    for name, dump in _named(dumps, again):
+        if not any(True for _ in dump.batches()):
+            raise _no_records(name, dump)
+    lone = again is not None and all(len(again.known_values(name)) == 1 for name in ("rank", "step"))
+    texts = tuple(one.text for one in given)
+    how = _How(rules, None if mapping is None else dict(mapping), replay, are_whole, lone, texts)
+    settings = [rules.to_dict(), how.mapping, replay, texts, *(dump.state() for dump in every if are_whole or lone)]
+    tasks = tasks_of(every, ranks, settings, (dumps[0], dumps[1], again, how))
+    with map_ranks(compare_rank_of, tasks, executor=executor, watch=watch) as tables:
+        return _together(dumps, rules, [found_of(table, dumps, _steps_at_once) for table in tables])
+
+
+class _How(NamedTuple):
+    """How the ranks of two dumps are compared.
+
+    are_whole  each needs all ranks of both sides
+    lone       the other run of the reference has one step of one rank, which is held against all
+    shards     as `shards_of` reads them
+    """
+
+    rules: Rules
+    mapping: Optional[dict[str, str]]
+    replay: bool
+    are_whole: bool
+    lone: bool
+    shards: tuple[str, ...] = ()
+
+
+def compare_rank_of(actual: Dump, reference: Dump, again: Optional[Dump], how: _How, rank: int) -> polars.DataFrame:
+    """The table of one rank, made wherever an executor runs this."""
+    places: dict[int, tuple[Record, Any]] = {}
+    dumps = [actual, reference]
+    if not how.are_whole:
+        dumps = [dump.select(rank=rank) for dump in dumps]
+    left, right = (_counted(_steps_at_once(dump), places) for dump in dumps)
+    made_of = (actual.made_of, reference.made_of)
+    group = RankGroup.of(left, right, made_of, shards_of(how.shards)) if how.are_whole else None
+    joined = by_key(left, right) if group is None else group.joined(right if group.of_actual else left)
+    spreads = {} if again is None else _steps_at_once(again if how.lone else again.select(rank=rank))
+    only = next(iter(spreads.values())) if how.lone and len(spreads) == 1 else None
+    steps = [one for one in joined if one[0][0] == rank]
+    work = _compare_rank(how.rules, how.mapping, spreads, only, made_of, group, how.replay, steps)
+    return table_of(_finish(work), places)
+
+
+def _counted(steps: dict[Key, list[Batch]], places: dict[int, tuple[Record, Any]]) -> dict[Key, list[Batch]]:
+    found: dict[Key, list[Batch]] = {}
+    for key, batches in steps.items():
+        first = 0
+        for batch in batches:
+            found.setdefault(key, []).append(CountedBatch(batch, key, first, places))
+            first += len(batch)
+    return found
+
+
+def _steps_at_once(dump: Dump) -> dict[Key, list[Batch]]:
+    return _finish(_steps(dump))
+
+
+def _compare_rank(
+    rules: Rules,
+    mapping: Optional[Mapping[str, str]],
+    spreads: dict[Key, list[Batch]],
+    only: Optional[list[Batch]],
+    made_of: tuple[Made, Made],
+    group: Optional[RankGroup],
+    replay: bool,
+    steps: Steps,
+) -> _Work[FoundOnRank]:
+    divergence = Divergence(rules, Rerun(rules) if replay else None)
+    found = _Walked([], Counter(), [])
+    parts = found.parts
+    for key, a, b in steps:
+        if not mapping and divergence.is_clean and are_equal(a, b):
+            parts.append(EqualStep(a, b))
+            yield from repeat(None, len(parts[-1]))
+            continue
+        again = spreads.get(key, only)
+        left, right, third = map(operators_in, (a, b, again or ()), (*made_of, None))
+        pairs: list[Pair] = []
+        shards = None if group is None else group.shards(key, *((left, right) if group.of_actual else (right, left)))
+        for pair in _compare_step(divergence, left, right, third, mapping, found, shards):
+            pairs.append(pair)
+            yield pair
+        parts.append(pairs)
+    inside = (found.inside["actual"], found.inside["reference"])
+    return FoundOnRank(parts, divergence.origins(), divergence.changed(), inside, found.crossings, group is not None)
+
+
+def _steps(dump: Dump) -> _Work[dict[Key, list[Batch]]]:
+    found: dict[Key, list[Batch]] = {}
+    for batch in dump.batches():
+        found.setdefault((batch.rank, batch.step), []).append(batch)
+        yield from repeat(None, len(batch))
+    return found
+
+
+def _compare_step(
+    divergence: Divergence,
+    left: list[Operator],
+    right: list[Operator],
+    again: list[Operator],
+    mapping: Optional[Mapping[str, str]],
+    found: _Walked,
+    shards: Optional[Portions] = None,
+) -> Iterator[Pair]:
+    if shards is None and is_across(left, right):
+        across = pair_across(left, right, mapping)
+        found.inside.update(actual=across.inside[0], reference=across.inside[1])
+        found.crossings.extend(map(_crossing, crossings(across.matches)))
+        spread = Spread(again, right) if again else None
+        divergence.begin_step(right, _cast(across.matches), across.views, spread, types=across.types)
+        for one in across.matches:
+            yield from divergence.walk(one)
+        for number, alone in enumerate(across.alone):
+            for operator in alone:
+                yield from divergence.only(operator, of_actual=number == 0)
+        return
+    matches = align(left, right, mapping, parts=shards is not None)
+    found.crossings.extend(map(_crossing, crossings(matches)))
+    spread = Spread(again, right) if again else None
+    divergence.begin_step(right, _cast(matches), spread=spread, shards=shards)
+    partner = {match.reference.position: match for match in matches}
+    taken = {match.actual.position for match in matches}
+    waiting = [one for one in left if one.position not in taken]
+    for operator in right:
+        match = partner.get(operator.position)
+        if match is None:
+            yield from divergence.only(operator, of_actual=False)
+            continue
+        while waiting and waiting[0].position < match.actual.position:
+            yield from divergence.only(waiting.pop(0), of_actual=True)
+        yield from divergence.walk(match)
+    for operator in waiting:
+        yield from divergence.only(operator, of_actual=True)
+
+
+def _crossing(match: Match) -> Crossing:
+    one, other = match.actual, match.reference
+    record = next(other.records)
+    return Crossing(one.label, other.label, match.how, match.confidence, record.step, record.rank)
+
+
+def _cast(matches: list[Match]) -> Optional[tuple[str, str]]:
+    """The types of both sides, where the one program as a whole computes in another type; None where it does not."""
+    found = Counter(
+        (a.dtype, b.dtype)
+        for match in matches
+        for a, b in match.outputs
+        if a is not None
+        and b is not None
+        and a.dtype is not None
+        and b.dtype is not None
+        and float_kind(b.dtype) is not None
+    )
+    [(types, count)] = found.most_common(1) or [(("", ""), 0)]
+    return types if types[0] != types[1] and 2 * count > sum(found.values()) and float_kind(types[0]) else None
