@@ -9,7 +9,7 @@ from typing import Any, Optional
 import msgspec
 import torch
 
-from ascend_dump.host import META, ZERO
+from ascend_dump.host import META, UNWAITED, ZERO
 
 __all__ = [
     "ViewKey",
@@ -129,7 +129,9 @@ def _extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, Optio
 def unstorable(tensor: torch.Tensor) -> str:
     """Why the bytes of a tensor cannot be stored, empty when they can."""
     if not is_plain(type(tensor)):
-        return f"a {type(tensor).__name__}"
+        kind = type(tensor).__name__
+        # What functional collectives return until it is waited for.
+        return UNWAITED if kind == "AsyncCollectiveTensor" else f"a {kind}"
     if tensor.layout is not torch.strided:
         return f"{str(tensor.layout).replace('torch.', '')} layout"
     if tensor.is_nested:

@@ -31,6 +31,9 @@ from ascend_dump_torch._tensors import OperatorCall
 __all__ = ["RecordMode"]
 
 _function_modes = torch._C._len_torch_function_stack
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_mode_of_kind = torch._C._get_dispatch_mode
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 #: Their kernels for every device may run under a mode; others assert that there is none.
@@ -76,8 +79,10 @@ class RecordMode(TorchDispatchMode):
         session = self._session
         if not session.recording:
             return func(*args, **kwargs)
+        if _dispatch_modes() and _mode_of_kind(_FAKE) is not None:
+            return func(*args, **kwargs)  # computes shapes only, as DTensor does before an operator runs
         if kinds and not all(map(is_plain, kinds)):
-            if torch._C._len_torch_dispatch_stack():
+            if _dispatch_modes():
                 return func(*args, **kwargs)  # for a mode of PyTorch's own below, such as FakeTensorMode
             if self._placements.are_of(kinds) and not getattr(self._distributed, "begins", False):
                 return self._run_distributed(func, args, kwargs)
