@@ -108,6 +108,7 @@ def test_what_cannot_be_opened_is_an_error_of_the_system(tmp_path: Path) -> None
 
 #: Where files that this package did not find in a dump are read in another way, and what keeps that safe.
 OTHER_WAYS = {
+    "_attach_server.py": "a file of the kernel below /proc",
     "analysis/compare/_names.py": "our own table of operators",
     "analysis/compare/_undefined.py": "our own rules",
     "cli/demo.py": "our own example, and the file beside it that is compared with it",
