@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump.native.cann.names import DumpName, parse_name
+from ascend_dump.selftest.assumptions import Outcome
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["DeviceFile", "Evidence"]
+__all__ = ["FAILED", "DeviceFile", "Evidence", "device_files", "judge_fact"]
 
 _TIME_DIGITS = 14
+#: The fact under which a program notes questions that failed, by name.
+FAILED = "failed"
 
 
 class DeviceFile(NamedTuple):
@@ -62,12 +65,33 @@ class Evidence:
 
     def files(self, root: Optional[Path]) -> list[DeviceFile]:
         """What stands below directories named after a time; the rest of a run is ours."""
-        return [] if root is None else sorted(_walk(root), key=lambda file: file.path)
+        return [] if root is None else device_files(root)
 
     @property
     def dumped(self) -> list[DeviceFile]:
         """The files of whole tensors."""
         return self.files(self.tensors)
+
+
+def judge_fact(evidence: Evidence, name: str, wanted: object) -> Outcome:
+    """Whether what a program noted under this name is as wanted; unknown where it did not, or could not, find out.
+
+    >>> judge_fact(Evidence(device=0, began=0.0, ended=1.0, facts={"code": 3}), "code", 0).state
+    'refuted'
+    """
+    if name not in evidence.facts:
+        return Outcome("unknown", evidence.facts.get(FAILED, {}).get(name, "the program did not try it"))
+    found = evidence.facts[name]
+    return Outcome("confirmed" if found == wanted else "refuted", f"{found}, expected {wanted}")
+
+
+def device_files(root: Path) -> list[DeviceFile]:
+    """What stands below directories named after a time, by path.
+
+    >>> device_files(Path("/nowhere"))
+    []
+    """
+    return sorted(_walk(root), key=lambda file: file.path)
 
 
 def _walk(root: Path) -> Iterator[DeviceFile]:

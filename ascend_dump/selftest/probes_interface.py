@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ascend_dump.native.cann.acl_codes import AclError
-from ascend_dump.selftest.assumptions import Outcome
+from ascend_dump.selftest.evidence import judge_fact
 
 if TYPE_CHECKING:
+    from ascend_dump.selftest.assumptions import Outcome
     from ascend_dump.selftest.evidence import Evidence
 
 __all__ = [
@@ -29,83 +30,76 @@ __all__ = [
 ]
 
 
-def _fact(evidence: Evidence, name: str, wanted: object) -> Outcome:
-    if name not in evidence.facts:
-        return Outcome("unknown", "the program did not try it")
-    found = evidence.facts[name]
-    return Outcome("confirmed" if found == wanted else "refuted", f"{found}, expected {wanted}")
-
-
 def init_dump_twice(evidence: Evidence) -> Outcome:
     """The code of a second init_dump."""
-    return _fact(evidence, "init_dump_twice", int(AclError.REPEAT_INITIALIZE))
+    return judge_fact(evidence, "init_dump_twice", int(AclError.REPEAT_INITIALIZE))
 
 
 def set_dump_first(evidence: Evidence) -> Outcome:
     """The code of set_dump without init_dump."""
-    return _fact(evidence, "set_dump_first", int(AclError.DUMP_NOT_RUN))
+    return judge_fact(evidence, "set_dump_first", int(AclError.DUMP_NOT_RUN))
 
 
 def missing_file(evidence: Evidence) -> Outcome:
     """The code for a file that is not there."""
-    return _fact(evidence, "missing_file", int(AclError.INVALID_FILE))
+    return judge_fact(evidence, "missing_file", int(AclError.INVALID_FILE))
 
 
 def deep_file(evidence: Evidence) -> Outcome:
     """The code for a file with eleven levels."""
-    return _fact(evidence, "deep_file", int(AclError.PARSE_FILE))
+    return judge_fact(evidence, "deep_file", int(AclError.PARSE_FILE))
 
 
 def refused_file(evidence: Evidence) -> Outcome:
     """The code for a mode that does not exist."""
-    return _fact(evidence, "refused_file", int(AclError.INVALID_DUMP_CONFIG))
+    return judge_fact(evidence, "refused_file", int(AclError.INVALID_DUMP_CONFIG))
 
 
 def empty_file(evidence: Evidence) -> Outcome:
     """The code for a file without a byte."""
-    return _fact(evidence, "empty_file", int(AclError.SUCCESS))
+    return judge_fact(evidence, "empty_file", int(AclError.SUCCESS))
 
 
 def set_after_refusal(evidence: Evidence) -> Outcome:
     """The code of a good file behind refused ones."""
-    return _fact(evidence, "set_after_refusal", int(AclError.SUCCESS))
+    return judge_fact(evidence, "set_after_refusal", int(AclError.SUCCESS))
 
 
 def begin_again(evidence: Evidence) -> Outcome:
     """Whether files came after finalize_dump, init_dump and set_dump."""
-    return _fact(evidence, "begin_again", True)
+    return judge_fact(evidence, "begin_again", True)
 
 
 def set_again(evidence: Evidence) -> Outcome:
     """Whether only the directory of the second set_dump got the files of what was launched behind it."""
-    return _fact(evidence, "set_again", {"first": False, "second": True})
+    return judge_fact(evidence, "set_again", {"first": False, "second": True})
 
 
 def nothing_asked(evidence: Evidence) -> Outcome:
     """Whether files came although the last configuration asks for nothing."""
-    return _fact(evidence, "nothing_asked", True)
+    return judge_fact(evidence, "nothing_asked", True)
 
 
 def single_operators(evidence: Evidence) -> Outcome:
     """Whether files came although dump_step and layer name other things."""
-    return _fact(evidence, "single_operators", True)
+    return judge_fact(evidence, "single_operators", True)
 
 
 def kernel_level(evidence: Evidence) -> Outcome:
     """Which levels dumped a kernel of aclnn."""
-    return _fact(evidence, "kernel_level", {"op": False, "kernel": True})
+    return judge_fact(evidence, "kernel_level", {"op": False, "kernel": True})
 
 
 def checked_interface(evidence: Evidence) -> Outcome:
     """Whether torch_npu.npu.utils raised with a code."""
-    return _fact(evidence, "checked_interface", True)
+    return judge_fact(evidence, "checked_interface", True)
 
 
 def waiting_interface(evidence: Evidence) -> Outcome:
     """Whether init_dump before anything used the NPU left it as it was."""
-    return _fact(evidence, "waiting_interface", True)
+    return judge_fact(evidence, "waiting_interface", True)
 
 
 def graphs_again(evidence: Evidence) -> Outcome:
     """Whether a second capture in one process dumped its graphs."""
-    return _fact(evidence, "graphs_again", True)
+    return judge_fact(evidence, "graphs_again", True)

@@ -43,7 +43,7 @@ class Subject:
     native   by a framework that is installed, what then replaces only the part of it that needs a device
     below    modules that it needs beside itself, on the simulated device too, each with the fake for where it is not
              installed, "" for none
-    interface  the program that asks the dump interface itself, "" for none
+    interface  the program that asks the device itself, beside any capture, "" for none
     without  scenarios that it does not have, by the reason
 
     >>> Subject("torch", "torch", "with_torch.py").stand_ins()
@@ -120,6 +120,7 @@ SUBJECTS = (
         device=True,
         fakes=("npu_bridge",),
         below={"tensorflow": "tensorflow"},
+        interface="bridge_sessions.py",
     ),
     Subject(
         "npu_device",
@@ -128,6 +129,7 @@ SUBJECTS = (
         device=True,
         fakes=("npu_device",),
         below={"tensorflow": ""},
+        interface="device_options.py",
         without={"decorator": "npu_device takes its options once, and each call of a decorated function has others"},
     ),
     Subject(

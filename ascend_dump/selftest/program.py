@@ -10,7 +10,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import ascend_dump
 from ascend_dump._errors import AscendDumpError, ConfigError, NotSupported
+from ascend_dump.selftest.evidence import FAILED
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["DUMPS", "OVERFLOWS", "SELECTED", "STEPS", "Network", "StepSeen", "main"]
+__all__ = ["DUMPS", "OVERFLOWS", "SELECTED", "STEPS", "Network", "StepSeen", "ask_each", "main"]
 
 STEPS = 4
 #: Neither the first nor the last step, and one between them that is left out.
@@ -100,6 +101,24 @@ class _Listener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._messages.append(record.getMessage())
+
+
+def ask_each(directory: Path, questions: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    """The answers by name, one question after the other. What a question raises is noted in its place, under `FAILED`;
+    `truth.json` is written behind each, as the next one may end the process.
+
+    >>> import tempfile
+    >>> ask_each(Path(tempfile.mkdtemp()), {"sum": lambda: 1 + 1, "quotient": lambda: 1 // 0})["sum"]
+    2
+    """
+    facts: dict[str, Any] = {FAILED: {}}
+    for name, question in questions.items():
+        try:
+            facts[name] = question()
+        except Exception as error:  # whatever a framework raises
+            facts[FAILED][name] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        (directory / "truth.json").write_text(json.dumps({"facts": facts}))
+    return facts
 
 
 def main(network: Network) -> None:

@@ -22,3 +22,5 @@ def test_every_promise_is_kept_by_the_bridges_on_it(tmp_path: Path) -> None:
     assert skipped == [("npu_device", "decorator")]
     assert sum(result.state == "PASS" for result in test.results) == 18 + 14
     assert not test.failed
+    asked = ("last_entry", "init_keys", "graph_names", "signatures", "fed_names", "variable_values")
+    assert {test.probed[name].state for name in (*asked, "steps_of_calls", "options_once")} == {"confirmed"}

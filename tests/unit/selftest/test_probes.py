@@ -15,6 +15,7 @@ import pytest
 
 import ascend_dump
 from ascend_dump import fakes
+from ascend_dump.selftest import probes_frameworks
 from ascend_dump.selftest.assumptions import Outcome
 from ascend_dump.selftest.evidence import Evidence
 from ascend_dump.selftest.probes import PROBES, run_probes
@@ -114,8 +115,8 @@ def test_the_simulated_device_is_as_assumed(recorded: Evidence, name: str) -> No
     assert found.state == "confirmed", found
 
 
-def test_every_probe_is_tried_here() -> None:
-    assert set(PROBES) == {*OF_FILES, *OF_FACTS, *OF_GRAPHS}
+def test_every_probe_is_tried_here_or_with_its_framework() -> None:
+    assert set(PROBES) == {*OF_FILES, *OF_FACTS, *OF_GRAPHS, *probes_frameworks.__all__}
 
 
 def test_without_evidence_nothing_is_known() -> None:

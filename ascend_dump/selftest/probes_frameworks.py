@@ -1,0 +1,77 @@
+"""Probes of what frameworks make of settings and graphs: what a program noted that used one without a capture."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ascend_dump.selftest.assumptions import Outcome
+from ascend_dump.selftest.evidence import judge_fact
+
+if TYPE_CHECKING:
+    from ascend_dump.selftest.evidence import Evidence
+
+__all__ = [
+    "fed_names",
+    "graph_names",
+    "init_keys",
+    "last_entry",
+    "options_once",
+    "signatures",
+    "steps_of_calls",
+    "variable_values",
+]
+
+_GRAPH = re.compile(r"ge_default_\d{14}_(\d+)", re.ASCII)
+
+
+# npu_bridge.
+
+
+def last_entry(evidence: Evidence) -> Outcome:
+    """Whether a session dumped whose last entry switched the dump on, and one whose last entry switched it off."""
+    return judge_fact(evidence, "last_entry", {"on": True, "off": False})
+
+
+def init_keys(evidence: Evidence) -> Outcome:
+    """Whether the keys of init_resource let another session dump."""
+    return judge_fact(evidence, "init_keys", False)
+
+
+def graph_names(evidence: Evidence) -> Outcome:
+    """Three sessions of one graph each have names that count on."""
+    sessions = evidence.facts.get("graph_names")
+    if sessions is None:
+        return judge_fact(evidence, "graph_names", sessions)
+    found = [_GRAPH.fullmatch(name) for names in sessions for name in names]
+    numbers = [int(one[1]) for one in found if one is not None]
+    counted = len(found) == 3 and numbers == list(range(numbers[0], numbers[0] + 3)) if numbers else False
+    return Outcome("confirmed" if counted else "refuted", f"models {sessions}")
+
+
+def signatures(evidence: Evidence) -> Outcome:
+    """The steps of two sets of fetches of which one ran twice, the other between."""
+    return judge_fact(evidence, "signatures", [["0"], ["0", "1"]])
+
+
+def fed_names(evidence: Evidence) -> Outcome:
+    """The names of operators of type Data, where a placeholder of the name x was fed."""
+    return judge_fact(evidence, "fed_names", ["x"])
+
+
+def variable_values(evidence: Evidence) -> Outcome:
+    """What a variable of ones was for the product that reads it, and for the operator that then added to it."""
+    return judge_fact(evidence, "variable_values", {"product": [1.0], "added": [1.0]})
+
+
+# npu_device.
+
+
+def steps_of_calls(evidence: Evidence) -> Outcome:
+    """The steps in the dump of step 1 where a function was called three times."""
+    return judge_fact(evidence, "steps_of_calls", ["1"])
+
+
+def options_once(evidence: Evidence) -> Outcome:
+    """Which directory got files: that of the path when the device was opened, or that of a later one."""
+    return judge_fact(evidence, "options_once", {"first": True, "second": False})

@@ -1,0 +1,161 @@
+"""What sessions on an NPU through npu_bridge do with settings and graphs: each question has a directory of its own."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ascend_dump.native.cann.dump_file import decode, read_header
+from ascend_dump.selftest.evidence import DeviceFile, device_files
+from ascend_dump.selftest.program import ask_each
+
+tensorflow: Any = import_module("tensorflow")
+npu_init: Any = import_module("npu_bridge.npu_init")
+tf: Any = getattr(getattr(tensorflow, "compat", None), "v1", tensorflow)
+if tf is not tensorflow:
+    tf.disable_eager_execution()
+X = np.arange(8, dtype="f4").reshape(2, 4)
+#: Of the variable before the run, and what the run adds to it.
+BEFORE, ADDED = 1.0, 2.0
+
+
+class Dumps:
+    """Directories for what sessions dump, and the settings for it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def place(self, name: str) -> Path:
+        found = self.directory / name
+        found.mkdir(exist_ok=True)
+        return found
+
+    def keys(self, name: str, **others: Any) -> dict[str, Any]:
+        """Those of a dump into the directory of that name."""
+        return {"enable_dump": True, "dump_path": str(self.place(name)), "dump_mode": "all", **others}
+
+    def files(self, name: str) -> list[DeviceFile]:
+        return [file for file in device_files(self.place(name)) if file.name is not None]
+
+    def some_files(self, name: str) -> list[DeviceFile]:
+        """Those without which there is no answer. Raises LookupError where the device dumped nothing."""
+        found = self.files(name)
+        if not found:
+            raise LookupError(f"the session {name!r} dumped nothing")
+        return found
+
+
+def make_config(*entries: dict[str, Any]) -> Any:
+    """A ConfigProto with one NpuOptimizer for each."""
+    made = tf.ConfigProto()
+    for keys in entries:
+        entry = made.graph_options.rewrite_options.custom_optimizers.add()
+        entry.name = "NpuOptimizer"
+        for key, value in {"use_off_line": True, **keys}.items():
+            if isinstance(value, bool):
+                entry.parameter_map[key].b = value
+            else:
+                entry.parameter_map[key].s = value.encode()
+    return npu_init.npu_config_proto(made)
+
+
+@contextmanager
+def opened(config: Any) -> Iterator[tuple[Any, Any]]:
+    """A session with a graph of its own, and the tensor that is fed."""
+    with tf.Graph().as_default():
+        x = tf.placeholder(tf.float32, X.shape, name="x")
+        with tf.Session(config=config) as session:
+            yield session, x
+
+
+def run_once(config: Any) -> None:
+    with opened(config) as (session, x):
+        session.run(tf.nn.relu(x, name="relu"), {x: X})
+
+
+def init_keys(dumps: Dumps) -> bool:
+    """Whether a session without the keys that init_resource got dumped, where one with them does.
+
+    The first question of the process: GE is initialised once.
+    """
+    with tf.Graph().as_default():
+        own, shutdown = npu_init.init_resource(config=make_config(dumps.keys("init")))
+        run_once(make_config({}))
+        npu_init.shutdown_resource(own, shutdown)
+        npu_init.close_session(own)
+    run_once(make_config(dumps.keys("with_keys")))
+    dumps.some_files("with_keys")
+    return bool(dumps.files("init"))
+
+
+def last_entry(dumps: Dumps) -> dict[str, bool]:
+    """By the last of two entries, whether the session dumped."""
+    run_once(make_config(dumps.keys("last_off"), dumps.keys("last_off", enable_dump=False)))
+    run_once(make_config(dumps.keys("last_on", enable_dump=False), dumps.keys("last_on")))
+    found = {name: bool(dumps.files(f"last_{name}")) for name in ("on", "off")}
+    if not any(found.values()):
+        raise LookupError("neither session dumped anything")
+    return found
+
+
+def graph_names(dumps: Dumps) -> list[list[str]]:
+    """The names of the models of three sessions, in the order of the sessions."""
+    found = []
+    for number in range(3):
+        name = f"session_{number}"
+        run_once(make_config(dumps.keys(name)))
+        found.append(sorted({file.levels[1] for file in dumps.some_files(name)}))
+    return found
+
+
+def signatures(dumps: Dumps) -> list[list[str]]:
+    """The steps of each model of a session that ran one set of fetches, another one, and the first one again."""
+    with opened(make_config(dumps.keys("signatures"))) as (session, x):
+        fetches = tf.nn.relu(x, name="relu"), tf.matmul(x, x, transpose_b=True, name="product")
+        for number in (0, 1, 0):
+            session.run(fetches[number], {x: X})
+    models: dict[str, set[str]] = {}
+    for file in dumps.some_files("signatures"):
+        models.setdefault("/".join(file.levels[:-1]), set()).add(file.levels[-1])
+    return sorted(sorted(steps) for steps in models.values())
+
+
+def fed_names(dumps: Dumps) -> list[str]:
+    """The operators of type Data of the first session, which is fed with `x`."""
+    return sorted({file.parsed.op_name for file in dumps.some_files("session_0") if file.parsed.op_type == "Data"})
+
+
+def variable_values(dumps: Dumps) -> dict[str, list[float]]:
+    """What a variable was for the operator that reads it, and for the one that adds to it behind that one."""
+    with opened(make_config(dumps.keys("variables"))) as (session, x):
+        variable = tf.get_variable("w", [4, 3], initializer=tf.constant_initializer(BEFORE), use_resource=False)
+        product = tf.matmul(x, variable, name="product")
+        with tf.control_dependencies([product]):
+            added = tf.assign_add(variable, tf.constant(ADDED, tf.float32, [4, 3]), name="added")
+        session.run(tf.global_variables_initializer())
+        session.run([product, added], {x: X})
+    found: dict[str, list[float]] = {}
+    for name, index in (("product", 1), ("added", 0)):
+        for file in dumps.some_files("variables"):
+            if file.parsed.op_name != name:
+                continue
+            header = read_header(file.path)
+            for tensor in header.tensors:
+                if (tensor.io, tensor.index) == ("input", index):
+                    found[name] = sorted(set(decode(header, tensor).ravel().tolist()))
+    return found
+
+
+def ask(directory: Path) -> dict[str, Any]:
+    dumps = Dumps(directory)
+    questions = (init_keys, last_entry, graph_names, signatures, fed_names, variable_values)
+    return ask_each(directory, {question.__name__: partial(question, dumps) for question in questions})
+
+
+if __name__ == "__main__":
+    ask(Path(sys.argv[3]))

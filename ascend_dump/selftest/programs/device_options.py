@@ -1,0 +1,58 @@
+"""What an NPU that npu_device opened does with steps, and with options that are set behind `open`."""
+
+import sys
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Callable
+
+from ascend_dump.selftest.evidence import device_files
+from ascend_dump.selftest.program import ask_each
+
+tf: Any = import_module("tensorflow")
+npu_device: Any = import_module("npu_device")
+
+
+def steps_of_calls(place: Path) -> list[str]:
+    """The steps that were dumped of three calls of a function, of which the second was selected."""
+    place.mkdir()
+    dump = npu_device.global_options().dump_config
+    dump.enable_dump, dump.dump_path, dump.dump_step, dump.dump_mode = True, str(place), "1", "all"
+    npu_device.open().as_default()
+    call(3)
+    found = {file.levels[-1] for file in device_files(place)}
+    if not found:
+        raise LookupError("the function dumped nothing")
+    return sorted(found)
+
+
+def options_once(first: Path, second: Path) -> dict[str, bool]:
+    """Which directory a new function was dumped to, where the path had become the second behind `open`."""
+    second.mkdir()
+    before = len(device_files(first))
+    npu_device.global_options().dump_config.dump_path = str(second)
+    call(3)
+    found = {"first": len(device_files(first)) > before, "second": bool(device_files(second))}
+    if not any(found.values()):
+        raise LookupError("the second function dumped nothing")
+    return found
+
+
+def call(times: int) -> None:
+    """Call a new function that often."""
+    function = tf.function(lambda x: tf.nn.relu(x * 2.0))
+    for number in range(times):
+        function(tf.constant([float(number), -1.0]))
+
+
+def ask(directory: Path) -> dict[str, Any]:
+    first, second = directory / "first", directory / "second"
+    questions: dict[str, Callable[[], Any]] = {
+        "steps_of_calls": partial(steps_of_calls, first),
+        "options_once": partial(options_once, first, second),
+    }
+    return ask_each(directory, questions)
+
+
+if __name__ == "__main__":
+    ask(Path(sys.argv[3]))

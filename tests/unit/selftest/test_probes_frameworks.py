@@ -1,0 +1,181 @@
+"""Programs that ask frameworks on the simulated device: probes confirm what it does, and refute what it is made to do.
+
+npu_device's functions need a real TensorFlow: tests/real/tensorflow.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+from ascend_dump import fakes
+from ascend_dump.fakes.device.npu import Npu
+from ascend_dump.selftest import program
+from ascend_dump.selftest.evidence import FAILED, Evidence
+from ascend_dump.selftest.probes import PROBES, run_probes
+from ascend_dump.selftest.program import ask_each
+
+PROGRAMS = Path(program.__file__).with_name("programs")
+OF_SESSIONS = ("last_entry", "init_keys", "graph_names", "signatures", "fed_names", "variable_values")
+
+
+def evidence(facts: dict[str, Any]) -> Evidence:
+    return Evidence(device=0, began=0, ended=1, facts=facts)
+
+
+def ask(name: str, directory: Path) -> dict[str, Any]:
+    """The facts that a program finds, run in this process."""
+    directory.mkdir(exist_ok=True)
+    facts: dict[str, Any] = runpy.run_path(str(PROGRAMS / name))["ask"](directory)
+    return facts
+
+
+def states(facts: dict[str, Any]) -> dict[str, str]:
+    return {name: one.state for name, one in run_probes(evidence(facts)).items() if one.state != "unknown"}
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> Iterator[Callable[[], dict[str, Any]]]:
+    with fakes.install("tensorflow", "npu_bridge", cwd=tmp_path, environ={}):
+        import_module("npu_bridge.npu_init")
+        yield lambda: ask("bridge_sessions.py", tmp_path / "asked")
+
+
+def test_the_simulated_bridge_is_as_assumed(sessions: Callable[[], dict[str, Any]]) -> None:
+    facts = sessions()
+    assert facts[FAILED] == {}
+    assert states(facts) == dict.fromkeys(OF_SESSIONS, "confirmed")
+
+
+def change_entries(monkeypatch: pytest.MonkeyPatch, change: Callable[[list[Any]], list[Any]]) -> None:
+    """Let sessions have other entries than those that were given."""
+    module = sys.modules["npu_bridge.npu_init"]
+    real = module.npu_config_proto
+
+    def npu_config_proto(config: Any) -> Any:
+        entries = config.graph_options.rewrite_options.custom_optimizers
+        wanted = change(list(entries))
+        del entries[:]
+        entries.extend(wanted)
+        return real(config)
+
+    monkeypatch.setattr(module, "npu_config_proto", npu_config_proto)
+
+
+def entries_from_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    change_entries(monkeypatch, lambda entries: entries[::-1])
+
+
+def keys_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first entry of the process is that of every session without keys of a dump."""
+    kept: list[Any] = []
+
+    def change(entries: list[Any]) -> list[Any]:
+        if not kept:
+            kept.append(type(entries[0])())
+            kept[0].CopyFrom(entries[0])
+        return entries if "enable_dump" in entries[0].parameter_map else kept
+
+    change_entries(monkeypatch, change)
+
+
+def one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Npu.load_model
+    monkeypatch.setattr(Npu, "load_model", lambda self, name, **others: real(self, name[:-1] + "1", **others))
+
+
+def one_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are counted over all models of the process."""
+    real, begun = Npu.begin_step, []
+
+    def begin_step(self: Any, model: int, step: int) -> None:
+        begun.append(step)
+        real(self, model, len(begun) - 1)
+
+    monkeypatch.setattr(Npu, "begin_step", begin_step)
+
+
+def feeds_renamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Npu.load_model
+
+    def load_model(self: Any, name: str, *, ops: Any, **others: Any) -> Any:
+        renamed = [
+            op._replace(name="arg_0") if op.type == "Data" else op._replace(inputs=tuple(map(feed, op.inputs)))
+            for op in ops
+        ]
+        return real(self, name, ops=renamed, **others)
+
+    def feed(source: str) -> str:
+        return "arg_0:0" if source == "x:0" else source
+
+    monkeypatch.setattr(Npu, "load_model", load_model)
+
+
+def variables_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an operator overwrites is dumped as it is behind the operator."""
+    real = Npu.run_op
+
+    def run_op(self: Any, op_type: str, name: str, inputs: Any, outputs: Any, **others: Any) -> Any:
+        given = [outputs[0], *inputs[1:]] if op_type == "AssignAdd" else inputs
+        return real(self, op_type, name, given, outputs, **others)
+
+    monkeypatch.setattr(Npu, "run_op", run_op)
+
+
+@pytest.mark.parametrize(
+    ("name", "otherwise"),
+    [
+        ("last_entry", entries_from_behind),
+        ("init_keys", keys_for_all),
+        ("graph_names", one_name),
+        ("signatures", one_count),
+        ("fed_names", feeds_renamed),
+        ("variable_values", variables_after),
+    ],
+)
+def test_another_bridge_refutes(
+    monkeypatch: pytest.MonkeyPatch,
+    sessions: Callable[[], dict[str, Any]],
+    name: str,
+    otherwise: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    otherwise(monkeypatch)
+    assert states(sessions())[name] == "refuted"
+
+
+def test_a_device_that_dumps_nothing_answers_nothing(
+    monkeypatch: pytest.MonkeyPatch, sessions: Callable[[], dict[str, Any]]
+) -> None:
+    monkeypatch.setattr(Npu, "run_op", lambda self, *arguments, **others: None)
+    found = run_probes(evidence(sessions()))
+    assert {found[name].state for name in OF_SESSIONS} == {"unknown"}
+    assert "dumped nothing" in found["signatures"].seen
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "others"),
+    [
+        ("steps_of_calls", ["1"], [["0"], ["1", "2"], ["0", "1", "2"]]),
+        ("options_once", {"first": True, "second": False}, [{"first": False, "second": True}]),
+    ],
+)
+def test_another_answer_refutes(name: str, good: Any, others: list[Any]) -> None:
+    assert states({name: good}) == {name: "confirmed"}
+    for other in others:
+        assert states({name: other}) == {name: "refuted"}
+
+
+def test_a_question_that_fails_leaves_the_others_their_answers(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("no such option\nbelow")
+
+    facts = ask_each(tmp_path, {"steps_of_calls": fail, "options_once": lambda: {"first": True, "second": False}})
+    assert states(facts) == {"options_once": "confirmed"}
+    assert PROBES["steps_of_calls"](evidence(facts)).seen == "RuntimeError: no such option"
+    assert '"failed": {"steps_of_calls"' in (tmp_path / "truth.json").read_text()
