@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Callable
 
 from ascend_dump._errors import AscendDumpError
-from ascend_dump.selftest import probes_files, probes_frameworks, probes_interface, probes_overflow
+from ascend_dump.selftest import probes_files, probes_frameworks, probes_interface, probes_offline, probes_overflow
 from ascend_dump.selftest.assumptions import Outcome
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ __all__ = ["PROBES", "run_probes"]
 PROBES: Mapping[str, Callable[[Evidence], Outcome]] = MappingProxyType(
     {
         name: getattr(module, name)
-        for module in (probes_files, probes_overflow, probes_interface, probes_frameworks)
+        for module in (probes_files, probes_overflow, probes_interface, probes_frameworks, probes_offline)
         for name in module.__all__
     }
 )

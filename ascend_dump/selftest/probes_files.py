@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ascend_dump.selftest.evidence import DeviceFile, Evidence
 
 __all__ = [
+    "container",
     "device_directory",
     "dtype_numbers",
     "file_modes",
@@ -31,6 +32,7 @@ __all__ = [
     "kernel_names",
     "kernels_in_their_step",
     "kernels_per_operator",
+    "never_dumped",
     "no_model_levels",
     "one_header_in_a_file",
     "payload_order",
@@ -46,6 +48,11 @@ _NO_ARRAYS = Outcome("unknown", "the program fetched nothing to compare with")
 _LONGEST_TABLE = 1 << 24
 _KERNEL = re.compile(r"aclnn\w+_(\w+)AiCore_\1", re.ASCII)
 _PRODUCT = re.compile("MatMul", re.IGNORECASE)
+#: Types of operators that control the flow or are constants.
+_NO_TASK = {
+    *("Const", "Constant", "ConstPlaceHolder", "FileConstant"),
+    *("If", "_If", "StatelessIf", "Case", "StatelessCase", "While", "_While", "StatelessWhile", "For"),
+}
 
 
 def _of_all(files: Iterable[DeviceFile], wrong: Iterable[str], what: str) -> Outcome:
@@ -146,6 +153,28 @@ def kernel_names(evidence: Evidence) -> Outcome:
     files = [file for file in evidence.dumped if evidence.eager and file.name is not None]
     wrong = (file.parsed.op_name for file in files if not _KERNEL.fullmatch(file.parsed.op_name))
     return _of_all(files, wrong, "kernels are named so")
+
+
+def never_dumped(evidence: Evidence) -> Outcome:
+    """No file of a constant or of control flow, in a graph that has constants."""
+    files = [file for file in evidence.dumped if not evidence.eager and file.name is not None]
+    found = sorted({file.parsed.op_type for file in files} & _NO_TASK)
+    if found:
+        return Outcome("refuted", f"there is a file of type {found[0]}")
+    constants = evidence.facts.get("constants", 0)
+    if not files or not constants:
+        return Outcome("unknown", "no graph with constants was dumped")
+    return Outcome("confirmed", f"{len(files)} files, none of {constants} constants")
+
+
+def container(evidence: Evidence) -> Outcome:
+    """Whether files came, where the self-test runs in a container."""
+    if not evidence.facts.get("container"):
+        return Outcome("unknown", "this is no container")
+    if evidence.tensors is None:
+        return _NOTHING
+    number = len(evidence.dumped)
+    return Outcome("confirmed" if number else "refuted", f"{number} files in a container")
 
 
 # Headers and payloads.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ascend_dump.native.cann.acl_codes import AclError
+from ascend_dump.selftest.assumptions import Outcome
 from ascend_dump.selftest.evidence import judge_fact
 
 if TYPE_CHECKING:
-    from ascend_dump.selftest.assumptions import Outcome
     from ascend_dump.selftest.evidence import Evidence
 
 __all__ = [
@@ -16,8 +16,11 @@ __all__ = [
     "checked_interface",
     "deep_file",
     "empty_file",
+    "finalize_ends_init",
     "graphs_again",
+    "init_dump_behind_init",
     "init_dump_twice",
+    "init_twice",
     "kernel_level",
     "missing_file",
     "nothing_asked",
@@ -33,6 +36,34 @@ __all__ = [
 def init_dump_twice(evidence: Evidence) -> Outcome:
     """The code of a second init_dump."""
     return judge_fact(evidence, "init_dump_twice", int(AclError.REPEAT_INITIALIZE))
+
+
+def init_twice(evidence: Evidence) -> Outcome:
+    """The code of a second acl.init, with a file that is not there."""
+    return judge_fact(evidence, "init_twice", int(AclError.REPEAT_INITIALIZE))
+
+
+def init_dump_behind_init(evidence: Evidence) -> Outcome:
+    """The code of init_dump where acl.init configured a dump that wrote files."""
+    found = evidence.facts.get("init_dump_behind_init")
+    if not found:
+        return judge_fact(evidence, "init_dump_behind_init", found)
+    if not found["files"]:
+        return Outcome("unknown", "the dump of acl.init wrote nothing")
+    return Outcome("refuted" if found["code"] else "confirmed", f"it returned {found['code']}")
+
+
+def finalize_ends_init(evidence: Evidence) -> Outcome:
+    """Whether a model that is loaded behind finalize_dump still goes where acl.init said."""
+    found = evidence.facts.get("finalize_ends_init")
+    if not found:
+        return judge_fact(evidence, "finalize_ends_init", found)
+    if not found["before"]:
+        return Outcome("unknown", "the dump of acl.init wrote nothing")
+    if found["code"]:
+        return Outcome("unknown", f"finalize_dump returned {found['code']}")
+    ended = found["before"] == found["behind"]
+    return Outcome("confirmed" if ended else "refuted", f"{found['before']} files before, {found['behind']} behind it")
 
 
 def set_dump_first(evidence: Evidence) -> Outcome:

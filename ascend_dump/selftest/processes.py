@@ -18,11 +18,13 @@ from ascend_dump.selftest.program import DUMPS, SELECTED
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["NO_DEVICE", "SUBJECTS", "Ran", "ScenarioRunner", "Subject"]
+__all__ = ["INTERFACE", "NO_DEVICE", "SUBJECTS", "Ran", "ScenarioRunner", "Subject"]
 
 _PROGRAMS = Path(__file__).with_name("programs")
 #: How a program ends that finds no device.
 NO_DEVICE = 4
+#: How the names of runs begin that ask the dump interface itself.
+INTERFACE = "interface-"
 #: Seconds; a process imports a framework, which takes some of them on a slow disk.
 _TIMEOUT = 300
 #: Bytes of what a program says of itself, in JSON.
@@ -43,7 +45,7 @@ class Subject:
     native   by a framework that is installed, what then replaces only the part of it that needs a device
     below    modules that it needs beside itself, on the simulated device too, each with the fake for where it is not
              installed, "" for none
-    interface  the program that asks the device itself, beside any capture, "" for none
+    interface  programs that ask the device itself, beside any capture
     without  scenarios that it does not have, by the reason
 
     >>> Subject("torch", "torch", "with_torch.py").stand_ins()
@@ -58,7 +60,7 @@ class Subject:
     fakes: tuple[str, ...] = ()
     native: Mapping[str, str] = field(default_factory=dict)
     below: Mapping[str, str] = field(default_factory=dict)
-    interface: str = ""
+    interface: tuple[str, ...] = ()
     without: Mapping[str, str] = field(default_factory=dict)
 
     def lacks(self, *, simulated: bool) -> str:
@@ -101,7 +103,7 @@ SUBJECTS = (
         device=True,
         fakes=("torch_npu",),
         below=_TORCH,
-        interface="dump_interface.py",
+        interface=("dump_interface.py",),
     ),
     Subject(
         "torchair",
@@ -112,7 +114,14 @@ SUBJECTS = (
         native={"torchair": "torchair_native"},
         below=_TORCH,
     ),
-    Subject("acl", "acl", "with_acl.py", device=True, fakes=("acl",)),
+    Subject(
+        "acl",
+        "acl",
+        "with_acl.py",
+        device=True,
+        fakes=("acl",),
+        interface=("offline_dumps.py", "acl_init.py"),
+    ),
     Subject(
         "npu_bridge",
         "npu_bridge",
@@ -120,7 +129,7 @@ SUBJECTS = (
         device=True,
         fakes=("npu_bridge",),
         below={"tensorflow": "tensorflow"},
-        interface="bridge_sessions.py",
+        interface=("bridge_sessions.py",),
     ),
     Subject(
         "npu_device",
@@ -129,7 +138,7 @@ SUBJECTS = (
         device=True,
         fakes=("npu_device",),
         below={"tensorflow": ""},
-        interface="device_options.py",
+        interface=("device_options.py",),
         without={"decorator": "npu_device takes its options once, and each call of a decorated function has others"},
     ),
     Subject(
@@ -208,8 +217,9 @@ class ScenarioRunner:
         if "launcher" not in self._subject.without:
             for rank in (1, 0):
                 runs[f"launcher-{rank}"] = self._launched(rank)
-        if self._subject.interface:
-            runs["interface"] = self._scenario("interface", program=self._subject.interface)
+        for program in self._subject.interface:
+            scenario = INTERFACE + Path(program).stem
+            runs[scenario] = self._scenario(scenario, program=program)
         return runs
 
     def _command(self, program: str, scenario: str, directory: Path) -> list[str]:

@@ -10,9 +10,9 @@ from typing import Any, Callable, Optional
 from ascend_dump._errors import ConfigError
 from ascend_dump.selftest.assumptions import Assumption, Outcome, load_assumptions, merge_outcomes
 from ascend_dump.selftest.checks import CheckResult, check_runs
-from ascend_dump.selftest.evidence import Evidence
+from ascend_dump.selftest.evidence import FAILED, Evidence
 from ascend_dump.selftest.probes import run_probes
-from ascend_dump.selftest.processes import NO_DEVICE, SUBJECTS, Ran, ScenarioRunner, Subject
+from ascend_dump.selftest.processes import INTERFACE, NO_DEVICE, SUBJECTS, Ran, ScenarioRunner, Subject
 from ascend_dump.selftest.program import SELECTED
 
 __all__ = ["SelfTest", "run_selftest"]
@@ -99,7 +99,12 @@ def _of_subject(test: SelfTest, subject: Subject, runner: ScenarioRunner) -> lis
 def _evidence(runs: dict[str, Ran]) -> Evidence:
     """Of a framework on a device. Every scenario has the same tensors, so those of one serve for all."""
     ran = runs.get("with", runs["plain"])
-    facts = {**ran.truth.get("facts", {}), **_facts(runs.get("interface"))}
+    facts = {"container": _is_container(), **ran.truth.get("facts", {})}
+    for name, asked in runs.items():
+        if name.startswith(INTERFACE):
+            noted = asked.truth.get("facts", {})
+            failed = {**facts.get(FAILED, {}), **noted.get(FAILED, {})}
+            facts.update({**noted, FAILED: failed})
     times = [one.truth for one in runs.values() if "ended" in one.truth]
 
     def dumps(name: str) -> Optional[Path]:
@@ -121,5 +126,12 @@ def _evidence(runs: dict[str, Ran]) -> Evidence:
     )
 
 
-def _facts(ran: Optional[Ran]) -> dict[str, Any]:
-    return {} if ran is None else dict(ran.truth.get("facts", {}))
+def _is_container() -> bool:
+    """Whether this process runs in one, by the marks that Docker, Podman and Kubernetes leave."""
+    if any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv")):
+        return True
+    try:
+        groups = Path("/proc/1/cgroup").read_text(errors="replace")
+    except OSError:
+        return False
+    return any(word in groups for word in ("docker", "containerd", "kubepods", "libpod", "lxc"))

@@ -1,0 +1,174 @@
+"""What settings of a dump do to offline models: each dump on its own, and what it left is noted for the probes."""
+
+import json
+import sys
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Callable
+
+import numpy as np
+
+from ascend_dump.native.cann.dump_file import read_header
+from ascend_dump.native.cann.mapping import MAPPING, read_mapping
+from ascend_dump.native.cann.names import parse_name
+from ascend_dump.selftest.onnx_model import OnnxNode
+from ascend_dump.selftest.program import ask_each
+from ascend_dump.selftest.programs.offline_network import OfflineNetwork, build_offline, start_device, take
+from ascend_dump.selftest.tiny_network import HIDDEN, IN, ROWS, weights
+
+acl: Any = import_module("acl")
+DEVICE = 0
+ODD, LONG = "odd.name:with a/slash", "long_" + "n" * 295
+CONSTANTS = {**dict(zip(("w1", "w2"), weights())), "bias": np.ones(HIDDEN, "f4")}
+PLAIN = (
+    OnnxNode("first", "MatMul", ("x", "w1")),
+    OnnxNode("sum", "Add", ("first", "bias")),
+    OnnxNode("relu", "Relu", ("sum",)),
+    OnnxNode("twice", "Relu", ("relu",)),
+    OnnxNode("second", "MatMul", ("twice", "w2")),
+)
+
+
+class OfflineDumps:
+    """Dumps of one model after the other below `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def plain(self) -> Path:
+        return build_offline(acl, self.directory / "plain.om", PLAIN, CONSTANTS, fused={"relu": "twice"})
+
+    def config(self, place: Path, **settings: Any) -> str:
+        place.mkdir(parents=True, exist_ok=True)
+        return self.text(place.name, {"dump_path": str(place), "dump_mode": "all", "dump_list": [{}], **settings})
+
+    def text(self, name: str, settings: dict[str, Any]) -> str:
+        file = self.directory / f"{name}.json"
+        file.write_text(json.dumps({"dump": {key: value for key, value in settings.items() if value is not None}}))
+        return str(file)
+
+    def run(self, config: str, om: Path, value: float = 1.0) -> int:
+        """The code of set_dump. The model is loaded behind it, runs once, and is unloaded."""
+        take(acl.mdl.init_dump(), "acl.mdl.init_dump")
+        try:
+            code = int(acl.mdl.set_dump(config))
+            network = OfflineNetwork(acl, om)
+            network.run(np.full((ROWS, IN), value, "f4"))
+            network.unload()
+        finally:
+            acl.mdl.finalize_dump()
+        return code
+
+    def dump(self, name: str, *, value: float = 1.0, **settings: Any) -> dict[str, Any]:
+        """The code and the files of a dump of the plain model with these settings."""
+        place = self.directory / name
+        return {"code": self.run(self.config(place, **settings), self.plain(), value), "files": seen(place)}
+
+    def fused_layer(self) -> dict[str, Any]:
+        """The same with a layer by a name from before the fusion."""
+        origins = {
+            (one["name"], file["operator"]) for file in seen(self.directory / "whole") for one in file["origins"]
+        }
+        known = {node.name for node in PLAIN}
+        fused = sorted(name for name, operator in origins if name != operator and name in known)
+        if not fused:
+            raise LookupError("no operator was fused")
+        return {"layer": fused[0], **self.dump("fused_layer", dump_list=[{"layer": fused[:1]}])}
+
+    def renamed(self, model: str, name: str) -> dict[str, Any]:
+        """The same of a model of that name, the second operator of which has this name."""
+        nodes = (
+            OnnxNode("first", "MatMul", ("x", "w1")),
+            OnnxNode(name, "Relu", ("first",)),
+            OnnxNode("second", "MatMul", (name, "w2")),
+        )
+        om = build_offline(acl, self.directory / f"{model}.om", nodes, CONSTANTS)
+        place = self.directory / f"of_{model}"
+        return {"code": self.run(self.config(place), om), "files": seen(place)}
+
+    def loaded(self) -> list[int]:
+        """How many files there are behind a run of a model that was loaded before set_dump, of one that was loaded
+        after it, and of the latter behind finalize_dump."""
+        place = self.directory / "loaded"
+        network = OfflineNetwork(acl, self.plain())
+        network.load()
+        take(acl.mdl.init_dump(), "acl.mdl.init_dump")
+        take(acl.mdl.set_dump(self.config(place)), "acl.mdl.set_dump")
+        found = []
+        for change in (lambda: None, network.unload, acl.mdl.finalize_dump):
+            change()
+            network.run(np.ones((ROWS, IN), "f4"))
+            found.append(len(seen(place)))
+        network.unload()
+        return found
+
+    def address(self) -> dict[str, Any]:
+        place = Path("by_address")
+        settings = {"dump_path": f"127.0.0.1:{place}", "dump_mode": "all", "dump_list": [{}]}
+        return {"code": self.run(self.text("address", settings), self.plain()), "files": seen(place)}
+
+
+def seen(place: Path) -> list[dict[str, Any]]:
+    """What stands below a dump path, without the payloads."""
+    return [_seen(path, place) for path in sorted(place.rglob("*")) if path.is_file() and path.name != MAPPING]
+
+
+def _seen(path: Path, place: Path) -> dict[str, Any]:
+    name = path.name
+    mapping = path.with_name(MAPPING)
+    original = read_mapping(mapping).names.get(name, "") if mapping.is_file() else ""
+    parsed = parse_name(original or name)
+    found: dict[str, Any] = {
+        "name": name,
+        "original": original,
+        "root": str(place),
+        "levels": list(path.parent.relative_to(place).parts),
+        "type": parsed.op_type if parsed else "",
+        "task": parsed.task_id if parsed else None,
+    }
+    if path.suffix == ".csv":
+        return {**found, "head": path.read_text(errors="replace").partition("\n")[0]}
+    header = read_header(path)
+    origins = [
+        {"name": one.original_op.name, "type": one.original_op.data_type, "dumped_type": one.data_type}
+        for one in header.outputs
+        if one.original_op is not None
+    ]
+    return {**found, "operator": header.op_name, "inputs": [one.size for one in header.inputs], "origins": origins}
+
+
+def ask(directory: Path) -> dict[str, Any]:
+    start_device(acl, DEVICE)
+    dumps = OfflineDumps(directory.resolve())
+    without = [{"name": "first", "pos": ["input0"]}]
+    watched = [{"layer": ["second"], "watcher_nodes": ["first"]}]
+    debug: dict[str, Any] = {"value": 3e38, "dump_debug": "on", "dump_mode": None, "dump_list": None}
+    settings: dict[str, dict[str, Any]] = {
+        "whole": {},
+        "one_layer": {"dump_list": [{"layer": ["first"]}]},
+        "last_layer": {"dump_list": [{"layer": ["second"]}]},
+        "two_items": {"dump_list": [{"layer": ["first"]}, {"layer": ["second"]}]},
+        "blacklist": {"dump_level": "op", "dump_list": [{"layer": ["first"], "opname_blacklist": without}]},
+        "chosen": {"dump_data": "stats", "dump_stats": ["Max", "L2norm"], "dump_list": [{"layer": ["first"]}]},
+        "watcher": {"dump_scene": "watcher", "dump_mode": "output", "dump_list": watched},
+        "overflow": debug,
+        "overflow_of_step": {**debug, "dump_step": "5"},
+        "other_step": {"dump_step": "5"},
+        "blank directory": {},
+    }
+    questions: dict[str, Callable[[], Any]] = {
+        name: partial(dumps.dump, name, **keys) for name, keys in settings.items()
+    }
+    questions["fused_layer"] = dumps.fused_layer
+    questions["loaded"] = dumps.loaded
+    questions["odd_names"] = partial(dumps.renamed, "dotted.net", ODD)
+    questions["long_names"] = partial(dumps.renamed, "long", LONG)
+    # The last one: where there is no such address, a device may wait for it.
+    questions["address"] = dumps.address
+    return ask_each(directory, questions)
+
+
+if __name__ == "__main__":
+    ask(Path(sys.argv[3]))
+    acl.finalize()

@@ -1,0 +1,119 @@
+"""Offline models of a few operators that run through pyACL. On a device `atc` of CANN's toolkit makes them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+
+from ascend_dump._errors import AdapterError, FrameworkMissing
+from ascend_dump.selftest.onnx_model import OnnxNode, convert_with_atc, onnx_model
+from ascend_dump.selftest.processes import NO_DEVICE
+from ascend_dump.selftest.tiny_network import IN, OUT, ROWS
+
+__all__ = ["OfflineNetwork", "build_offline", "start_device", "take"]
+
+HOST_TO_DEVICE, DEVICE_TO_HOST, HUGE_FIRST = 1, 2, 0
+
+
+def take(found: Any, call: str) -> Any:
+    """What a call gives beside its code, which has to be 0. Raises AdapterError for another one."""
+    value, code = found if isinstance(found, tuple) else (None, found)
+    if code:
+        raise AdapterError(f"{call} returned {code}")
+    return value
+
+
+def start_device(acl: Any, device: int, config: Optional[str] = None) -> None:
+    """Initialise acl, with the dump JSON `config` where one is given; ends the program where there is no device."""
+    code = acl.init() if config is None else acl.init(config)
+    if code == 0:
+        code = acl.rt.set_device(device)
+    if code:
+        print(f"acl finds no device: it returned {code}")
+        sys.exit(NO_DEVICE)
+
+
+def build_offline(
+    acl: Any,
+    om: Path,
+    nodes: Sequence[OnnxNode],
+    constants: Mapping[str, np.ndarray],
+    *,
+    fused: Mapping[str, str] = {},
+) -> Path:
+    """A model of (ROWS, IN) to (ROWS, OUT) as a file: the input is `x`, the output the last node's.
+
+    fused: on the simulated device, by an operator with which GE would fuse it, one that computes nothing of its own
+    """
+    if om.exists():
+        return om
+    if getattr(acl, "__ascend_dump_fake__", False):
+        _save_stand_in(om, nodes, constants, fused)
+        return om
+    model = onnx_model({"x": (ROWS, IN)}, constants, nodes, {nodes[-1].name: (ROWS, OUT)})
+    try:
+        convert_with_atc(model, om, acl.get_soc_name())
+    except FrameworkMissing as error:
+        print(error)
+        sys.exit(NO_DEVICE)
+    return om
+
+
+def _save_stand_in(
+    om: Path, nodes: Sequence[OnnxNode], constants: Mapping[str, np.ndarray], fused: Mapping[str, str]
+) -> None:
+    from ascend_dump.fakes.device.offline_model import OfflineModel, OfflineNode, TensorSpec, save
+
+    into = {name: by for by, name in fused.items()}
+    made = [OfflineNode(name, "Const", const=array) for name, array in constants.items()]
+    for node in nodes:
+        if node.name not in into:
+            originals = (node.name, fused[node.name]) if node.name in fused else ()
+            inputs = tuple(f"{into.get(name, name)}:0" for name in node.inputs)
+            made.append(OfflineNode(node.name, node.type, inputs, original_names=originals))
+    spec = TensorSpec("x", (ROWS, IN), "float32")
+    save(OfflineModel(om.stem, (spec,), tuple(made), (f"{nodes[-1].name}:0",), True), om)
+
+
+class OfflineNetwork:
+    """The model, loaded by its first step: acl looks at the settings of a dump when a model is loaded."""
+
+    def __init__(self, acl: Any, om: Path) -> None:
+        self.acl = acl
+        self.om = om
+        self.model: Optional[int] = None
+
+    def load(self) -> int:
+        """Load the model, once, and give its id."""
+        if self.model is None:
+            self.model = int(take(self.acl.mdl.load_from_file(str(self.om)), "acl.mdl.load_from_file"))
+        return self.model
+
+    def unload(self) -> None:
+        if self.model is not None:
+            take(self.acl.mdl.unload(self.model), "acl.mdl.unload")
+            self.model = None
+
+    def run(self, x: np.ndarray) -> np.ndarray:
+        """The output of shape (ROWS, OUT) for an input of shape (ROWS, IN)."""
+        acl, model = self.acl, self.load()
+        y = np.empty((ROWS, OUT), "f4")
+        given, source = self._dataset(x.nbytes)
+        made, result = self._dataset(y.nbytes)
+        take(acl.rt.memcpy(source, x.nbytes, acl.util.bytes_to_ptr(x.tobytes()), x.nbytes, HOST_TO_DEVICE), "memcpy")
+        take(acl.mdl.execute(model, given, made), "acl.mdl.execute")
+        host = take(acl.rt.malloc_host(y.nbytes), "acl.rt.malloc_host")
+        take(acl.rt.memcpy(host, y.nbytes, result, y.nbytes, DEVICE_TO_HOST), "memcpy")
+        y[:] = np.frombuffer(acl.util.ptr_to_bytes(host, y.nbytes), "f4").reshape(y.shape)
+        return y
+
+    def _dataset(self, size: int) -> tuple[Any, int]:
+        """A data set of one buffer on the device, and the buffer's address; they are few and stay."""
+        address = int(take(self.acl.rt.malloc(size, HUGE_FIRST), "acl.rt.malloc"))
+        made = self.acl.mdl.create_dataset()
+        self.acl.mdl.add_dataset_buffer(made, self.acl.create_data_buffer(address, size))
+        return made, address
