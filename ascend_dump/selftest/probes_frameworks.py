@@ -12,11 +12,17 @@ if TYPE_CHECKING:
     from ascend_dump.selftest.evidence import Evidence
 
 __all__ = [
+    "batch_statistics",
     "fed_names",
+    "first_graph",
     "graph_names",
     "init_keys",
+    "json_and_options",
     "last_entry",
     "options_once",
+    "refusal_dropped",
+    "renamed",
+    "scope_selects",
     "signatures",
     "steps_of_calls",
     "variable_values",
@@ -75,3 +81,37 @@ def steps_of_calls(evidence: Evidence) -> Outcome:
 def options_once(evidence: Evidence) -> Outcome:
     """Which directory got files: that of the path when the device was opened, or that of a later one."""
     return judge_fact(evidence, "options_once", {"first": True, "second": False})
+
+
+# torchair.
+
+
+def first_graph(evidence: Evidence) -> Outcome:
+    """The steps in the dump of a graph that asked for step 1 where the first one of the process had asked for 0."""
+    return judge_fact(evidence, "first_graph", ["0"])
+
+
+def json_and_options(evidence: Evidence) -> Outcome:
+    """The sides in the dump where the options ask for outputs and the JSON for inputs."""
+    return judge_fact(evidence, "json_and_options", ["input"])
+
+
+def refusal_dropped(evidence: Evidence) -> Outcome:
+    """What a program was told whose JSON had a mode that does not exist."""
+    return judge_fact(evidence, "refusal_dropped", "")
+
+
+def scope_selects(evidence: Evidence) -> Outcome:
+    """Of two products, the second in the scope, the one was dumped whose name is the type of both."""
+    found = evidence.facts.get("scope_selects")
+    return judge_fact(evidence, "scope_selects", found and {"types": found["types"], "names": found["types"]})
+
+
+def renamed(evidence: Evidence) -> Outcome:
+    """The dumped operators that are not in torchair's graph."""
+    return judge_fact(evidence, "renamed", [])
+
+
+def batch_statistics(evidence: Evidence) -> Outcome:
+    """Whether outputs 1 and 2 of BatchNormV3 were what the host computes."""
+    return judge_fact(evidence, "batch_statistics", {"mean": True, "variance": True})

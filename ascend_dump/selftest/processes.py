@@ -113,6 +113,7 @@ SUBJECTS = (
         fakes=("torchair",),
         native={"torchair": "torchair_native"},
         below=_TORCH,
+        interface=("torchair_graphs.py",),
     ),
     Subject(
         "acl",

@@ -5,7 +5,9 @@ npu_device's functions need a real TensorFlow: tests/real/tensorflow.
 
 from __future__ import annotations
 
+import json
 import runpy
+import shutil
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
+from torchair_helpers import simulated_torchair
 
 from ascend_dump import fakes
 from ascend_dump.fakes.device.npu import Npu
@@ -158,9 +161,103 @@ def test_a_device_that_dumps_nothing_answers_nothing(
     assert "dumped nothing" in found["signatures"].seen
 
 
+# torchair. One question at a time: each compiles graphs.
+
+
+@pytest.fixture
+def graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], dict[str, Any]]]:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    with simulated_torchair():
+
+        def ask_one(name: str) -> dict[str, Any]:
+            module = runpy.run_path(str(PROGRAMS / "torchair_graphs.py"))
+            return ask_each(tmp_path, {name: lambda: module[name](tmp_path)})
+
+        yield ask_one
+
+
+def options_taken_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GE begins anew with the options of each graph."""
+    native = sys.modules["torchair.core._torchair"]
+    real = native.InitializeGraphEngine
+
+    def initialize(options: Any) -> None:
+        native.FinalizeGraphEngine()
+        real(options)
+
+    monkeypatch.setattr(native, "InitializeGraphEngine", initialize)
+
+
+def json_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Npu, "arm_acl", lambda self, path: 0)
+
+
+def refusal_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> None:
+        raise RuntimeError("acl refuses it")
+
+    monkeypatch.setattr(sys.modules["torchair.core._torchair"], "AclmdlSetDump", refuse)
+
+
+def scope_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Npu.arm_acl
+
+    def arm_acl(self: Any, path: Any) -> int:
+        file = Path(path)
+        root = json.loads(file.read_text())
+        for entry in root["dump"]["dump_list"]:
+            entry["layer"] = ["MatMulV2_1"]
+        file.write_text(json.dumps(root))
+        return real(self, path)
+
+    monkeypatch.setattr(Npu, "arm_acl", arm_acl)
+
+
+def products_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    load, run = Npu.load_model, Npu.run_op
+
+    def load_model(self: Any, name: str, *, ops: Any, **others: Any) -> Any:
+        return load(self, name, ops=[op._replace(name=f"{op.name}_fused") for op in ops], **others)
+
+    def run_op(self: Any, op_type: str, name: str, *arrays: Any, **others: Any) -> Any:
+        return run(self, op_type, f"{name}_fused", *arrays, **others)
+
+    monkeypatch.setattr(Npu, "load_model", load_model)
+    monkeypatch.setattr(Npu, "run_op", run_op)
+
+
+@pytest.mark.parametrize(
+    ("name", "otherwise"),
+    [
+        ("first_graph", options_taken_anew),
+        ("json_and_options", json_ignored),
+        ("refusal_dropped", refusal_raised),
+        ("scope_selects", scope_by_name),
+        ("renamed", products_fused),
+    ],
+)
+def test_the_simulated_torchair_is_as_assumed_and_another_one_refutes(
+    monkeypatch: pytest.MonkeyPatch,
+    graphs: Callable[[str], dict[str, Any]],
+    name: str,
+    otherwise: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    facts = graphs(name)
+    assert facts[FAILED] == {}
+    assert states(facts) == {name: "confirmed"}
+    otherwise(monkeypatch)
+    for path in Path().iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert states(graphs(name)) == {name: "refuted"}
+
+
 @pytest.mark.parametrize(
     ("name", "good", "others"),
     [
+        ("batch_statistics", {"mean": True, "variance": True}, [{"mean": True, "variance": False}, {}]),
+        ("renamed", [], [["MatMulV2_fused"]]),
+        ("refusal_dropped", "", ["RuntimeError: no"]),
         ("steps_of_calls", ["1"], [["0"], ["1", "2"], ["0", "1", "2"]]),
         ("options_once", {"first": True, "second": False}, [{"first": False, "second": True}]),
     ],

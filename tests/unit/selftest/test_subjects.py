@@ -18,7 +18,7 @@ from ascend_dump.selftest.run import run_selftest
 SKIPPED = {"mindspore-ascend": ["a full disk is reported"]}
 #: Probes that this framework's dump, or its program, lets say something.
 CONFIRMED = {
-    "torchair": {"graphs_again", "graph_levels", "rank_directory", "overflow_found"},
+    "torchair": {"first_graph", "renamed", "graphs_again", "graph_levels", "rank_directory", "overflow_found"},
     "acl": {
         *("file_names", "payload_order", "statistics_header", "overflow_payload", "never_dumped"),
         *("init_twice", "long_names", "set_before_load", "watch_names"),
