@@ -16,6 +16,7 @@ __all__ = [
     "fed_names",
     "first_graph",
     "graph_names",
+    "graph_texts",
     "init_keys",
     "json_and_options",
     "last_entry",
@@ -25,6 +26,7 @@ __all__ = [
     "scope_selects",
     "signatures",
     "steps_of_calls",
+    "times_of_sessions",
     "variable_values",
 ]
 
@@ -68,6 +70,16 @@ def fed_names(evidence: Evidence) -> Outcome:
 def variable_values(evidence: Evidence) -> Outcome:
     """What a variable of ones was for the product that reads it, and for the operator that then added to it."""
     return judge_fact(evidence, "variable_values", {"product": [1.0], "added": [1.0]})
+
+
+def times_of_sessions(evidence: Evidence) -> Outcome:
+    """How many directories of a time two sessions made below one path, begun in different seconds."""
+    return judge_fact(evidence, "times_of_sessions", 2)
+
+
+def graph_texts(evidence: Evidence) -> Outcome:
+    """Whether a session with a dump wrote the text of its graph, where one without a dump wrote none."""
+    return judge_fact(evidence, "graph_texts", True)
 
 
 # npu_device.

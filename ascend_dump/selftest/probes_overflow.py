@@ -12,9 +12,17 @@ from ascend_dump.selftest.assumptions import Outcome
 if TYPE_CHECKING:
     from ascend_dump.selftest.evidence import DeviceFile, Evidence
 
-__all__ = ["overflow_file", "overflow_found", "overflow_operator", "overflow_payload", "overflow_task"]
+__all__ = [
+    "overflow_file",
+    "overflow_found",
+    "overflow_operator",
+    "overflow_payload",
+    "overflow_status",
+    "overflow_task",
+]
 
 _NOTHING = Outcome("unknown", "no overflow was recorded")
+_FLOAT_BIT, _CUBE_BIT = 0x20, 0x400
 _PREFIX = "Opdebug.Node_OpDebug."
 #: Beginnings of the names of devices whose record begins with the magic number.
 _MAGIC_SOCS = ("Ascend910B", "Ascend910_93", "Ascend950")
@@ -88,3 +96,25 @@ def overflow_operator(evidence: Evidence) -> Outcome:
                 "refuted", f"no file of task {unit.task_id} of stream {unit.stream_id} beside {file.path.name}"
             )
     return Outcome("confirmed", f"{len(_records(evidence))} records") if _records(evidence) else _NOTHING
+
+
+def overflow_status(evidence: Evidence) -> Outcome:
+    """The bits that the core reported of the planted overflow, which is one of floating point.
+
+    The Cube unit may report the product by its own bit alone, which tells nothing of the other.
+    """
+    if not _records(evidence):
+        return _NOTHING
+    try:
+        units = [
+            unit for file in _records(evidence) for unit in decode_overflow(_bytes_of(file)).units if unit.overflowed
+        ]
+    except ReadError as error:
+        return Outcome("unknown", str(error))
+    found = {word for unit in units for word in unit.status if word}
+    seen = ", ".join(f"{word:#x}" for word in sorted(found)) or "none"
+    if any(word & _FLOAT_BIT for word in found):
+        return Outcome("confirmed", f"status {seen}")
+    if not found or all(word == _CUBE_BIT for word in found):
+        return Outcome("unknown", f"status {seen}")
+    return Outcome("refuted", f"status {seen}")

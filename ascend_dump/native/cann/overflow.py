@@ -160,6 +160,7 @@ def describe_status(unit: str, status: Sequence[int]) -> tuple[str, ...]:
     unit: "AI Core", "AIC" or "AIV", the others have no public table.
 
     (assumption cann.overflow_status)
+    (assumption cann.overflow_of_conversion)
     """
     words: list[str] = []
     for number, value in enumerate(status):

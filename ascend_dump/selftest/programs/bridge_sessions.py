@@ -1,6 +1,8 @@
 """What sessions on an NPU through npu_bridge do with settings and graphs: each question has a directory of its own."""
 
+import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -151,9 +153,40 @@ def variable_values(dumps: Dumps) -> dict[str, list[float]]:
     return found
 
 
+def times_of_sessions(dumps: Dumps) -> int:
+    """How many directories of a time two sessions made below the same path, the second one in a later second."""
+    for _ in range(2):
+        begun = int(time.time())
+        run_once(make_config(dumps.keys("times")))
+        while int(time.time()) == begun:
+            time.sleep(0.02)
+    return len({file.time for file in dumps.some_files("times")})
+
+
+def graph_texts(dumps: Dumps) -> bool:
+    """Whether a session that dumps writes the text of its graph, where one that does not writes none."""
+    before = texts()
+    run_once(make_config({}))
+    if texts() - before:
+        raise LookupError("graphs are written without a dump too, as DUMP_GE_GRAPH lets GE do")
+    run_once(make_config(dumps.keys("texts")))
+    dumps.some_files("texts")
+    return bool(texts() - before)
+
+
+def texts() -> set[Path]:
+    """The texts of graphs in the places where GE puts them."""
+    names = ("NPU_COLLECT_PATH", "DUMP_GRAPH_PATH", "ASCEND_WORK_PATH")
+    places = [Path(), *(Path(os.environ[name]) for name in names if os.environ.get(name))]
+    return {path.resolve() for place in places for path in place.rglob("ge_proto_*_Build.txt")}
+
+
 def ask(directory: Path) -> dict[str, Any]:
     dumps = Dumps(directory)
-    questions = (init_keys, last_entry, graph_names, signatures, fed_names, variable_values)
+    questions = (
+        *(init_keys, last_entry, graph_names, signatures, fed_names, variable_values),
+        *(times_of_sessions, graph_texts),
+    )
     return ask_each(directory, {question.__name__: partial(question, dumps) for question in questions})
 
 

@@ -44,6 +44,7 @@ OF_FILES = [
     "overflow_payload",
     "overflow_operator",
     "overflow_found",
+    "overflow_status",
 ]
 OF_FACTS = {
     "init_dump_twice": 100002,
@@ -208,6 +209,19 @@ def test_a_type_by_another_number_refutes(recorded: Evidence) -> None:
     other = dataclasses.replace(recorded, outputs=doubled)
     assert PROBES["payload_order"](other).state == "confirmed"
     assert PROBES["dtype_numbers"](other).state == "refuted"
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [(0x20, "confirmed"), (0x420, "confirmed"), (0x400, "unknown"), (0x8, "refuted"), (0x100, "refuted")],
+)
+def test_the_status_of_an_overflow_of_floating_point(tmp_path: Path, status: int, state: str) -> None:
+    with fakes.install("torch_npu", environ={}) as npu:
+        npu.overflow("aclnnMul_MulAiCore_Mul", status=status)
+        with ascend_dump.capture(path=tmp_path / "dumps", scene="overflow") as cap:
+            torch.full((4,), 1e30).npu() * 1e30
+    found = PROBES["overflow_status"](Evidence(device=0, began=0, ended=1, overflow=cap.path))
+    assert found.state == state, found
 
 
 def test_graphs_stand_below_their_levels(tmp_path: Path) -> None:

@@ -25,7 +25,16 @@ from ascend_dump.selftest.probes import PROBES, run_probes
 from ascend_dump.selftest.program import ask_each
 
 PROGRAMS = Path(program.__file__).with_name("programs")
-OF_SESSIONS = ("last_entry", "init_keys", "graph_names", "signatures", "fed_names", "variable_values")
+OF_SESSIONS = (
+    "last_entry",
+    "init_keys",
+    "graph_names",
+    "signatures",
+    "fed_names",
+    "variable_values",
+    "times_of_sessions",
+    "graph_texts",
+)
 
 
 def evidence(facts: dict[str, Any]) -> Evidence:
@@ -44,7 +53,8 @@ def states(facts: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.fixture
-def sessions(tmp_path: Path) -> Iterator[Callable[[], dict[str, Any]]]:
+def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], dict[str, Any]]]:
+    monkeypatch.chdir(tmp_path)
     with fakes.install("tensorflow", "npu_bridge", cwd=tmp_path, environ={}):
         import_module("npu_bridge.npu_init")
         yield lambda: ask("bridge_sessions.py", tmp_path / "asked")
@@ -131,6 +141,16 @@ def variables_after(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Npu, "run_op", run_op)
 
 
+def one_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sessions of a process have the directory of the first."""
+    monkeypatch.setattr(Npu, "_time_directory", lambda self: "20260101000000")
+
+
+def no_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GE writes graphs to a place that it was not asked to."""
+    monkeypatch.setattr(Npu, "working_directory", str(Path.cwd().parent))
+
+
 @pytest.mark.parametrize(
     ("name", "otherwise"),
     [
@@ -140,6 +160,8 @@ def variables_after(monkeypatch: pytest.MonkeyPatch) -> None:
         ("signatures", one_count),
         ("fed_names", feeds_renamed),
         ("variable_values", variables_after),
+        ("times_of_sessions", one_time),
+        ("graph_texts", no_texts),
     ],
 )
 def test_another_bridge_refutes(
