@@ -15,19 +15,26 @@ __all__ = [
     "batch_statistics",
     "fed_names",
     "first_graph",
+    "graph_engine",
     "graph_names",
     "graph_texts",
     "init_keys",
     "json_and_options",
     "last_entry",
     "options_once",
+    "overflowed",
+    "paused",
     "refusal_dropped",
     "renamed",
+    "sampled",
     "scope_selects",
     "signatures",
     "steps_of_calls",
+    "stored_types",
     "times_of_sessions",
+    "tree",
     "variable_values",
+    "without_e2e",
 ]
 
 _GRAPH = re.compile(r"ge_default_\d{14}_(\d+)", re.ASCII)
@@ -127,3 +134,50 @@ def renamed(evidence: Evidence) -> Outcome:
 def batch_statistics(evidence: Evidence) -> Outcome:
     """Whether outputs 1 and 2 of BatchNormV3 were what the host computes."""
     return judge_fact(evidence, "batch_statistics", {"mean": True, "variance": True})
+
+
+# MindSpore.
+
+#: Without parameters the levels of two iterations of the first graph.
+_TREE = {"rank": ["Net", "graphs"], "tensors": ["rank_0/Net/0/0", "rank_0/Net/0/1"], "parameters": 0}
+_NO_TENSOR = Outcome("unknown", "the configuration that dumps tensors dumped none either")
+
+
+def tree(evidence: Evidence) -> Outcome:
+    """The directories of a dump of two iterations."""
+    return judge_fact(evidence, "tree", _TREE)
+
+
+def stored_types(evidence: Evidence) -> Outcome:
+    """The types in the names of files, and those of the arrays in them."""
+    return judge_fact(evidence, "stored_types", {"bfloat16": ["float32"], "float32": ["float32"]})
+
+
+def sampled(evidence: Evidence) -> Outcome:
+    """What was left of tensors of which eight elements were asked."""
+    return judge_fact(evidence, "sampled", {"shape": [8], "first": True})
+
+
+def paused(evidence: Evidence) -> Outcome:
+    """Whether an iteration that is not selected left nothing, between selected ones."""
+    return judge_fact(evidence, "paused", True)
+
+
+def overflowed(evidence: Evidence) -> Outcome:
+    """Whether only the product was dumped that made infinities, not the operators that go on with them."""
+    return judge_fact(evidence, "overflowed", ["Mul"])
+
+
+def without_e2e(evidence: Evidence) -> Outcome:
+    """Whether a configuration without its second block dumped."""
+    return _nothing_where_others_dump(evidence, "without_e2e")
+
+
+def graph_engine(evidence: Evidence) -> Outcome:
+    """Whether jit_level O2 dumped."""
+    return _nothing_where_others_dump(evidence, "graph_engine")
+
+
+def _nothing_where_others_dump(evidence: Evidence, name: str) -> Outcome:
+    found = judge_fact(evidence, name, False)
+    return _NO_TENSOR if found.state == "confirmed" and "tree" not in evidence.facts else found

@@ -45,7 +45,8 @@ class Subject:
     native   by a framework that is installed, what then replaces only the part of it that needs a device
     below    modules that it needs beside itself, on the simulated device too, each with the fake for where it is not
              installed, "" for none
-    interface  programs that ask the device itself, beside any capture
+    interface  programs that ask the device itself, beside any capture, with the name of a question where each
+               question has to be a process
     without  scenarios that it does not have, by the reason
 
     >>> Subject("torch", "torch", "with_torch.py").stand_ins()
@@ -87,6 +88,7 @@ def _is_installed(module: str) -> bool:
 
 _TORCH: Mapping[str, str] = {"torch": ""}
 _NO_FULL_DISK = {"full": "MindSpore itself ends a program whose graph it cannot write"}
+_OF_MINDSPORE = ("samples", "overflowed", "without_e2e", "graph_engine")
 SUBJECTS = (
     Subject("torch", "torch", "with_torch.py"),
     Subject("mindspore", "mindspore", "with_mindspore.py", without=_NO_FULL_DISK),
@@ -149,6 +151,7 @@ SUBJECTS = (
         device=True,
         cann=False,
         fakes=("mindspore",),
+        interface=tuple(f"mindspore_dumps.py {name}" for name in _OF_MINDSPORE),
         without=_NO_FULL_DISK,
     ),
 )
@@ -218,8 +221,9 @@ class ScenarioRunner:
         if "launcher" not in self._subject.without:
             for rank in (1, 0):
                 runs[f"launcher-{rank}"] = self._launched(rank)
-        for program in self._subject.interface:
-            scenario = INTERFACE + Path(program).stem
+        for asked in self._subject.interface:
+            program, _, question = asked.partition(" ")
+            scenario = INTERFACE + (question or Path(program).stem)
             runs[scenario] = self._scenario(scenario, program=program)
         return runs
 

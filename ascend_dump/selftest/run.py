@@ -78,8 +78,8 @@ def run_selftest(
         for result in _of_subject(test, subject, runner):
             test.results.append(result)
             tell(result)
-        if subject.device and subject.cann and subject.name in test.runs:
-            outcomes.append(run_probes(_evidence(test.runs[subject.name])))
+        if subject.device and subject.name in test.runs:
+            outcomes.append(run_probes(_evidence(test.runs[subject.name], cann=subject.cann)))
     test.probed = merge_outcomes(outcomes)
     return test
 
@@ -96,8 +96,11 @@ def _of_subject(test: SelfTest, subject: Subject, runner: ScenarioRunner) -> lis
     return list(check_runs(subject, runs))
 
 
-def _evidence(runs: dict[str, Ran]) -> Evidence:
-    """Of a framework on a device. Every scenario has the same tensors, so those of one serve for all."""
+def _evidence(runs: dict[str, Ran], *, cann: bool) -> Evidence:
+    """Of a framework on a device. Every scenario has the same tensors, so those of one serve for all.
+
+    cann: the dumps are CANN's; of others there are facts alone.
+    """
     ran = runs.get("with", runs["plain"])
     facts = {"container": _is_container(), **ran.truth.get("facts", {})}
     for name, asked in runs.items():
@@ -109,7 +112,9 @@ def _evidence(runs: dict[str, Ran]) -> Evidence:
 
     def dumps(name: str) -> Optional[Path]:
         found = runs.get(name)
-        return found.dumps if found is not None and found.code == 0 and "refused" not in found.truth else None
+        if not cann or found is None or found.code != 0 or "refused" in found.truth:
+            return None
+        return found.dumps
 
     return Evidence(
         device=int(facts.get("device", 0)),

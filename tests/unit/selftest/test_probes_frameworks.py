@@ -183,6 +183,79 @@ def test_a_device_that_dumps_nothing_answers_nothing(
     assert "dumped nothing" in found["signatures"].seen
 
 
+# MindSpore.
+
+OF_MINDSPORE = {
+    "samples": ("tree", "stored_types", "sampled", "paused"),
+    "overflowed": ("overflowed",),
+    "without_e2e": ("without_e2e",),
+    "graph_engine": ("graph_engine",),
+}
+
+
+@pytest.fixture
+def dumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
+    """Asks a question of a fresh MindSpore, which reads one configuration in a process."""
+    monkeypatch.setenv("MINDSPORE_DUMP_CONFIG", "")
+
+    def ask_question(question: str) -> dict[str, Any]:
+        place = tmp_path / question
+        place.mkdir()
+        with fakes.install("mindspore", environ={}):
+            facts: dict[str, Any] = runpy.run_path(str(PROGRAMS / "mindspore_dumps.py"))["ask"](question, place)
+        return facts
+
+    return ask_question
+
+
+def test_the_simulated_mindspore_is_as_assumed(dumps: Callable[[str], dict[str, Any]]) -> None:
+    facts: dict[str, Any] = {}
+    for question in OF_MINDSPORE:
+        found = dumps(question)
+        assert found[FAILED] == {}
+        facts.update(found)
+    assert states(facts) == dict.fromkeys((name for names in OF_MINDSPORE.values() for name in names), "confirmed")
+
+
+def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device does as a CPU does: parameters, names of types, whole tensors, and no second block."""
+    monkeypatch.setattr(import_module("mindspore"), "set_device", lambda device: None)
+
+
+@pytest.mark.parametrize(
+    ("question", "name"),
+    [
+        ("samples", "tree"),
+        ("samples", "stored_types"),
+        ("samples", "sampled"),
+        ("overflowed", "overflowed"),
+        ("without_e2e", "without_e2e"),
+        ("graph_engine", "graph_engine"),
+    ],
+)
+def test_a_device_that_dumps_as_a_cpu_does_refutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str, name: str
+) -> None:
+    monkeypatch.setenv("MINDSPORE_DUMP_CONFIG", "")
+    with fakes.install("mindspore", environ={}):
+        on_a_cpu(monkeypatch)
+        facts = runpy.run_path(str(PROGRAMS / "mindspore_dumps.py"))["ask"](question, tmp_path)
+    assert states(facts).get(name) == "refuted", facts
+
+
+def test_a_pause_that_does_not_hold_refutes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MINDSPORE_DUMP_CONFIG", "")
+    with fakes.install("mindspore", environ={}):
+        monkeypatch.setattr(import_module("mindspore._c_expression"), "_set_init_iter", lambda iteration: None)
+        facts = runpy.run_path(str(PROGRAMS / "mindspore_dumps.py"))["ask"]("samples", tmp_path)
+    assert states(facts).get("paused") == "refuted", facts
+
+
+def test_nothing_is_no_answer_where_nothing_else_is_dumped_either() -> None:
+    assert states({"without_e2e": False, "graph_engine": False}) == {}
+    assert states({"without_e2e": True}) == {"without_e2e": "refuted"}
+
+
 # torchair. One question at a time: each compiles graphs.
 
 
