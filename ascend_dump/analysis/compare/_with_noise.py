@@ -64,7 +64,7 @@ class WithNoise:
         dtype = rounding_type(operator, b) if rounds_as_inputs(operator.op_type) else type_of(a, b)
 
         def said(measured: Measure, scale: float = 0.0) -> tuple[str, str]:
-            noise = _made_of(operator, input_noise, measured, scale)
+            noise = _made_of(operator, input_noise, measured, scale, exact=float_kind(dtype) is None)
             verdict = judge_output(operator, b, measured, dtype, self._rules, noise=noise, scale=scale, cast=found.cast)
             return self._as_known(found, verdict, b)
 
@@ -140,8 +140,8 @@ def _sides_of(match: Match, output: Record) -> list[tuple[Record, Record]]:
     return sides
 
 
-def _made_of(operator: Operator, noise: Sequence[InputNoise], output: Measure, scale: float) -> Noise:
-    """What the noise in the inputs may make of the output."""
+def _made_of(operator: Operator, noise: Sequence[InputNoise], output: Measure, scale: float, *, exact: bool) -> Noise:
+    """What the noise in the inputs may make of the output. exact: its type has no fractions."""
     size = most = each = 0.0
     for one in noise:
         natural = max(output.rms, scale)
@@ -153,8 +153,8 @@ def _made_of(operator: Operator, noise: Sequence[InputNoise], output: Measure, s
             # A sum of signed terms: the error stays, the result shrinks.
             share = max(1.0, one.measure.count / max(output.count, 1))
             natural = max(natural, one.measure.rms * math.sqrt(share))
-        if not output.ulp:
-            # Of exact types: what flips in the inputs may flip here.
+        if exact:
+            # What flips in the inputs may flip here.
             size += one.measure.share
         # Of a reference that is all zero an error has no relative size.
         size += one.error * natural if math.isfinite(one.error) else one.measure.rmse
