@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ascend_dump.statistics._value import STATISTIC_NAMES, Statistics, merged
+from ascend_dump.statistics._value import COUNTS, STATISTIC_NAMES, Statistics, merged
 
 if TYPE_CHECKING:
     from ascend_dump.statistics._engine import is_ready, statistics, warm_up
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ascend_dump.statistics._warming import warm_up_soon
 
 __all__ = [
+    "COUNTS",
     "STATISTIC_NAMES",
     "Scan",
     "Statistics",

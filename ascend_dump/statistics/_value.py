@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
-__all__ = ["STATISTIC_NAMES", "Statistics", "merged"]
+__all__ = ["COUNTS", "STATISTIC_NAMES", "Statistics", "merged"]
 
 
 class Statistics(NamedTuple):
@@ -32,6 +32,8 @@ class Statistics(NamedTuple):
     negzero: Optional[int] = None
 
 
+#: Its fields that count elements: whole numbers.
+COUNTS = ("count", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
 #: Its fields that can be asked for one by one.
 STATISTIC_NAMES: tuple[str, ...] = Statistics._fields[1:]
 

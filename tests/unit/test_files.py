@@ -118,6 +118,8 @@ OTHER_WAYS = {
     "report/page/_write.py": "our own script and style",
     "rounds/_command.py": "files of the kernel below /proc",
     "selftest/assumptions.py": "our own list",
+    "selftest/programs/offline_dumps.py": "what a device wrote for this program",
+    "selftest/run.py": "a file of the kernel below /proc",
 }
 
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from ascend_dump.host import Line
-from ascend_dump.statistics import Statistics
+from ascend_dump.statistics import COUNTS, Statistics
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +27,8 @@ _PACKED = ("parameter", "quantization", "collective", "placement")
 _PLACE = ("storage_offset", "storage", "address", "storage_nbytes", "version")
 _TEXTS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 _UNKNOWN = (None,) * len(Statistics._fields)
+_WHOLE = {int, type(None)}
+_PLACES_OF_COUNTS = [Statistics._fields.index(name) for name in COUNTS]
 
 
 def frame_of_lines(
@@ -68,11 +70,18 @@ def _of_statistics(rows: list[Optional[tuple[Any, ...]]]) -> dict[str, list[Any]
     if not any(rows):
         return {}
     values = list(chain.from_iterable(_UNKNOWN if row is None else row for row in rows))
-    counts = [row[0] for row in rows if row is not None]
-    plain = len(values) == len(_UNKNOWN) * len(rows) and str not in set(map(type, values))
-    if not plain or set(map(type, counts)) != {int} or min(counts) < 0:
+    if len(values) != len(_UNKNOWN) * len(rows) or not _are_as_written(values, rows):
         values = list(chain.from_iterable(_UNKNOWN if row is None else _statistics(row) for row in rows))
     return {name: values[first :: len(_UNKNOWN)] for first, name in enumerate(Statistics._fields)}
+
+
+def _are_as_written(values: list[Any], rows: list[Optional[tuple[Any, ...]]]) -> bool:
+    """Whether they are finite numbers throughout, whole ones where elements are counted."""
+    counts = [row[0] for row in rows if row is not None]
+    if set(map(type, counts)) != {int} or min(counts) < 0:
+        return False
+    kinds = [set(map(type, values[place :: len(_UNKNOWN)])) for place in range(len(_UNKNOWN))]
+    return str not in set().union(*kinds) and all(kinds[place] <= _WHOLE for place in _PLACES_OF_COUNTS)
 
 
 def _statistics(stats: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -83,4 +92,5 @@ def _statistics(stats: tuple[Any, ...]) -> tuple[Any, ...]:
         if any(type(value) is str and value not in _TEXTS for value in stats):
             return _UNKNOWN
         stats = tuple(_TEXTS[value] if type(value) is str else value for value in stats)
-    return stats if len(stats) == len(_UNKNOWN) else (*stats, *_UNKNOWN[len(stats) :])
+    stats = stats if len(stats) == len(_UNKNOWN) else (*stats, *_UNKNOWN[len(stats) :])
+    return stats if all(type(stats[place]) in _WHOLE for place in _PLACES_OF_COUNTS) else _UNKNOWN

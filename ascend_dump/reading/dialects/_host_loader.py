@@ -272,7 +272,7 @@ class LineLoader:
         return content_of(record.key)
 
     def statistics(self, record: Record) -> Optional[Statistics]:
-        from ascend_dump.statistics import Statistics
+        from ascend_dump.statistics import COUNTS, Statistics
 
         line: Line = record.key
         if line.stats is None:
@@ -286,7 +286,12 @@ class LineLoader:
         values: list[Any] = [_number(value, record) for value in line.stats]
         if not isinstance(values[0], int) or values[0] < 0:
             raise CorruptDump(f"{record.label} has statistics of {values[0]} elements", path=record.path)
-        return Statistics(*values)
+        found = Statistics(*values)
+        for name in COUNTS:
+            value = getattr(found, name)
+            if value is not None and not isinstance(value, int):
+                raise CorruptDump(f"{record.label} has statistics that count {value} for {name}", path=record.path)
+        return found
 
 
 def content_of(line: Line) -> Optional[tuple[Hashable, ...]]:

@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 import pytest
 from host_dumps import model_directory
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from places import DATA
 
@@ -176,9 +176,17 @@ def index_files(draw: st.DrawFn) -> bytes:
     return text + draw(st.sampled_from([b"", b"\n", b'\n{"seq": 1, "op_'])) if lines else b""
 
 
+_LINE = (
+    b'{"seq": 0, "op_type": "aten::add", "op_name": "", "io": "input", "index": 0, "time": 0, "dtype": "float32",'
+    b' "shape": [], "nbytes": 0, "stats": %s}\n'
+)
+
+
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
+@example(text=_LINE % b'[0, 0, null, 0, null, "nan"]')
+@example(text=_LINE % b"[0, 0, null, 0, null, 1.5]")
 @given(text=index_files())
 def test_it_says_what_the_records_say(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:
     root = tmp_path_factory.mktemp("dump")
