@@ -77,8 +77,10 @@ def waiting() -> Iterator[AttachSocket]:
 
 
 def listen() -> tuple[AttachSocket, socket.socket]:
-    """Open the socket of this process, with those of dead ones removed. Raises OSError, CaptureError AD306 where there
-    is no directory that only this user can reach into."""
+    """Open the socket of this process, and remove the sockets of processes that have ended.
+
+    Raises CaptureError AD306 when no private directory can be made for it, OSError when the socket cannot be opened.
+    """
     for _ in waiting():
         pass
     refused: list[str] = []
@@ -114,8 +116,11 @@ def _bound(place: AttachSocket, opened: int) -> socket.socket:
 
 
 def ask(place: AttachSocket, request: dict[str, Any], *, timeout: float = 60.0) -> dict[str, Any]:
-    """Send one request and give the answer. Raises OSError where nobody listens, CaptureError AD306 where somebody
-    else does or the answer is none of ours."""
+    """Send one request and return the answer.
+
+    Raises OSError when no process listens, CaptureError AD306 when another process does, or when the answer has another
+    schema.
+    """
     with _opened(place.directory) as opened, socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout)
         connection.connect(_address(place, opened))

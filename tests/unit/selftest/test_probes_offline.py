@@ -12,27 +12,12 @@ import pytest
 from other_devices import OTHER_ACL, OTHER_DUMPS
 
 from ascend_dump import fakes
-from ascend_dump.selftest import processes
+from ascend_dump.selftest import probes_offline, processes
 from ascend_dump.selftest.evidence import Evidence
 from ascend_dump.selftest.probes import PROBES
 
 PROGRAMS = Path(processes.__file__).with_name("programs")
-OF_DUMPS = (
-    "address_path",
-    "compact_indices",
-    "data_operators",
-    "last_item_wins",
-    "layer_of_fused",
-    "loaded_models_stop",
-    "long_names",
-    "name_characters",
-    "original_dtype",
-    "overflow_at_every_step",
-    "path_characters",
-    "set_before_load",
-    "stats_chosen",
-    "watch_names",
-)
+OF_DUMPS = tuple(probes_offline.__all__)
 OF_INIT = ("finalize_ends_init", "init_dump_behind_init", "init_twice")
 
 
