@@ -1,4 +1,4 @@
-"""`ascend-dump compare --index-only`: where two runs of many ranks began to differ, by their indexes alone."""
+"""`ascend-dump compare --index-only`: where two runs of many ranks begin to differ, from their indexes alone."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 __all__ = ["compare_by_index"]
 
 _KINDS = {
-    "made": "an operator made it of equal inputs",
-    "given": "an input differs, and nothing before it on this rank tells why",
-    "collective": "a collective left it, and no rank had a difference before",
-    "structure": "a record that the other run lacks",
+    "made": "an output differs although all inputs of its operator are equal",
+    "given": "an input differs, and nothing before it on this rank explains it",
+    "collective": "the result of a collective differs, and no rank differed before",
+    "structure": "a record that only one of the runs has",
 }
 _EXITS = {"equal": Exit.OK, "unreadable": Exit.UNREADABLE}
-#: So many ranks are listed one by one.
+#: How many ranks are listed one by one.
 _MOST_RANKS = 16
 
 
 def compare_by_index(actual: str, reference: str, workers: Optional[int], dask: Optional[str], as_json: bool) -> Exit:
-    """Compare the indexes of all ranks and print what was found. Raises as `compare_indexes`."""
+    """Compare the indexes of all ranks and print the result. Raises what `compare_indexes` raises."""
     from ascend_dump.analysis.ranks import compare_indexes
 
     with opened_executor(workers, dask) as executor:
@@ -55,7 +55,7 @@ def _show(found: IndexComparison, actual: str, reference: str) -> None:
     what = f"{int(table['rows'].sum())} records of {table.height} {'rank' if table.height == 1 else 'ranks'}"
     click.echo(f"{found.verdict}: {', '.join([what, *counts])}")
     if found.missing:
-        click.echo(f"one run lacks the ranks {ranks_text(found.missing)}")
+        click.echo(f"only one of the runs has the ranks {ranks_text(found.missing)}")
     for origin in found.origins:
         click.echo("")
         for name, text in _lines(origin, actual, reference):
@@ -76,7 +76,7 @@ def _lines(origin: RankOrigin, actual: str, reference: str) -> list[tuple[str, s
     from ascend_dump.host import ranks_text
 
     where = f"{origin.op_name} ({origin.op_type}), step {origin.step}, {origin.io} {origin.index}"
-    lines = [("origin", f"rank {ranks_text(origin.ranks)}: {where if origin.op_name else 'the end of the index'}")]
+    lines = [("origin", f"rank {ranks_text(origin.ranks)}: {where}")]
     lines += [("kind", f"{origin.kind}: {_KINDS[origin.kind]}")]
     lines += [("source", origin.source)] if origin.source else []
     lines += [("explains", f"{origin.follows} ranks whose first difference comes after it")] if origin.follows else []

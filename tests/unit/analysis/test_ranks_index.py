@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import msgspec
 import pytest
@@ -105,10 +105,71 @@ def test_an_operator_that_one_run_lacks(tmp_path: Path) -> None:
     assert found.verdict == "structure"
     assert found.ranks["alone"].to_list() == [0, 2, 0, 0]
     [origin] = found.origins
-    assert (origin.ranks, origin.kind) == ((1,), "structure")
+    assert (origin.ranks, origin.kind, origin.op_name) == ((1,), "structure", "fc/op_6")
     other = compare_indexes(tmp_path / "reference", tmp_path / "actual", work=tmp_path / "work")
     [origin] = other.origins
     assert (origin.ranks, origin.kind, origin.op_name) == ((1,), "structure", "fc/op_6")
+
+
+def test_an_operator_that_one_run_lacks_comes_before_the_differences_behind_it(tmp_path: Path) -> None:
+    """Rank 1 lacks an operator, and all that it computes afterwards differs."""
+    found = compared(tmp_path, (1, 6), without=(1, 5))
+    assert found.ranks["alone"].to_list() == [0, 2, 0, 0]
+    assert found.ranks["position"].to_list() == [2 * 9 + 1, 2 * 5, 2 * 9 + 1, 2 * 9 + 1]
+    [origin] = found.origins
+    assert (origin.ranks, origin.kind, origin.op_name, origin.follows) == ((1,), "structure", "fc/op_5", RANKS - 1)
+
+
+def test_hashes_and_statistics_tell_nothing_of_each_other(tmp_path: Path) -> None:
+    """One run recorded tensors, the other one statistics only."""
+    for sides in (("hashes", "statistics"), ("statistics", "hashes")):
+        for side in sides:
+            if not (tmp_path / side).exists():
+                write(tmp_path / side, statistics=side == "statistics")
+        found = compare_indexes(*(tmp_path / side for side in sides), work=tmp_path / "work")
+        assert (found.verdict, found.ranks["undecided"].to_list()) == ("undecided", [2 * OPERATORS] * RANKS)
+
+
+def test_a_rank_that_a_directory_has_twice_is_refused(tmp_path: Path) -> None:
+    actual, reference = write(tmp_path / "actual"), write(tmp_path / "reference")
+    shutil.copytree(actual / f"worldsize{RANKS}_global_rank2", actual / "worldsize8_global_rank2")
+    with pytest.raises(ascend_dump.ConfigError, match="rank 2 twice: worldsize4_global_rank2 and worldsize8"):
+        compare_indexes(actual, reference, work=tmp_path / "work")
+
+
+def test_files_that_come_and_go_are_passed_over(tmp_path: Path) -> None:
+    actual, reference = write(tmp_path / "actual"), write(tmp_path / "reference")
+    (actual / f"worldsize{RANKS}_global_rank1" / "gone").symlink_to("nowhere")
+    (actual / "rank7").write_text("of another program")
+    assert compare_indexes(actual, reference, work=tmp_path / "work").verdict == "equal"
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", b"PAR1" * 5, "columns", "types"])
+def test_a_file_that_is_no_catalog_is_told(content: Union[bytes, str], tmp_path: Path) -> None:
+    for side in ("actual", "reference"):
+        (tmp_path / side).mkdir()
+        file = tmp_path / side / "rank-0.parquet"
+        if isinstance(content, bytes):
+            file.write_bytes(content)
+        else:
+            rank = write(tmp_path / f"{side}-dump") / f"worldsize{RANKS}_global_rank0"
+            catalog = ascend_dump.open(rank).catalog().collect()
+            wrong = catalog.drop("hash") if content == "columns" else catalog.with_columns(step=pl.lit("first"))
+            wrong.write_parquet(file)
+    with pytest.raises(ascend_dump.CorruptDump, match=r"rank-0\.parquet: it is not the catalog of a rank"):
+        compare_indexes(tmp_path / "actual", tmp_path / "reference", work=tmp_path / "work")
+
+
+@pytest.mark.parametrize("attrs", ["{", '{"collective": 5}', '{"collective": {"nth": "x", "kind": 7}}', "[]"])
+def test_collectives_of_a_catalog_that_cannot_be_read(attrs: str, tmp_path: Path) -> None:
+    for side in ("actual", "reference"):
+        (tmp_path / side).mkdir()
+        rank = write(tmp_path / f"{side}-dump") / f"worldsize{RANKS}_global_rank0"
+        catalog = ascend_dump.open(rank).catalog().collect()
+        odd = pl.lit(attrs if "collective" in attrs else f'"collective" {attrs}')
+        catalog.with_columns(attrs=odd).write_parquet(tmp_path / side / "rank-0.parquet")
+    with pytest.raises(ascend_dump.CorruptDump, match="collective"):
+        compare_indexes(tmp_path / "actual", tmp_path / "reference", work=tmp_path / "work")
 
 
 def test_a_rank_that_one_run_lacks(tmp_path: Path) -> None:

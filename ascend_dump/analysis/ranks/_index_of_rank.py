@@ -1,0 +1,198 @@
+"""The index of one rank in two runs: its first record that differs, and its collectives, as one small table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ascend_dump._errors import CorruptDump
+from ascend_dump.host import NO_VALUES
+
+if TYPE_CHECKING:
+    import polars
+
+__all__ = ["COUNTS", "PLACE", "index_of_rank"]
+
+#: Where a record is in the program.
+PLACE = ("step", "op_type", "op_name", "io", "index", "source")
+_STATISTICS = ("max", "min", "mean", "l2norm", "nan")
+_COLUMNS = (*PLACE, "hash", "attrs", *_STATISTICS, "nbytes", "skipped")
+_ALIGNED = ("step", "op_name", "io", "index")
+#: Numbers of records of a rank.
+COUNTS = ("rows", "unequal", "alone", "undecided", "unreadable")
+#: Kinds of collectives in which some ranks only give, or only take.
+_ROOTED = {"broadcast": "gives", "scatter": "gives", "reduce": "takes", "gather": "takes"}
+#: The columns of a table by their types.
+_INTEGERS = ("rank", *COUNTS, "position", "end", "step", "index")
+_TEXTS = ("what", "kind", "op_type", "op_name", "io", "source", "key")
+
+
+def index_of_rank(actual: str, reference: str, rank: int) -> polars.DataFrame:
+    """The table of one rank: a row for its first difference, and one for each of its collectives.
+
+    actual, reference: the rank in both runs, as `_ranks_in` finds it.
+    """
+    import polars as pl
+
+    a, b = _read(actual), _read(reference)
+    unreadable = a["error"].count() + b["error"].count()
+    a, b = (side.filter(pl.col("error").is_null()) if side["error"].count() else side for side in (a, b))
+    row = {"what": "rank", "rank": rank, "rows": a.height, "unreadable": unreadable, **_compared(a, b)}
+    try:
+        joins = _joins(a, rank)
+    except pl.exceptions.PolarsError as error:
+        raise CorruptDump(f"a collective in its index cannot be read: {_first_line(error)}", path=actual) from error
+    return pl.concat([pl.DataFrame([row], schema=_table()), joins], how="vertical")
+
+
+def _table() -> dict[str, Any]:
+    """The columns of what `index_of_rank` gives."""
+    import polars as pl
+
+    kinds = dict.fromkeys(_TEXTS, pl.Utf8) | dict.fromkeys(_INTEGERS, pl.Int64)
+    return {**kinds, "gives": pl.Boolean, "takes": pl.Boolean}
+
+
+def _read(place: str) -> polars.DataFrame:
+    """The columns of a rank that are compared, in the order of its index. Raises CorruptDump for a foreign file."""
+    import polars as pl
+
+    from ascend_dump.reading import open_dump
+    from ascend_dump.reading.catalog import schema
+
+    if not place.endswith(".parquet"):
+        return open_dump(place).catalog().select(*_COLUMNS, "error").collect()
+    types = schema()
+    wanted = [pl.col(name).cast(types[name]) for name in (*_COLUMNS, "error")]
+    try:
+        return pl.scan_parquet(place, glob=False).select(wanted).collect()
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise CorruptDump(
+            f"it is not the catalog of a rank: {_first_line(error)}",
+            path=place,
+            hint="write it with `ascend_dump.open(rank).catalog().sink_parquet(file)`",
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _compared(a: polars.DataFrame, b: polars.DataFrame) -> dict[str, Any]:
+    """How many records of two ranks differ, stand alone and are undecided, and the fields of the first difference."""
+    import polars as pl
+
+    sides = [_values(frame) for frame in (a, b)]
+    if a.height == b.height and all(a[name].equals(b[name], null_equal=True) for name in _ALIGNED):
+        renamed = sides[1].rename(lambda name: f"{name}_b")
+        joined = pl.concat([sides[0], renamed], how="horizontal")
+    else:
+        numbered = [side.with_columns(pl.int_range(pl.len()).over(_ALIGNED).alias("again")) for side in sides]
+        joined = numbered[0].join(numbered[1], on=[*_ALIGNED, "again"], how="full", nulls_equal=True, suffix="_b")
+    paired = joined.filter(pl.col("row").is_not_null() & pl.col("row_b").is_not_null())
+    differs, undecided = _judged(paired)
+    only_b = joined.filter(pl.col("row").is_null())
+    alone = joined.height - paired.height
+    counts = {"unequal": int(differs.sum()), "alone": alone, "undecided": int(undecided.sum())}
+    positions = [
+        (position, order, kind, frame, row)
+        for order, kind, frame, rows in (
+            (1, "", a, paired.filter(differs).select("row", row_of="row")),
+            (1, "structure", a, joined.filter(pl.col("row_b").is_null()).select("row", row_of="row")),
+            (0, "structure", b, _positions(joined, only_b)),
+        )
+        for position, row in rows.sort("row").head(1).iter_rows()
+    ]
+    if not positions:
+        return counts
+    position, _, kind, frame, row = min(positions, key=lambda one: one[:2])
+    first = {"position": position, **{name: frame[name][row] for name in PLACE}}
+    in_collective = '"collective"' in (frame["attrs"][row] or "")
+    kind = kind or ("given" if first["io"] == "input" else "collective" if in_collective else "made")
+    return {**counts, **first, "kind": kind}
+
+
+def _values(frame: polars.DataFrame) -> polars.DataFrame:
+    """Numbered rows with what records are paired and compared by; `valueless`: it stands for no value."""
+    import polars as pl
+
+    valueless = (pl.col("nbytes").fill_null(1) == 0) | pl.col("skipped").is_in(NO_VALUES).fill_null(False)
+    hashes = pl.when(pl.col("hash") != "").then(pl.col("hash"))
+    return frame.select(*_ALIGNED, hashes.alias("hash"), *_STATISTICS, valueless.alias("valueless")).with_row_index(
+        "row"
+    )
+
+
+def _judged(paired: polars.DataFrame) -> tuple[polars.Series, polars.Series]:
+    """Which pairs differ, and of which of the others no hash proves that they are equal."""
+    import polars as pl
+
+    if not paired["hash"].null_count() and not paired["hash_b"].null_count():
+        return paired["hash"] != paired["hash_b"], pl.repeat(False, paired.height, dtype=pl.Boolean, eager=True)
+    hashed = pl.col("hash").is_not_null() & pl.col("hash_b").is_not_null()
+    values = [(pl.col(name) != pl.col(f"{name}_b")).fill_null(False) for name in (*_STATISTICS, "valueless")]
+    differs = pl.when(hashed).then(pl.col("hash") != pl.col("hash_b")).otherwise(pl.any_horizontal(values))
+    judged = paired.select(differs.alias("differs"), (~hashed & ~pl.col("valueless")).alias("unproven"))
+    return judged["differs"], judged["unproven"] & ~judged["differs"]
+
+
+def _positions(joined: polars.DataFrame, only_b: polars.DataFrame) -> polars.DataFrame:
+    """Where in actual the records would stand that only the reference has: behind the pairs before them."""
+    import polars as pl
+
+    if not only_b.height:
+        return only_b.select("row", row_of="row_b")
+    before = pl.col("row").cum_max().forward_fill().fill_null(-1).cast(pl.Int64) + 1
+    ordered = joined.filter(pl.col("row_b").is_not_null()).sort("row_b").with_columns(before.alias("before"))
+    return ordered.filter(pl.col("row").is_null()).select(row="before", row_of="row_b")
+
+
+def _joins(frame: polars.DataFrame, rank: int) -> polars.DataFrame:
+    """One row for each collective: from where to where in the index it goes."""
+    import polars as pl
+
+    told = frame.with_row_index("position").filter(pl.col("attrs").str.contains('"collective"', literal=True))
+    if not told.height:
+        return pl.DataFrame(schema=_table())
+    fields = {"kind": pl.Utf8, "group": pl.Utf8, "ranks": pl.Utf8, "nth": pl.Int64}
+    numbers = dict.fromkeys(("root", "peer", "tag"), pl.Int64)
+    shape = pl.Struct({"collective": pl.Struct({**fields, **numbers})})
+    told = told.with_columns(pl.col("attrs").str.json_decode(shape).struct.field("collective")).unnest("collective")
+    message = pl.col("kind").is_in(["send", "recv"])
+    sends = pl.col("kind") == "send"
+    ends = [
+        pl.when(sends).then(pl.lit(rank)).otherwise(pl.col("peer")),
+        pl.when(sends).then(pl.col("peer")).otherwise(rank),
+    ]
+    key = pl.concat_str(
+        pl.col("step"),
+        pl.when(message).then(pl.lit("message")).otherwise(pl.col("kind")),
+        pl.col("group"),
+        pl.col("ranks"),
+        pl.when(message).then(ends[0]),
+        pl.when(message).then(ends[1]),
+        pl.when(message).then(pl.col("tag")),
+        pl.col("nth").fill_null(0),
+        separator=" ",
+        ignore_nulls=True,
+    )
+    own = pl.col("root").fill_null(rank) == rank
+    rooted = [
+        pl.col("kind").is_in([kind for kind, what in _ROOTED.items() if what == role]) for role in ("gives", "takes")
+    ]
+    return (
+        told.with_columns(
+            key.alias("key"),
+            ((~rooted[0] | own) & (pl.col("kind") != "recv")).alias("gives"),
+            ((~rooted[1] | own) & ~sends).alias("takes"),
+        )
+        .group_by("key", maintain_order=True)
+        .agg(
+            pl.col("position").min().cast(pl.Int64),
+            pl.col("position").filter(pl.col("io") == "output").min().cast(pl.Int64).alias("end"),
+            pl.col("gives", "takes").first(),
+        )
+        .with_columns(pl.lit("join").alias("what"), pl.lit(rank, pl.Int64).alias("rank"))
+        .with_columns(pl.col("end").fill_null(pl.col("position")))
+        .pipe(lambda found: pl.concat([pl.DataFrame(schema=_table()), found], how="diagonal_relaxed"))
+        .select(*_table())
+    )
