@@ -1,17 +1,15 @@
-"""Arm the dump of a whole process from its environment, without a change to its code.
+"""Start the dump of a whole process from its environment, without changes to its code.
 
-Two roads lead to `start`: the start-up hook that the package installs beside itself, and the
-sitecustomize that `ascend-dump run` puts on PYTHONPATH. Both may run in one interpreter.
+`start` is called by the start-up hook (`.pth`) that the package installs, and by the sitecustomize that
+`ascend-dump run` puts on PYTHONPATH. Both may run in one interpreter.
 
-    ASCEND_DUMP                     what to dump: `1`, `steps=0|2-5,path=/d`, JSON text or a file;
-                                    empty, `0`, `off`, `false` and `no` mean nothing; `wait` and `wait,path=/d`:
-                                    nothing until `ascend-dump attach` asks for it
-    ASCEND_DUMP_STRICT=1            end the process with exit code 2 where the default is a message on
-                                    stderr: at once where nothing can be dumped, and at its end where
-                                    the dump is empty or incomplete
-    ASCEND_DUMP_DISABLED_ADAPTERS   names of adapters to leave out, `*` for all
-    ASCEND_DUMP_RUN                 the process that `ascend-dump run` has become: at its end it tells when neither it
-                                    nor a process below it imported a framework; other processes say nothing
+    ASCEND_DUMP                     what to dump: `1`, `steps=0|2-5,path=/d`, JSON text or a file; empty, `0`, `off`,
+                                    `false` and `no` mean off; `wait` and `wait,path=/d`: wait for `ascend-dump attach`
+    ASCEND_DUMP_STRICT=1            exit with code 2 instead of printing a message: at once if nothing can be dumped, at
+                                    the end of the process if the dump is empty or incomplete
+    ASCEND_DUMP_DISABLED_ADAPTERS   names of adapters to ignore, `*` for all
+    ASCEND_DUMP_RUN                 id of the process that `ascend-dump run` has started: it alone reports, at its end,
+                                    that neither it nor a child process imported a framework
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from ascend_dump.adapter._contract import Adapter
     from ascend_dump.adapter._session import Session
 
-__all__ = ["RUN", "STRICT", "VARIABLE", "LaunchedCapture", "launch", "requested", "start", "waits"]
+__all__ = ["RUN", "STRICT", "VARIABLE", "LaunchedCapture", "launch", "requested", "settings_of_waiting", "start"]
 
 VARIABLE = "ASCEND_DUMP"
 STRICT = "ASCEND_DUMP_STRICT"
@@ -50,7 +48,7 @@ _WAIT = "wait"
 
 log = logging.getLogger("ascend_dump")
 
-#: What code of others may raise here: a module that calls sys.exit() when it is imported must not end the program.
+#: What third-party code may raise: a module that calls sys.exit() when it is imported must not end the program.
 _ANY = (Exception, SystemExit)
 
 _started = False
@@ -61,7 +59,7 @@ _failed = False
 
 
 def start() -> None:
-    """Wait for the frameworks' imports, as ASCEND_DUMP asks. Never raises; a second call does nothing."""
+    """Register hooks on the imports of frameworks if ASCEND_DUMP is set. Never raises; a second call does nothing."""
     global _started
     if _started or not _is_on(os.environ.get(VARIABLE, "")):
         return
@@ -73,17 +71,17 @@ def start() -> None:
 
 
 def requested() -> Optional[DumpRequest]:
-    """What ASCEND_DUMP asks for, None when it is off or waits. Raises ConfigError for a wrong value."""
+    """The request of ASCEND_DUMP, None when it is off or `wait`. Raises ConfigError for a wrong value."""
     from ascend_dump._request import DumpRequest
 
     text = os.environ.get(VARIABLE, "")
-    if waits() is not None:
+    if settings_of_waiting() is not None:
         return None
     return DumpRequest.from_text(text) if _is_on(text) else None
 
 
-def waits() -> Optional[DumpRequest]:
-    """The settings to begin with where ASCEND_DUMP says to wait, else None. Raises ConfigError for a wrong value."""
+def settings_of_waiting() -> Optional[DumpRequest]:
+    """The settings of ASCEND_DUMP=wait,..., None for any other value. Raises ConfigError for a wrong setting."""
     from ascend_dump._request import DumpRequest
 
     word, _, rest = os.environ.get(VARIABLE, "").partition(",")
@@ -101,7 +99,7 @@ def _arm() -> None:
     atexit.register(_end_strictly, os.getpid())
     try:
         give_messages_a_name()
-        waiting = waits()
+        waiting = settings_of_waiting()
         if waiting is not None:
             _WaitingProcess(waiting).follow(_launchable_adapters())
             return
@@ -140,7 +138,7 @@ def _launchable_adapters() -> list[Adapter]:
 
 
 class _Hook:
-    """Launches one adapter after its framework's import, which must not fail because of us."""
+    """Launches one adapter after the import of its framework, which must not fail because of it."""
 
     def __init__(self, adapter: Adapter, request: DumpRequest) -> None:
         self._adapter = adapter
@@ -152,7 +150,7 @@ class _Hook:
 
 
 class _WaitingProcess:
-    """Opens what `ascend-dump attach` speaks with, once there is something to capture in this process."""
+    """Listens for `ascend-dump attach` once a framework that can be captured is imported."""
 
     def __init__(self, settings: DumpRequest) -> None:
         self._settings = settings
@@ -178,7 +176,7 @@ class _WaitingProcess:
 def _listen(settings: DumpRequest) -> Listener:
     from ascend_dump._attach_listener import Listener
 
-    # What answers loads what captures, which a process that nobody attaches to does not need.
+    # Imported late: a process that nobody attaches to needs none of it.
     attachments: list[Attachments] = []
 
     def handle(request: dict[str, Any]) -> dict[str, Any]:
@@ -214,7 +212,7 @@ def launch(adapter: Adapter, request: DumpRequest) -> LaunchedCapture:
 
 
 class LaunchedCapture:
-    """Begins the captures of one adapter in this process and the ones forked from it, see `Begin`."""
+    """The `Begin` of one adapter that was launched by ASCEND_DUMP, in this process and in forked ones."""
 
     def __init__(self, adapter: Adapter, request: DumpRequest) -> None:
         self.adapter = adapter
@@ -245,7 +243,7 @@ class LaunchedCapture:
             return None
 
     def rest(self, instead: str) -> None:
-        """Stop: an adapter that dumps the same program more precisely takes over this process."""
+        """Stop, because an adapter that captures the same program more precisely takes over."""
         if not self._rests:
             self._rests = True
             # Not for the host side of a program that uses the device: two adapters are expected there.
@@ -260,7 +258,7 @@ class LaunchedCapture:
             self._capture.stop()
 
     def done(self, failure: Optional[Exception] = None) -> None:
-        """See `Begin`: a launched capture is finished at the end of the process."""
+        """Does nothing: a launched capture is finished at the end of the process."""
 
     def end(self) -> None:
         """Finish the capture as at the end of the process; the adapter may be launched again afterwards."""
@@ -287,7 +285,7 @@ def _tell_unused(process: int) -> None:
 
 
 def _tell_nothing(process: int, path: str, since: float) -> None:
-    """Say that no framework was imported in the whole run; whoever imported one says itself what came of it."""
+    """Warn if no framework was imported in the whole run; processes that imported one report for themselves."""
     global _failed
     if _launched or os.getpid() != process or _is_written(path, since):
         return
@@ -301,7 +299,7 @@ def _tell_nothing(process: int, path: str, since: float) -> None:
 
 
 def _is_written(path: str, since: float) -> bool:
-    """Whether something was made in this directory of dumps: a run is a directory below that of its rank."""
+    """Whether something was created in this directory of dumps, where a run is at `{rank}/{time}`."""
     for place in (path, *_entries(path)):
         with contextlib.suppress(OSError):
             # File systems round their times.
@@ -323,14 +321,14 @@ def _failed_at_exit(error: Exception) -> None:
 
 
 def _end_strictly(process: int) -> None:
-    """The last of our exit handlers. A program that ended with an exception of its own keeps its exit code."""
+    """Exit with code 2 after all other exit handlers, unless the program failed with an exception of its own."""
     if _failed and os.getpid() == process and getattr(sys, "last_value", None) is None:
         logging.shutdown()
         _leave()
 
 
 class _AfterSite:
-    """Arms once every site directory is on the path.
+    """Meta-path finder that delays `_arm` until every site directory is on the path.
 
     `.pth` files of one directory are processed before the next directory is added (a virtual
     environment over system packages, user packages over system packages), so wrapt or an adapter
@@ -360,7 +358,7 @@ def _site_is_starting() -> bool:
 
 
 def _complain(what: str, error: BaseException) -> None:
-    """Say it in one line; under ASCEND_DUMP_STRICT end the process with exit code 2."""
+    """Print a message in one line; with ASCEND_DUMP_STRICT exit with code 2."""
     print_line(f"ascend-dump: {of_this_rank(' '.join(f'{what}: {_one_line(error)}'.splitlines()))}")
     if _is_strict():
         _leave()
@@ -385,7 +383,7 @@ def _one_line(error: BaseException) -> str:
             return repr(error)
         except Exception:
             return type(error).__name__
-    # The marks under a wrong part of the text point at nothing on one line.
+    # The line of ^ marks below a wrong part of the text makes no sense within one line.
     lines = (line.strip() for line in error.message.splitlines() if line.strip(" ^"))
     hint = f" Hint: {' '.join(error.hint.split())}" if error.hint else ""
     return f"{' '.join(lines)} [{error.code}]{hint}"

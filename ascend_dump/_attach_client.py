@@ -1,9 +1,10 @@
-"""The other end of a process that waits: find it, ask it for a capture, and see how far that is."""
+"""The client side of `ascend-dump attach`: find waiting processes, start, follow and stop captures in them."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -13,19 +14,29 @@ from ascend_dump._errors import AscendDumpError, CaptureError
 from ascend_dump._files import read_regular
 from ascend_dump._paths import MANIFEST
 
-__all__ = ["AttachTarget", "error_of", "find", "find_all", "state_of"]
+__all__ = ["AttachTarget", "TargetIsBusy", "error_of", "find", "find_all", "state_of"]
 
-#: Of a manifest.
+#: The largest manifest that is read, in bytes.
 _MOST_BYTES = 10_000_000
+#: Seconds until a process that is asked for its state counts as busy.
+_PATIENCE = 10.0
 
-_HINT = "start it with ASCEND_DUMP=wait; `ascend-dump attach --list` shows who waits"
+_HINT = "start it with ASCEND_DUMP=wait; `ascend-dump attach --list` shows the processes that wait"
+
+
+class TargetIsBusy(CaptureError):
+    """The process runs but does not answer, because it is stopped or another thread holds the interpreter lock."""
+
+    default_code = "AD306"
 
 
 class AttachTarget(NamedTuple):
-    """A process that can be attached to.
+    """A process that waits for `ascend-dump attach`.
 
-    command: its command line. idle: it starts others that run models
-    capture: how far the last capture of it is, None where nobody has attached yet
+    rank, world  its rank and the number of ranks
+    command      its command line
+    idle         whether it is a launcher, which runs no model itself
+    capture      the state of its last capture (`Attachment.state`), None before the first one
     """
 
     place: _attach_socket.AttachSocket
@@ -43,11 +54,11 @@ class AttachTarget(NamedTuple):
         return f"process {self.pid} (rank {self.rank})" if self.world > 1 else f"process {self.pid}"
 
     def check(self, settings: Mapping[str, Any], framework: Optional[str]) -> dict[str, Any]:
-        """What `begin` would do, or its refusal."""
+        """What `begin` would do: path, steps, ranks, adapter, problems. Raises what `begin` would raise."""
         return self._ask_with("check", settings, framework)
 
     def begin(self, settings: Mapping[str, Any], framework: Optional[str]) -> None:
-        """Have a capture begin with the next step. Raises what keeps it from that."""
+        """Start a capture with the next step. Raises the error that the process answers."""
         self._ask_with("begin", settings, framework)
 
     def _ask_with(self, verb: str, settings: Mapping[str, Any], framework: Optional[str]) -> dict[str, Any]:
@@ -55,16 +66,16 @@ class AttachTarget(NamedTuple):
         return _ask(self.place, {**request, "default_path": os.path.abspath("dumps")})
 
     def end(self) -> None:
-        """Have its capture end with the open step. Raises CaptureError AD306 where nobody is attached."""
+        """Stop the capture after the open step. Raises CaptureError AD306 when none is running."""
         _ask(self.place, {"verb": "end"})
 
     def look(self) -> AttachTarget:
-        """The same process, as it is now. Raises CaptureError AD306 where it has ended."""
+        """The current state of the process. Raises TargetIsBusy, or CaptureError AD306 when it has ended."""
         return _look(self.place)
 
 
 def find_all() -> list[AttachTarget]:
-    """The processes of this user that wait, by their rank and number. Launchers, and what does not answer, are none."""
+    """The waiting processes of this user, sorted by rank and process id, without launchers and busy processes."""
     return sorted((one for one in _all() if not one.idle), key=lambda one: (one.rank, one.pid))
 
 
@@ -77,7 +88,7 @@ def _all() -> Iterator[AttachTarget]:
 
 
 def find(pid: int) -> AttachTarget:
-    """The process of this number. Raises CaptureError AD306, with the likely reason, where it cannot be attached to."""
+    """The waiting process with this id. Raises CaptureError AD306, with the likely reason, if there is none."""
     places = [place for place in _attach_socket.waiting() if place.pid == pid]
     if places:
         return _look(places[0])
@@ -86,7 +97,7 @@ def find(pid: int) -> AttachTarget:
 
 def _reason(pid: int) -> str:
     if not _attach_socket.is_alive(pid):
-        return "there is no process of this number here; a container has numbers of its own"
+        return "there is no process with this id here; a container has process ids of its own"
     try:
         owner = os.stat(f"/proc/{pid}").st_uid
     except OSError:
@@ -95,12 +106,12 @@ def _reason(pid: int) -> str:
         return f"it belongs to user {owner}; attach as that user"
     theirs, mine = _attach_socket.namespace_of(pid), _attach_socket.namespace_of("self")
     if theirs and mine and theirs != mine:
-        return "it runs in another container (pid namespace); run this command inside of that"
-    return "it does not wait: it was not started with ASCEND_DUMP=wait, or has imported no framework yet"
+        return "it runs in another container (pid namespace); run this command inside that container"
+    return "it was not started with ASCEND_DUMP=wait, or has imported no framework yet"
 
 
 def _look(place: _attach_socket.AttachSocket) -> AttachTarget:
-    found = _ask(place, {"verb": "look"}, timeout=10)
+    found = _ask(place, {"verb": "look"}, timeout=_PATIENCE)
     try:
         command = tuple(map(str, found["command"]))
         return AttachTarget(
@@ -115,8 +126,13 @@ def _look(place: _attach_socket.AttachSocket) -> AttachTarget:
 def _ask(place: _attach_socket.AttachSocket, request: dict[str, Any], *, timeout: float = 60) -> dict[str, Any]:
     try:
         answer = _attach_socket.ask(place, request, timeout=timeout)
+    except socket.timeout as error:
+        raise TargetIsBusy(
+            f"process {place.pid} does not answer within {timeout:g} seconds",
+            hint="it may be stopped, or in native code that holds the interpreter lock; try again",
+        ) from error
     except ConnectionRefusedError as error:
-        _attach_socket.remove(place)  # what a process has left that runs another program now
+        _attach_socket.remove(place)  # a leftover: the process now runs another program (exec), or its id was reused
         raise _gone(place, error) from error
     except OSError as error:
         raise _gone(place, error) from error
@@ -133,9 +149,9 @@ def _gone(place: _attach_socket.AttachSocket, error: OSError) -> CaptureError:
 
 
 def state_of(path: str, pid: int) -> str:
-    """What the manifest of the newest run of a process says of its end; "" where there is none.
+    """The state that the manifest of a process's newest run records, "" without such a run.
 
-    path: of the run, or, where nobody has heard of it, the directory of dumps.
+    path: the directory of the run, or that of all dumps when the run is not known.
     """
     for run in sorted((Path(path), *Path(path).glob("*/*")), key=lambda place: place.name, reverse=True):
         try:
@@ -148,12 +164,12 @@ def state_of(path: str, pid: int) -> str:
 
 
 def error_of(fields: Any) -> AscendDumpError:
-    """The error that a process has told."""
+    """The error that an answer carries, see `_attach_socket.fields_of`."""
     if not isinstance(fields, dict):
         fields = {}
     kind = str(fields.get("kind"))
     made = getattr(_errors, kind) if kind in _errors.__all__ else CaptureError
     message, hint, code = (str(fields.get(name, "")) for name in ("message", "hint", "code"))
     found = made(message, hint=hint, code=code)
-    assert isinstance(found, AscendDumpError), "all that are named there are"
+    assert isinstance(found, AscendDumpError), "every class in _errors.__all__ is one"
     return found

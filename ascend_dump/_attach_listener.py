@@ -1,4 +1,4 @@
-"""A process that waits to be attached to: one thread that sleeps until somebody connects."""
+"""The thread of a waiting process that accepts connections of `ascend-dump attach`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ __all__ = ["Listener"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Seconds for one request and its answer.
+#: Seconds to receive a request, and to send its answer.
 _PATIENCE = 5.0
 
 Handle = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Listener:
-    """Answers each connection to the socket of this process with what `handle` makes of its one message.
+    """Accepts connections to the socket of this process, and answers the one request of each with `handle(request)`.
 
-    Whatever a message holds, the program does not notice. A forked child has a socket of its own.
-    forked: is called in a child, before it listens
+    Errors are answered or logged, and never reach the program. A forked child listens on a socket of its own.
+
+    forked: called in a forked child before it listens
     """
 
     def __init__(self, handle: Handle, forked: Callable[[], None]) -> None:
@@ -42,7 +43,7 @@ class Listener:
         threading.Thread(target=self._run, args=(self._socket,), name="ascend_dump attach", daemon=True).start()
 
     def _begin_again(self) -> None:
-        """In a forked child: the socket is the parent's, which goes on listening."""
+        """In a forked child: open a socket of its own, as the inherited one belongs to the parent."""
         if self._place is None:
             return
         self._place = None
@@ -79,7 +80,7 @@ class Listener:
         except AscendDumpError as error:
             answer = {"error": _attach_socket.fields_of(error)}
         except (Exception, SystemExit) as error:  # of what an adapter imports
-            log.debug("a request of who attaches failed", exc_info=True)
+            log.debug("a request of `ascend-dump attach` failed", exc_info=True)
             answer = {"error": _attach_socket.fields_of(error)}
         connection.settimeout(_PATIENCE)
         _attach_socket.write_line(connection, {"schema": _attach_socket.SCHEMA, **answer})
@@ -88,7 +89,10 @@ class Listener:
         peer = _attach_socket.peer_of(connection)
         if peer is not None and peer[1] != os.geteuid():
             raise CaptureError(f"user {peer[1]} may not attach to a process of user {os.geteuid()}", code="AD306")
-        request = _attach_socket.read_line(connection, deadline)
+        try:
+            request = _attach_socket.read_line(connection, deadline)
+        except OSError as error:
+            raise ConfigError(f"the request cannot be read: {error}", hint="use `ascend-dump attach`") from error
         if request.get("schema") != _attach_socket.SCHEMA:
             raise ConfigError(
                 f"expected {_attach_socket.SCHEMA!r}, not {request.get('schema')!r}",

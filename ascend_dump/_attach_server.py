@@ -1,6 +1,7 @@
-"""What a process does that somebody attaches to: one capture at a time, begun and ended by the program's own threads.
+"""The server side of `ascend-dump attach`: handles requests in the process that is captured, one capture at a time.
 
-Requests come in the thread of `Listener`, which only looks, checks and arms.
+Requests arrive in the thread of `Listener`, which only reads state, checks settings and arms a capture. Captures begin
+and end in the threads of the program.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ __all__ = ["Attachment", "Attachments"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Bytes of a command line that are told.
+#: How many bytes of the command line are reported.
 _COMMAND = 4000
-#: What code of others may raise here.
+#: What third-party code may raise: importing a module can call sys.exit().
 _ANY = (Exception, SystemExit)
 
 
 class Attachments:
-    """Answers the requests of `ascend-dump attach` in the process that it attaches to.
+    """Handles the requests of `ascend-dump attach` in the process that it attaches to.
 
-    given: settings that hold where a request has none of that name
+    given: the settings of ASCEND_DUMP=wait,..., which those of a request override
     """
 
     def __init__(self, given: Mapping[str, Any]) -> None:
@@ -46,7 +47,7 @@ class Attachments:
         self._count = 0
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to one message. Raises AscendDumpError for what cannot be done."""
+        """Handle one request and return the answer. Raises AscendDumpError when it is refused."""
         verbs = {"look": self._look, "check": self._check, "begin": self._begin, "end": self._end}
         verb = verbs.get(str(request.get("verb")))
         if verb is None:
@@ -54,7 +55,7 @@ class Attachments:
         return verb(request)
 
     def forked(self) -> None:
-        """In a forked child, which nobody has attached to."""
+        """In a forked child: drop the parent's capture."""
         current, self._current = self._current, None
         if current is not None:
             current.leave()
@@ -70,13 +71,14 @@ class Attachments:
         }
 
     def _check(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What `begin` would do."""
+        """What `begin` would do with this request."""
         wanted, adapter, problems = self._wanted(request)
         rank = current_rank()
         return {
             "path": str(wanted.path / rank.level),
             "steps": str(wanted.steps),
             "count": wanted.steps.count,
+            "ranks": str(wanted.ranks),
             "selected": rank.rank in wanted.ranks,
             "adapter": adapter.name,
             "problems": [str(problem) for problem in problems],
@@ -93,7 +95,7 @@ class Attachments:
     def _end(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._current is None or not self._current.active:
             raise CaptureError(
-                f"nobody is attached to process {os.getpid()}", hint="there is nothing to stop", code="AD306"
+                f"no capture is attached to process {os.getpid()}", hint="there is nothing to stop", code="AD306"
             )
         self._current.ask_to_end()
         return {}
@@ -107,6 +109,7 @@ class Attachments:
         default = request.get("default_path")
         base = {"path": default} if isinstance(default, str) else {}
         wanted = DumpRequest.from_mapping({**base, **self._given, **settings})
+        wanted = wanted.replace(path=Path(os.path.abspath(wanted.path)))  # whoever attaches is in another directory
         adapter = _adapter(request.get("framework"))
         adapter.may_attach(wanted)
         run = RunDirectory.planned(wanted.path, current_rank(), launched=True)
@@ -121,7 +124,7 @@ class Attachments:
 
 
 def _adapter(name: Any) -> Adapter:
-    """The one that is named, else that which sees most of what this process runs."""
+    """The named adapter, else the one that captures most of this process: by `yields_to`, then by priority."""
     if name is not None and not isinstance(name, str):
         raise ConfigError(f"framework={name!r}: expected a name", hint="such as 'torch'")
     chosen = None if name is None else load(name)
@@ -142,7 +145,7 @@ def _imported() -> list[Adapter]:
     for name in registered():
         try:
             adapter = load(name)
-        except AscendDumpError:  # it was told at the start
+        except AscendDumpError:  # reported when the process started
             continue
         if any(module in sys.modules for module in adapter.process_hooks):
             found.append(adapter)
@@ -150,7 +153,7 @@ def _imported() -> list[Adapter]:
 
 
 class Attachment:
-    """One capture that was asked for from outside: `Begin` for the adapter, and what may be told of it."""
+    """One attached capture: the `Begin` that its adapter calls, and its state for whoever attached."""
 
     def __init__(self, number: int, adapter: Adapter, request: DumpRequest, peer: Optional[int]) -> None:
         self.number = number
@@ -164,7 +167,7 @@ class Attachment:
         self._capture: Optional[_AttachedCapture] = None
         self._session: Optional[Session] = None
         self._failure: Optional[Exception] = None
-        #: What may be told once it has ended, when nothing of the program is kept any more.
+        #: The state once it has ended; objects of the program are released then.
         self._final: Optional[dict[str, Any]] = None
         self._ends = threading.Lock()
 
@@ -173,7 +176,7 @@ class Attachment:
         return self._final is None
 
     def arm(self) -> None:
-        """Have it begin at the next call. Raises NotSupported."""
+        """Let the capture begin at the next call. Raises NotSupported."""
         self._cancel = self._adapter.attach(self)
 
     def __call__(self, target: Any = None, *, model: str = "") -> Optional[Session]:
@@ -189,7 +192,7 @@ class Attachment:
         return self._session
 
     def done(self, failure: Optional[Exception] = None) -> None:
-        """Finish the dump: no more steps come. In a thread of the program, which goes on waiting."""
+        """Finish the dump after the last step. Called in a thread of the program; the process then waits again."""
         with self._ends:
             if not self.active:
                 return
@@ -209,20 +212,20 @@ class Attachment:
         self._cancel, self._capture, self._session = (lambda: False), None, None
 
     def ask_to_end(self) -> None:
-        """Record nothing after the open step; what has not begun never begins."""
+        """Stop after the open step, or at once if no step has begun."""
         self.over = True
         if self._cancel():
             self.done()
 
     def leave(self) -> None:
-        """In a forked child, where the adapter lets go of it by itself."""
+        """In a forked child: release the parent's capture; the adapter removes its own hooks."""
         self.over = True
-        self._ends = threading.Lock()  # another thread of the parent may have held it
+        self._ends = threading.Lock()  # another thread of the parent may have held it at the fork
         self._cancel()
-        self._let_go({})  # who asks for it would wait for locks that nobody gives back
+        self._let_go({})  # computing its state could wait for locks that threads of the parent hold
 
     def refusal(self) -> CaptureError:
-        """Why nobody else may attach now."""
+        """The error for a second `attach` while this capture is active."""
         by = f" by process {self._peer}" if self._peer else ""
         since = time.strftime("%H:%M:%S", time.localtime(self._since))
         state = self.state()
@@ -230,12 +233,12 @@ class Attachment:
         return CaptureError(
             f"process {os.getpid()} was attached to{by} at {since}: steps={self.request.steps} into {state['path']}"
             f"{begun}",
-            hint=f"wait for its end, or end it with `ascend-dump attach --stop {os.getpid()}`",
+            hint=f"wait until it ends, or stop it with `ascend-dump attach --stop {os.getpid()}`",
             code="AD302",
         )
 
     def state(self) -> dict[str, Any]:
-        """What may be told of it, in any thread."""
+        """Its state and progress as plain values; may be called in any thread."""
         final = self._final
         if final is not None:
             return final
@@ -266,7 +269,7 @@ class Attachment:
 
 
 class _AttachedCapture(Capture):
-    """Keeps what it complains of, for whoever has attached."""
+    """Remembers the first problem that it reports, for whoever attached."""
 
     told: Optional[AscendDumpError] = None
 
@@ -276,7 +279,7 @@ class _AttachedCapture(Capture):
 
 
 def _command() -> list[str]:
-    """The beginning of it, as `ps` shows it: servers name their processes there."""
+    """The command line of this process as `ps` shows it, cut to 4000 bytes; servers put the role of a process there."""
     try:
         words = Path("/proc/self/cmdline").read_bytes()[:_COMMAND].rstrip(b"\0 ").split(b"\0")
         return [word.decode(errors="backslashreplace") for word in words]

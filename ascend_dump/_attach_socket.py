@@ -1,8 +1,8 @@
-"""The socket of a process that waits to be attached to: where it lies, who may connect, and what goes through it.
+"""The Unix sockets of `ascend-dump attach`: their directory, their permissions and the messages.
 
-Each such process listens on a Unix socket of its own, `PID.NAMESPACE` in a directory of this user. The directory has
-mode 0700 and the socket 0600; both ends look who is at the other one where the system tells that of a Unix socket
-(Linux); elsewhere the modes alone keep others out. A request is one line of JSON, and so is its answer.
+A process that was started with ASCEND_DUMP=wait listens on `PID.NAMESPACE` in a directory of its user (NAMESPACE is the
+inode of its pid namespace). The directory has mode 0700, the socket 0600. On Linux both sides also check the user of
+the peer (SO_PEERCRED). A request is one line of JSON, and so is its answer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 SCHEMA = "ascend-dump/attach/1"
-#: Bytes of a line, the newline included.
+#: The largest message in bytes, newline included.
 _LONGEST = 2**18
 _NAME = re.compile(r"(\d{1,10})\.(\d{1,20})", re.ASCII)
 #: struct ucred of Linux: pid, uid, gid.
@@ -45,7 +45,7 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 class AttachSocket(NamedTuple):
-    """A socket of a process that waits, or waited."""
+    """The socket of a process that waits, or that has ended without removing it."""
 
     directory: str
     pid: int
@@ -57,7 +57,7 @@ class AttachSocket(NamedTuple):
 
 
 def _places() -> Iterator[AttachSocket]:
-    """All sockets of processes in this pid namespace, in every directory where this user may have one."""
+    """The sockets of this user's processes in this pid namespace, in all directories that may hold them."""
     here = namespace_of("self")
     for directory in _directories():
         with contextlib.suppress(OSError), _opened(directory) as opened:
@@ -68,7 +68,7 @@ def _places() -> Iterator[AttachSocket]:
 
 
 def waiting() -> Iterator[AttachSocket]:
-    """The sockets of processes that run; those of others are removed."""
+    """The sockets of running processes. Removes those of processes that have ended."""
     for place in _places():
         if is_alive(place.pid):
             yield place
@@ -77,9 +77,9 @@ def waiting() -> Iterator[AttachSocket]:
 
 
 def listen() -> tuple[AttachSocket, socket.socket]:
-    """Open the socket of this process, and remove the sockets of processes that have ended.
+    """Open the socket of this process, after removing the sockets of processes that have ended.
 
-    Raises CaptureError AD306 when no private directory can be made for it, OSError when the socket cannot be opened.
+    Raises CaptureError AD306 when no private directory can be made for it.
     """
     for _ in waiting():
         pass
@@ -95,8 +95,8 @@ def listen() -> tuple[AttachSocket, socket.socket]:
         except OSError as error:
             refused.append(f"{directory}: {error.strerror or error}")
     raise CaptureError(
-        f"no socket can be made to be attached to: {'; '.join(refused)}",
-        hint="set XDG_RUNTIME_DIR or TMPDIR to a directory that this user may write",
+        f"no socket for `ascend-dump attach` can be opened: {'; '.join(refused)}",
+        hint="set XDG_RUNTIME_DIR or TMPDIR to a directory that this user can write to",
         code="AD306",
     )
 
@@ -118,8 +118,8 @@ def _bound(place: AttachSocket, opened: int) -> socket.socket:
 def ask(place: AttachSocket, request: dict[str, Any], *, timeout: float = 60.0) -> dict[str, Any]:
     """Send one request and return the answer.
 
-    Raises OSError when no process listens, CaptureError AD306 when another process does, or when the answer has another
-    schema.
+    Raises socket.timeout when the process does not answer in time, another OSError when no process listens, and
+    CaptureError AD306 when another process listens or the answer is not usable.
     """
     with _opened(place.directory) as opened, socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout)
@@ -128,11 +128,18 @@ def ask(place: AttachSocket, request: dict[str, Any], *, timeout: float = 60.0) 
         if peer is not None and (peer[1] != os.geteuid() or peer[0] not in (0, place.pid)):
             raise CaptureError(
                 f"another process ({peer[0]}, of user {peer[1]}) listens on the socket of process {place.pid}",
-                hint=f"remove {place.directory}/{place.name}, which that process has made",
+                hint=f"remove {place.directory}/{place.name}, which that process has created",
                 code="AD306",
             )
         write_line(connection, {"schema": SCHEMA, **request})
-        answer = read_line(connection, time.monotonic() + timeout)
+        try:
+            answer = read_line(connection, time.monotonic() + timeout)
+        except ConfigError as error:
+            raise CaptureError(
+                f"process {place.pid} gave an answer that cannot be used: {error.message}",
+                hint="use the ascend-dump of that process's environment",
+                code="AD306",
+            ) from error
     if answer.get("schema") != SCHEMA:
         raise CaptureError(
             f"process {place.pid} speaks {answer.get('schema')!r}, and this ascend-dump {SCHEMA!r}",
@@ -143,7 +150,7 @@ def ask(place: AttachSocket, request: dict[str, Any], *, timeout: float = 60.0) 
 
 
 def remove(place: AttachSocket) -> None:
-    """Take a socket away; nothing where it is gone."""
+    """Remove a socket file if it exists."""
     with contextlib.suppress(OSError), _opened(place.directory) as opened:
         os.unlink(place.name, dir_fd=opened)
 
@@ -153,12 +160,16 @@ def write_line(connection: socket.socket, message: dict[str, Any]) -> None:
 
 
 def read_line(connection: socket.socket, deadline: float) -> dict[str, Any]:
-    """One message that ends before `deadline`, a time of `time.monotonic`. Raises ConfigError for anything else."""
+    """Read one message.
+
+    deadline: a time of `time.monotonic`. Raises socket.timeout at the deadline, ConnectionResetError when the peer
+    closes the connection, and ConfigError for anything but a JSON object.
+    """
     received = bytearray()
     while not received.endswith(b"\n"):
         left = deadline - time.monotonic()
         if left <= 0:
-            raise ConfigError("the message did not end in time", hint="use `ascend-dump attach`")
+            raise socket.timeout("no complete message in time")
         connection.settimeout(left)
         try:
             piece = connection.recv(65536)
@@ -166,27 +177,30 @@ def read_line(connection: socket.socket, deadline: float) -> dict[str, Any]:
             continue
         received += piece
         if not piece:
-            raise ConfigError(f"the message broke off after {len(received)} bytes", hint="use `ascend-dump attach`")
+            raise ConnectionResetError(f"the connection was closed after {len(received)} bytes")
         if len(received) > _LONGEST:
             raise ConfigError(f"the message is longer than {_LONGEST} bytes", hint="give fewer names in layers=")
     try:
         message = json.loads(received)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"the message is no JSON: {error}", hint="use `ascend-dump attach`") from None
+        raise ConfigError(f"the message is not JSON: {error}", hint="use `ascend-dump attach`") from None
     if not isinstance(message, dict):
         raise ConfigError(f"the message is a {type(message).__name__}, not an object", hint="use `ascend-dump attach`")
     return message
 
 
 def fields_of(error: BaseException) -> dict[str, str]:
-    """An error as a message carries it."""
+    """The fields of an error in an answer, see `_attach_client.error_of`."""
     if not isinstance(error, AscendDumpError):
-        error = CaptureError(f"the process could not do it: {error!r}", code="AD306")
+        error = CaptureError(f"the process failed to handle the request: {error!r}", code="AD306")
     return {"kind": type(error).__name__, "message": error.message, "hint": error.hint, "code": error.code}
 
 
 def peer_of(connection: socket.socket) -> Optional[tuple[int, int]]:
-    """Process and user at the other end, 0 for a process of another container; None where the system does not tell."""
+    """Process id and user id of the peer; None where the system does not tell them.
+
+    The process id is 0 for a process in another pid namespace.
+    """
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return None
@@ -195,7 +209,7 @@ def peer_of(connection: socket.socket) -> Optional[tuple[int, int]]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is a process of this number, of any user."""
+    """Whether a process with this id exists, of any user."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -206,7 +220,7 @@ def is_alive(pid: int) -> bool:
 
 
 def namespace_of(pid: object) -> int:
-    """What tells process numbers of one container from those of another; 0 where nothing does."""
+    """The inode of the pid namespace of a process, 0 where it cannot be read."""
     try:
         return os.stat(f"/proc/{pid}/ns/pid").st_ino
     except OSError:
@@ -214,11 +228,11 @@ def namespace_of(pid: object) -> int:
 
 
 def _directories() -> list[str]:
-    """Where this user may have sockets; a process takes the first that it can make."""
+    """The directories that may hold sockets of this user; a process uses the first that it can create."""
     user = os.geteuid()
     runtime = [os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{user}"]
     found = [os.path.join(one, "ascend-dump") for one in runtime if os.path.isabs(one)]
-    # A process and who attaches to it may have other environments: what both surely have stands first.
+    # The process and the shell of `attach` may have different environments: what does not depend on them comes first.
     for one in ("/tmp", os.environ.get("TMPDIR", "")):
         if os.path.isabs(one):
             found.append(os.path.join(one, f"ascend-dump-{user}"))
@@ -227,7 +241,7 @@ def _directories() -> list[str]:
 
 @contextlib.contextmanager
 def _opened(directory: str) -> Iterator[int]:
-    """A descriptor of a directory of this user. Raises OSError for a link and for a directory of somebody else."""
+    """Open a directory of this user. Raises OSError for a symbolic link and for a directory of another user."""
     from pathlib import Path
 
     opened = open_directory(Path(directory))
@@ -241,6 +255,6 @@ def _opened(directory: str) -> Iterator[int]:
 
 
 def _address(place: AttachSocket, opened: int) -> str:
-    """The socket in the directory that is open: of any length of path, and whatever is put in its place meanwhile."""
+    """The address of a socket, through the open directory: so its path may be long, and cannot be replaced."""
     through = f"/proc/self/fd/{opened}"
     return f"{through if os.path.isdir(through) else place.directory}/{place.name}"

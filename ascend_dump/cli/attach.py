@@ -1,7 +1,8 @@
-"""`ascend-dump attach`: switch the dump on in a process that waits for it."""
+"""`ascend-dump attach`: start a capture in running processes that were started with ASCEND_DUMP=wait."""
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
 import time
@@ -10,7 +11,7 @@ from typing import Any, Optional
 
 import click
 
-from ascend_dump._attach_client import AttachTarget, error_of, find, find_all, state_of
+from ascend_dump._attach_client import AttachTarget, TargetIsBusy, error_of, find, find_all, state_of
 from ascend_dump._errors import AscendDumpError, CaptureError, ConfigError
 from ascend_dump._units import counted, size
 from ascend_dump.cli._exit import Exit
@@ -19,23 +20,28 @@ from ascend_dump.cli._settings import given_settings, request_options
 
 __all__ = ["attach"]
 
-#: Seconds between two looks at a capture.
+log = logging.getLogger("ascend_dump")
+
+#: Seconds between two requests for the progress of a capture.
 _PAUSE = 0.2
 
 
 @click.command(
-    short_help="Switch the dump on in a running process.",
+    short_help="Start a capture in a running process.",
     epilog="Example:  ASCEND_DUMP=wait vllm serve MODEL,  then  ascend-dump attach --steps 0-3 4711",
 )
 @request_options
 @click.option(
-    "--config", metavar="FILE", type=click.Path(dir_okay=False), help="JSON or TOML with the same settings; options win"
+    "--config",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="JSON or TOML with the same settings; options win.",
 )
-@click.option("--framework", metavar="NAME", help="the adapter, where a process runs several frameworks")
-@click.option("--list", "listed", is_flag=True, help="show the processes of this user that wait")
-@click.option("--all", "everyone", is_flag=True, help="attach to all of them")
-@click.option("--stop", is_flag=True, help="end the capture with the open step")
-@click.option("--no-wait", is_flag=True, help="do not wait for the end of the capture")
+@click.option("--framework", metavar="NAME", help="The adapter to use, if a process runs several frameworks.")
+@click.option("--list", "listed", is_flag=True, help="List the waiting processes of this user.")
+@click.option("--all", "everyone", is_flag=True, help="Attach to all waiting processes of this user.")
+@click.option("--stop", is_flag=True, help="Stop the capture after the open step.")
+@click.option("--no-wait", is_flag=True, help="Return at once instead of waiting for the end of the capture.")
 @json_option
 @click.argument("pids", nargs=-1, type=click.IntRange(min=1), metavar="[PID]...")
 def attach(
@@ -49,25 +55,29 @@ def attach(
     as_json: bool,
     **given: Any,
 ) -> Exit:
-    """Capture the next steps of the processes PID, which were started with ASCEND_DUMP=wait.
+    """Capture the next steps of the running processes PID, which were started with ASCEND_DUMP=wait.
 
-    Steps count from now on: step 0 is the first top-level call of a model that each process begins after it was
-    attached to. With the last selected step the capture ends, and the process waits again. The dump is written by the
-    process, so its user and its directories count; without --path it goes to dumps in the directory of this command.
+    Steps are counted from the attach: step 0 is the next top-level call of a model in each process. After the last
+    selected step the capture ends, and the process waits again. The process itself writes the dump, with its own user
+    and permissions; without --path it writes to the directory `dumps` below the one where this command runs.
 
-    This command waits for the end and says how far it is; Ctrl-C leaves the capture running. Without PID it lists the
-    processes that wait.
+    This command shows the progress until the capture ends; Ctrl-C leaves the capture running. Without PID it lists the
+    waiting processes.
     """
     settings = given_settings(config, given)
+    if pids and everyone:
+        raise ConfigError("--all and PIDs are both given", hint="keep one of them")
+    if not (pids or everyone or listed) and (settings or framework or stop or no_wait):
+        raise ConfigError(
+            "no process is given", hint="give a PID or --all; `ascend-dump attach --list` shows the waiting processes"
+        )
+    found = [find(pid) for pid in dict.fromkeys(pids)] if pids else find_all()
     if listed or not (pids or everyone):
-        return _list(find_all(), as_json=as_json)
-    found = find_all() if everyone else [find(pid) for pid in dict.fromkeys(pids)]
+        return _list(found, as_json=as_json)
     if not found:
-        raise CaptureError("no process of this user waits", hint="start it with ASCEND_DUMP=wait", code="AD306")
+        raise CaptureError("no process of this user is waiting", hint="start one with ASCEND_DUMP=wait", code="AD306")
     if stop:
-        for one in found:
-            if not everyone or _runs(one.capture):
-                one.end()
+        _stop([one for one in found if not everyone or _runs(one.capture)])
         if as_json:
             _write(found)
         return Exit.OK
@@ -77,15 +87,27 @@ def attach(
             begun = _follow(begun)
         except KeyboardInterrupt:
             names = " ".join(str(one.pid) for one in begun)
-            _say(f"the capture goes on in the process; `ascend-dump attach --stop {names}` ends it")
+            _say(f"the capture goes on; `ascend-dump attach --stop {names}` stops it")
             raise
     if as_json:
         _write([one.look() for one in begun] if no_wait else begun)
     return Exit.OK
 
 
+def _stop(found: list[AttachTarget]) -> None:
+    """End the captures of all. Raises what the first one that fails raises."""
+    failures = []
+    for one in found:
+        try:
+            one.end()
+        except AscendDumpError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
 def _begin(found: list[AttachTarget], settings: dict[str, Any], framework: Optional[str]) -> list[AttachTarget]:
-    """Attach to all that `ranks=` selects, once each of them has said that it can."""
+    """Start the captures in all processes that `ranks=` selects, after each has accepted the settings."""
     selected = []
     for one in found:
         planned = one.check(settings, framework)
@@ -94,9 +116,9 @@ def _begin(found: list[AttachTarget], settings: dict[str, Any], framework: Optio
         if planned["selected"]:
             selected.append((one, planned))
         else:
-            _say(f"{one}: ranks={settings.get('ranks')} leaves it out")
+            _say(f"{one}: ranks={planned['ranks']} leaves it out")
     if not selected:
-        raise ConfigError(f"ranks={settings.get('ranks')} leaves out all of them", hint="ranks count from 0")
+        raise ConfigError(f"ranks={planned['ranks']} leaves out every process", hint="ranks count from 0")
     for one, planned in selected:
         one.begin(settings, framework)
         steps = "every step" if planned["steps"] == "all" else f"steps {planned['steps']}"
@@ -105,9 +127,9 @@ def _begin(found: list[AttachTarget], settings: dict[str, Any], framework: Optio
 
 
 def _follow(begun: list[AttachTarget]) -> list[AttachTarget]:
-    """Say how far the captures are until the last one has ended. Raises what the first one failed with."""
+    """Report the progress of the captures until all have ended. Raises the error of the first that failed."""
     told: dict[int, str] = {}
-    now = {one.pid: one.look() for one in begun}
+    now = {one.pid: _look(one) for one in begun}
     gone: dict[int, AscendDumpError] = {}
     while True:
         for one in now.values():
@@ -121,7 +143,7 @@ def _follow(begun: list[AttachTarget]) -> list[AttachTarget]:
         time.sleep(_PAUSE)
         for pid in running:
             try:
-                now[pid] = now[pid].look()
+                now[pid] = _look(now[pid])
             except CaptureError as error:
                 gone[pid] = error
     failures = [_outcome(one, gone=one.pid in gone) for one in now.values()]
@@ -131,11 +153,20 @@ def _follow(begun: list[AttachTarget]) -> list[AttachTarget]:
     return list(now.values())
 
 
+def _look(one: AttachTarget) -> AttachTarget:
+    """The current state of a process, which may be busy for a while. Raises CaptureError when it has ended."""
+    while True:
+        try:
+            return one.look()
+        except TargetIsBusy as error:
+            log.info("%s", error.message)
+
+
 def _progress(capture: Optional[Mapping[str, Any]]) -> str:
     if capture is None or not _runs(capture):
-        return ""  # what came of it is told by itself
+        return ""  # `_outcome` reports it
     if capture["state"] == "waiting":
-        return "waits for the next call of a model"
+        return "waiting for the next call of a model"
     count, begun = capture["count"], capture["begun"]
     if begun is None:
         return "recording"
@@ -146,7 +177,7 @@ def _progress(capture: Optional[Mapping[str, Any]]) -> str:
 
 
 def _outcome(one: AttachTarget, *, gone: bool) -> Optional[AscendDumpError]:
-    """Say what came of a capture, or give the failure of it."""
+    """Report the result of a capture that has ended, or return its error."""
     capture = one.capture or {}
     path = str(capture.get("path", ""))
     failure = None if capture.get("failure") is None else error_of(capture["failure"])
@@ -164,7 +195,7 @@ def _outcome(one: AttachTarget, *, gone: bool) -> Optional[AscendDumpError]:
         steps, records = counted(capture["begun"], "step"), counted(capture["records"] or 0, "record")
         _say(f"{one}: {steps}, {records}, {size(capture['seen'] or 0)} seen, in {path}")
     elif failure is None:
-        _say(f"{one}: the capture was ended before a step began")
+        _say(f"{one}: the capture was stopped before a step began")
         return None
     if failure is None:
         _say(f"look at it: ascend-dump ls {shlex.quote(path)}")
@@ -189,12 +220,12 @@ def _list(found: list[AttachTarget], *, as_json: bool) -> Exit:
         )
         write_table([*columns, Column("state"), Column("command", elastic=True)], rows, sys.stdout)
     else:
-        _say("no process of this user waits: start one with ASCEND_DUMP=wait")
+        _say("no process of this user is waiting: start one with ASCEND_DUMP=wait")
     return Exit.OK
 
 
 def _state(capture: Optional[Mapping[str, Any]]) -> str:
-    return "attached" if _runs(capture) else "waits"
+    return "attached" if _runs(capture) else "waiting"
 
 
 def _write(found: list[AttachTarget]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 import click
 
-from ascend_dump._activation import STRICT, VARIABLE, requested, waits
+from ascend_dump._activation import STRICT, VARIABLE, requested, settings_of_waiting
 from ascend_dump._errors import ConfigError
 from ascend_dump._launching import SITE
 from ascend_dump._version import __version__
@@ -87,7 +87,7 @@ def _activation() -> dict[str, Any]:
     """The variable, the installed hook, and which interpreters each road reaches."""
     wrong = None
     try:
-        request, waiting = requested(), waits()
+        request, waiting = requested(), settings_of_waiting()
     except ConfigError as error:
         request, waiting, wrong = None, None, str(error)
     hook = next((Path(entry, HOOK) for entry in sys.path if Path(entry or ".", HOOK).is_file()), None)

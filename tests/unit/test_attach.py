@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable
 
@@ -131,7 +132,7 @@ def until(what: Callable[[], Any]) -> Any:
 
 def wait_until_armed(waiting: Any) -> None:
     """Until a command has attached and says that it waits for the first call."""
-    while "waits for the next call of a model" not in (line := waiting.stderr.readline()):
+    while "waiting for the next call of a model" not in (line := waiting.stderr.readline()):
         assert line, "it has ended"
 
 
@@ -179,7 +180,7 @@ def test_whoever_attached_may_go(start: Callable[..., Program], tmp_path: Path, 
         err = waiting.communicate(timeout=60)[1]
     if how == signal.SIGINT:
         assert waiting.returncode == Exit.INTERRUPTED
-        assert f"the capture goes on in the process; `ascend-dump attach --stop {program.pid}` ends it" in err
+        assert f"the capture goes on; `ascend-dump attach --stop {program.pid}` stops it" in err
     for _ in range(2):
         program.tell("1")
     assert capture_of(program)["state"] == "ended"
@@ -246,7 +247,7 @@ def test_what_the_process_refuses_is_told_here(start: Callable[..., Program], tm
         (("--steps", "a"), Exit.USAGE, "[AD102]"),
         (("--scene", "overflow"), Exit.USAGE, "toyframe knows no scene 'overflow'"),
         (("--framework", "paddle"), Exit.UNAVAILABLE, "no adapter is registered as 'paddle'"),
-        (("--ranks", "1"), Exit.USAGE, "ranks=1 leaves out all of them"),
+        (("--ranks", "1"), Exit.USAGE, "ranks=1 leaves out every process"),
     ):
         found, _, err = attach(program.pid, *words, "--no-wait")
         assert (found, said in err) == (code, True), err
@@ -317,7 +318,7 @@ def test_several_at_once(start: Callable[..., Program], tmp_path: Path) -> None:
     listed = attach("--list")[1].splitlines()
     assert listed[0].split() == ["pid", "rank", "state", "command"]
     assert [line.split()[:3] for line in listed[1:]] == [
-        [str(one.pid), str(rank), "waits"] for rank, one in enumerate(programs)
+        [str(one.pid), str(rank), "waiting"] for rank, one in enumerate(programs)
     ]
     assert attach("--all", "--steps", "0", "--path", tmp_path / "d", "--no-wait")[0] == Exit.OK
     assert [line.split()[2] for line in attach()[1].splitlines()[1:]] == ["attached", "attached"]
@@ -333,12 +334,63 @@ def test_who_cannot_be_attached_to(tmp_path: Path) -> None:
     done = subprocess.Popen(["true"])
     done.wait()
     code, _, err = attach(done.pid)
-    assert (code, "there is no process of this number here" in err) == (Exit.USAGE, True)
+    assert (code, "there is no process with this id here" in err) == (Exit.USAGE, True)
     code, _, err = attach(os.getpid(), "--json")
     assert (code, "it was not started with ASCEND_DUMP=wait" in err) == (Exit.USAGE, True)
     assert attach("--all")[0] == Exit.USAGE
     assert attach("0")[0] == Exit.USAGE
-    assert attach() == (Exit.OK, "", "ascend-dump: no process of this user waits: start one with ASCEND_DUMP=wait\n")
+    assert attach() == (
+        Exit.OK,
+        "",
+        "ascend-dump: no process of this user is waiting: start one with ASCEND_DUMP=wait\n",
+    )
+
+
+@pytest.mark.parametrize("words", [["--stop"], ["--steps", "0"], ["--no-wait"], ["--framework", "torch"]])
+def test_what_is_asked_of_no_process_is_refused(words: list[str]) -> None:
+    code, out, err = attach(*words)
+    assert (code, out) == (Exit.USAGE, "")
+    assert "no process is given" in err
+    code, _, err = attach("--all", 1, *words)
+    assert (code, "--all and PIDs are both given" in err) == (Exit.USAGE, True)
+
+
+def test_ranks_that_the_process_itself_selects_are_told(start: Callable[..., Program], tmp_path: Path) -> None:
+    program = start(ASCEND_DUMP="wait,ranks=3,path=own")
+    code, _, err = attach(program.pid, "--no-wait")
+    assert (code, "ranks=3 leaves out every process" in err) == (Exit.USAGE, True)
+    err = attach(program.pid, "--ranks", "0", "--no-wait")[2]
+    assert f"into {tmp_path}/work/own/worldsize1_global_rank0\n" in err, "absolute, as this shell is elsewhere"
+
+
+def test_a_process_that_does_not_answer_is_told(
+    start: Callable[..., Program], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ascend_dump._attach_client._PATIENCE", 0.2)
+    program = start()
+    os.kill(program.pid, signal.SIGSTOP)
+    code, _, err = attach(program.pid, "--path", tmp_path / "d")
+    assert (code, "does not answer within 0.2 seconds [AD306]" in err) == (Exit.USAGE, True)
+    os.kill(program.pid, signal.SIGCONT)
+    assert capture_of(program) is None
+
+
+def test_a_capture_is_followed_through_a_pause_of_its_process(
+    start: Callable[..., Program], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ascend_dump._attach_client._PATIENCE", 0.2)
+    program = start()
+    with ThreadPoolExecutor(1) as one:
+        followed = one.submit(lambda: main(["attach", str(program.pid), "--steps", "0", "--path", str(tmp_path / "d")]))
+        until(lambda: capture_of(program))
+        os.kill(program.pid, signal.SIGSTOP)
+        time.sleep(1)
+        assert not followed.done()
+        os.kill(program.pid, signal.SIGCONT)
+        for _ in range(2):
+            program.tell("1")
+        assert followed.result(timeout=60) == Exit.OK
+    assert steps(tmp_path / "d") == [(0, 1)]
 
 
 def test_a_process_of_another_user_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -459,7 +511,7 @@ class TestHostileMessages:
     @pytest.mark.parametrize(
         ("content", "said"),
         [
-            (b"[" * 100_000 + b"\n", "no JSON"),
+            (b"[" * 100_000 + b"\n", "not JSON"),
             (b"x" * 400_000, "longer than"),
             (b'{"schema": "other/1"}\n', "expected 'ascend-dump/attach/1'"),
             (b"[]\n", "a list, not an object"),

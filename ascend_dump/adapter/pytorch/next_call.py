@@ -1,8 +1,8 @@
-"""The next top-level call in a running program, noticed without a hook that a running call could stumble over.
+"""Detects the next top-level call in a running program, from another thread and without registering hooks.
 
-PyTorch goes through its dictionaries of hooks while a module is called, so that another thread must not change them.
-What stands here for `torch.nn.Module.__call__` until that call is put there in one step, and adds hooks in the thread
-that calls.
+PyTorch iterates over its dictionaries of hooks while a module is called, so another thread must not change them.
+Instead `torch.nn.Module.__call__` is replaced, which is atomic, until the next call; hooks are then registered by the
+thread that makes this call.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ log = logging.getLogger("ascend_dump")
 
 
 class NextCall:
-    """Calls `launch(begin)` once, just before the next top-level call of a module or compiled function, in its thread.
+    """Calls `launch(begin)` once, right before the next top-level call of a module or compiled function, in its thread.
 
-    It may be made in any thread. Hooks that `launch` registers see that call. A failure of it is given to `begin.done`.
+    May be created in any thread. Hooks that `launch` registers see that call. If it raises, the error is passed to
+    `begin.done`.
     """
 
     def __init__(self, begin: Begin, launch: Callable[[Begin], object]) -> None:
         self._begin, self._launch = begin, launch
-        #: Taken by what comes first, the call or `cancel`, and never given back.
+        #: Acquired once, by the call or by `cancel`, and never released.
         self._once = threading.Lock()
         self._original = torch.nn.Module.__call__
         self._call = self._make_call()
-        with self._once:  # a call meanwhile would take out what is not in yet
+        with self._once:  # keeps a concurrent call from removing what is not installed yet
             self._unfollow = follow_compiled(self._around_compiled)
             torch.nn.Module.__call__ = self._call
 
     def cancel(self) -> bool:
-        """Leave everything as it was; False where the call came before."""
+        """Restore the original call. Returns False if the next call has already come."""
         if not self._once.acquire(blocking=False):
             return False
         self._remove()
@@ -51,7 +52,7 @@ class NextCall:
 
         @functools.wraps(original)
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-            # What is traced for a compiled graph must not begin anything.
+            # Tracing for a compiled graph is not a call of the program.
             if not torch.compiler.is_compiling() and not once.locked() and is_root_call(running=False):
                 self._meet()
             return original(module, *args, **kwargs)
@@ -60,7 +61,7 @@ class NextCall:
 
     def _around_compiled(self, root: Root, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if not self._once.locked() and is_root_call(running=False) and self._meet():
-            # Whoever follows since now has a part in this call too.
+            # `launch` may have registered followers, which have to see this call.
             return call_followed(root, function, args, kwargs)
         return function(*args, **kwargs)
 
@@ -77,6 +78,6 @@ class NextCall:
 
     def _remove(self) -> None:
         self._unfollow()
-        # Something else may stand over it, such as a tracer; it then goes on calling ours, which does nothing more.
+        # Something else may have wrapped it since, such as a tracer, which goes on calling ours; that only passes on.
         if torch.nn.Module.__call__ is self._call:
             torch.nn.Module.__call__ = self._original

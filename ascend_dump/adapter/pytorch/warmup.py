@@ -1,16 +1,16 @@
-"""Runs of a server that serve no request: memory profiling, warm-up, and the capture of graphs.
+"""Recognise calls by which an inference server profiles memory, warms up or captures graphs, and serves no request.
 
-vLLM makes them in methods of its model runners, `profile_run`, `_dummy_run`, `capture_model` and
-`profile_cudagraph_memory` (0.33.0: vllm/v1/worker/gpu_model_runner.py, and gpu/model_runner.py beside it); in
-`compile_or_warm_up_model` of its workers (gpu_worker.py, cpu_worker.py) requests that nobody has made pass through
-`execute_model`. vllm-ascend has the first three in vllm_ascend/worker/model_runner_v1.py, `profile_run` in
-v2/model_runner.py and the last one in worker.py. A rank of data parallelism that has no request runs `_dummy_run` too.
+vLLM 0.33.0 makes them in methods of its model runners, `profile_run`, `_dummy_run`, `capture_model` and
+`profile_cudagraph_memory` (vllm/v1/worker/gpu_model_runner.py and gpu/model_runner.py); `compile_or_warm_up_model` of
+its workers (gpu_worker.py, cpu_worker.py) passes made-up requests through `execute_model`. vllm-ascend has the first
+three in vllm_ascend/worker/model_runner_v1.py, `profile_run` in v2/model_runner.py and the last one in worker.py. A
+rank of data parallelism without a request runs `_dummy_run` too.
 
-SGLang makes them in `capture` of its runners, in sglang/srt/model_executor: cuda_graph_runner.py, cpu_graph_runner.py,
-in 0.5.23 runner/decode_cuda_graph_runner.py and runner/prefill_cuda_graph_runner.py, from which those of speculative
-decoding take it; `_dummy_run` and `warmup` are in runner/base_runner.py of 0.5.23.
+SGLang makes them in `capture` of its runners in sglang/srt/model_executor: cuda_graph_runner.py, cpu_graph_runner.py,
+in 0.5.23 runner/decode_cuda_graph_runner.py and runner/prefill_cuda_graph_runner.py, which the runners of speculative
+decoding inherit from; `_dummy_run` and `warmup` are in runner/base_runner.py of 0.5.23.
 
-None of them leaves a mark on the model, so the callers of a call are looked at.
+The model shows no trace of them, so the call stack is searched.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any
 
 __all__ = ["is_warmup"]
 
-#: In any module, as runners are subclassed elsewhere.
+#: Recognised in any module, because runners are subclassed elsewhere.
 _FUNCTIONS = frozenset(
     {"_dummy_run", "profile_run", "capture_model", "profile_cudagraph_memory", "compile_or_warm_up_model"}
 )
-#: Too common a name outside of it.
+#: Recognised in modules of SGLang only, because the names are common.
 _IN_SGLANG = frozenset({"capture", "warmup"})
 _SGLANG = "sglang.srt.model_executor"
 
 
 def is_warmup() -> bool:
-    """Whether what runs now serves no request, by the functions that this thread is in, or by a graph being captured.
+    """Whether the running call serves no request: by the call stack of this thread, or because a graph is captured.
 
     >>> is_warmup()
     False
@@ -55,7 +55,7 @@ def _is_in_dummy() -> bool:
 
 
 def _is_capturing() -> bool:
-    """On an accelerator that the program uses; values cannot be fetched then."""
+    """Whether a graph is being captured on an accelerator; values cannot be fetched then."""
     torch: Any = sys.modules.get("torch")
     for device in (getattr(torch, "npu", None), getattr(torch, "cuda", None)):
         ready = getattr(device, "is_initialized", None)

@@ -93,7 +93,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
 def wait_until_armed(waiting: Any) -> None:
     """Until a command has attached and says that it waits for the first call."""
-    while "waits for the next call of a model" not in (line := waiting.stderr.readline()):
+    while "waiting for the next call of a model" not in (line := waiting.stderr.readline()):
         assert line, "it has ended"
 
 
