@@ -315,7 +315,6 @@ class Capture:
         run = RunDirectory.planned(self.request.path, rank, launched=self._launched, model=self._model)
         self.problems = adapter.check(self.request, self._target, run)
         self._report_problems()
-        make_private_directory(self.request.path)
         session = self._recorder = None
         if is_selected(rank, self.request.ranks):
             made = run.make()
@@ -328,6 +327,7 @@ class Capture:
             self._process = os.getpid()
             self.end_at_exit()
         else:
+            make_private_directory(self.request.path)
             self._path = run.path.parent
         self._session, self._adapter = session, adapter
         self._step = 0

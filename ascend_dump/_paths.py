@@ -146,22 +146,21 @@ class RunDirectory(NamedTuple):
             os.close(opened)
 
     def _make_in(self, opened: int) -> tuple[RunDirectory, int]:
-        name = self.path.name
-        second = time.mktime(time.strptime(name, _TIME))
+        name, second = self.path.name, 0.0
         while True:
             try:
                 os.mkdir(name, PRIVATE_DIRECTORY, dir_fd=opened)
                 break
             except FileExistsError:
-                second += 1
+                second = (second or time.mktime(time.strptime(name, _TIME))) + 1
                 name = _time_level(second)
             except OSError as error:
                 raise _cannot_be_created(self.path, error) from error
         made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened)
         try:
-            with contextlib.suppress(OSError):  # some file systems have no modes to change
-                os.fchmod(made, PRIVATE_DIRECTORY)
-            return self._replace(path=self.path.with_name(name)), os.fstat(made).st_uid
+            status = os.fstat(made)
+            _make_private(made, status, PRIVATE_DIRECTORY)
+            return self._replace(path=self.path.with_name(name)), status.st_uid
         finally:
             os.close(made)
 
@@ -215,12 +214,15 @@ def add_private_directory(path: Path) -> None:
     os.mkdir(path, PRIVATE_DIRECTORY)
     fd = open_directory(path)
     try:
-        if os.fstat(fd).st_mode & 0o777 != PRIVATE_DIRECTORY:
-            # Some file systems have no modes to change.
-            with contextlib.suppress(OSError):
-                os.fchmod(fd, PRIVATE_DIRECTORY)
+        _make_private(fd, os.fstat(fd), PRIVATE_DIRECTORY)
     finally:
         os.close(fd)
+
+
+def _make_private(fd: int, status: os.stat_result, mode: int) -> None:
+    if status.st_mode & 0o777 != mode:
+        with contextlib.suppress(OSError):  # some file systems have no modes to change
+            os.fchmod(fd, mode)
 
 
 def open_directory(path: Path) -> int:
@@ -257,10 +259,7 @@ def open_private(path: Union[str, Path], flags: int, *, directory: Optional[int]
     except OSError:
         os.close(fd)
         raise
-    # As above.
-    with contextlib.suppress(OSError):
-        if os.fstat(fd).st_mode & 0o777 != PRIVATE_FILE:
-            os.fchmod(fd, PRIVATE_FILE)
+    _make_private(fd, status, PRIVATE_FILE)
     return fd
 
 

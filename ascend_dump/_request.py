@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 import os
 import re
@@ -309,7 +310,7 @@ class DumpRequest:
     def to_mapping(self) -> dict[str, Any]:
         """The settings that differ from the defaults, as plain values `from_mapping` reads."""
         plain: dict[str, Any] = {}
-        defaults = DumpRequest()
+        defaults = _defaults()
         for name in SPELLINGS:
             value = getattr(self, name)
             if value == getattr(defaults, name):
@@ -339,6 +340,11 @@ class DumpRequest:
 
     def replace(self, **changes: Any) -> DumpRequest:
         return dataclasses.replace(self, **changes)
+
+
+@functools.lru_cache(1)
+def _defaults() -> DumpRequest:
+    return DumpRequest()
 
 
 def unknown_name(given: str, *, origin: str = "", aliases: bool = False) -> ConfigError:
