@@ -68,9 +68,13 @@ class _State(Enum):
 class Capture:
     """One dump of one target. Create it with `capture`.
 
-    path      the root of what this capture wrote; exists once started
-    problems  what the check before the start found
-    config    where the program switches the dump on itself: the file to do it with, else None
+    path      the directory that this capture writes to; it exists after the start. Raises CaptureError before
+    problems  the findings of the check before the start, a list of `Problem`
+    config    the file to give to the framework, where the program has to switch the dump on itself; else None
+
+    >>> with ascend_dump.capture(model, path="dumps") as cap:   # doctest: +SKIP
+    ...     model(batch)
+    >>> cap.path, cap.problems, len(cap.dump())                 # doctest: +SKIP
     """
 
     def __init__(
@@ -140,13 +144,16 @@ class Capture:
         return self
 
     def begin(self) -> Optional[Session]:
-        """Arm the dump as `start` does; the caller moves the steps of the session. None: another rank is selected."""
+        """Arm the dump as `start` does, and return the session, whose steps the caller begins.
+
+        None if `ranks=` leaves this rank out.
+        """
         return self._arm()[1]
 
     def stop(self) -> None:
         """Disarm, finish the files and report. Does nothing when it is not active.
 
-        Raises what the program's own queued work fails with, where the framework tells it only when it is waited for.
+        Waits for the work that the program has queued on a device, and raises what that raises.
         """
         if not self.active:
             return
@@ -217,7 +224,7 @@ class Capture:
         return {} if self._recorder is None else self._recorder.kept()
 
     def step(self) -> None:
-        """Begin the next step, where neither a model nor a decorated function tells steps apart.
+        """Begin the next step, for a capture without a model or decorated function that counts steps.
 
         Raises CaptureError when it is not active, NotSupported when the target counts steps.
         """
@@ -235,13 +242,13 @@ class Capture:
         session.step(self._step)
 
     def trigger(self, reason: str) -> None:
-        """End the recording with the open step, which stays with the `keep` steps before it.
+        """Stop recording after the open step; this step and the `keep` steps before it stay on disk.
 
-        It ends in this process only: other ranks go on.
-        reason: what happened, such as "loss spike"; the manifest and `ascend-dump ls` show it. The first one counts.
+        reason: what happened, such as "loss spike"; the manifest and `ascend-dump ls` show it. Only the first call
+        counts. Other ranks go on recording.
 
-        Raises CaptureError when the capture is not active, ConfigError for an empty reason, NotSupported where the
-        framework cannot be kept from dumping.
+        Raises CaptureError when the capture is not active, ConfigError for an empty reason, NotSupported when the
+        framework cannot stop dumping.
         """
         if not isinstance(reason, str) or not reason.strip():
             raise ConfigError(f"trigger({reason!r}): expected what happened, as text", hint='such as "loss spike"')
@@ -253,7 +260,7 @@ class Capture:
             self._recorder.trigger(reason.strip())
 
     def dump(self) -> Dump:
-        """What this capture wrote so far, as a Dump; usable inside and after the block."""
+        """Open what this capture has written so far, inside or after the block."""
         from ascend_dump.reading import Dump, open_dump
 
         path = self.path
@@ -290,8 +297,8 @@ class Capture:
     def __call__(self, function: Callable[_P, _R]) -> Decorated[_P, _R]:
         """Decorate a plain or async function or a method: each call is one step.
 
-        Where the target or the framework counts steps too, everything that runs in a call is that one step.
-        Raises ConfigError for classes, and for generators, whose calls return before their body runs.
+        If the target or the framework counts steps too, everything that runs in a call belongs to that one step. Raises
+        ConfigError for classes, and for generators, whose calls return before their body runs.
         """
         from ascend_dump._decorator import decorate  # loads wrapt
 
@@ -303,7 +310,10 @@ class Capture:
         return self._session if self.active else None
 
     def _arm(self, *, calls: bool = False) -> tuple[Adapter, Optional[Session]]:
-        """calls: the steps are calls of a decorated function, whatever the framework counts."""
+        """Choose the adapter, check the request and start the session.
+
+        calls: the steps are calls of a decorated function, whatever the framework counts
+        """
         if self.active:
             raise CaptureError(
                 "this capture is active already",
@@ -451,7 +461,7 @@ class Capture:
             self.__exit__(kind, error, trace)
 
     def _interrupted(self, error: Optional[BaseException]) -> None:
-        """Note that the program was interrupted while it was captured: the open step is not complete."""
+        """Note that an exception interrupted the program, so that the open step is incomplete."""
         session = self._running
         if not isinstance(error, KeyboardInterrupt) or session is None or session.failure is not None:
             return

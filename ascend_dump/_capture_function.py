@@ -1,4 +1,4 @@
-"""`capture`: the one call that all three ways begin with. It makes a request of its keywords and a capture of both."""
+"""`capture`: makes a DumpRequest of its keyword arguments, and a Capture of the request and its target."""
 
 from __future__ import annotations
 
@@ -57,16 +57,17 @@ def capture(
 ) -> Any:
     """Dump the operators of `target` while the returned object is active.
 
-    target: a model (each top-level call of it is a step), or None: the whole block is step 0
-    until `step()` is called. A function given as target is decorated: each call is a step.
-    The settings are those of `DumpRequest`; framework names an adapter, otherwise the target
-    decides. strict=True raises where the default is to report once and let the run go on.
-    graft replaces outputs or inputs of operators by what another dump recorded of them, in the steps
-    that are recorded: {"layers.3/addmm_0.output.0": "reference"}. What differs later and is gone then
-    comes from there. An input is replaced for that operator only. For PyTorch's own operators, on any
-    device (framework="torch").
+    target     a model: each top-level call of it is a step; a function: it is decorated, and each call is a step; None:
+               everything in the block is recorded as step 0, until `step()` begins the next one
+    framework  the adapter to use; by default the target decides
+    strict     raise an exception instead of reporting a failure once and letting the program go on
+    graft      replace tensors by those of another dump, in recorded steps: {"layers.3/addmm_0.output.0": "reference"}.
+               Differences that disappear then were caused there. An input is replaced for that operator only. For
+               framework="torch", on any device
 
-    Raises ConfigError for a wrong value, AdapterNotFound when nothing captures the target.
+    All other settings are the fields of `DumpRequest`.
+
+    Raises ConfigError for a wrong value, AdapterNotFound when no adapter can capture the target.
 
     >>> with ascend_dump.capture(model, steps="0|1", path="dumps") as cap:   # doctest: +SKIP
     ...     train(model)
@@ -103,12 +104,12 @@ def capture(
 
 
 def _paths_of(graft: Any) -> Any:
-    """The same with the paths of dumps as text, which settings can carry."""
+    """The same mapping with the paths of dumps as text, as settings are plain values."""
     if not isinstance(graft, Mapping):
         return graft
     found = {}
     for name, dump in graft.items():
         path = dump if isinstance(dump, (str, os.PathLike)) else getattr(dump, "root", dump)
-        # What is no dump is refused by the adapter.
+        # The adapter refuses values that are not dumps.
         found[name] = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
     return found

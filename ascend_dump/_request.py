@@ -109,30 +109,33 @@ _TRUE, _FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
 
 @dataclasses.dataclass(frozen=True, init=False)
 class DumpRequest:
-    """What to dump. Every field has a default; values are checked and brought to one form here.
+    """What to dump. Every field has a default; values are validated and normalised here.
 
-    path       where to write, created when missing; ~, $NAME and ${NAME} are replaced
-    steps      which steps, counted from 0: "0|3-5|10" or "all"; on the host also "0-10000:1000" and "4000-"
-               (in Python also an int, a range or a list)
-    mode       "input", "output" or "all"
-    layers     operators to dump: globs, or `re:` patterns; none given means all; where models are
-               named, MODEL:LAYER is for that model only
-    models     model names, where a process runs several
-    data       "tensor", "stats" (statistics only) or "full" (both)
-    stats      which statistics; none given means all
-    level      "op", "kernel" or "all": the granularity CANN dumps at;
-               "module": inputs and outputs of modules only, forward and backward (PyTorch on the host)
-    scene      "overflow", "watch" or "exception": dump only what this is about
-    watch      for scene="watch": operators whose output is watched for trampling
-    quant      dump the tensors before quantisation too
-    ranks      global ranks that dump, written as steps
-    max_bytes  stop writing at about this size; an int or text such as "20GB"
-    keep       how many recorded steps stay on disk, the last ones: an older one goes once a newer one is complete
-    until      "nonfinite": the step that first produces NaN or Inf is the last one that is recorded
-    quiet      say nothing at the end of a run that went well
-    options    what only one adapter knows
+    path       The directory to write to, created if missing; ~, $NAME and ${NAME} are expanded.
+    steps      Steps to dump, counted from 0: "0|3-5|10" or "all"; on the host also "0-10000:1000" and "4000-".
+    mode       What to dump of an operator: "input", "output" or "all".
+    layers     Operators to dump: globs or `re:` patterns, all by default. MODEL:LAYER is for one of `models` only.
+    models     Names of the models to dump, if a process runs several; all by default.
+    data       "tensor", "stats" (statistics only) or "full" (both).
+    stats      Names of the statistics to record, all by default.
+    level      "op", "kernel" or "all": what CANN dumps; "module": inputs and outputs of modules only, forward and
+               backward (PyTorch on the host).
+    scene      Dump only operators that overflow ("overflow"), the watched operators ("watch") or operators that fail
+               ("exception").
+    watch      For scene="watch": operators whose output memory is checked for being overwritten.
+    quant      Dump the tensors before quantisation too.
+    ranks      Global ranks to dump, written as steps.
+    max_bytes  Stop writing at about this size: an int, or text such as "20GB".
+    keep       Keep only this number of recorded steps on disk: the oldest is removed once a newer one is complete.
+    until      "nonfinite": stop recording after the first step that produces NaN or Inf.
+    quiet      Print no summary at the end of a successful run.
+    options    Settings that only one adapter has.
 
-    Raises ConfigError naming the field, the value and what it accepts.
+    In Python `steps` and `ranks` may also be an int, a range or a list, and lists of names any iterable. Raises
+    ConfigError naming the field, the value and what it accepts.
+
+    >>> DumpRequest(steps=range(3), layers="*conv*").to_text()
+    'steps=0-2,layers=*conv*'
     """
 
     path: Path
@@ -205,7 +208,7 @@ class DumpRequest:
         self._refuse_idle()
 
     def _refuse_idle(self) -> None:
-        """Raise ConfigError where `until` has nothing to look at, or `keep` no steps to choose from."""
+        """Raise ConfigError for `until` or `keep` in a scene in which they have no effect."""
         if self.until is not None and self.scene in ("watch", "exception"):
             raise ConfigError(
                 f"until={self.until!r} was given with scene={self.scene!r}, which does not dump what steps compute",
@@ -219,7 +222,7 @@ class DumpRequest:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, origin: str = "") -> DumpRequest:
-        """From a decoded file: our names or CANN's. Raises ConfigError for an unknown name."""
+        """The request of decoded settings, by our names or CANN's. Raises ConfigError for an unknown name."""
         found: dict[str, Any] = {}
         for given, value in values.items():
             name = given if given in SPELLINGS else ALIASES.get(given, "")
@@ -235,7 +238,7 @@ class DumpRequest:
 
     @classmethod
     def from_file(cls, path: Union[str, os.PathLike[str]]) -> DumpRequest:
-        """From a .json or .toml file, whose keys may stand in a table `ascend_dump`."""
+        """The request of a .json or .toml file, whose keys may be in a table `ascend_dump`. Raises ConfigError."""
         file = Path(path)
         try:
             content = read_regular(file, _MAX_FILE + 1)
@@ -257,9 +260,9 @@ class DumpRequest:
 
     @classmethod
     def from_text(cls, text: str) -> DumpRequest:
-        """From `ASCEND_DUMP`: `1`, `steps=0|2-5,path=/d`, a JSON object, or a .json/.toml path.
+        """The request of a value of `ASCEND_DUMP`: `1`, `steps=0|2-5,path=/d`, a JSON object, or a .json/.toml path.
 
-        Lists take `;` between items, adapter options are written `options.name=value`.
+        Items of lists are separated by `;`, adapter options are written `options.name=value`. Raises ConfigError.
         """
         text = text.strip()
         if text.lower() in _TRUE:
@@ -297,7 +300,7 @@ class DumpRequest:
         return cls.from_mapping(values)
 
     def layers_of(self, model: str) -> tuple[str, ...]:
-        """The patterns of `layers` that hold for one of `models`: those without a model and its own."""
+        """The patterns of `layers` that apply to a model: those without a model name, and those with its name."""
         found = []
         for layer in self.layers:
             owner, colon, pattern = layer.partition(":")
@@ -308,7 +311,7 @@ class DumpRequest:
         return tuple(found)
 
     def to_mapping(self) -> dict[str, Any]:
-        """The settings that differ from the defaults, as plain values `from_mapping` reads."""
+        """The settings that differ from the defaults, as plain values that `from_mapping` reads."""
         plain: dict[str, Any] = {}
         defaults = _defaults()
         for name in SPELLINGS:
@@ -325,7 +328,7 @@ class DumpRequest:
         return plain
 
     def to_text(self) -> str:
-        """One line for `ASCEND_DUMP`, read back to an equal request by `from_text`."""
+        """One line for `ASCEND_DUMP`, from which `from_text` makes an equal request."""
         plain = self.to_mapping()
         simple = {name: ";".join(value) if isinstance(value, list) else value for name, value in plain.items()}
         words = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in simple.items()]
@@ -348,7 +351,7 @@ def _defaults() -> DumpRequest:
 
 
 def unknown_name(given: str, *, origin: str = "", aliases: bool = False) -> ConfigError:
-    """The error for a setting that does not exist, or exists under a shorter name."""
+    """The error for an unknown setting, or for CANN's name of one."""
     if given in ALIASES and not aliases:
         return ConfigError(f"{given}= is CANN's spelling", hint=f"use `{ALIASES[given]}=`")
     near = difflib.get_close_matches(given, [*SPELLINGS, *ALIASES] if aliases else list(SPELLINGS), n=1)
@@ -357,7 +360,7 @@ def unknown_name(given: str, *, origin: str = "", aliases: bool = False) -> Conf
 
 
 def parse_size(value: Union[int, str]) -> int:
-    """Bytes from an int or from text such as `20GB`, `512 MiB`."""
+    """The number of bytes of an int or of text such as `20GB`, `512 MiB`. Raises ConfigError."""
     if isinstance(value, str):
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", value.lower())
         # No disk has a size of more digits, and int() refuses thousands of them.
@@ -433,7 +436,7 @@ def _too_deep(where: str) -> ConfigError:
 
 
 def value_from_word(name: str, value: str) -> Any:
-    """One setting's value from the text it has in `ASCEND_DUMP` or on the command line."""
+    """The value of a setting from its text in `ASCEND_DUMP` or on the command line."""
     if name in LISTS:
         return [item.strip() for item in value.split(";") if item.strip()]
     if name in FLAGS and value.lower() in (*_TRUE, *_FALSE):
@@ -450,7 +453,7 @@ def plain_value(value: str) -> Any:
 
 
 def decode_settings(file: Path, text: str) -> Any:
-    """The value of a file of settings, TOML or JSON as its name says. Raises ConfigError."""
+    """Decode a file of settings, TOML or JSON by its suffix. Raises ConfigError."""
     try:
         if file.suffix == ".toml":
             return _toml(file, text)

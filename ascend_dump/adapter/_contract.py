@@ -32,12 +32,13 @@ log = logging.getLogger("ascend_dump")
 
 
 class Begin(Protocol):
-    """What `Adapter.launch` is given: starts the capture that ASCEND_DUMP asks for, as `ascend_dump.capture` would.
+    """Starts the capture of a whole process when `Adapter.launch` or `Adapter.attach` calls it with the target.
 
-    Returns the session; None where this process is not dumped, because the request was refused, or another rank or
-    adapter is selected. The user has been informed then, and another call would do the same again.
-    model: what the dump is named after where there is no target
-    over: whether the user has asked for its end from outside: no step begins any more
+    Returns the session, or None if this process is not captured: the request was refused, or another rank or adapter is
+    selected. The user has been told then, and calling it again would fail the same way.
+
+    model  names the dump if there is no target
+    over   whether the user has stopped the capture from outside: no further step may begin
     """
 
     request: DumpRequest
@@ -46,14 +47,16 @@ class Begin(Protocol):
     def __call__(self, target: Any = None, *, model: str = "") -> Optional[Session]: ...
 
     def done(self, failure: Optional[Exception] = None) -> None:
-        """No step comes any more. In a process that was attached to, the dump is finished now; else at its end.
+        """Report that no further step will be recorded. An attached capture is finished then.
 
-        failure: what kept it from beginning.
+        A launched capture is finished at the end of the process.
+
+        failure: the exception because of which the capture could not begin
         """
 
 
 class Repeats(Enum):
-    """Whether a framework can be dumped again after a capture has ended, as each call of a decorated function asks."""
+    """Whether a framework can be captured again after a capture has ended, as decorated functions need."""
 
     ALWAYS = "always"
     #: Yes, if the first capture began before the framework did.
@@ -63,7 +66,7 @@ class Repeats(Enum):
 
 
 class Adapter(ABC):
-    """What is known of a framework before a capture starts: what it can do, and how to start one."""
+    """One framework: what it can dump, and how a capture of it is started. Third parties subclass this."""
 
     #: The name of `framework=`.
     name: str = ""
@@ -86,43 +89,44 @@ class Adapter(ABC):
 
     @abstractmethod
     def check(self, request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
-        """Everything this framework would refuse or silently ignore.
+        """Everything that this framework would refuse or silently ignore.
 
-        run: where the dump will go; it is made when nothing is refused.
+        run: the directory of the dump, which is created if nothing is refused
         """
 
     @abstractmethod
     def start(self, request: DumpRequest, target: Any, run: RunDirectory) -> Session:
-        """Arm the dump into `run`, which exists and is empty.
+        """Arm the dump, which goes to `run`, an existing empty directory.
 
-        Raises what keeps it from that; then the target is as it was.
+        May raise any AscendDumpError; the target must be unchanged then.
         """
 
     def counts_steps(self, target: Any) -> bool:
-        """Whether the target itself tells steps apart, so that `Capture.step` is not needed."""
+        """Whether the target or its framework counts steps itself; `Capture.step` is refused then."""
         return target is not None
 
     def launch(self, begin: Begin) -> Optional[Callable[[], str]]:
         """Arrange that `begin(target)` is called when the dump of a whole process can begin.
 
-        Called once, after the import of a module of `process_hooks`; by default that is the moment. May return a
-        function that says at the end of the process why the moment did not come, "" where that is no surprise.
+        Called once, after the import of a module of `process_hooks`; by default it calls `begin` at once. May return a
+        function that is called at the end of the process if `begin` was not: it returns the reason, or "" if that is
+        to be expected.
         """
         begin()
         return None
 
     def wait(self) -> None:  # noqa: B027  (most have nothing to keep)
-        """In a process that may be attached to later, after the import of a module of `process_hooks`.
+        """Prepare a process that may be attached to later, after the import of a module of `process_hooks`.
 
-        What `attach` has to know of is noted from now on. A step must not notice it.
+        Keep track from now on of what `attach` will need, without slowing down steps.
         """
 
     def only_starts_others(self) -> bool:
-        """Whether this process starts those that run models, such as a launcher, and runs none itself."""
+        """Whether this process is a launcher, which starts the processes that run models and runs none itself."""
         return False
 
     def may_attach(self, request: DumpRequest) -> None:
-        """Raise NotSupported where `attach` would."""
+        """Raise NotSupported if this adapter or request cannot be attached."""
         if type(self).attach is Adapter.attach:
             raise NotSupported(
                 f"{self.name} cannot begin in a program that runs already, because {self.only_from_the_start}",
@@ -133,16 +137,17 @@ class Adapter(ABC):
     def attach(self, begin: Begin) -> Callable[[], bool]:
         """Arrange that `begin` is called when the next step of a running program begins, in the thread that runs it.
 
-        Called in another thread: what the program may look at meanwhile must not change. After the last step, and
-        once `begin.over` is set, `begin.done` is to be called, in a thread of the program too. Returns what takes it
-        back: it gives False where the step has come. Raises NotSupported by default.
+        This method itself is called in another thread, so it must not change anything that the program may be using at
+        that moment. After the last step, or once `begin.over` is set, the adapter calls `begin.done` in a thread of the
+        program. Returns a function that cancels, and returns False if the step has begun already. Raises NotSupported
+        by default.
         """
         self.may_attach(begin.request)
         raise AssertionError("may_attach refuses what has no attach")
 
 
 class AdapterInfo(NamedTuple):
-    """One registered adapter: usable now, or why not."""
+    """One registered adapter, and whether it can be used."""
 
     name: str
     distribution: str
@@ -152,7 +157,7 @@ class AdapterInfo(NamedTuple):
 
 
 def adapters() -> list[AdapterInfo]:
-    """What is registered: usable, or why not. Loads adapters, but imports no framework."""
+    """The registered adapters, each usable or with the reason why not. Loads adapters, but imports no framework."""
     found = []
     for name, entry in sorted(_entry_points().items()):
         dist = distribution_of(entry)
@@ -177,7 +182,7 @@ def registered() -> list[str]:
 
 
 def load(name: str) -> Adapter:
-    """The adapter registered as `name`. Raises AdapterNotFound, or AdapterError if it is broken."""
+    """Load the adapter registered as `name`. Raises AdapterNotFound, or AdapterError if it is broken."""
     if name in _loaded:
         return _loaded[name]
     entry = _entry_points().get(name)
@@ -203,9 +208,9 @@ def load(name: str) -> Adapter:
 
 
 def choose(target: Any, framework: Optional[str]) -> Adapter:
-    """The adapter for this target: by name, else the one of highest priority that accepts it.
+    """Choose the adapter for a target: by name, else the one of highest priority that accepts it.
 
-    Only adapters whose framework the user has imported are asked, unless one is named.
+    Without a name, only adapters of frameworks that the user has imported are considered.
     """
     if framework is not None:
         if not isinstance(framework, str):
@@ -245,9 +250,9 @@ _loaded: dict[str, Adapter] = {}
 
 @contextlib.contextmanager
 def fresh_adapters() -> Iterator[None]:
-    """Inside the block no adapter is loaded until it is used; behind it those from before are back.
+    """A context manager that forgets the loaded adapters inside the block, and restores them at its end.
 
-    For tests that install an adapter for a while, or several of one name.
+    For tests that install an adapter temporarily, or several with one name.
     """
     before = dict(_loaded)
     _loaded.clear()

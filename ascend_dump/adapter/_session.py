@@ -20,12 +20,12 @@ log = logging.getLogger("ascend_dump")
 class Session(ABC):
     """One running capture, made by `Adapter.start`. Everything but `stop` has a default.
 
-    root     where this capture's files are
-    config   the file that the program hands to its framework to switch this capture on, None: there is none
-    failure  what kept this capture from being complete, if anything did; final once `stop` has returned
-    step_directories  where the framework writes a directory for each step by itself: what matches its path below
-             `root`, with the number of the step as the last group. The capture then does what `keep=` and `until=` ask
-             for. None: the session does, as with `HostWriter`, or there is no such directory
+    root     the directory of this capture's files
+    config   the file that the program has to give to its framework to switch this capture on, None if there is none
+    failure  why this capture is incomplete, None if it is complete; final once `stop` has returned
+    step_directories  a pattern for the paths, below `root`, of the directories that the framework itself writes for
+             each step; its last group is the step number. The capture then implements `keep=` and `until=`. None if
+             the session implements them, as with `HostWriter`, or if there are no such directories
     """
 
     root: Path
@@ -35,7 +35,7 @@ class Session(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Disarm; leaves the target as it was. A second call does nothing."""
+        """Disarm and restore the target. A second call does nothing."""
 
     def fail(self, failure: AscendDumpError) -> None:
         """Record why this capture is incomplete; the first reason is kept."""
@@ -43,7 +43,7 @@ class Session(ABC):
             self.failure = failure
 
     def settle(self) -> None:  # noqa: B027  (most frameworks have nothing to wait for)
-        """Wait for what the program has queued, before `stop`. What it raises is the program's and reaches it."""
+        """Wait, before `stop`, for the work that the program has queued. Exceptions of that work reach the program."""
 
     def step(self, number: Optional[int]) -> None:
         """End the open step and begin step `number`; None only ends it."""
@@ -53,10 +53,10 @@ class Session(ABC):
         )
 
     def trigger(self, reason: str) -> None:
-        """Record nothing after the open step, which stays with those before it. The first reason holds.
+        """Stop recording after the open step, and keep the steps recorded so far. The first reason counts.
 
-        With `step_directories` it may be called on another thread. Raises NotSupported where the framework goes on
-        dumping whatever happens.
+        With `step_directories` it may be called in another thread. Raises NotSupported if the framework cannot stop
+        dumping.
         """
         raise NotSupported(
             "this framework dumps until the capture ends", hint='call cap.stop() instead of cap.trigger("...")'
@@ -66,25 +66,25 @@ class Session(ABC):
         """Make everything captured so far readable."""
 
     def marks(self) -> Mapping[str, Mapping[str, Any]]:
-        """What `cap.dump()` adds to the `attrs` of records, by the name of their model."""
+        """Extra `attrs` for the records of `cap.dump()`, by the name of their model."""
         return {}
 
     def tally(self) -> Optional[Tally]:
-        """What was recorded so far, exact after a stop. None: it is counted in the files, once it has stopped."""
+        """Counts of what was recorded so far, exact after a stop. None: they are counted in the files then."""
         return None
 
     def reasons(self) -> Optional[list[str]]:
-        """After a stop: likely reasons why nothing was written, most likely first.
+        """Likely reasons, most likely first, why nothing was written; called after a stop.
 
-        None: an empty dump is a good result, such as no overflow where only overflow is dumped.
+        None if an empty dump is a valid result, such as without any overflow in the scene "overflow".
         """
         return []
 
 
 def tell_of_empty(what: str, count: int, first: Optional[int], reason: str = "") -> None:
-    """Warn of selected steps without a record, where others have some. Nothing for none.
+    """Warn about selected steps without a record, if there are any.
 
-    what: "step", or "call" of a decorated function. first: the number of the first one.
+    what: "step", or "call" of a decorated function. first: the number of the first such step.
     """
     if count:
         log.warning(

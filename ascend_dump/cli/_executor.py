@@ -1,4 +1,4 @@
-"""What the verbs over many ranks share: --workers and --dask."""
+"""Shared by the verbs that process many ranks: --workers and --dask."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 def executor_options(function: _Function) -> _Function:
     """Add `--workers` and `--dask`."""
-    text = "Scheduler of a dask cluster, HOST:PORT, on which the ranks are spread; it has to see the same paths."
+    text = "Process the ranks on the dask cluster of this scheduler (HOST:PORT), which must see the same paths."
     function = click.option("--dask", metavar="SCHEDULER", help=text)(function)
     return click.option(
-        "--workers", type=click.IntRange(1), metavar="N", help="Look at the ranks side by side, in N processes."
+        "--workers", type=click.IntRange(1), metavar="N", help="Process the ranks in N parallel processes."
     )(function)
 
 
 @contextlib.contextmanager
 def opened_executor(workers: Optional[int], dask: Optional[str]) -> Iterator[Optional[Executor]]:
-    """What the options ask for, None for neither.
+    """The executor that the options select, None for neither.
 
-    Raises ConfigError for both, NotSupported where dask is missing, WorkerLost where the scheduler does not answer.
+    Raises ConfigError for both, NotSupported without dask, WorkerLost when the scheduler does not answer.
     """
     if workers is not None and dask is not None:
-        raise ConfigError("--workers and --dask were given", hint="leave one of them out")
+        raise ConfigError("--workers and --dask are both given", hint="leave one of them out")
     if workers is not None:
         from ascend_dump.analysis.ranks import RankWorkers
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional, TypeVar
 import click
 
 from ascend_dump._errors import ConfigError
-from ascend_dump.cli._reading import open_selected, progress
+from ascend_dump.cli._reading import open_selected, progress, selector_options
 
 if TYPE_CHECKING:
     from ascend_dump.report.page import PageContent
@@ -18,17 +18,17 @@ __all__ = ["content_of", "page_options"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("--op", metavar="TEXT", help="Operator names: a glob such as *conv1*, or re:PATTERN."),
-    click.option("--step", metavar="TEXT", help='Steps: "0|3-5|10".'),
-    click.option("--rank", metavar="TEXT", help="Global ranks, as --step."),
-    click.option("--mapping", metavar="FILE", help="JSON: names of operators of DUMP and their names in REFERENCE."),
-    click.option("--rules", metavar="FILE", help="TOML or JSON: thresholds, as of `ascend-dump compare`."),
+    selector_options("op", "step", "rank"),
+    click.option("--mapping", metavar="FILE", help="JSON object: operator names of DUMP and their names in REFERENCE."),
+    click.option("--rules", metavar="FILE", help="TOML or JSON: thresholds, as for `ascend-dump compare`."),
     click.option(
         "--sources", metavar="DIR", default=".", show_default=True, help="Show lines of Python files below DIR."
     ),
-    click.option("--no-sources", is_flag=True, help="Show no lines of source files."),
+    click.option("--no-sources", is_flag=True, help="Do not show lines of source files."),
     click.option(
-        "--noise", metavar="DUMP", help="Another run of REFERENCE: what differs no more than they do is noise."
+        "--noise",
+        metavar="DUMP",
+        help="Another run of REFERENCE: smaller differences than between these two are noise.",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""What the reading verbs share: PATH, the selectors, and what they do about unreadable records."""
+"""Shared by the reading verbs: PATH, the selectors, progress, and the handling of unreadable records."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ __all__ = [
     "progress",
     "reading_options",
     "record_fields",
+    "selector_options",
     "shape_text",
     "tell_nothing_matched",
 ]
@@ -37,24 +38,25 @@ __all__ = [
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Item = TypeVar("_Item")
 
-_SELECTORS = (
-    ("op", "Operator names: a glob such as *conv1*, or re:PATTERN."),
-    ("op-type", "Operator types, as --op."),
-    ("step", 'Steps: "0|3-5|10".'),
-    ("rank", "Global ranks, as --step."),
-    ("device", "Device ids, as --step."),
-    ("io", "input or output."),
-    ("index", "Positions among an operator's inputs or outputs, as --step."),
-    ("model", "Model names, as --op."),
-    ("phase", "forward, backward or other."),
-    ("module", "Module paths, as --op."),
-    ("run", "Runs, by the name of their time directory, as --op."),
-)
+_PATTERN, _NUMBERS = "a glob such as *conv1*, or re:PATTERN", '"0|3-5|10"'
+_SELECTORS = {
+    "op": f"Operator names: {_PATTERN}.",
+    "op-type": f"Operator types: {_PATTERN}.",
+    "step": f"Steps: {_NUMBERS}.",
+    "rank": f"Global ranks: {_NUMBERS}.",
+    "device": f"Device ids: {_NUMBERS}.",
+    "io": "input or output.",
+    "index": f"Positions among the inputs or outputs of an operator: {_NUMBERS}.",
+    "model": f"Model names: {_PATTERN}.",
+    "phase": "forward, backward or other.",
+    "module": f"Module paths: {_PATTERN}.",
+    "run": f"Runs, by the name of their time directory: {_PATTERN}.",
+}
 #: Columns that only dumps of several runs, ranks or models need.
 _LEADING = ("run", "rank", "model")
-#: So many values are listed, where one was asked for that is not among them.
+#: How many of the existing values are listed if none matches a selector.
 _FEW = 4
-#: Records that tell whether a dump names arguments.
+#: How many records are read to see whether the dump has names of arguments.
 _PEEK = 50
 
 
@@ -65,10 +67,19 @@ def json_option(function: _Function) -> _Function:
 
 def reading_options(function: _Function) -> _Function:
     """Add PATH, one option per selector of `Dump.select`, and `--json`."""
-    function = json_option(function)
-    for name, text in reversed(_SELECTORS):
-        function = click.option(f"--{name}", metavar="TEXT", help=text)(function)
+    function = selector_options(*_SELECTORS)(json_option(function))
     return click.argument("path", type=click.Path(), default="dumps")(function)
+
+
+def selector_options(*names: str) -> Callable[[_Function], _Function]:
+    """Add the options for some selectors of `Dump.select`."""
+
+    def add(function: _Function) -> _Function:
+        for name in reversed(names):
+            function = click.option(f"--{name}", metavar="TEXT", help=_SELECTORS[name])(function)
+        return function
+
+    return add
 
 
 def open_selected(path: str, selectors: dict[str, Optional[str]]) -> Dump:

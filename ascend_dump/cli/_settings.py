@@ -1,4 +1,4 @@
-"""The settings of a request as options of a verb: one per field of DumpRequest, never a second list."""
+"""Command-line options for the settings of a request, generated from the fields of DumpRequest."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def request_options(command: _Command) -> _Command:
-    """Add one option per field of DumpRequest, and a hidden one per spelling of CANN's."""
+    """Add `--config`, an option for each field of DumpRequest, and a hidden one for each of CANN's names."""
+    text = "JSON or TOML file with the same settings; options override it."
+    command = click.option("--config", metavar="FILE", type=click.Path(dir_okay=False), help=text)(command)
     for option in reversed(list(_options())):
         command = option(command)
     return command
 
 
 def read_request(config: Optional[str], given: Mapping[str, Any]) -> DumpRequest:
-    """The base (file, else ASCEND_DUMP, else the defaults) with the options over it."""
+    """The request of the file, else of ASCEND_DUMP, else the default one, with the given options on top."""
     values = _values(given)
     base = DumpRequest.from_file(config) if config is not None else requested() or DumpRequest()
     request = DumpRequest.from_mapping({**base.to_mapping(), **values})
@@ -37,9 +39,9 @@ def read_request(config: Optional[str], given: Mapping[str, Any]) -> DumpRequest
 
 
 def given_settings(config: Optional[str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file and the options say, as plain values for another process, whose own settings hold otherwise.
+    """The settings of the file and the options alone, as plain values to send to another process.
 
-    Raises ConfigError for what is wrong about them.
+    Raises ConfigError for a wrong value.
     """
     base = {} if config is None else DumpRequest.from_file(config).to_mapping()
     values = {**base, **_values(given)}
@@ -51,7 +53,7 @@ def given_settings(config: Optional[str], given: Mapping[str, Any]) -> dict[str,
 
 
 def _values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given, by our names."""
+    """The given options by the names of their fields."""
     values: dict[str, Any] = {}
     for spelling, value in given.items():
         name = ALIASES.get(spelling, spelling)
@@ -68,7 +70,9 @@ def _values(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _options() -> Iterator[Callable[[_Command], _Command]]:
-    meanings = dict(re.findall(r"^ {4}(\w+) {2,}(.+)$", DumpRequest.__doc__ or "", re.MULTILINE))
+    # A field is a line of the docstring, and the lines below it that are indented further.
+    found = re.findall(r"^ {4}(\w+) {2,}(.+(?:\n {8,}.+)*)$", DumpRequest.__doc__ or "", re.MULTILINE)
+    meanings = {name: " ".join(text.split()) for name, text in found}
     names = {field.name: field.name for field in dataclasses.fields(DumpRequest)}
     for given, name in {**names, **ALIASES}.items():
         settings: dict[str, Any] = {"hidden": given != name, "help": meanings.get(name), "default": None}

@@ -31,12 +31,6 @@ _PAUSE = 0.2
     epilog="Example:  ASCEND_DUMP=wait vllm serve MODEL,  then  ascend-dump attach --steps 0-3 4711",
 )
 @request_options
-@click.option(
-    "--config",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    help="JSON or TOML with the same settings; options win.",
-)
 @click.option("--framework", metavar="NAME", help="The adapter to use, if a process runs several frameworks.")
 @click.option("--list", "listed", is_flag=True, help="List the waiting processes of this user.")
 @click.option("--all", "everyone", is_flag=True, help="Attach to all waiting processes of this user.")

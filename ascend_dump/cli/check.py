@@ -32,21 +32,20 @@ def surroundings_options(function: _Function) -> _Function:
 @click.command(short_help="Check a dump configuration before the run.")
 @click.argument("file", type=click.Path())
 @click.option(
-    "--against", type=click.Choice(list(languages())), help="The format; guessed from the content when left out."
+    "--against", type=click.Choice(list(languages())), help="The format of FILE; guessed from its content by default."
 )
-@click.option("--on", metavar="WHERE", help="Where MindSpore runs; O0 or O1 when it cannot be told.")
+@click.option("--on", metavar="WHERE", help="Where MindSpore runs; O0 or O1 if it cannot be determined.")
 @surroundings_options
 @json_option
 def check(
     file: str, against: Optional[str], on: Optional[str], graph: Optional[str], dynamic_shape: bool, as_json: bool
 ) -> Exit:
-    """Tell what is refused in the configuration FILE, and what is accepted without being done.
+    """Report the settings in the configuration FILE that are refused, or accepted and silently ignored.
 
-    FILE is an acl.json, a JSON object of GE session options (ge.exec.*), of the options of torchair's
-    dump_config or of the keys of TensorFlow's NpuOptimizer, MindSpore's dump JSON, or settings of ours
-    (as for --config); - is standard input.
-    The environment variables of this shell count, as they would in the application. Exits with
-    2 when the file is refused, with 1 when something in it is silently ignored.
+    FILE is an acl.json; a JSON object of GE session options (ge.exec.*), of torchair's dump_config options or of the
+    keys of TensorFlow's NpuOptimizer; MindSpore's dump JSON; or settings of ascend-dump (as for --config). - reads
+    standard input. The environment variables of this shell are taken into account, as they would be by the application.
+    Exits with 2 if the file is refused, with 1 if something in it is silently ignored.
     """
     source = sys.stdin.buffer.read() if file == "-" else Path(file)
     known = languages()

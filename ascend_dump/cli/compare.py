@@ -1,4 +1,4 @@
-"""`ascend-dump compare`: which operator of a dump is the first that went wrong, held against a reference."""
+"""`ascend-dump compare`: compare a dump with a reference, and find the first operator that differs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ascend_dump._units import counted
 from ascend_dump.cli._executor import executor_options, opened_executor
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._indexes import compare_by_index
-from ascend_dump.cli._reading import json_option, open_selected, progress, shape_text
+from ascend_dump.cli._reading import json_option, open_selected, progress, selector_options, shape_text
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.compare import ChangedCall, Comparison, Origin, Pair
@@ -28,22 +28,40 @@ _WORST = 10
 @click.command(short_help="Find the first operator that differs from a reference.")
 @click.argument("actual", type=click.Path())
 @click.argument("reference", type=click.Path())
-@click.option("--op", metavar="TEXT", help="Operator names: a glob such as *conv1*, or re:PATTERN.")
-@click.option("--step", metavar="TEXT", help='Steps: "0|3-5|10".')
-@click.option("--rank", metavar="TEXT", help="Global ranks, as --step.")
-@click.option("--mapping", metavar="FILE", help="JSON: names of operators of ACTUAL and their names in REFERENCE.")
-@click.option("--write-mapping", metavar="FILE", help="Write the names as they were paired, to edit and give back.")
-@click.option("--rules", metavar="FILE", help="TOML or JSON: thresholds, for all operators or below globs of them.")
-@click.option("--noise", metavar="DUMP", help="Another run of REFERENCE: what differs no more than the two is noise.")
-@click.option("--replay", is_flag=True, help="Run PyTorch operators again where they differ: which side is wrong?")
-@click.option("--allow-unmatched", metavar="GLOB", multiple=True, help="Operators that one side may lack.")
+@selector_options("op", "step", "rank")
+@click.option("--mapping", metavar="FILE", help="JSON object: operator names of ACTUAL and their names in REFERENCE.")
+@click.option(
+    "--write-mapping", metavar="FILE", help="Write the pairs of operator names as a file for --mapping, to be edited."
+)
+@click.option(
+    "--rules", metavar="FILE", help="TOML or JSON: thresholds, for all operators or for those that match a glob."
+)
+@click.option(
+    "--noise", metavar="DUMP", help="Another run of REFERENCE: smaller differences than between these two are noise."
+)
+@click.option(
+    "--replay", is_flag=True, help="Run PyTorch operators again where a difference begins, to find which side is wrong."
+)
+@click.option(
+    "--allow-unmatched",
+    metavar="GLOB",
+    multiple=True,
+    help="Operators that may be missing on one side; may be repeated.",
+)
 @click.option(
     "--save", metavar="FILE", multiple=True, help="Save as .html (page), .json, .csv, .parquet or .xml (JUnit)."
 )
 @click.option(
-    "--shards", metavar="GLOB=LAYOUT", multiple=True, help='Parts that ranks hold: "*.up/mm_0.output.0=shard 1".'
+    "--shards",
+    metavar="GLOB=LAYOUT",
+    multiple=True,
+    help='How tensors are split over ranks: "*.up/mm_0.output.0=shard 1".',
 )
-@click.option("--index-only", is_flag=True, help="Two runs of many ranks by their indexes; no tensor is read.")
+@click.option(
+    "--index-only",
+    is_flag=True,
+    help="Compare two runs of many ranks by the hashes in their indexes; no tensor is read.",
+)
 @executor_options
 @json_option
 def compare(
@@ -63,18 +81,18 @@ def compare(
     as_json: bool,
     **selectors: Optional[str],
 ) -> Exit:
-    """Compare the dump ACTUAL with the dump REFERENCE, which is taken for right.
+    """Compare the dump ACTUAL with the dump REFERENCE, which is assumed to be correct.
 
-    Operators are paired by content, place in the model and order, so renamed modules and inserted operators do no
-    harm. Each tensor is judged: equal, noise (rounding), undecided (of statistics that agree), different, structure
-    (type or shape), unmatched or unreadable. An origin is a difference that nothing recorded before it explains; all
-    others are propagated. Operators that are called with other arguments behind an origin are told as changed.
+    Operators are paired by content, place in the model and order, so renamed modules and inserted operators do no harm.
+    Each pair of tensors gets a verdict: equal, noise (rounding), undecided (only statistics are known, and they agree),
+    different, structure (another type or shape), unmatched or unreadable. An origin is a difference that no earlier
+    record explains; all others are propagated. Operators after an origin that are called with other arguments are
+    listed as changed.
 
-    --index-only compares the indexes of two runs of many ranks, ACTUAL and REFERENCE being directories with one
-    worldsizeN_global_rankR for each: the first difference of each rank, and which of them came before all others.
+    With --index-only ACTUAL and REFERENCE are directories with one worldsizeN_global_rankR per rank; their indexes are
+    compared, and the first difference of each rank is printed, with those that precede all others.
 
-    Exit code 0 when all is equal or noise, 1 when something is different, undecided or unmatched, 3 when something
-    cannot be read.
+    Exit code 0 if all pairs are equal or noise, 1 if one is different, undecided or unmatched, 3 if one cannot be read.
     """
     from ascend_dump.analysis.compare import compare as compare_dumps
 
@@ -86,8 +104,8 @@ def compare(
         given = [f"--{name}" for name, value in others.items() if value]
         if given:
             raise ConfigError(
-                f"--index-only looks at all records of all ranks and takes no {', '.join(given)}",
-                hint="leave one of them out; what --index-only names can be compared by --rank and --op afterwards",
+                f"--index-only compares all records of all ranks and takes no {', '.join(given)}",
+                hint="leave one of them out; afterwards compare what it names with --rank and --op",
             )
         return compare_by_index(actual, reference, workers, dask, as_json)
     names = read_mapping(mapping)
@@ -143,8 +161,8 @@ def _show(comparison: Comparison, alone: list[Pair]) -> None:
     click.echo(f"{comparison.verdict}: {counts}")
     if any(comparison.inside):
         click.echo(
-            f"two frameworks: {comparison.inside[0]} operators of ACTUAL and {comparison.inside[1]} of REFERENCE make "
-            "tensors that the other side does not have, inside of operators that are compared"
+            f"two frameworks: {comparison.inside[0]} operators of ACTUAL and {comparison.inside[1]} of REFERENCE are "
+            "inner operators of compared ones, and make tensors that the other side does not have"
         )
     if comparison.crossings:
         some = "; ".join(f"{one.actual} with {one.reference} ({one.how})" for one in comparison.crossings[:_WORST])
@@ -168,7 +186,7 @@ def _show(comparison: Comparison, alone: list[Pair]) -> None:
             click.echo(f"{name:<12}{escape(text)}")
     worst = comparison.worst_pairs(_WORST)
     if worst:
-        click.echo("\nthe pairs that differ most, those that nothing explains first:")
+        click.echo("\nthe pairs that differ most, unexplained ones first:")
         columns = [Column("step", right=True), Column("tensor", elastic=True), Column("shape")]
         columns += [Column("verdict"), Column("explained"), Column("reason")]
         write_table(columns, [_row(pair) for pair in worst], sys.stdout)

@@ -35,10 +35,9 @@ __all__ = ["config", "write_settings"]
 @click.option("--for", "target", type=click.Choice(list(languages())), required=True)
 @request_options
 @click.option(
-    "--config", metavar="FILE", type=click.Path(dir_okay=False), help="JSON or TOML with the same settings; options win"
+    "-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write to this file instead of stdout."
 )
-@click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write here, not to stdout.")
-@click.option("--overwrite", is_flag=True, help="Replace what FILE holds already.")
+@click.option("--overwrite", is_flag=True, help="Replace the content of FILE.")
 @surroundings_options
 @json_option
 def config(
@@ -51,13 +50,12 @@ def config(
     as_json: bool,
     **given: Any,
 ) -> Exit:
-    """Write the configuration that makes a framework dump what the options say.
+    """Write the configuration that makes a framework dump what the options select.
 
-    It is checked before it is written; nothing is written that would be refused. The dump
-    directory is created when missing, because CANN does not. A file that exists already is
-    replaced with --overwrite only, which names the other keys it held; of an acl.json everything
-    beside the dump is kept. With --graph
-    patterns in --layers and --watch become the names they match. Exits as `check` does.
+    It is checked first, and not written if it would be refused. The dump directory is created if missing, because CANN
+    does not create it. An existing file is replaced only with --overwrite, which also reports its other keys; in an
+    acl.json everything but the dump settings is kept. With --graph patterns in --layers and --watch are expanded to the
+    names that they match. The exit codes are those of `check`.
     """
     language = languages()[target]
     if output is not None and not output.endswith(language.suffix):

@@ -30,7 +30,7 @@ _SHOWN = 10
     "--out",
     default=".",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Output directory; without it the current one, as with msaccucmp.",
+    help="Output directory; the current one by default, as with msaccucmp.",
 )
 @click.option(
     "--type",
@@ -46,8 +46,8 @@ _SHOWN = 10
 @click.option("--select", metavar="TEXT", help="Operator names in file names: a glob, or re:PATTERN.")
 @click.option("--io", type=click.Choice(["input", "output"]), help="Only inputs, or only outputs.")
 @click.option("--index", metavar="TEXT", help='Positions among inputs or outputs: "0|2-3".')
-@click.option("--shape", metavar="DIMS", help="The shape in the model, such as 1,30,20, in place of the recorded one.")
-@click.option("--original-format", metavar="LAYOUT", help="The model's layout, where a shape fits several.")
+@click.option("--shape", metavar="DIMS", help="The shape in the model, such as 1,30,20, instead of the recorded one.")
+@click.option("--original-format", metavar="LAYOUT", help="The layout in the model, if a shape fits several.")
 @click.option(
     "--names",
     type=click.Choice(["msaccucmp", "ours"]),
@@ -56,17 +56,19 @@ _SHOWN = 10
     help="File names: msaccucmp's, or ours with type, shape and layout in them.",
 )
 @click.option(
-    "--msaccucmp-compat", "compat", is_flag=True, help="Write what msaccucmp writes, its wrong decodings included."
+    "--msaccucmp-compat",
+    "compat",
+    is_flag=True,
+    help="Write exactly what msaccucmp writes, including its decoding errors.",
 )
 @click.option("--jobs", type=click.IntRange(0), default=0, metavar="N", help="Threads; 0 is one per processor.")
 @json_option
 def convert(sources: tuple[str, ...], out: Path, as_json: bool, **chosen: Any) -> Exit:
     """Convert dump files, or all dump files below directories, into the directory OUT.
 
-    Values are right where msaccucmp's are not: NaN and Inf of float8 and hifloat8, layouts cut to
-    the shape the model had. Types that numpy lacks (bfloat16, float8, ...) become float32, which
-    holds all their values. Everything that can be converted is; exits with 3 when something could
-    not be, and tells what and why.
+    Unlike msaccucmp, it decodes NaN and Inf of float8 and hifloat8 correctly, and crops padded layouts to the shape in
+    the model. Types that numpy lacks (bfloat16, float8, ...) become float32, which represents all their values exactly.
+    One failing file does not stop the others: each failure is reported, and the exit code is then 3.
 
     SRC may also be the directory of a host dump: its tensors become OUT/rank0/RUN/MODEL/STEP/NAME.io.index.TYPE.
     """

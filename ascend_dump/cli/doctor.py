@@ -39,14 +39,12 @@ _PROBE = "import sys; sys.exit(0 if 'ascend_dump._activation' in sys.modules els
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="print one JSON document")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def doctor(as_json: bool) -> int:
     """Show what works here: adapters, both ways to use ASCEND_DUMP, packages, disk.
 
-    Packages whose versions do not fit each other are listed as conflicts.
-
-    Exits with 4 when no adapter is usable. Nothing is imported or written; a few Python
-    processes are started to see whether they would dump.
+    Incompatible versions of packages are listed as conflicts. Exits with 4 if no adapter is usable. No framework is
+    imported and nothing is written; a few Python processes are started to see whether the start-up hook works in them.
     """
     findings: dict[str, Any] = {
         "version": __version__,

@@ -37,17 +37,17 @@ _LONG = ("device", "format", "phase", "module", "source", "model_id", "stream_id
 @reading_options
 @all_option
 @click.option("--records", is_flag=True, help="One line per tensor instead of one per operator.")
-@click.option("--long", is_flag=True, help="As --records, with every field.")
+@click.option("--long", is_flag=True, help="Like --records, with every field.")
 @click.option("--by", "by", type=click.Choice(["module"]), help="One line per module, with its worst tensor.")
 def ls(
     path: str, as_json: bool, every: bool, records: bool, long: bool, by: Optional[str], **selectors: Optional[str]
 ) -> Exit:
-    """List the operators of the dump at PATH (default: dumps), with sums at the end.
+    """List the operators of the dump at PATH (default: dumps), followed by totals.
 
     PATH is any directory or file of a dump. No tensor is read. Operators that change no values, such as views, are
-    counted and not listed, unless --all, --op or --op-type asks for them. With --json every record is listed with all
-    its fields. With --by module the worst tensor is named where the dump has statistics: `stats --by module` computes
-    them.
+    counted but not listed, unless --all, --op or --op-type selects them. With --json every record is listed with all
+    its fields. With --by module the worst tensor of each module is named if the dump has statistics; `stats --by
+    module` computes them.
     """
     if by and (records or long):
         raise ConfigError(

@@ -24,18 +24,20 @@ _Test = Callable[["Node"], bool]
 @click.command(short_help="List the operators of a GE graph, for layers=.")
 @click.argument("graph", type=click.Path())
 @click.option("--type", "op_type", metavar="TEXT", help="Operator types: a glob such as MatMul*, or re:PATTERN.")
-@click.option("--name", metavar="TEXT", help="Operator names, or names of operators fused into them, as --type.")
+@click.option(
+    "--name", metavar="TEXT", help="Names of operators, or of operators fused into them: a glob, or re:PATTERN."
+)
 @click.option("--dumped/--not-dumped", default=None, help="Only those that can be dumped, or only the others.")
 @json_option
 def ops(graph: str, op_type: Optional[str], name: Optional[str], dumped: Optional[bool], as_json: bool) -> Exit:
-    """List the operators of GRAPH, a ge_proto_*.txt or dynamo_*_graph_*.py file, as layers= takes them.
+    """List the operators of GRAPH, a ge_proto_*.txt or dynamo_*_graph_*.py file, by the names that layers= takes.
 
-    With a directory the computational graph among its ge_proto_*_Build.txt is taken: the one with the data
-    pipeline (Iterator), or, if that is not one, the one whose text holds --name. The column `not dumped because`
-    names those that produce no dump; operators in a branch that is not taken produce none either.
+    If GRAPH is a directory, the computational graph among its ge_proto_*_Build.txt files is used: the one with the data
+    pipeline (Iterator), else the one whose text contains --name. The column `not dumped because` gives the reason for
+    operators that are never dumped; operators in a branch that is not taken are not dumped either.
 
-    Of a dynamo_*_graph_*.py, torchair's graph as Python text, the PyTorch node of each operator is listed too, and
-    its line in the program where the text tells it; --name takes nodes of PyTorch as well.
+    For a dynamo_*_graph_*.py file, torchair's graph as Python text, the PyTorch node of each operator and its source
+    line are listed too, as far as the text has them; --name also matches PyTorch nodes.
 
     The dump of the graph is in the directory named `model` in the heading.
     """

@@ -15,7 +15,15 @@ import click
 from ascend_dump._errors import ReadError
 from ascend_dump.cli._executor import executor_options, opened_executor
 from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._reading import Unreadable, json_option, open_selected, progress, record_fields, shape_text
+from ascend_dump.cli._reading import (
+    Unreadable,
+    json_option,
+    open_selected,
+    progress,
+    record_fields,
+    selector_options,
+    shape_text,
+)
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.overflow import Overflow, OverflowReport
@@ -33,12 +41,8 @@ class _Tensor(NamedTuple):
 
 @click.command(short_help="List operators that overflowed, the first one first.")
 @click.argument("path", type=click.Path(), default="dumps")
-@click.option("-n", "--limit", type=click.IntRange(1), help="At most so many overflows.")
-@click.option("--step", metavar="TEXT", help='Steps: "0|3-5|10".')
-@click.option("--rank", metavar="TEXT", help="Global ranks, as --step.")
-@click.option("--device", metavar="TEXT", help="Device ids, as --step.")
-@click.option("--model", metavar="TEXT", help="Model names: a glob, or re:PATTERN.")
-@click.option("--run", metavar="TEXT", help="Runs, by the name of their time directory, as --model.")
+@click.option("-n", "--limit", type=click.IntRange(1), help="List at most this many overflows.")
+@selector_options(*_SELECTORS)
 @executor_options
 @json_option
 def overflow(

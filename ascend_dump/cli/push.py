@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 @click.command(short_help="Upload a dump to an object store.")
 @click.argument("dump", type=click.Path())
 @click.argument("url")
-@click.option("--jobs", type=click.IntRange(1), default=4, show_default=True, help="Files that go side by side.")
-@click.option("--quiet", is_flag=True, help="Say nothing when all went well.")
+@click.option(
+    "--jobs", type=click.IntRange(1), default=4, show_default=True, help="Number of files uploaded in parallel."
+)
+@click.option("--quiet", is_flag=True, help="Print nothing on success.")
 @json_option
 def push(dump: str, url: str, jobs: int, quiet: bool, as_json: bool) -> Exit:
     """Upload the dump at DUMP to URL, such as s3://bucket/run7, as far as it is finished and not there yet.

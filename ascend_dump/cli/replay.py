@@ -19,21 +19,29 @@ _NAMED = 3
 
 @click.command(short_help="Run recorded PyTorch operators again: are their outputs right?")
 @reading_options
-@click.option("--dtype", default="float64", show_default=True, metavar="TYPE", help="The finer type: float64, float32.")
-@click.option("--rules", metavar="FILE", help="TOML or JSON: thresholds, as `ascend-dump compare` takes them.")
-@click.option("-n", "--limit", type=click.IntRange(0), default=20, show_default=True, help="Rows; 0: all.")
+@click.option(
+    "--dtype",
+    default="float64",
+    show_default=True,
+    metavar="TYPE",
+    help="The type of higher precision: float64 or float32.",
+)
+@click.option("--rules", metavar="FILE", help="TOML or JSON: thresholds, as for `ascend-dump compare`.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(0), default=20, show_default=True, help="Number of rows to print, 0 for all."
+)
 def replay(path: str, as_json: bool, dtype: str, rules: Optional[str], limit: int, **selectors: Optional[str]) -> Exit:
-    """Run the PyTorch operators of the dump at PATH (default: dumps) again on this host, each from its recorded inputs
-    and arguments, in their own type and in a finer one.
+    """Run the PyTorch operators of the dump at PATH (default: dumps) again on this host and check their outputs.
 
-    An operator that is different computes wrongly; one that only got wrong inputs is not. No reference is needed.
-    Of operators of GE the nodes of PyTorch's graph are run that torchair made them for, where its text of the graph is
-    there (options={'graph_dump': 'py'} of a capture). Random operators, collectives, those with side effects and those
-    whose inputs are not recorded cannot be run again: they are listed with the reason. PyTorch runs what the dump says,
-    so use dumps that you trust.
+    Each operator is run from its recorded inputs and arguments, in its own type and in one of higher precision. If the
+    outputs differ, the recorded operator computed wrong values; wrong inputs alone do not count. No reference is
+    needed. For GE operators the PyTorch nodes that torchair converted are run, if its text of the graph is there
+    (options={'graph_dump': 'py'} of a capture). Random operators, collectives, operators with side effects and those
+    whose inputs are not recorded cannot be run again; they are listed with the reason. PyTorch executes what the dump
+    says, so use only dumps that you trust.
 
-    Exit code 0 when all outputs that were checked are equal or noise, 1 when one is not or nothing could be checked, 3
-    when something cannot be read.
+    Exit code 0 if all checked outputs are equal or noise, 1 if one is not or nothing could be checked, 3 if something
+    cannot be read.
     """
     from ascend_dump.analysis.compare import rules_of
     from ascend_dump.analysis.replay import replay as run_again

@@ -20,7 +20,7 @@ from ascend_dump.cli._reading import json_option
 )
 @page_options
 @click.option("-o", "--output", metavar="FILE", default="report.html", show_default=True, help="Write the page here.")
-@click.option("--overwrite", is_flag=True, help="Replace what FILE holds already.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing FILE.")
 @click.option("--open", "show", is_flag=True, help="Open the page in the browser.")
 @json_option
 def report(
@@ -34,15 +34,16 @@ def report(
     as_json: bool,
     **options: Optional[str],
 ) -> Exit:
-    """Write a page of DUMP: what looks wrong in it, or with REFERENCE the origins of the differences.
+    """Write an HTML page of DUMP: what looks wrong in it, or with REFERENCE where the differences originate.
 
-    The page is one file that can be mailed: it opens without a network and without this program. It shows the verdict
-    and the next command, suspects or origins, error or magnitude in the order operators ran, modules, all records or
-    pairs with a filter, each operator with what it reads and who reads it, ranks, steps, and what was left out.
+    The page is a single file that works offline and without this program. It shows the verdict and the next command,
+    suspects or origins, error or magnitude in execution order, modules, all records or pairs with a filter, each
+    operator with its producers and consumers, ranks, steps, and what was left out.
 
-    It holds names, statistics, histograms, and 64 x 64 maps of the largest values for the findings; no other values.
+    It contains names, statistics, histograms, and 64 x 64 maps of the largest values of the findings, but no other
+    values.
 
-    Exit code 0 when the page is written, 3 when it is and some records cannot be read.
+    Exit code 0 if the page is complete, 3 if some records could not be read.
     """
     target = Path(output)
     if target.suffix.lower() not in (".html", ".htm"):

@@ -30,18 +30,14 @@ __all__ = ["run"]
     epilog="Example:  ascend-dump run --steps '0|1' --path dumps -- torchrun --nproc-per-node 2 train.py",
 )
 @request_options
-@click.option(
-    "--config", metavar="FILE", type=click.Path(dir_okay=False), help="JSON or TOML with the same settings; options win"
-)
-@click.option("--dry-run", is_flag=True, help="check, print the command line that would run, and stop")
-@click.option("--json", "as_json", is_flag=True, help="with --dry-run: print one JSON document")
+@click.option("--dry-run", is_flag=True, help="Check the settings, print the command line that would run, and exit.")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: one JSON document on stdout.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(command: tuple[str, ...], config: Optional[str], dry_run: bool, as_json: bool, **given: Any) -> None:
-    """Run COMMAND with the dump switched on in every Python process below it.
+    """Run COMMAND with the dump switched on in COMMAND and all Python processes that it starts.
 
-    Nothing in the program changes, and its exit code is returned. Lists are given by repeating
-    the option or with `;` between the items. What ASCEND_DUMP holds already is the base that
-    the options change.
+    The program itself is not changed, and its exit code is returned. Options that take several names may be repeated,
+    or separate the names by `;`. The options override the settings of ASCEND_DUMP.
     """
     request = read_request(config, given)
     program = find_program(command[0])

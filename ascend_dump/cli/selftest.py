@@ -16,25 +16,26 @@ __all__ = ["selftest"]
 
 
 @click.command(short_help="Capture tiny networks on this machine and check the dumps.")
-@click.option("--framework", "frameworks", multiple=True, metavar="NAME", help="test this one only; may be repeated")
-@click.option("--device", type=click.IntRange(min=0), metavar="N", help="the number of the device to use")
+@click.option(
+    "--framework", "frameworks", multiple=True, metavar="NAME", help="Test only this framework; may be repeated."
+)
+@click.option("--device", type=click.IntRange(min=0), metavar="N", help="The number of the device to use.")
 @click.option(
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="write a report to send: versions, settings, trees, small dump files; no paths or names of yours",
+    help="Write a report to send in: versions, settings, file trees, small dump files; no paths or names of yours.",
 )
-@click.option("--simulated", is_flag=True, help="use the simulated device in place of a real one")
+@click.option("--simulated", is_flag=True, help="Use the simulated device instead of a real one.")
 @json_option
 def selftest(
     frameworks: tuple[str, ...], device: Optional[int], output: Optional[Path], simulated: bool, as_json: bool
 ) -> Exit:
-    """Run tiny networks under capture in every installed framework, each in processes of its own, and check the dumps.
+    """Capture tiny networks in every installed framework, each in its own process, and check the dumps.
 
-    Exits with 1 when a check failed, and with 4 when none did but no device was there to test. The
-    assumptions that the project makes about devices are listed as confirmed or refuted by this one;
-    the simulated device cannot confirm any.
+    Exits with 1 if a check failed, with 4 if none failed but there was no device to test. What the project assumes
+    about devices is listed as confirmed or refuted by this device; the simulated device cannot confirm anything.
     """
     from ascend_dump.selftest.checks import CheckResult
     from ascend_dump.selftest.report import versions, write_report

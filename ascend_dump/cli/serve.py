@@ -17,9 +17,7 @@ from ascend_dump.cli._reading import json_option
     epilog="Example:  ascend-dump serve npu_dumps gpu_dumps --open",
 )
 @page_options
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="Listen to this port; 0, the default: a free one."
-)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Listen on this port; by default on a free one.")
 @click.option("--open", "show", is_flag=True, help="Open the page in the browser.")
 @json_option
 def serve(
@@ -32,10 +30,11 @@ def serve(
     as_json: bool,
     **options: Optional[str],
 ) -> Exit:
-    """Show the page of DUMP, or of its comparison with REFERENCE, and look into any tensor: slices, histograms, maps.
+    """Serve the page of DUMP, or of its comparison with REFERENCE, with slices, histograms and maps of every tensor.
 
-    It listens to this machine only (127.0.0.1), and its address holds a random token: who does not have it gets
-    nothing. Nothing can be changed through it. From another machine: `ssh -L PORT:127.0.0.1:PORT` and the same address.
+    It listens on this machine only (127.0.0.1), and its address contains a random token without which nothing is
+    served. Nothing can be changed through it. From another machine use `ssh -L PORT:127.0.0.1:PORT` and the same
+    address.
 
     It runs until Ctrl-C.
     """

@@ -34,9 +34,11 @@ _LABELS = 20
 
 @click.command(short_help="Print tensors and what is known about them.")
 @reading_options
-@click.option("--full", is_flag=True, help="Print every value; with --json too.")
+@click.option("--full", is_flag=True, help="Print all values, also with --json.")
 @click.option("--plot", is_flag=True, help="Draw a histogram of the values instead of printing them.")
-@click.option("--limit", type=click.IntRange(0), default=4, show_default=True, help="Records to show; 0: all.")
+@click.option(
+    "--limit", type=click.IntRange(0), default=4, show_default=True, help="Number of records to show, 0 for all."
+)
 def show(path: str, as_json: bool, full: bool, plot: bool, limit: int, **selectors: Optional[str]) -> Exit:
     """Print the tensors of the dump at PATH (default: dumps) that the selectors choose.
 

@@ -57,9 +57,9 @@ class _Row(NamedTuple):
 @reading_options
 @click.option("--sort", type=click.Choice(["op", *_COLUMNS]), help="Order by a column, numbers largest first.")
 @click.option("--nonfinite", is_flag=True, help="Only tensors that hold NaN or Inf.")
-@click.option("--origin", is_flag=True, help="Only operators that made NaN or Inf of finite inputs, in order.")
+@click.option("--origin", is_flag=True, help="Only operators that turned finite inputs into NaN or Inf, in order.")
 @click.option("--by", "by", type=click.Choice(["module"]), help="One line per module, with its worst tensor.")
-@click.option("--limit", type=click.IntRange(0), default=0, help="At most so many lines; 0: all.")
+@click.option("--limit", type=click.IntRange(0), default=0, help="Print at most this many lines, 0 for all.")
 @executor_options
 @all_option
 def stats(
@@ -77,10 +77,10 @@ def stats(
 ) -> Exit:
     """Print statistics of the tensors of the dump at PATH (default: dumps).
 
-    They are those that the dump recorded, else computed from the values. max and min are over
-    the elements that are not NaN. With --origin each operator is shown with its inputs and the
-    first output that is not finite. Operators that change no values, such as views, are left out unless --all, --op or
-    --op-type asks for them; --json has all.
+    They are the recorded ones, or are computed from the values if the dump has none. max and min are taken over the
+    elements that are not NaN. With --origin each operator is shown with its inputs and its first non-finite output.
+    Operators that change no values, such as views, are left out unless --all, --op or --op-type selects them; --json
+    has all.
     """
     from ascend_dump.analysis.nonfinite import is_nonfinite
 

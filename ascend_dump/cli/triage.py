@@ -31,24 +31,36 @@ _LANGUAGE_OF = {
 
 
 @click.command(
-    short_help="Say what is wrong in a dump, and what to dump next; or run a program until that is known.",
+    short_help="Find what is wrong in a dump and what to dump next, or run a program until the cause is found.",
     options_metavar="[OPTIONS]",
     epilog="Example:  ascend-dump triage --run -- python train.py",
 )
 @click.argument("given", metavar="DUMP [REFERENCE] | --run -- COMMAND", nargs=-1, required=True)
-@click.option("--step", metavar="TEXT", help='Steps: "0|3-5|10"; of --reference and --determinism "0" if not given.')
-@click.option("--rank", metavar="TEXT", help="Global ranks, as --step.")
-@click.option("-n", "--limit", type=click.IntRange(1), default=10, show_default=True, help="At most so many suspects.")
+@click.option("--step", metavar="TEXT", help='Steps: "0|3-5|10"; "0" by default with --reference and --determinism.')
+@click.option("--rank", metavar="TEXT", help='Global ranks: "0|3-5|10".')
+@click.option(
+    "-n", "--limit", type=click.IntRange(1), default=10, show_default=True, help="Print at most this many suspects."
+)
 @click.option("--next", "file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the next request here.")
 @click.option("--for", "framework", type=click.Choice(list(_LANGUAGE_OF)), default="torch", show_default=True)
-@click.option("--run", is_flag=True, help="Run COMMAND, round after round, until the cause is one operator.")
-@click.option("--reference", metavar="COMMAND", help="With --run: a program that is right, as one argument.")
-@click.option("--determinism", is_flag=True, help="With --run: the first operator that differs between two runs.")
-@click.option("--confirm", is_flag=True, help="With --reference: run with its value in place of what is wrong.")
-@click.option("--replay", is_flag=True, help="With --reference: run what differs again: which side is wrong?")
-@click.option("--path", metavar="DIRECTORY", help='With --run: where the rounds are kept, "triage" if not given.')
-@click.option("--max-bytes", metavar="BYTES", help="With --run: of all rounds together, such as 20GB.")
-@click.option("--run-out", is_flag=True, help="With --run: let COMMAND come to its end in each round.")
+@click.option(
+    "--run", is_flag=True, help="Run COMMAND repeatedly, each time with a narrower dump, until one operator is left."
+)
+@click.option(
+    "--reference", metavar="COMMAND", help="With --run: the command line of a correct program, as one argument."
+)
+@click.option("--determinism", is_flag=True, help="With --run: find the first operator that differs between two runs.")
+@click.option(
+    "--confirm",
+    is_flag=True,
+    help="With --reference: run once more with the correct values in place of the wrong ones.",
+)
+@click.option(
+    "--replay", is_flag=True, help="With --reference: run operators that differ again, to find which side is wrong."
+)
+@click.option("--path", metavar="DIRECTORY", help='With --run: the directory of the dumps, "triage" by default.')
+@click.option("--max-bytes", metavar="BYTES", help="With --run: size limit of all dumps together, such as 20GB.")
+@click.option("--run-out", is_flag=True, help="With --run: let COMMAND run to its end each time.")
 @executor_options
 @json_option
 def triage(
@@ -67,23 +79,22 @@ def triage(
     rank: Optional[str],
     **flags: bool,
 ) -> Union[Exit, int]:
-    """Say what is wrong in DUMP: its suspects, or with REFERENCE the origins of the differences.
+    """Find what is wrong in DUMP: its suspects, or with REFERENCE the origins of the differences.
 
-    Without a reference, rules look for what is wrong by itself: NaN and Inf, values at the limit of their type,
-    growth, dead outputs, gradients that are zero or reach no parameter, parameters that do not move, ranks that
-    disagree, memory that nobody wrote.
+    Without a reference, rules look for NaN and Inf, values at the limit of their type, growth, dead outputs, gradients
+    that are zero or reach no parameter, parameters that do not change, ranks that disagree, and uninitialised memory.
 
-    --next writes a narrower request: the tensors of what was found and of what it reads, at the steps in question. For
+    --next writes a narrower request: the tensors of the findings and of their inputs, at the steps in question. For
     torch, torch_npu and torchair it is a file for ASCEND_DUMP=FILE or `ascend-dump run --config FILE`, for the others
-    the framework's own. A file that exists is not replaced.
+    one of the framework's own. An existing file is not replaced.
 
-    With --run the program itself is run: until a step gives NaN or Inf, and again to record that step; or beside
-    --reference, or a second time (--determinism), until the operator is known that differs first. It must do the same
-    each time, reads no input, and is stopped once it has shown enough. The same command line resumes what was
-    interrupted.
+    With --run it runs the program itself: once to find the step with NaN or Inf, and again to record that step. With
+    --reference or --determinism it compares it with another program, or with a second run of itself, until it knows the
+    first operator that differs. The program must do the same each time and read no input; it is stopped once it has
+    shown enough. The same command line resumes an interrupted run.
 
-    Exit code 0 when nothing is wrong, 1 when something is, 3 when not everything could be checked or read; with --run
-    that of a command that fails by itself.
+    Exit code 0 if nothing is wrong, 1 if something is, 3 if not everything could be checked or read; with --run the
+    exit code of a command that fails by itself.
     """
     selectors = {"step": step, "rank": rank}
     if run:

@@ -17,6 +17,7 @@ from ascend_dump.cli._reading import (
     leading_columns,
     open_selected,
     progress,
+    selector_options,
     shape_text,
 )
 
@@ -29,21 +30,16 @@ _PLACE = ("step", "rank", "device", "model", "model_id", "run", "timestamp", "op
 
 @click.command(short_help="Find which operator overwrote another one's output.")
 @click.argument("path", type=click.Path(), default="dumps")
-@click.option("--step", metavar="TEXT", help='Steps: "0|3-5|10".')
-@click.option("--rank", metavar="TEXT", help="Global ranks, as --step.")
-@click.option("--device", metavar="TEXT", help="Device ids, as --step.")
-@click.option("--model", metavar="TEXT", help="Model names: a glob, or re:PATTERN.")
-@click.option("--run", metavar="TEXT", help="Runs, by the name of their time directory, as --model.")
+@selector_options("step", "rank", "device", "model", "run")
 @json_option
 def watch(path: str, as_json: bool, **selectors: Optional[str]) -> Exit:
-    """Compare the looks of the watcher in the dump at PATH (default: dumps).
+    """Find overwritten outputs in the dump at PATH (default: dumps), which was made with scene='watch'.
 
-    A dump with scene='watch' holds the output of each watched operator as it was after that
-    operator and after each suspect (files SUSPECT_To_WATCHED). An output that changed in between
-    was overwritten by the suspect, or by something that ran since the look before it. The change
-    is shown with the first element that differs and the number of bytes.
+    Such a dump holds the output of each watched operator as it was after that operator, and again after each suspect
+    (files SUSPECT_To_WATCHED). An output that changed in between was overwritten by that suspect, or by something that
+    ran since the previous snapshot. The change is shown with the first element that differs and the number of bytes.
 
-    Exit code 1 when an output was overwritten, 0 when none was, 3 when nothing could be compared.
+    Exit code 1 if an output was overwritten, 0 if none was, 3 if nothing could be compared.
     """
     from ascend_dump.analysis.trample import watch_outputs
 
