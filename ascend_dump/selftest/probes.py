@@ -7,7 +7,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Callable
 
 from ascend_dump._errors import AscendDumpError
-from ascend_dump.selftest import probes_files, probes_frameworks, probes_interface, probes_offline, probes_overflow
+from ascend_dump.selftest import (
+    probes_engine,
+    probes_files,
+    probes_frameworks,
+    probes_interface,
+    probes_offline,
+    probes_overflow,
+)
 from ascend_dump.selftest.assumptions import Outcome
 
 if TYPE_CHECKING:
@@ -15,13 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["PROBES", "run_probes"]
 
+_MODULES = (probes_files, probes_overflow, probes_interface, probes_frameworks, probes_offline, probes_engine)
 #: Each looks at the evidence alone, so it can be run again on what a person has sent.
 PROBES: Mapping[str, Callable[[Evidence], Outcome]] = MappingProxyType(
-    {
-        name: getattr(module, name)
-        for module in (probes_files, probes_overflow, probes_interface, probes_frameworks, probes_offline)
-        for name in module.__all__
-    }
+    {name: getattr(module, name) for module in _MODULES for name in module.__all__}
 )
 
 

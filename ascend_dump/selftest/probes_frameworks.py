@@ -21,12 +21,14 @@ __all__ = [
     "init_keys",
     "json_and_options",
     "last_entry",
+    "max_pool_mask",
     "options_once",
     "overflowed",
     "paused",
     "refusal_dropped",
     "renamed",
     "sampled",
+    "saved_names",
     "scope_selects",
     "signatures",
     "steps_of_calls",
@@ -38,6 +40,9 @@ __all__ = [
 ]
 
 _GRAPH = re.compile(r"ge_default_\d{14}_(\d+)", re.ASCII)
+#: The name of the node, and the number of the file.
+_SAVED_ON_NPU = re.compile(r"(\w+)_device_\d+_(\d+)\.pt", re.ASCII)
+_SAVED_ON_CPU = re.compile(r"(\w+?)_(\d+)\.pt", re.ASCII)
 
 
 # npu_bridge.
@@ -134,6 +139,29 @@ def renamed(evidence: Evidence) -> Outcome:
 def batch_statistics(evidence: Evidence) -> Outcome:
     """Whether outputs 1 and 2 of BatchNormV3 were what the host computes."""
     return judge_fact(evidence, "batch_statistics", {"mean": True, "variance": True})
+
+
+def max_pool_mask(evidence: Evidence) -> Outcome:
+    """The type of output 1 of MaxPoolWithArgmaxV1, and whether it is PyTorch's indices."""
+    return judge_fact(evidence, "max_pool_mask", {"type": "uint16", "indices": False})
+
+
+def saved_names(evidence: Evidence) -> Outcome:
+    """The names of what two graphs saved in four runs."""
+    found = evidence.facts.get("saved_names")
+    if found is None:
+        return judge_fact(evidence, "saved_names", found)
+    # On a CPU, which the simulated device is for PyTorch, the name has no device.
+    pattern = _SAVED_ON_NPU if found["device"] == "npu" else _SAVED_ON_CPU
+    numbers: dict[str, list[int]] = {}
+    for name in found["names"]:
+        match = pattern.fullmatch(name)
+        if match is None:
+            return Outcome("refuted", name)
+        numbers.setdefault(match[1], []).append(int(match[2]))
+    wrong = next((name for name, counted in numbers.items() if sorted(counted) != [0, 1, 2, 3]), None)
+    seen = ", ".join(found["names"][:4])
+    return Outcome("confirmed", seen) if wrong is None else Outcome("refuted", f"{wrong} has {sorted(numbers[wrong])}")
 
 
 # MindSpore.

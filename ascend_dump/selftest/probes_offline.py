@@ -20,6 +20,7 @@ __all__ = [
     "address_path",
     "compact_indices",
     "data_operators",
+    "disk_reserve",
     "last_item_wins",
     "layer_of_fused",
     "loaded_models_stop",
@@ -30,6 +31,7 @@ __all__ = [
     "path_characters",
     "set_before_load",
     "stats_chosen",
+    "watch_final_names",
     "watch_names",
 ]
 
@@ -136,6 +138,15 @@ def watch_names(evidence: Evidence) -> Outcome:
         file["name"].split(".")[:2] == [own["type"], wanted] and file["task"] != watched["task"] for file in more
     )
     return _judged(good, f"{more[0]['name']}, of {own['name']}")
+
+
+@_probe
+def watch_final_names(evidence: Evidence) -> Outcome:
+    """What the watcher wrote of an operator by the name that it had before fusion."""
+    if not _files(evidence, "watcher"):
+        raise _Untried("the watcher wrote nothing of an operator by its final name either")
+    found = [file["name"] for file in _files(evidence, "fused_watched")]
+    return _judged(not found, f"{len(found)} files" + (f", such as {found[0]}" if found else ""))
 
 
 # What a header has.
@@ -261,3 +272,13 @@ def address_path(evidence: Evidence) -> Outcome:
     if not _files(evidence, "whole"):
         raise _Untried("no dump wrote files")
     return _judged(bool(_files(evidence, "address")), f"{len(_files(evidence, 'address'))} files")
+
+
+@_probe
+def disk_reserve(evidence: Evidence) -> Outcome:
+    """The files of one model on a file system that has less than 1 MiB free, and on one with room."""
+    found = _answer(evidence, "disk_reserve")
+    if not found["roomy"]:
+        raise _Untried("nothing was written where there is room either")
+    seen = f"{found['tight']} files below 1 MiB, with room {found['roomy']} of {found['bytes']} bytes"
+    return _judged(not found["tight"], seen)

@@ -112,10 +112,11 @@ SUBJECTS = (
         "torch_npu",
         "with_torchair.py",
         device=True,
-        fakes=("torchair",),
+        # The name of the device, which torch_npu tells on a real one.
+        fakes=("torchair", "acl"),
         native={"torchair": "torchair_native"},
         below=_TORCH,
-        interface=("torchair_graphs.py",),
+        interface=("torchair_graphs.py", "engine_options.py"),
     ),
     Subject(
         "acl",
@@ -123,7 +124,7 @@ SUBJECTS = (
         "with_acl.py",
         device=True,
         fakes=("acl",),
-        interface=("offline_dumps.py", "acl_init.py"),
+        interface=("offline_dumps.py", "acl_init.py", "small_disk.py"),
     ),
     Subject(
         "npu_bridge",

@@ -30,7 +30,7 @@ def of_own_task(service: Any, call: Any, folder: str, model: Any, producers: Any
 
 write_producers = _service.DumpService._write_producers
 select, absolute, judge_ge = _model.select, _arming._absolute, _arming.judge_ge
-detects = _model.LoadedModel.detects
+detects, is_watched = _model.LoadedModel.detects, _model.LoadedModel.is_watched
 
 
 def by_final_names(settings: Any, ops: Any, model: str, om_name: str) -> Any:
@@ -62,6 +62,10 @@ def at_selected_steps(self: Any) -> bool:
 
 def without_a_colon(text: str) -> str:
     return text.translate(str.maketrans(" ./\\:", "_____"))
+
+
+def watches_by_any_name(self: Any, node: Any, step: Any) -> bool:
+    return any(is_watched(self, node._replace(name=name), step) for name in (node.name, *node.original_names))
 
 
 def loads_before(npu: Npu, config: Any) -> int:
@@ -99,6 +103,7 @@ OTHER_DUMPS: list[tuple[str, Any, str, Any]] = [
     ("path_characters", ge, "_takes_path", lambda path: True),
     ("set_before_load", Npu, "arm_acl", loads_before),
     ("stats_chosen", _files, "_statistics", lambda tensors, chosen: _files.HEADER + "\n"),
+    ("watch_final_names", _model.LoadedModel, "is_watched", watches_by_any_name),
     ("watch_names", _service, "watch_name", lambda layer, watched: f"{watched}_To_{layer}"),
 ]
 

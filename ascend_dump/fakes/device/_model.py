@@ -111,12 +111,13 @@ class LoadedModel:
         """Whether this operator's output is watched: only names after fusion count, only in static graphs.
 
         (assumption cann.watch_static)
+        (assumption cann.watch_final_names)
         """
         ge = None if self.arming is None else self.arming.ge
         return self.watches and ge is not None and node.name in ge.watched and self._static_shape and self.at_step(step)
 
     def is_suspect(self, node: Node) -> bool:
-        """Whether watched outputs are written again after this operator. (assumption cann.watch_static)"""
+        """Whether watched outputs are written again after this operator. (assumption cann.watch_collective)"""
         ge = None if self.arming is None else self.arming.ge
         if not self.watches or ge is None or node.type.startswith(_COLLECTIVE) or not self._static_shape:
             return False

@@ -9,6 +9,9 @@ from ascend_dump.fakes.kernels._ge_table import integers, operator
 
 __all__: list[str] = []
 
+#: Outputs in one number of a mask.
+_MASK_BITS = 16
+
 
 def _window(op: GeOp) -> tuple[Any, ...]:
     """ksize, strides, pads and dilation stand as N, H, W, C."""
@@ -20,18 +23,47 @@ def _window(op: GeOp) -> tuple[Any, ...]:
 
 @operator("MaxPoolWithArgmaxV1")
 def _max_pool(op: GeOp, x: Any) -> Any:
-    # (assumption torchair.max_pool_mask)
+    """The highest values, and as a bit mask where they were.
+
+    (assumption torchair.max_pool_mask)
+    """
     import torch
 
-    values, places = torch.ops.aten.max_pool2d_with_indices(x, *_window(op))
-    return values, places.int()
+    window = _window(op)
+    values, places = torch.ops.aten.max_pool2d_with_indices(x, *window)
+    return values, _mask(places, x.shape[-1], window)
+
+
+def _mask(places: Any, width: int, window: tuple[Any, ...]) -> Any:
+    """Shape (N, C, places of the window, outputs / 16) of uint16: a bit for each output that took its value there.
+
+    places: the indices of PyTorch in pictures of that width, of shape (N, C, H, W).
+    """
+    import numpy as np
+
+    from ascend_dump.fakes.kernels._ge_values import from_array
+
+    size, stride, pad, dilation, _ = window
+    at = places.numpy()
+    outputs = np.indices(at.shape[-2:])
+    row, column = (
+        (found - outputs[axis] * stride[axis] + pad[axis]) // dilation[axis]
+        for axis, found in enumerate((at // width, at % width))
+    )
+    taken = (row * size[1] + column).reshape(*at.shape[:2], 1, -1)
+    bits = taken == np.arange(size[0] * size[1]).reshape(-1, 1)
+    padded = np.pad(bits, [(0, 0)] * 3 + [(0, -bits.shape[-1] % _MASK_BITS)])
+    return from_array(np.packbits(padded, axis=-1, bitorder="little").view("<u2"))
 
 
 @operator("MaxPoolGradWithArgmaxV1")
-def _max_pool_grad(op: GeOp, x: Any, gradient: Any, places: Any) -> Any:
+def _max_pool_grad(op: GeOp, x: Any, gradient: Any, mask: Any) -> Any:
+    """The mask says no more than the picture it was made of, from which PyTorch's indices are found again."""
     import torch
 
-    return torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, *_window(op), places.long())
+    window = _window(op)
+    places = torch.ops.aten.max_pool2d_with_indices(x, *window)[1]
+    return torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, *window, places)
 
 
 def _per_channel(values: Any, x: Any) -> Any:

@@ -148,7 +148,7 @@ class TorchairEngine:
         file.write_text(json.dumps(root, indent=4, ensure_ascii=False), encoding="utf-8")
         getattr(self.native, "AclmdlSetDump")(str(file))  # noqa: B009  (as above)
 
-    def load(self, name: str, ops: Sequence[Any]) -> int:
+    def load(self, name: str, ops: Sequence[Any], *, static_shape: bool) -> int:
         """Load a graph on the device, under the settings of this moment, until the session ends."""
         self._session.ensure()
-        return self._session.load(self.npu.load_model(name, ops=ops))
+        return self._session.load(self.npu.load_model(name, ops=ops, static_shape=static_shape))

@@ -121,7 +121,8 @@ class ConcreteGraph(GraphRunner):
         generate = getattr(self._engine.converter, "_set_dump_options_json", None)
         if generate is not None:
             generate(asked, self.name, self.ops)
-        self._model = self._engine.load(self.name, self._infos())
+        static = all(map(_has_numbers, self.nodes))
+        self._model = self._engine.load(self.name, self._infos(), static_shape=static)
 
     def _infos(self) -> list[NodeInfo]:
         found = [NodeInfo(node.name, "Data") for node in self.nodes if node.op == "placeholder"]
@@ -161,6 +162,14 @@ class ConcreteGraph(GraphRunner):
         if isinstance(each, Inner):
             return inner[each.place]
         return self._constants[each.name] if isinstance(each, Constant) else values[each]
+
+
+def _has_numbers(node: Any) -> bool:
+    """Whether the sizes of an input of the graph are numbers; of what is no input they follow from those."""
+    import torch
+
+    value = node.meta.get("val") if node.op == "placeholder" else None
+    return not any(isinstance(size, torch.SymInt) for size in (value, *getattr(value, "shape", ())))
 
 
 def _plan(nodes: Sequence[Any]) -> tuple[dict[Any, _Plan], dict[str, tuple[Any, Any]]]:

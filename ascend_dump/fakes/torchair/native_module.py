@@ -27,8 +27,8 @@ Known differences from CANN on a device:
   `BNTrainingUpdateGrad` takes), then the moving ones. GE's prototype names the moving ones first, and the inverse of
   the deviation; taken by that, training a network with batch normalisation would differ from PyTorch. What a device
   gives is not known. (assumption torchair.batch_norm_outputs)
-- `MaxPoolWithArgmaxV1` gives PyTorch's indices and not the device's bit mask. Float16 and bfloat16 are computed as
-  PyTorch does on the CPU. (assumption torchair.max_pool_mask)
+- The bit mask of `MaxPoolWithArgmaxV1` has a number for each 16 outputs, and a device the blocks of its layout.
+  (assumption torchair.max_pool_mask) Float16 and bfloat16 are computed as PyTorch does on the CPU.
 - `export` raises NotSupported; tuning, the channel for `print`, and operator arguments for `aclop` do nothing.
 - A device other than the simulated one cannot be set: give ASCEND_DEVICE_ID that of the device.
 """

@@ -14,7 +14,13 @@ from ascend_dump.native.cann.mapping import MAPPING, read_mapping
 from ascend_dump.native.cann.names import parse_name
 from ascend_dump.selftest.onnx_model import OnnxNode
 from ascend_dump.selftest.program import ask_each
-from ascend_dump.selftest.programs.offline_network import OfflineNetwork, build_offline, start_device, take
+from ascend_dump.selftest.programs.offline_network import (
+    OfflineNetwork,
+    build_offline,
+    run_dumped,
+    start_device,
+    take,
+)
 from ascend_dump.selftest.tiny_network import HIDDEN, IN, ROWS, weights
 
 acl: Any = import_module("acl")
@@ -48,33 +54,31 @@ class OfflineDumps:
         file.write_text(json.dumps({"dump": {key: value for key, value in settings.items() if value is not None}}))
         return str(file)
 
-    def run(self, config: str, om: Path, value: float = 1.0) -> int:
-        """The code of set_dump. The model is loaded behind it, runs once, and is unloaded."""
-        take(acl.mdl.init_dump(), "acl.mdl.init_dump")
-        try:
-            code = int(acl.mdl.set_dump(config))
-            network = OfflineNetwork(acl, om)
-            network.run(np.full((ROWS, IN), value, "f4"))
-            network.unload()
-        finally:
-            acl.mdl.finalize_dump()
-        return code
-
     def dump(self, name: str, *, value: float = 1.0, **settings: Any) -> dict[str, Any]:
         """The code and the files of a dump of the plain model with these settings."""
         place = self.directory / name
-        return {"code": self.run(self.config(place, **settings), self.plain(), value), "files": seen(place)}
+        return {"code": run_dumped(acl, self.config(place, **settings), self.plain(), value), "files": seen(place)}
 
-    def fused_layer(self) -> dict[str, Any]:
-        """The same with a layer by a name from before the fusion."""
+    def fused(self) -> str:
+        """A name that an operator of the model had before it was fused. Raises LookupError where none was."""
         origins = {
             (one["name"], file["operator"]) for file in seen(self.directory / "whole") for one in file["origins"]
         }
         known = {node.name for node in PLAIN}
-        fused = sorted(name for name, operator in origins if name != operator and name in known)
+        fused: list[str] = sorted(name for name, operator in origins if name != operator and name in known)
         if not fused:
             raise LookupError("no operator was fused")
-        return {"layer": fused[0], **self.dump("fused_layer", dump_list=[{"layer": fused[:1]}])}
+        return fused[0]
+
+    def fused_layer(self) -> dict[str, Any]:
+        """A dump of a layer by a name from before the fusion."""
+        name = self.fused()
+        return {"layer": name, **self.dump("fused_layer", dump_list=[{"layer": [name]}])}
+
+    def fused_watched(self) -> dict[str, Any]:
+        """A watcher that looks at such a name."""
+        watched = [{"layer": ["second"], "watcher_nodes": [self.fused()]}]
+        return self.dump("fused_watched", dump_scene="watcher", dump_mode="output", dump_list=watched)
 
     def renamed(self, model: str, name: str) -> dict[str, Any]:
         """The same of a model of that name, the second operator of which has this name."""
@@ -85,7 +89,7 @@ class OfflineDumps:
         )
         om = build_offline(acl, self.directory / f"{model}.om", nodes, CONSTANTS)
         place = self.directory / f"of_{model}"
-        return {"code": self.run(self.config(place), om), "files": seen(place)}
+        return {"code": run_dumped(acl, self.config(place), om), "files": seen(place)}
 
     def loaded(self) -> list[int]:
         """How many files there are behind a run of a model that was loaded before set_dump, of one that was loaded
@@ -106,7 +110,7 @@ class OfflineDumps:
     def address(self) -> dict[str, Any]:
         place = Path("by_address")
         settings = {"dump_path": f"127.0.0.1:{place}", "dump_mode": "all", "dump_list": [{}]}
-        return {"code": self.run(self.text("address", settings), self.plain()), "files": seen(place)}
+        return {"code": run_dumped(acl, self.text("address", settings), self.plain()), "files": seen(place)}
 
 
 def seen(place: Path) -> list[dict[str, Any]]:
@@ -161,6 +165,7 @@ def ask(directory: Path) -> dict[str, Any]:
         name: partial(dumps.dump, name, **keys) for name, keys in settings.items()
     }
     questions["fused_layer"] = dumps.fused_layer
+    questions["fused_watched"] = dumps.fused_watched
     questions["loaded"] = dumps.loaded
     questions["odd_names"] = partial(dumps.renamed, "dotted.net", ODD)
     questions["long_names"] = partial(dumps.renamed, "long", LONG)

@@ -14,7 +14,7 @@ from ascend_dump.selftest.onnx_model import OnnxNode, convert_with_atc, onnx_mod
 from ascend_dump.selftest.processes import NO_DEVICE
 from ascend_dump.selftest.tiny_network import IN, OUT, ROWS
 
-__all__ = ["OfflineNetwork", "build_offline", "start_device", "take"]
+__all__ = ["OfflineNetwork", "build_offline", "run_dumped", "start_device", "take"]
 
 HOST_TO_DEVICE, DEVICE_TO_HOST, HUGE_FIRST = 1, 2, 0
 
@@ -117,3 +117,17 @@ class OfflineNetwork:
         made = self.acl.mdl.create_dataset()
         self.acl.mdl.add_dataset_buffer(made, self.acl.create_data_buffer(address, size))
         return made, address
+
+
+def run_dumped(acl: Any, config: str, om: Path, value: float = 1.0) -> int:
+    """The code of set_dump with that dump JSON. The model is loaded behind it, runs once on an input of that value, and
+    is unloaded."""
+    take(acl.mdl.init_dump(), "acl.mdl.init_dump")
+    try:
+        code = int(acl.mdl.set_dump(config))
+        network = OfflineNetwork(acl, om)
+        network.run(np.full((ROWS, IN), value, "f4"))
+        network.unload()
+    finally:
+        acl.mdl.finalize_dump()
+    return code

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import unpack
 
+from ascend_dump.selftest import probes_engine
 from ascend_dump.selftest.run import run_selftest
 
 
@@ -21,4 +22,6 @@ def test_every_promise_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [result for result in test.results if result.state != "PASS"] == []
     assert len(test.results) == 18
     asked = ("first_graph", "json_and_options", "refusal_dropped", "scope_selects", "renamed", "batch_statistics")
-    assert {test.probed[name].state for name in (*asked, "graphs_again")} == {"confirmed"}
+    assert {test.probed[name].state for name in (*asked, "graphs_again", "max_pool_mask")} == {"confirmed"}
+    of_options = set(probes_engine.__all__) - {"steps_on_the_device"}
+    assert {test.probed[name].state for name in of_options} == {"confirmed"}

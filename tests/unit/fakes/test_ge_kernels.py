@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -126,6 +127,34 @@ def test_pooling_is_that_of_torch(
     torch.testing.assert_close(found, pool(x, window, stride, tuple(pads), ceil, not exclusive, divisor or None))
     highest = torch.nn.functional.max_pool2d(x, window, stride, tuple(pads), 1, ceil)
     torch.testing.assert_close(run("MaxPoolV3", x, **attrs), highest)
+
+
+@given(
+    st.tuples(*[st.integers(3, 9)] * 2),
+    st.tuples(*[st.integers(1, 3)] * 2),
+    st.tuples(*[st.integers(1, 3)] * 2),
+    st.booleans(),
+    st.data(),
+)
+def test_the_mask_of_a_pooling_says_where_each_value_was(
+    size: tuple[int, int], window: tuple[int, int], stride: tuple[int, int], ceil: bool, data: st.DataObject
+) -> None:
+    pads = [data.draw(st.integers(0, each // 2)) for each in window]
+    assume(all(length + 2 * pad >= kernel for length, pad, kernel in zip(size, pads, window)))
+    x = torch.arange(2.0 * size[0] * size[1]).reshape(1, 2, *size).sin().requires_grad_()
+    attrs = {"ksize": [1, *window, 1], "strides": [1, *stride, 1], "pads": [1, *pads, 1], "ceil_mode": ceil}
+    values, mask = run("MaxPoolWithArgmaxV1", x.detach(), **attrs)
+    wanted = torch.nn.functional.max_pool2d(x, window, stride, tuple(pads), 1, ceil)
+    assert torch.equal(values, wanted)
+    bits = np.unpackbits(mask.numpy().view(np.uint8), axis=-1, bitorder="little")[..., : values[0, 0].numel()]
+    assert bits.sum(axis=2).tolist() == np.ones((1, 2, values[0, 0].numel())).tolist()
+    rows, columns = np.divmod(np.argmax(bits, axis=2).reshape(values.shape), window[1])
+    places = np.indices(values.shape)
+    rows, columns = rows + places[2] * stride[0] - pads[0], columns + places[3] * stride[1] - pads[1]
+    assert torch.equal(x.detach()[0, places[1], rows, columns], values)
+    wanted.sum().backward()
+    found = run("MaxPoolGradWithArgmaxV1", x.detach(), torch.ones_like(wanted), mask, **attrs)
+    torch.testing.assert_close(found, x.grad)
 
 
 @given(st.lists(st.integers(0, 3), min_size=4, max_size=4), st.sampled_from(["reflect", "edge"]))

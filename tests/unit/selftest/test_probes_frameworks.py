@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
+from other_engines import counted_by_graph
 from torchair_helpers import simulated_torchair
 
 from ascend_dump import fakes
@@ -330,6 +331,7 @@ def products_fused(monkeypatch: pytest.MonkeyPatch) -> None:
         ("refusal_dropped", refusal_raised),
         ("scope_selects", scope_by_name),
         ("renamed", products_fused),
+        ("saved_names", counted_by_graph),
     ],
 )
 def test_the_simulated_torchair_is_as_assumed_and_another_one_refutes(
@@ -351,7 +353,16 @@ def test_the_simulated_torchair_is_as_assumed_and_another_one_refutes(
     ("name", "good", "others"),
     [
         ("batch_statistics", {"mean": True, "variance": True}, [{"mean": True, "variance": False}, {}]),
+        ("max_pool_mask", {"type": "uint16", "indices": False}, [{"type": "int32", "indices": True}]),
         ("renamed", [], [["MatMulV2_fused"]]),
+        (
+            "saved_names",
+            {"device": "npu", "names": [f"relu_device_0_{number}.pt" for number in range(4)]},
+            [
+                {"device": "npu", "names": [f"relu_{number}.pt" for number in range(4)]},
+                {"device": "npu", "names": [f"relu_device_0_{number}.pt" for number in range(1, 5)]},
+            ],
+        ),
         ("refusal_dropped", "", ["RuntimeError: no"]),
         ("steps_of_calls", ["1"], [["0"], ["1", "2"], ["0", "1", "2"]]),
         ("options_once", {"first": True, "second": False}, [{"first": False, "second": True}]),

@@ -17,7 +17,7 @@ from ascend_dump.selftest.evidence import Evidence
 from ascend_dump.selftest.probes import PROBES
 
 PROGRAMS = Path(processes.__file__).with_name("programs")
-OF_DUMPS = tuple(probes_offline.__all__)
+OF_DUMPS = tuple(name for name in probes_offline.__all__ if name != "disk_reserve")
 OF_INIT = ("finalize_ends_init", "init_dump_behind_init", "init_twice")
 
 
@@ -88,6 +88,49 @@ def test_a_dump_that_acl_init_did_not_begin_tells_nothing(agreed: Evidence) -> N
     assert {PROBES[name](other).state for name in ("init_dump_behind_init", "finalize_ends_init")} == {"unknown"}
     refused = {"finalize_ends_init": {"before": 2, "code": 100045, "behind": 2}}
     assert PROBES["finalize_ends_init"](dataclasses.replace(agreed, facts=refused)).state == "unknown"
+
+
+# A disk that is nearly full.
+
+
+def ask_of_disks(directory: Path) -> Evidence:
+    """What the program notes where its file systems are directories, one of which has a byte too little."""
+
+    def free(path: Path) -> int:
+        return (1 << 20) - 1 if "tight" in path.parts else 1 << 30
+
+    def mount_small(directory: Path) -> dict[str, Path]:
+        return {name: make_directory(directory / name) for name in ("tight", "roomy")}
+
+    with fakes.install("acl", environ={}, disk=free):
+        module = runpy.run_path(str(PROGRAMS / "small_disk.py"))
+        module["disk_reserve"].__globals__["mount_small"] = mount_small
+        return Evidence(device=0, began=0, ended=1, facts=module["ask"](directory))
+
+
+def make_directory(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def test_a_disk_that_is_nearly_full_gets_nothing(tmp_path: Path) -> None:
+    found = PROBES["disk_reserve"](ask_of_disks(tmp_path))
+    assert found.state == "confirmed", found
+
+
+def test_a_device_that_keeps_nothing_free_refutes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("ascend_dump.fakes.device._disk._LEAST_FREE", 0)
+    found = PROBES["disk_reserve"](ask_of_disks(tmp_path))
+    assert found.state == "refuted", found
+
+
+def test_disks_that_get_nothing_or_cannot_be_mounted_tell_nothing() -> None:
+    nothing: dict[str, Any] = {"disk_reserve": {"tight": 0, "roomy": 0, "bytes": 0}}
+    failed = {"failed": {"disk_reserve": "PermissionError: unshare"}}
+    for facts, seen in ((nothing, "where there is room"), (failed, "PermissionError")):
+        found = PROBES["disk_reserve"](Evidence(device=0, began=0, ended=1, facts=facts))
+        assert found.state == "unknown"
+        assert seen in found.seen
 
 
 # What the files of a graph tell.

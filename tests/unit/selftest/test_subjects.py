@@ -18,7 +18,10 @@ from ascend_dump.selftest.run import run_selftest
 SKIPPED = {"mindspore-ascend": ["a full disk is reported"]}
 #: Probes that this framework's dump, or its program, lets say something.
 CONFIRMED = {
-    "torchair": {"first_graph", "renamed", "graphs_again", "graph_levels", "rank_directory", "overflow_found"},
+    "torchair": {
+        *("first_graph", "renamed", "graphs_again", "graph_levels", "rank_directory", "overflow_found", "saved_names"),
+        *("acl_outranks_options", "data_unchecked", "overflow_modes", "step_range", "symlink", "watch_static"),
+    },
     "acl": {
         *("file_names", "payload_order", "statistics_header", "overflow_payload", "never_dumped"),
         *("init_twice", "long_names", "set_before_load", "watch_names"),
@@ -79,10 +82,10 @@ def test_what_is_missing_is_named(
 def test_as_much_as_is_installed_is_real(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real torchair runs on a simulated native part, npu_bridge on a real TensorFlow."""
     installed(monkeypatch, "torch", "torchair", "tensorflow")
-    assert BY_NAME["torchair"].stand_ins() == ["torchair_native"]
+    assert BY_NAME["torchair"].stand_ins() == ["torchair_native", "acl"]
     assert BY_NAME["npu_bridge"].stand_ins() == ["npu_bridge"]
     installed(monkeypatch, "torch")
-    assert BY_NAME["torchair"].stand_ins() == ["torchair"]
+    assert BY_NAME["torchair"].stand_ins() == ["torchair", "acl"]
     assert BY_NAME["npu_bridge"].stand_ins() == ["npu_bridge", "tensorflow"]
 
 

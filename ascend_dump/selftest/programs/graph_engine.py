@@ -1,0 +1,104 @@
+"""torchair's graph engine as programs of the self-test use it: opened anew for each question, with options of GE."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ascend_dump.selftest.evidence import DeviceFile, device_files
+
+__all__ = ["GraphEngine", "files", "some_files"]
+
+#: The global of torchair that holds the dump JSON of the process, and the function that writes it.
+_HEADER, _WRITER = "g_cached_dump_root", "_set_dump_options_json"
+
+
+class GraphEngine:
+    """torchair's modules, and what a question does with them. simulated: the device, or all of it, is a stand-in."""
+
+    def __init__(self) -> None:
+        self.simulated = not sys.modules.keys().isdisjoint({"torchair", "torchair.core._torchair"})
+        self.torch_npu: Any = None if self.simulated else import_module("torch_npu")
+        self.torchair: Any = import_module("torchair")
+        self.backend: Any = import_module("torchair.core._backend")
+        self.native: Any = import_module("torchair.core._torchair")
+        self.converter: Any = import_module("torchair._ge_concrete_graph.fx2ge_converter")
+        self.device = "cpu" if self.simulated else "npu"
+
+    def forget(self, header: Any = None) -> None:
+        """Close GE, and let torchair forget its options. header: the dump JSON of the process from then on."""
+        torch._dynamo.reset()
+        self.backend.finalize_graph_engine()
+        self.backend._GLOBAL_COMPILE_OPTION = None
+        setattr(self.converter, _HEADER, header)
+
+    def needs_json(self) -> None:
+        """Raises LookupError where torchair writes no dump JSON, as its older versions do not."""
+        if not hasattr(self.converter, _WRITER):
+            raise LookupError("this torchair writes no dump JSON")
+
+    @contextmanager
+    def without_json(self) -> Iterator[None]:
+        """torchair writes no dump JSON: GE gets the options alone."""
+        writer = getattr(self.converter, _WRITER, None)
+        setattr(self.converter, _WRITER, lambda *arguments: None)
+        try:
+            yield
+        finally:
+            if writer is None:
+                delattr(self.converter, _WRITER)
+            else:
+                setattr(self.converter, _WRITER, writer)
+
+    @contextmanager
+    def with_options(self, options: Mapping[str, str]) -> Iterator[None]:
+        """GE is opened with these options beside those of torchair, which does not look at them."""
+        initialize = self.native.InitializeGraphEngine
+        self.native.InitializeGraphEngine = lambda own: initialize({**own, **options})
+        try:
+            yield
+        finally:
+            self.native.InitializeGraphEngine = initialize
+
+    def compile(self, model: Any, config: Any, *, dynamic: bool = False) -> Any:
+        backend = self.torchair.get_npu_backend(compiler_config=config)
+        return torch.compile(model.to(self.device), backend=backend, dynamic=dynamic)
+
+    def run(
+        self, model: Any, place: Path, x: torch.Tensor, *, times: int = 1, graphs: bool = False, **options: Any
+    ) -> None:
+        """Compile a model with a dump into that directory, and run it."""
+        place.mkdir(exist_ok=True)
+        config = self.torchair.CompilerConfig()
+        for name, value in {"enable_dump": True, "dump_path": str(place), "dump_mode": "all", **options}.items():
+            setattr(config.dump_config, name, value)
+        if graphs:
+            config.debug.graph_dump.type = "py"
+            config.debug.graph_dump.path = str(place)
+        self.call(self.compile(model, config), x, times=times)
+
+    def call(self, compiled: Any, x: torch.Tensor, *, times: int = 1) -> None:
+        """Run a model, and wait until the device is done."""
+        with torch.no_grad():
+            for _ in range(times):
+                compiled(x.to(self.device))
+        if self.torch_npu is not None:
+            self.torch_npu.npu.synchronize()
+
+
+def files(place: Path) -> list[DeviceFile]:
+    return [file for file in device_files(place) if file.name is not None]
+
+
+def some_files(place: Path) -> list[DeviceFile]:
+    """Those without which there is no answer. Raises LookupError where the device dumped nothing."""
+    found = files(place)
+    if not found:
+        raise LookupError(f"nothing was dumped into {place.name!r}")
+    return found

@@ -1,0 +1,72 @@
+"""What is written of a dump where a file system is nearly full: it is one in memory, which only this process sees."""
+
+import ctypes
+import json
+import os
+import sys
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ascend_dump.selftest.onnx_model import OnnxNode
+from ascend_dump.selftest.program import ask_each
+from ascend_dump.selftest.programs.offline_network import build_offline, run_dumped, start_device
+from ascend_dump.selftest.tiny_network import IN, OUT
+
+acl: Any = import_module("acl")
+DEVICE = 0
+#: Of Linux' sched.h and mount.h.
+CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
+#: Sizes of file systems, and bytes that something else takes in each; a CPU's page is not larger.
+SIZES, TAKEN = {"tight": "1m", "roomy": "64m"}, 64 << 10
+
+
+def mount_small(directory: Path) -> dict[str, Path]:
+    """File systems of these sizes. Raises OSError where the process may not mount any."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(name: str, *arguments: Any) -> None:
+        if getattr(libc, name)(*arguments):
+            number = ctypes.get_errno()
+            raise OSError(number, f"{name}: {os.strerror(number)}; the process needs the right to mount")
+
+    call("unshare", CLONE_NEWNS)
+    call("mount", b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None)
+    found = {name: directory / name for name in SIZES}
+    for name, place in found.items():
+        place.mkdir()
+        call("mount", b"tmpfs", bytes(place), b"tmpfs", ctypes.c_ulong(0), f"size={SIZES[name]},mode=700".encode())
+        (place / "taken").write_bytes(bytes(TAKEN))
+    return found
+
+
+def dumped(place: Path, directory: Path) -> list[int]:
+    """The sizes of the files of a dump there."""
+    om = build_offline(
+        acl, directory / "net.om", (OnnxNode("only", "MatMul", ("x", "w")),), {"w": np.ones((IN, OUT), "f4")}
+    )
+    config = directory / f"{place.name}.json"
+    config.write_text(json.dumps({"dump": {"dump_path": str(place), "dump_mode": "all", "dump_list": [{}]}}))
+    run_dumped(acl, str(config), om)
+    return [path.stat().st_size for path in place.rglob("*") if path.is_file() and path.name != "taken"]
+
+
+def disk_reserve(directory: Path) -> dict[str, int]:
+    """How many files there are on the small file system and on the other one, and how many bytes those have."""
+    # Before acl begins: its threads write the files, and see what the thread sees that makes them.
+    places = mount_small(directory)
+    start_device(acl, DEVICE)
+    tight, roomy = (dumped(places[name], directory) for name in SIZES)
+    return {"tight": len(tight), "roomy": len(roomy), "bytes": sum(roomy)}
+
+
+def ask(directory: Path) -> dict[str, Any]:
+    return ask_each(directory, {"disk_reserve": partial(disk_reserve, directory.resolve())})
+
+
+if __name__ == "__main__":
+    ask(Path(sys.argv[3]))
+    acl.finalize()
