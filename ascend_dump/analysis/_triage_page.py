@@ -1,4 +1,4 @@
-"""What a report shows of a triage, as the values of `ascend_dump.report.page`."""
+"""The report page of a triage, as values of `ascend_dump.report.page`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HasPage(Protocol):
 
 
 class ShownRound(Protocol):
-    """The fields of a `TriageRound` that are shown."""
+    """The fields of a `TriageRound` that a page shows."""
 
     @property
     def number(self) -> int: ...
@@ -37,7 +37,7 @@ class ShownRound(Protocol):
 
 
 class ShownTriage(Protocol):
-    """The fields of a `Triage` that are shown. `Triage.to_page` imports this module: it cannot import back."""
+    """The fields of a `Triage` that a page shows. A protocol, because `Triage.to_page` imports this module."""
 
     @property
     def dump(self) -> Path: ...
@@ -58,7 +58,7 @@ class ShownTriage(Protocol):
 
 
 def of_triage(found: ShownTriage) -> PageContent:
-    """The page of a triage: pairs where there is a reference, else the records that were looked at."""
+    """The page of a triage: its pairs if there is a reference, else the records that were checked."""
     rounds = [(f"round {one.number}", f"{one.program}: {one.purpose}; {one.outcome}") for one in found.rounds]
     confirmed = (("confirmed", found.confirmation),) if found.confirmation else ()
     if found.comparison is not None:
@@ -102,7 +102,7 @@ def _suspect(suspect: Suspect) -> PageFinding:
 
 
 def _bare(suspect: Suspect) -> str:
-    """The reason without the name of the record, which stands before it already."""
+    """The reason without the leading name of the record, which the page shows already."""
     return suspect.reason.replace(f"{suspect.record.label}: ", "", 1)
 
 

@@ -58,8 +58,8 @@ class Finding(NamedTuple):
 def find_nonfinite(records: Iterable[Record], measure: Optional[Measure] = None) -> Iterator[Finding]:
     """Yield the operators of a dump with a non-finite output, in the order they ran.
 
-    measure: gives the statistics of a record, None for one to pass over; by default that is one that holds neither
-             values nor statistics, or cannot be read.
+    measure: returns the statistics of a record, None to skip it; by default records that have neither values nor
+    statistics, or cannot be read, are skipped.
     """
     for members in executions(records):
         found = classify(members, measure or _measure)
@@ -70,7 +70,8 @@ def find_nonfinite(records: Iterable[Record], measure: Optional[Measure] = None)
 def executions(records: Iterable[Record]) -> Iterator[list[Record]]:
     """All records of each run of an operator, in the order they ran.
 
-    A collective works on after it has returned: its outputs stand in a dump apart from its inputs, once they are there.
+    A collective continues after it has returned, so the dump has its outputs apart from its inputs, once they are
+    complete.
     """
     running: dict[tuple[Any, ...], list[Record]] = {}
     for key, group in groupby(records, key=lambda record: record.execution):
@@ -85,7 +86,7 @@ def executions(records: Iterable[Record]) -> Iterator[list[Record]]:
 def first_nonfinite(records: Iterable[Record]) -> Optional[Finding]:
     """The first operator that turned finite inputs into NaN or Inf.
 
-    Where no operator's inputs are all finite and known, the first one with such an output.
+    If no operator has inputs that are all known and finite, the first one with a non-finite output.
     """
     first = None
     for finding in find_nonfinite(records):
@@ -96,7 +97,7 @@ def first_nonfinite(records: Iterable[Record]) -> Optional[Finding]:
 
 
 def classify(members: Sequence[Record], measure: Measure) -> Optional[Finding]:
-    """What one run of an operator did, from all its records; None where nothing in it is known to be NaN or Inf."""
+    """Classify one run of an operator by all its records; None if none of them is known to have NaN or Inf."""
     inputs = [record for record in members if record.io == "input"]
     outputs = [(record, measure(record)) for record in members if record.io == "output"]
     wrong = [(record, found) for record, found in outputs if found is not None and is_nonfinite(found)]
@@ -132,7 +133,7 @@ def _kind(operator: Record, wrong: list[Statistics], inputs: list[Record], measu
 
 
 def is_no_value(record: Record) -> bool:
-    """Whether the record stands for no value of the program: no tensor, or memory that nobody has written yet."""
+    """Whether the record stands for no value of the program: no tensor, or uninitialised memory."""
     return bool(record.attrs.get("no_tensor")) or record.attrs.get("skipped") in NO_VALUES
 
 

@@ -1,4 +1,4 @@
-"""From a dump to what is wrong in it, and to the next, narrower dump that tells more."""
+"""Find what is wrong in a dump, and the next, narrower dump that shows more."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
-from ascend_dump._errors import NotSupported, ReadError
+from ascend_dump._errors import ConfigError, NotSupported, ReadError
 from ascend_dump._request import DumpRequest
 from ascend_dump._steps import Steps
 from ascend_dump.analysis.suspects import Suspect, find_suspects
@@ -30,12 +30,12 @@ _MOST_LAYERS = 16
 
 @dataclass(frozen=True)
 class Cause:
-    """The operator that comes first among what is wrong.
+    """The operator that is the first thing wrong.
 
     source    the line of the user's code, `FILE:LINE`
     phase     "forward", "backward" or "other"
-    evidence  what speaks for it, in numbers, one sentence each
-    stack     the functions that led there, the innermost first, as `Record.stack`
+    evidence  the facts that support it, one sentence each
+    stack     the call stack that led there, innermost function first, as in `Record.stack`
     """
 
     op_name: str
@@ -50,7 +50,7 @@ class Cause:
 
     @classmethod
     def of(cls, record: Record, evidence: Iterable[str]) -> Cause:
-        """The operator of a record."""
+        """The cause at the operator of a record."""
         one = record
         place = (one.op_name, one.op_type, one.step, one.rank, one.module, one.source, one.phase)
         stack: tuple[str, ...] = ()
@@ -59,20 +59,20 @@ class Cause:
         return cls(*place, tuple(evidence), stack)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """The cause as plain values, for JSON."""
         return {**vars(self), "evidence": list(self.evidence), "stack": list(self.stack)}
 
 
 @dataclass(frozen=True)
 class TriageRound:
-    """One run of a program for `ascend-dump triage --run`.
+    """One run of a program by `ascend-dump triage --run`.
 
-    program    "program", "reference", or "second run" where a program is compared with itself
+    program    "program", "reference", or "second run" if a program is compared with itself
     purpose    what it was run for, in words
-    dump       where its dump is; None where nothing was recorded
-    exit_code  that of the command; None where it was stopped because it had shown enough
+    dump       the path of its dump; None if nothing was recorded
+    exit_code  the exit code of the command; None if it was stopped because it had shown enough
     seconds    wall time
-    nbytes     what it wrote to disk
+    nbytes     bytes written to disk
     outcome    what it showed, in one sentence
     """
 
@@ -94,15 +94,15 @@ class TriageRound:
 class Triage:
     """What is wrong in a dump, and what to dump next.
 
-    suspects      what looks wrong by itself, ranked; empty where there is a reference
-    comparison    with the reference, None where there is none
-    next          the request of the dump that tells more; None where nothing is wrong, or all of it is in this dump
-    advice        what to do now, in one sentence
-    reasons       why not everything could be checked, empty where it was
-    cause         the first suspect, or the first origin; None where nothing is wrong
-    rounds        the runs of the program that led here; empty where a dump was given
-    confirmation  what a run with the reference's value in place of the cause's showed; empty where there was none
-    records       what was looked at, for a page of it; None where that is not kept
+    suspects      records that look wrong without a reference, ranked; empty if there is a reference
+    comparison    with the reference, None if there is none
+    next          the request of the next, more detailed dump; None if nothing is wrong, or this dump has all details
+    advice        what to do next, in one sentence
+    reasons       why not everything could be checked, empty if it was
+    cause         the first suspect or the first origin; None if nothing is wrong
+    rounds        the runs of the program that led here; empty if a dump was given
+    confirmation  the result of a run with the reference's value instead of the cause's; empty if there was none
+    records       the records that were checked, for a report page; None if they were not kept
     """
 
     dump: Path
@@ -118,11 +118,11 @@ class Triage:
 
     @property
     def origins(self) -> tuple[Origin, ...]:
-        """Differences from the reference that nothing before them explains."""
+        """Differences from the reference that no earlier record explains."""
         return () if self.comparison is None else self.comparison.origins
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """The triage as plain values, for JSON."""
         compared = self.comparison
         return {
             "dump": str(self.dump),
@@ -139,23 +139,23 @@ class Triage:
         }
 
     def save(self, path: Union[str, os.PathLike[str]], *, sources: Union[str, os.PathLike[str], None] = ".") -> Path:
-        """Write a page, whose name ends in .html: what is wrong, and all records.
+        """Write a report page with the findings and all records; the file name has to end in .html.
 
-        sources: the page shows lines of Python files below this directory where records name them; None: it shows none.
-        Raises ConfigError for another suffix, and WriteError where it cannot be written.
+        sources: the page shows lines of Python files below this directory where records name them; None shows none.
+        Raises ConfigError for another suffix, WriteError if the file cannot be written.
         """
         from ascend_dump.report.page import save_page
 
         return save_page(self.to_page(), path, "a triage", sources)
 
     def to_page(self) -> PageContent:
-        """What a report shows of it: what `save` writes and `ascend-dump serve` serves."""
+        """The content of the report page, for `save` and `ascend-dump serve`."""
         from ascend_dump.analysis._triage_page import of_triage
 
         return of_triage(self)
 
     def _repr_html_(self) -> str:
-        """What is wrong, with a strip of all records, for notebooks."""
+        """The findings with a strip of all records, for notebooks."""
         from ascend_dump.report.page import compact
 
         return compact(self.to_page())
@@ -169,13 +169,16 @@ def triage(
     executor: Optional[Executor] = None,
     **settings: Any,
 ) -> Triage:
-    """Say what is wrong in a dump: its suspects, or the origins of its differences from a reference.
+    """Find what is wrong in a dump: its suspects, or the origins of its differences from a reference.
 
-    `Triage.next` asks for the tensors of what was found and of the operators before it, at the steps and on the ranks
-    in question.
+    dump, reference  dumps or paths of dumps
+    watch            an iterator function that is given each record (and each pair of a comparison) and yields it on,
+                     for a progress display
+    executor         checks the tensors of several ranks in parallel
+    settings         keyword arguments of `compare`, if there is a reference
 
-    watch: passes on the records, of a comparison the pairs too, for example to show progress. executor: looks at the
-    tensors of several ranks side by side. settings: those of `compare`, where there is a reference.
+    `Triage.next` requests the tensors of the findings and of the operators before them, at the steps and ranks in
+    question.
 
     Raises what opening a dump raises, and ConfigError for settings without a reference.
 
@@ -186,7 +189,7 @@ def triage(
     if reference is None:
         if settings:
             name = next(iter(settings))
-            raise NotSupported(f"{name}= is for a comparison, and no reference is given", hint="give reference= too")
+            raise ConfigError(f"{name}= is for a comparison, and no reference is given", hint="give reference= too")
         return _alone(opened, watch, executor)
     from ascend_dump.analysis.compare import compare
 
@@ -209,7 +212,7 @@ def _alone(
 
 
 def triage_wrong(dump: Dump) -> Triage:
-    """`triage` of a dump in which NaN or Inf is looked for: what made it comes first, and nothing else is the cause."""
+    """`triage` of a dump that is known to have NaN or Inf: the operator that made it is the only possible cause."""
     from ascend_dump.analysis._first_wrong import cause_of_wrong
 
     report = find_suspects(dump)
@@ -249,7 +252,7 @@ def _against(dump: Dump, compared: Comparison) -> Triage:
 
 
 def _narrower(dump: Dump, records: list[Record], names: Iterable[str]) -> Optional[DumpRequest]:
-    """Tensors of these operators; None where the dump has those of the first one."""
+    """The request for the tensors of these operators; None if the dump has those of the first one."""
     layers = tuple(dict.fromkeys(name for name in names if name))[:_MOST_LAYERS]
     if not layers or _has_values(records[0]):
         return None

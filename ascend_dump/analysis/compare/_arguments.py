@@ -1,4 +1,4 @@
-"""What two operators of a pair were called with, where both dumps tell: the arguments that differ, in words."""
+"""The arguments of the two operators of a pair, where both dumps record them, and how they differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_SHOWN = 60
 
 
 class DifferingArgument(NamedTuple):
-    """An argument that has another value in each of two operators; None where one was not given it."""
+    """An argument that has different values in two operators; None where an operator was called without it."""
 
     name: str
     actual: Any
@@ -35,21 +35,21 @@ class DifferingArgument(NamedTuple):
 
     @property
     def numbers(self) -> Optional[tuple[float, float]]:
-        """Both as numbers; None where one is none."""
+        """Both values as numbers; None if one of them is not a number."""
         if isinstance(self.actual, (int, float)) and isinstance(self.reference, (int, float)):
             return float(self.actual), float(self.reference)
         return None
 
     @property
     def is_rounding(self) -> bool:
-        """Whether both are floats that rounding before may have set apart."""
+        """Whether both are floats that differ by no more than earlier rounding may explain."""
         if not isinstance(self.actual, float) or not isinstance(self.reference, float):
             return False
         return abs(self.actual - self.reference) <= _ROUNDING * max(abs(self.actual), abs(self.reference))
 
 
 def differing_arguments(actual: Operator, reference: Operator) -> list[DifferingArgument]:
-    """Empty where a dump does not tell, or another operator ran."""
+    """The arguments that differ; empty if a dump does not record them, or if the operators are not the same."""
     a, b = arguments_of(actual), arguments_of(reference)
     if a is None or b is None or a.operator != b.operator:
         return []
@@ -62,7 +62,7 @@ def differing_arguments(actual: Operator, reference: Operator) -> list[Differing
 
 
 def same_generator(actual: Operator, reference: Operator) -> Optional[bool]:
-    """Whether both drew from a generator in the same state; None where that is not known."""
+    """Whether both drew random numbers from a generator in the same state; None if that is not known."""
     a, b = arguments_of(actual), arguments_of(reference)
     if a is None or b is None or a.generator is None or b.generator is None:
         return None
@@ -72,7 +72,7 @@ def same_generator(actual: Operator, reference: Operator) -> Optional[bool]:
 
 
 def arguments_of(operator: Operator) -> Optional[Arguments]:
-    """None where the dump does not tell."""
+    """The arguments of an operator; None if the dump does not record them."""
     for record in operator.records:
         try:
             return record.arguments
@@ -82,7 +82,7 @@ def arguments_of(operator: Operator) -> Optional[Arguments]:
 
 
 def tensors_among(operator: Operator) -> Optional[set[int]]:
-    """The indices of the inputs that it was called with, recorded or not; None where the dump does not tell."""
+    """The indices of the inputs that it was called with, recorded or not; None if the dump does not record them."""
     known = arguments_of(operator)
     return None if known is None else set(_inputs_in(list(known.values.values())))
 

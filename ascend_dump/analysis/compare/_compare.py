@@ -1,4 +1,4 @@
-"""Compare two dumps: pair the operators of each step and rank, judge, and name the origins."""
+"""Compare two dumps: pair the operators of each step and rank, judge each pair, and find the origins."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ascend_dump.analysis.compare._pairs import EqualStep, Pairs, are_equal
 from ascend_dump.analysis.compare._rerun import Rerun
 from ascend_dump.analysis.compare._result import ChangedCall, Crossing, Origin, Pair
 from ascend_dump.analysis.compare._rules import RuleSource, rules_of
-from ascend_dump.analysis.compare._shards import Portions, of_one_rank
+from ascend_dump.analysis.compare._shards import Portions
 from ascend_dump.analysis.compare._spread import Spread
 from ascend_dump.analysis.compare._steps import (
     Key,
@@ -58,28 +58,32 @@ def compare(
     executor: Optional[Executor] = None,
     watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]] = None,
 ) -> Comparison:
-    """Compare two dumps and find the operator whose output is wrong without its inputs being wrong.
+    """Compare two dumps and find the operators whose outputs are wrong although their inputs are not.
 
-    actual, reference   dumps, or paths of dumps; the reference is taken for right
-    mapping             names of operators of actual -> names in the reference, where they are not found by themselves
-    rules               other thresholds: `Rules`, a mapping, or a TOML or JSON file, with globs of operators
-    noise               a dump of another run of the reference: what differs no more than its two runs do is noise
-    replay              run PyTorch's operators again where a difference begins, each side from its own inputs, as
-                        `ascend_dump.replay` does: what is right on both sides is noise, else origins say which side is
-                        wrong. Needs PyTorch (else FrameworkMissing); PyTorch runs what the dumps say, so trust them
-    shards              which parts of tensors the ranks hold, where the dump does not tell: globs of tensors and
-                        layouts, {"*.up/addmm_0.output.0": "shard 1"}; see `ascend-dump help ranks`
-    executor            compares the ranks side by side, one task for each, wherever it runs them: processes and other
-                        machines open the dumps by their paths or addresses. What a rank gave is kept until all are
-                        done, so the same call goes on where an earlier one was broken off; needs polars. Ranks that
-                        names of directories do not tell apart, and dumps of one rank, are compared here
-    watch               is given something for each record that is read and each pair that is compared, and passes it
-                        on, to show how far the work is; with an executor for each rank that is done
+    actual, reference   dumps, or paths of dumps; the reference is assumed to be correct
+    mapping             names of operators of actual -> names in the reference, for those that are not found
+                        automatically
+    rules               thresholds: `Rules`, a mapping, or a TOML or JSON file, optionally per glob of operators
+    noise               a dump of another run of the reference: differences not larger than between its two runs are
+                        noise
+    replay              run PyTorch operators again where a difference begins, each side from its own inputs, as
+                        `ascend_dump.replay` does: if both sides are right the difference is noise, else the origin says
+                        which side is wrong. Needs PyTorch (else FrameworkMissing), and executes what the dumps say, so
+                        use it only on dumps that you trust
+    shards              how tensors are split over ranks, if the dump does not record it: globs of tensors and layouts,
+                        {"*.up/addmm_0.output.0": "shard 1"}; see `ascend-dump help ranks`
+    executor            a concurrent.futures.Executor: ranks are compared in parallel, one task per rank, in processes
+                        or on other machines that can open the dumps by the same paths or URLs. Results are kept until
+                        all ranks are done, so an interrupted call can be repeated; needs polars. Ranks that cannot be
+                        told apart by directory names, and dumps of one rank, are compared in this process
+    watch               an iterator function that is given each record read and each pair compared (with an executor
+                        each finished rank) and yields it on, for a progress display
 
-    Steps and ranks are compared with the same step and rank; where each side has one only, with that. Where one side
-    has fewer ranks, often one, and shapes or placements tell that those of the other side hold parts, tensors are put
-    together and each rank is compared with its part. A step or a rank that one side lacks is unmatched. Raises
-    DumpNotFound for a side without records, ConfigError for shards that do not fit, and what `open` raises.
+    The same steps and ranks are compared with each other; if each side has only one, these two. If one side has fewer
+    ranks, and shapes or placements show that the other side's ranks hold parts, their tensors are assembled, and each
+    rank is compared with its part. A step or rank that one side lacks is unmatched.
+
+    Raises DumpNotFound for a side without records, ConfigError for shards that do not fit, and what `open` raises.
 
     >>> comparison = ascend_dump.compare("npu_dumps", "gpu_dumps")   # doctest: +SKIP
     >>> comparison.verdict, comparison.origins[0].op_name            # doctest: +SKIP
@@ -139,7 +143,7 @@ def _compare(
 
 
 def _named(dumps: list[Dump], again: Optional[Dump]) -> list[tuple[str, Dump]]:
-    """The dumps as messages name them."""
+    """The roots of both dumps, for messages."""
     named = [("actual", dumps[0]), ("the reference", dumps[1])]
     return named if again is None else [*named, ("the other run of the reference", again)]
 
@@ -152,7 +156,7 @@ def _together(dumps: list[Dump], rules: Rules, found: Sequence[FoundOnRank]) -> 
     origins: Sequence[Origin] = [origin for one in found for origin in one.origins]
     pairs = Pairs([part for one in found for part in one.parts])
     if found[0].are_parts:
-        from ascend_dump.analysis.compare._wrong_calls import with_wrong_calls
+        from ascend_dump.analysis.compare._wrong_calls import of_one_rank, with_wrong_calls
 
         # Of two that have several ranks actual: the reference is taken for right.
         several = dumps[0] if len(dumps[0].known_values("rank")) > 1 else dumps[1]
@@ -178,7 +182,7 @@ def _told_once(changed: Iterable[ChangedCall]) -> Iterable[ChangedCall]:
 
 
 class _Walked(NamedTuple):
-    """What the walk over one rank has found so far; inside: numbers of operators by side."""
+    """Results of the comparison of one rank so far; inside: numbers of operators by side."""
 
     parts: list[Sequence[Pair]]
     inside: Counter[str]
@@ -217,9 +221,9 @@ def _side_by_side(
 class _How(NamedTuple):
     """How the ranks of two dumps are compared.
 
-    are_whole  each needs all ranks of both sides
-    lone       the other run of the reference has one step of one rank, which is held against all
-    shards     as `shards_of` reads them
+    are_whole  whether comparing one rank needs all ranks of both sides
+    lone       whether the other run of the reference has a single step of a single rank, which is used for all
+    shards     the result of `shards_of`
     """
 
     rules: Rules
@@ -231,7 +235,7 @@ class _How(NamedTuple):
 
 
 def compare_rank_of(actual: Dump, reference: Dump, again: Optional[Dump], how: _How, rank: int) -> polars.DataFrame:
-    """The table of one rank, made wherever an executor runs this."""
+    """The table of one rank, see `table_of`. Runs in a worker of an executor."""
     places: dict[int, tuple[Record, Any]] = {}
     dumps = [actual, reference]
     if not how.are_whole:
@@ -346,7 +350,7 @@ def _crossing(match: Match) -> Crossing:
 
 
 def _cast(matches: list[Match]) -> Optional[tuple[str, str]]:
-    """The types of both sides, where the one program as a whole computes in another type; None where it does not."""
+    """The types of both sides if one program as a whole computes in another type than the other, else None."""
     found = Counter(
         (a.dtype, b.dtype)
         for match in matches

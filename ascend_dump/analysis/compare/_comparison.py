@@ -1,4 +1,4 @@
-"""What a comparison of two dumps found, and how it is written to files."""
+"""The result of a comparison of two dumps, and its file formats."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ __all__ = ["Comparison"]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two dumps, tensor by tensor.
+    """The result of comparing two dumps, tensor by tensor.
 
-    pairs       a sequence: every record of both, in the order the reference ran; those of actual alone where they ran.
-                Pairs of steps that are the same on both sides are made when they are looked at
-    origins     differences that nothing before them explains, likely causes first
-    changed     operators that are called with other arguments behind such a difference, which hides what they do
+    pairs       a sequence of `Pair`: every record of both dumps in the execution order of the reference; records that
+                only actual has stand where they ran. Pairs of identical steps are created when they are accessed
+    origins     differences that no earlier record explains, the likely causes first
+    changed     operators after such a difference that are called with other arguments, whose effect the difference
+                hides
     verdict     the worst of all pairs: equal < noise < undecided < unmatched < structure < different < unreadable
     rules       the thresholds that were used
-    inside      of programs in two frameworks: how many operators of actual and of the reference lie inside a pair, and
-                make tensors that the other side does not have; these are not compared
-    crossings   operators that were paired by weak evidence and cross other pairs: look at these pairs first where a
-                verdict surprises, and correct them by a mapping
+    inside      for programs in two frameworks: how many operators of actual and of the reference are inner operators of
+                a pair; their tensors do not exist on the other side and are not compared
+    crossings   operators that were paired by weak evidence, and whose order contradicts that of other pairs: check
+                these first if a verdict is surprising, and correct them by a mapping
     """
 
     actual: Path
@@ -60,19 +61,18 @@ class Comparison:
 
     @property
     def unmatched(self) -> tuple[Pair, ...]:
-        """Records that the other side does not have."""
+        """The pairs of records that exist on one side only."""
         return tuple(pair for pair in self.pairs.looked_at() if pair.verdict == "unmatched")
 
     @property
     def has_partners(self) -> bool:
-        """Whether any record of one side was paired with one of the other."""
+        """Whether at least one record was paired with one of the other side."""
         alone = [pair for pair in self.pairs.looked_at() if pair.actual is None or pair.reference is None]
         return len(alone) < len(self.pairs)
 
     @property
     def undefined(self) -> dict[str, int]:
-        """Outputs that differ and are not judged, because they carry no value of the program: operator, output and why,
-        and how many records that are."""
+        """Outputs that differ but carry no value of the program: what they are and why, with the number of records."""
         return dict(
             Counter(
                 f"output {one.record.index} of {one.record.op_type}: {one.undefined}"
@@ -83,9 +83,9 @@ class Comparison:
 
     @property
     def mapping(self) -> dict[str, str]:
-        """The names of operators of actual, and of those of the reference that they were paired with.
+        """The names of operators of actual and of the operators of the reference that they were paired with.
 
-        Edited, it can be given to `compare(mapping=...)`.
+        Can be edited and given to `compare(mapping=...)`.
         """
         found: dict[str, tuple[int, str]] = {}
         for pair in self.pairs:
@@ -98,7 +98,7 @@ class Comparison:
         return {name: reference for name, (_, reference) in found.items()}
 
     def save_mapping(self, path: Union[str, os.PathLike[str]]) -> Path:
-        """Write `mapping` as JSON, to edit and to give back."""
+        """Write `mapping` as a JSON file for `compare(mapping=...)`, to be edited."""
         import json
 
         target = Path(path)
@@ -106,14 +106,14 @@ class Comparison:
         return target
 
     def worst_pairs(self, count: int = 10) -> list[Pair]:
-        """The pairs that differ most, those without an earlier explanation first."""
+        """The pairs that differ most, unexplained ones first."""
         passed = ("equal", "noise", "undecided", "unmatched")
         found = [pair for pair in self.pairs.looked_at() if pair.verdict not in passed]
         found.sort(key=lambda pair: (pair.explained, -ORDER.index(pair.verdict), -_size(pair)))
         return found[:count]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """The comparison as plain values, for JSON."""
         return {
             "schema": "ascend-dump/comparison/1",
             "actual": str(self.actual),
@@ -140,10 +140,12 @@ class Comparison:
         return polars.DataFrame([_flat(pair) for pair in self.pairs], infer_schema_length=None, strict=False)
 
     def save(self, path: Union[str, os.PathLike[str]], *, sources: Union[str, os.PathLike[str], None] = ".") -> Path:
-        """Write the comparison as its suffix says: .html (a page), .json, .csv, .parquet (needs polars), .xml (JUnit).
+        """Write the comparison as a file.
 
-        sources: a page shows lines of Python files below this directory where records name them; None: it shows none.
-        Raises ConfigError for another suffix, and WriteError where a page cannot be written.
+        The suffix selects the format: .html (a page), .json, .csv, .parquet (needs polars), .xml (JUnit).
+
+        sources: the page shows lines of Python files below this directory where records name them; None shows none.
+        Raises ConfigError for another suffix, WriteError if the file cannot be written.
         """
         target = Path(path)
         suffix = target.suffix.lower()
@@ -176,7 +178,7 @@ class Comparison:
         return target
 
     def to_page(self) -> PageContent:
-        """What a report shows of it: what `save("x.html")` writes and `ascend-dump serve` serves."""
+        """The content of the report page, for `save("x.html")` and `ascend-dump serve`."""
         from ascend_dump.analysis.compare._page import of_comparison
 
         return of_comparison(self)

@@ -1,4 +1,4 @@
-"""How far two tensors of one shape are apart: every number of a pair in one pass over both."""
+"""How far two tensors of one shape are apart: all numbers of a pair in one pass over both."""
 
 from __future__ import annotations
 
@@ -72,10 +72,11 @@ class Measure(NamedTuple):
 def measure(actual: np.ndarray, reference: np.ndarray, dtype: Optional[str] = None) -> Measure:
     """Compare two arrays of one shape element by element, in float64.
 
-    Types may differ; the coarser one says what rounding may do. Complex numbers count as two real ones. Integers and
+    Types may differ; the coarser one determines the rounding. A complex number counts as two real ones. Integers and
     bool are exact: `max_abs` is their largest difference. Raises ValueError for different shapes.
 
-    dtype: what the values were rounded to, where the arrays have a finer type: "hifloat8", whose values are float32.
+    dtype: the type that the values were rounded to, if the arrays have a finer one: "hifloat8", whose values are stored
+    as float32.
     """
     import numpy as np
 

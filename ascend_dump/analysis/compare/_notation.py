@@ -1,9 +1,9 @@
-"""How the user says which parts of a tensor the ranks hold, where a dump does not: a glob of tensors and a layout.
+"""The notation of `shards=`: how a tensor is split over ranks, where the dump does not record it.
 
 *.up/addmm_0.output.0 = shard 1             each rank has a part along axis 1
-*.qkv/mm_0.output.0 = shard 2 of 3 blocks   so it is in each of three equal blocks of that axis
-*.down/mm_0.output.0 = partial sum          each rank has a term of a sum
-*.norm/*.output.* = replicate               each rank has the whole
+*.qkv/mm_0.output.0 = shard 2 of 3 blocks   the same, within each of three equal blocks of that axis
+*.down/mm_0.output.0 = partial sum          each rank has one term of a sum
+*.norm/*.output.* = replicate               each rank has the whole tensor
 *.up/*.output.0 = 2x4: replicate, shard 1   a mesh of ranks: one word for each of its dimensions
 """
 
@@ -34,7 +34,7 @@ _HINT = (
 
 
 class GivenLayout(NamedTuple):
-    """One of them: mesh is empty where all ranks are one dimension; blocks: of the axis that is cut."""
+    """One layout. mesh: empty if all ranks form one dimension. blocks: how many equal blocks of the axis are split."""
 
     text: str
     matches: Callable[[str], bool]
@@ -43,7 +43,10 @@ class GivenLayout(NamedTuple):
     blocks: int = 1
 
     def placement(self, record: Record, ranks: Sequence[int], shape: Sequence[int]) -> Placement:
-        """As a dump tells it, for a whole tensor of this shape. Raises ConfigError for another number of ranks."""
+        """The placement of a whole tensor of this shape, as a dump records it.
+
+        Raises ConfigError for another number of ranks.
+        """
         mesh = self.mesh or (len(ranks),)
         if math.prod(mesh) != len(ranks):
             raise ConfigError(
@@ -53,7 +56,7 @@ class GivenLayout(NamedTuple):
         return Placement(ranks_text(ranks), mesh, self.axes, shape=tuple(shape))
 
     def mismatch(self, record: Record, what: str) -> ConfigError:
-        """The error for a tensor that has another shape than the notation says."""
+        """The error for a tensor whose shape contradicts the layout."""
         return ConfigError(
             f"shards {self.text!r} do not fit {record.label} of rank {record.rank}, which has shape "
             f"{list(record.shape or ())}: {what}",
@@ -62,7 +65,7 @@ class GivenLayout(NamedTuple):
 
 
 class GivenShards(tuple[GivenLayout, ...]):
-    """All of them; the last one that matches counts."""
+    """All given layouts; the last one that matches a tensor counts."""
 
     __slots__ = ()
 
@@ -71,7 +74,7 @@ class GivenShards(tuple[GivenLayout, ...]):
 
 
 def shards_of(given: ShardSource) -> GivenShards:
-    """What the user gave, as a mapping of globs or as texts GLOB=LAYOUT. Raises ConfigError for anything else.
+    """Parse a mapping of globs to layouts, or texts GLOB=LAYOUT. Raises ConfigError for anything else.
 
     >>> shards_of({"*.up/*.output.0": "2x4: replicate, shard 1"})[0].axes
     ('replicate', 'shard 1')

@@ -1,4 +1,4 @@
-"""The verdict on an output by what is known of its operator: how it sums, and in which type."""
+"""The verdict on an output, given what is known of its operator: how it sums, and in which type."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["judge_output", "measure_terms", "rounding_type"]
 
 
 def rounding_type(operator: Operator, *outputs: Record) -> str:
-    """The type that an output is rounded to: that of the inputs, where the operator computes in it."""
+    """The type that an output is rounded to: that of the inputs if the operator computes in it."""
     return type_of(*outputs, *(operator.inputs if rounds_as_inputs(operator.op_type) else ()))
 
 
@@ -42,7 +42,7 @@ def judge_output(
     scale: float = 0.0,
     cast: bool = False,
 ) -> tuple[str, str]:
-    """`judge` of an output that is `measured` apart from another one; the operator is the one taken for right."""
+    """`judge` for an output whose distance from the reference is `measured`; operator: that of the reference."""
     transposed = _is_transposed(operator, output)
     return judge(
         measured,
@@ -63,7 +63,7 @@ _FEW_TIMES = 3.0
 
 
 def _rounds_between(operator: Operator, output: Record, transposed: bool) -> float:
-    """How many times as much as other kernels of narrow types this one rounds in between."""
+    """How many times as many intermediate roundings as other kernels of narrow types this one has."""
     usual = _FEW_TIMES if transposed or rounds_in_between(operator.op_type) else 1.0
     shapes = {record.index: record.shape for record in operator.inputs}
     backward = operator_class(operator.op_type) == "convolution_backward"
@@ -75,8 +75,7 @@ def _rounds_between(operator: Operator, output: Record, transposed: bool) -> flo
 
 
 def measure_terms(operator: Operator, actual: Record, output: Record, dtype: str) -> Optional[Measure]:
-    """The numbers of an output, each element in units of the terms that it is the sum of; None where these are not
-    known."""
+    """The measure of an output with each element in units of the terms it is the sum of; None if these are unknown."""
     import numpy as np
 
     try:
@@ -92,7 +91,7 @@ def measure_terms(operator: Operator, actual: Record, output: Record, dtype: str
 
 
 def _is_transposed(operator: Operator, output: Record) -> bool:
-    """Whether a convolution is a transposed one, as its arguments tell, or as far as shapes do."""
+    """Whether a convolution is transposed, by its arguments or else by its shapes."""
     if operator_class(operator.op_type) not in ("convolution", "_convolution"):
         return False
     known = arguments_of(operator)
@@ -106,7 +105,7 @@ def _is_transposed(operator: Operator, output: Record) -> bool:
 
 
 def _may_round_constant(operator: Operator, dtype: str) -> bool:
-    """Whether the operator was called with a number that is none of the type, so that kernels may round it."""
+    """Whether an argument is a number that the type cannot represent, so that kernels may round it."""
     kind = float_kind(dtype)
     if kind is None or kind.mantissa > 10 or not holds_constants(operator.op_type):
         return False

@@ -1,7 +1,8 @@
-"""A comparison of many ranks on an executor: each rank gives a table of its pairs, and records are looked up later.
+"""A comparison of many ranks on an executor: each rank returns a table of its pairs, and records are looked up later.
 
-A row is one pair: where its records are, as (rank, step, number among the records of that rank and step), and what was
-found. A step that is the same on both sides is one row. The last row of a rank has what is about more than one pair.
+A row is one pair: the places of its records as (rank, step, number among the records of that rank and step), and the
+result. A step that is identical on both sides is one row. The last row of a rank holds what concerns more than one
+pair.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _FOUND = ("how", "confidence", "verdict", "reason", "transformation", "explained
 
 
 class FoundOnRank(NamedTuple):
-    """What was found on one rank, its parts step by step.
+    """The results of one rank, its parts step by step.
 
     inside     numbers of operators of actual and of the reference
-    are_parts  whether ranks of one side were held against the one rank of the other
+    are_parts  whether several ranks of one side were compared with one rank of the other
     """
 
     parts: list[Sequence[Pair]]
@@ -44,11 +45,11 @@ class FoundOnRank(NamedTuple):
 
 
 class CountedBatch(Batch):
-    """A batch that notes of each record that is made where it stands.
+    """A batch that notes the position of each record that it creates.
 
     key     rank and step
-    first   how many records of them come before
-    places  by the identity of a record: the record, so that it stays the only one with this identity, and its place
+    first   how many records of this rank and step precede it
+    places  by the identity of a record: the record (to keep it alive) and its position
     """
 
     __slots__ = ("_first", "_of", "_places", "key")
@@ -75,7 +76,7 @@ class CountedBatch(Batch):
 def tasks_of(
     dumps: Sequence[Dump], ranks: Sequence[int], settings: Sequence[Any], arguments: tuple[Any, ...]
 ) -> list[RankTask]:
-    """One task for each rank, with the state of its files; `arguments` come before the rank."""
+    """One task per rank, with the state of its files; `arguments` come before the rank."""
     from ascend_dump.analysis.ranks._partials import RankTask
 
     tasks = []
@@ -86,7 +87,7 @@ def tasks_of(
 
 
 def table_of(found: FoundOnRank, places: Mapping[int, tuple[Record, _Place]]) -> polars.DataFrame:
-    """The rows of one rank."""
+    """The results of one rank as a table."""
     import polars as pl
 
     def place(record: Optional[Record]) -> Sequence[Optional[int]]:
@@ -119,7 +120,7 @@ def _key(batches: Sequence[Batch]) -> Key:
 
 
 def _plain(value: Any) -> Any:
-    """numpy's numbers as those of Python."""
+    """numpy scalars as Python numbers."""
     return value.item()
 
 
@@ -139,7 +140,7 @@ def _schema() -> dict[str, Any]:
 
 
 class _Lookup:
-    """The records of both sides by rank, step and number, read where a pair is looked at."""
+    """Finds the records of both sides by rank, step and number when a pair is accessed."""
 
     def __init__(self, dumps: Sequence[Dump], batches: Callable[[Dump], Mapping[Key, Sequence[Batch]]]) -> None:
         self._dumps = dumps
@@ -172,7 +173,7 @@ class _Lookup:
 def found_of(
     table: polars.DataFrame, dumps: Sequence[Dump], batches: Callable[[Dump], Mapping[Key, Sequence[Batch]]]
 ) -> FoundOnRank:
-    """What a table says; a record is read when the pair that has it is looked at."""
+    """Read the table of a rank; records are read when their pair is accessed."""
     lookup = _Lookup(dumps, batches)
     parts: list[Sequence[Pair]] = []
     for rows in table.filter(table["part"].is_not_null()).partition_by("part", maintain_order=True):

@@ -1,4 +1,4 @@
-"""What a report shows of a comparison, as the values of `ascend_dump.report.page`."""
+"""The report page of a comparison, as values of `ascend_dump.report.page`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["of_comparison"]
 
 
 class ShownComparison(Protocol):
-    """The fields of a `Comparison` that are shown. `Comparison.to_page` imports this module: it cannot import back."""
+    """The fields of a `Comparison` that a page shows. A protocol, because `Comparison.to_page` imports this module."""
 
     @property
     def actual(self) -> Path: ...

@@ -1,4 +1,4 @@
-"""The pairs of a comparison. Those of a step that is the same on both sides are made when somebody looks at them."""
+"""The sequence of pairs of a comparison. Pairs of a step that is identical on both sides are created on access."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["EqualLater", "EqualStep", "Pairs", "PairsLater", "are_equal"]
 
 
 def are_equal(actual: Sequence[Batch], reference: Sequence[Batch]) -> bool:
-    """Whether both are the same records in the same order, with equal bytes in every tensor."""
+    """Whether both batches have the same records in the same order, with equal bytes in every tensor."""
     if sum(map(len, actual)) != sum(map(len, reference)):
         return False
     sides = ((one for batch in side for one in batch.identities()) for side in (actual, reference))
@@ -29,7 +29,7 @@ def are_equal(actual: Sequence[Batch], reference: Sequence[Batch]) -> bool:
 
 
 class LazyPairs(Sequence[Pair]):
-    """Pairs that are made when somebody looks at one of them."""
+    """A sequence of pairs that are created when one of them is accessed."""
 
     def __init__(self) -> None:
         self._pairs: Optional[list[Pair]] = None
@@ -63,7 +63,7 @@ class EqualStep(LazyPairs):
 
     @property
     def sides(self) -> tuple[Sequence[Batch], Sequence[Batch]]:
-        """The batches of actual and of the reference; empty once the pairs were made."""
+        """The batches of actual and of the reference; empty after the pairs were created."""
         return self._sides
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class EqualStep(LazyPairs):
 
 
 class EqualLater(EqualStep):
-    """Such a step whose batches are looked up when somebody looks at its pairs."""
+    """An equal step whose batches are looked up when its pairs are accessed."""
 
     def __init__(self, count: int, sides: Callable[[], tuple[Sequence[Batch], Sequence[Batch]]]) -> None:
         super().__init__((), ())
@@ -91,7 +91,7 @@ class EqualLater(EqualStep):
 
 
 class PairsLater(LazyPairs):
-    """Pairs of which the verdicts are known, and the rest is made when somebody looks at them."""
+    """Pairs whose verdicts are known; everything else is created when they are accessed."""
 
     def __init__(self, verdicts: Sequence[str], make: Callable[[], list[Pair]]) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ def _records(batches: Sequence[Batch]) -> Iterator[Record]:
 
 
 class Pairs(Sequence[Pair]):
-    """All pairs, in the order of their parts: lists of pairs, and steps that are equal throughout."""
+    """All pairs, as a sequence of parts: lists of pairs, and steps that are equal throughout."""
 
     def __init__(self, parts: Sequence[Sequence[Pair]]) -> None:
         self._parts = [part for part in parts if part]
@@ -137,13 +137,13 @@ class Pairs(Sequence[Pair]):
             yield from part
 
     def looked_at(self) -> Iterator[Pair]:
-        """Those whose records were compared one by one: all others are equal."""
+        """The pairs whose records were compared one by one; all others are equal."""
         for part in self._parts:
             if not isinstance(part, EqualStep):
                 yield from part
 
     def verdicts(self) -> Counter[str]:
-        """How many have each verdict."""
+        """How many pairs have each verdict."""
         found: Counter[str] = Counter()
         for part in self._parts:
             if isinstance(part, PairsLater):

@@ -1,4 +1,4 @@
-"""Two records of one tensor: are they equal, how far are they apart, and by what is this difference known again?"""
+"""Two records of one tensor: whether they are equal, how far apart they are, and what identifies their difference."""
 
 from __future__ import annotations
 

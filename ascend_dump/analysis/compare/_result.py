@@ -1,4 +1,4 @@
-"""What a comparison says: pairs with verdicts, origins with evidence."""
+"""The items of a comparison: pairs with verdicts, origins with evidence."""
 
 from __future__ import annotations
 
@@ -25,20 +25,19 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Pair:
-    """One record of each side that hold the same tensor of the program; one of them is None where it has no partner.
+    """Two records, one of each side, that hold the same tensor of the program; one is None if it has no partner.
 
-    how, confidence   how the operators were paired, and how sure that is (1.0 certain, 0.5 by position only)
-    transformation    what was done to `actual` before it was measured: "identity", "cast" (of another type),
-                      "reshape", "permute(0, 3, 1, 2)" (its axes in this order), "NC1HWC0→NCHW" (blocks of the
-                      device undone, and what fills them up left out; "… of the reference" where that has them),
-                      "part 1 of 2 along axis 0" (what one of several ranks has of the tensor of one rank), "sum over
-                      2 ranks" (of which each has a term)
-    verdict           "equal", "noise", "undecided" (of statistics that agree), "unmatched", "structure", "different"
-                      or "unreadable"
+    how, confidence   how the operators were paired, and how reliable that is (1.0 certain, 0.5 by position only)
+    transformation    what was applied to `actual` before the comparison: "identity", "cast" (to another type),
+                      "reshape", "permute(0, 3, 1, 2)" (axes in this order), "NC1HWC0→NCHW" (blocked device layout
+                      undone, padding removed; "… of the reference" if it was applied there), "part 1 of 2 along axis 0"
+                      (one rank of several against one rank), "sum over 2 ranks" (each has a partial sum)
+    verdict           "equal", "noise", "undecided" (only statistics, which agree), "unmatched", "structure",
+                      "different" or "unreadable"
     reason            the verdict in words, with numbers
-    measure           the numbers; None where nothing had to be read, or could be
+    measure           the numbers (`Measure`); None if no values had to be read or could be read
     explained         whether an earlier record of the dump already had this difference
-    undefined         why the tensor carries no value of the program, so that it is not judged; "" where it does
+    undefined         why the tensor carries no value of the program and is not judged; "" if it does
     """
 
     actual: Optional[Record]
@@ -54,13 +53,13 @@ class Pair:
 
     @property
     def record(self) -> Record:
-        """The record of actual, of the reference where there is none."""
+        """The record of actual, or of the reference if actual has none."""
         found = self.actual if self.actual is not None else self.reference
         assert found is not None, "a pair has at least one side"
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: of both records the label, of the measure its fields."""
+        """The pair as plain values: labels of both records, fields of the measure."""
         record = self.record
         return {
             "step": record.step,
@@ -86,10 +85,10 @@ class Pair:
 
 
 class Crossing(NamedTuple):
-    """Two operators that were paired by weak evidence and, as they ran, cross pairs of stronger evidence.
+    """Two operators that were paired by weak evidence, against the order of pairs with stronger evidence.
 
     actual, reference  their names
-    how, confidence    as those of `Pair`
+    how, confidence    as in `Pair`
     """
 
     actual: str
@@ -101,7 +100,7 @@ class Crossing(NamedTuple):
 
 
 class _Placed:
-    """Where the operator of a pair is in the program."""
+    """The location of a pair's operator in the program."""
 
     pair: Pair
 
@@ -136,13 +135,13 @@ class _Placed:
 
 @dataclass(frozen=True)
 class ChangedCall(_Placed):
-    """An operator that is called with other arguments, behind a difference that an origin explains.
+    """An operator that is called with other arguments, after a difference that an origin explains.
 
-    Its output differs as its inputs do, so that nothing tells what the arguments do to it: look at the program.
+    Its inputs differ too, so the effect of the arguments cannot be measured: check the program.
 
     pair       its first output that differs
     arguments  such as "eps: 0.001 here, 1e-05 in the reference"
-    others     how many more operators of this type are called with these, instead of these
+    others     how many more operators of this type are called with the same changed arguments
     """
 
     pair: Pair
@@ -150,7 +149,7 @@ class ChangedCall(_Placed):
     others: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """The call as plain values, for JSON."""
         return {
             **self._place(),
             "arguments": list(self.arguments),
@@ -163,12 +162,12 @@ class ChangedCall(_Placed):
 class Origin(_Placed):
     """A difference that no earlier record explains.
 
-    kind       of `KINDS`
+    kind       one of `KINDS`
     pair       where it was seen first: an input for "input" and "parameter", else an output
-    evidence   what speaks for it, in numbers
-    explains   how many later pairs that differ come from this one, as far as contents tell
-    first_seen whether operators before it were not recorded, so that the cause may lie among them
-    next       the settings of the capture to run next, as keyword arguments of `ascend_dump.capture`
+    evidence   the facts that support it, with numbers
+    explains   how many later pairs with differences were traced to this one
+    first_seen whether preceding operators were not recorded, so that the cause may be among them
+    next       settings of the capture to run next, as keyword arguments of `ascend_dump.capture`
     """
 
     kind: str
@@ -179,7 +178,7 @@ class Origin(_Placed):
     next: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """The origin as plain values, for JSON."""
         return {
             "kind": self.kind,
             "meaning": KINDS[self.kind],

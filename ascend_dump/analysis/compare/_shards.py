@@ -1,8 +1,8 @@
-"""Several ranks against one: which part of the tensor of the one rank a rank has, or which of several terms.
+"""Several ranks compared with fewer: which part of a whole tensor a rank holds, or which sum it has a term of.
 
-Tensor parallelism cuts parameters and activations along an axis, maybe several blocks of it one by one (query, key and
-value in one matrix), and makes partial sums; data parallelism cuts the batch. Shapes say what may have been cut, values
-say what was: of several ways the nearest is taken, and its difference is judged as any other.
+Tensor parallelism splits parameters and activations along an axis, possibly within several blocks of it (query, key and
+value in one matrix), and makes partial sums; data parallelism splits the batch. Shapes show what may have been split,
+values show what was: of several possibilities the nearest is taken, and its difference is judged like any other.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from ascend_dump.analysis.compare._match import align
 from ascend_dump.analysis.compare._notation import GivenLayout, GivenShards
 from ascend_dump.analysis.compare._operators import Operator
+from ascend_dump.analysis.compare._placements import memory_of, placements_of, terms_of
 from ascend_dump.analysis.compare._result import Origin
-from ascend_dump.analysis.compare._types import COLLECTIVES
 from ascend_dump.host import Placement
 from ascend_dump.reading import Record
 from ascend_dump.statistics import Statistics, merged
@@ -32,7 +32,6 @@ __all__ = [
     "hold_parts",
     "is_of_parts",
     "is_together",
-    "of_one_rank",
 ]
 
 #: Blocks of one axis that may have been cut one by one: gate and up, or query, key and value.
@@ -45,7 +44,7 @@ NOT_GIVEN = GivenShards()
 
 
 class Portion(NamedTuple):
-    """What a rank has, what the other side has of that, and in words what it is: "part 1 of 2 along axis 0"."""
+    """The values of a rank, the matching part of the other side, and its name: "part 1 of 2 along axis 0"."""
 
     own: np.ndarray
     other: np.ndarray
@@ -53,22 +52,22 @@ class Portion(NamedTuple):
 
 
 class WholeTensor(NamedTuple):
-    """A tensor of the program as a whole: that of one rank, or what several ranks of the other side make together."""
+    """A whole tensor of the program: that of a single rank, or one assembled from several ranks of the other side."""
 
     shape: tuple[int, ...]
     numpy: Callable[[], np.ndarray]
 
 
 class Portions:
-    """The ranks of the side that has several, while the records of one of them are compared.
+    """Finds the part of the other side's tensors that a rank holds, for one rank of several.
 
-    own     the operators of that rank
-    ranks   the operators of a rank by its place, which are asked for where something differs only
-    numbers of the ranks
-    place   of that rank among them
-    of_actual   whether it is actual that has several, not the reference
-    given   what the user says of the parts
-    other   the ranks of the other side, where that has several too, but fewer
+    own        the operators of that rank
+    ranks      gives the operators of a rank by its position; called only where something differs
+    numbers    the numbers of all ranks
+    place      the position of that rank among them
+    of_actual  whether the side with several ranks is actual
+    given      the layouts that the user gave
+    other      the ranks of the other side, if it has several too, but fewer
     """
 
     def __init__(
@@ -98,9 +97,10 @@ class Portions:
         return len(self._numbers)
 
     def arrays(self, actual: Record, reference: Record) -> Optional[tuple[np.ndarray, np.ndarray, str]]:
-        """Of both what is one tensor, and what that is in words; None where no part of the one is the other.
+        """Arrays of actual and reference that hold the same values of the program, and the name of the transformation.
 
-        Raises what reading a tensor raises, and ConfigError where a tensor is not what the user says.
+        None if neither side is a part of the other. Raises what reading a tensor raises, and ConfigError for a layout
+        of the user that does not fit.
         """
         if self._of_actual:
             return self._part(actual, reference)
@@ -108,8 +108,9 @@ class Portions:
         return None if part is None else (part.other, part.own, f"{part.name} of the reference")
 
     def statistics(self, actual: Record, reference: Record) -> Optional[tuple[Statistics, Statistics, str]]:
-        """Where there are statistics only, those of what is one tensor, as far as those of parts tell them; None where
-        each side has the whole."""
+        """Like `arrays` for dumps with statistics only, as far as statistics of parts can be merged; None if both are
+        whole.
+        """
         own, other = (actual, reference) if self._of_actual else (reference, actual)
         parts, others = self._parts_of(own), [other] if self._other is None else self._other._parts_of(other)
         if parts is None or others is None:
@@ -152,7 +153,7 @@ class Portions:
         return self._cut(own, whole, [one.shape or () for one in ranks])
 
     def _as_given(self, layout: GivenLayout, own: Record, whole: WholeTensor) -> Optional[Portion]:
-        """What the user says of the part that a rank holds. Raises ConfigError where shapes say that it is not so."""
+        """The part by the layout that the user gave. Raises ConfigError where shapes contradict it."""
         placement = layout.placement(own, [number or 0 for number in self._numbers], whole.shape)
         if not any(axis.startswith("shard") for axis in layout.axes):
             if own.shape != whole.shape:
@@ -168,9 +169,9 @@ class Portions:
         return cut
 
     def _placed(self, own: Record, whole: WholeTensor) -> Optional[Portion]:
-        """What the dump itself says of the part that a rank holds; None where it says nothing that fits."""
+        """The part by the placement that the dump records; None if there is none that fits."""
         placement = self._placement(own)
-        count = self._terms.get(id(own), self._terms.get(_memory(own)))
+        count = self._terms.get(id(own), self._terms.get(memory_of(own)))
         if count is not None and own.shape == whole.shape:
             return Portion(own.numpy().astype("float64") * count, whole.numpy(), f"{_SUM} {count} ranks")
         if placement is None or own.rank is None or placement.shape != whole.shape:
@@ -178,11 +179,11 @@ class Portions:
         return self._sum(own, whole, placement) if own.shape == whole.shape else self._region(own, whole, placement)
 
     def _placement(self, own: Record) -> Optional[Placement]:
-        """What the dump says of the parts of a tensor."""
+        """The placement that the dump records for a tensor."""
         if self._placements is None:
-            self._placements = _placements(self._own)
-            self._terms = _terms(self._own, self._placements)
-        return Placement.of(own.attrs) or self._placements.get(_memory(own))
+            self._placements = placements_of(self._own)
+            self._terms = terms_of(self._own, self._placements)
+        return Placement.of(own.attrs) or self._placements.get(memory_of(own))
 
     def _region(self, own: Record, whole: WholeTensor, placement: Placement) -> Optional[Portion]:
         rank = -1 if own.rank is None else own.rank
@@ -198,7 +199,7 @@ class Portions:
         return Portion(own.numpy(), whole.numpy()[region], " and ".join(cut))
 
     def _sum(self, own: Record, whole: WholeTensor, placement: Placement) -> Optional[Portion]:
-        """The sum or the mean of the terms that the ranks hold, where it is said that they are terms of one."""
+        """The sum or mean of the terms of all ranks, if the placement says that they are terms."""
         found = self._added(own, placement)
         return None if found is None else Portion(found.own, whole.numpy(), found.name)
 
@@ -217,7 +218,7 @@ class Portions:
         return Portion(total, total, f"{_MEAN if is_mean else _SUM} {len(found)} ranks")
 
     def _beside(self, own: Record, placement: Placement, along: Sequence[bool]) -> list[Record]:
-        """The records of the ranks that are at the same place of the mesh but for these dimensions of it."""
+        """The records of the ranks at the same coordinates of the mesh, except along the given dimensions."""
         place = placement.coordinates(-1 if own.rank is None else own.rank)
         found = []
         for one in self._siblings(own) or ():
@@ -228,10 +229,10 @@ class Portions:
         return found
 
     def wholes(self, own: Record, part: Record) -> Iterator[WholeTensor]:
-        """What the ranks of this side may make together, of which a rank of the other side has a part of this shape.
+        """Whole tensors that the ranks of this side may hold together, for a part on a rank of the other side.
 
-        One where the user or the dump says it; else as many as there are ways to cut the axis that differs. A tensor of
-        one shape on both sides is the whole, or the sum of what the ranks hold.
+        A single one if the user or the dump gives the layout; else one for each way to split the axis that differs. A
+        tensor that has the same shape on both sides is whole, or a term of a sum over the ranks.
         """
         import numpy as np
 
@@ -242,7 +243,7 @@ class Portions:
             if joined is not None:
                 yield _held(joined)
             return
-        count = self._terms.get(id(own), self._terms.get(_memory(own))) if said is None else None
+        count = self._terms.get(id(own), self._terms.get(memory_of(own))) if said is None else None
         if count is not None:
             yield _held(own.numpy().astype(np.float64) * count)
             return
@@ -265,7 +266,7 @@ class Portions:
                 yield _held(made)
 
     def _said(self, own: Record) -> Optional[Placement]:
-        """What the user or the dump says of the parts of a tensor."""
+        """The layout of the user, else the placement that the dump records."""
         layout = self._given.of(own)
         if layout is None:
             return self._placement(own)
@@ -281,7 +282,7 @@ class Portions:
         return layout.placement(own, [number or 0 for number in self._numbers], shape)
 
     def _joined(self, own: Record, placement: Placement) -> Optional[np.ndarray]:
-        """The whole that is cut over the ranks, or the sum of the terms that they hold."""
+        """The whole assembled from the parts of the ranks, or the sum of their terms."""
         import numpy as np
 
         if not any(axis.startswith("shard") for axis in placement.axes):
@@ -295,20 +296,24 @@ class Portions:
             axis = int(placement.axes[0].split()[1])
             pieces = [np.split(one.numpy(), blocks, axis) for one in parts]
             return np.concatenate([one[block] for block in range(blocks) for one in pieces], axis)
-        made = np.zeros(placement.shape, own.numpy().dtype)
-        filled = 0
+        regions = []
         for one in parts:
             region = placement.region(-1 if one.rank is None else one.rank)
             if region is None or tuple(side.stop - side.start for side in region) != one.shape:
                 if layout is not None:
                     raise layout.mismatch(one, f"that is no such part of {list(placement.shape)}")
                 return None
+            regions.append(region)
+        # Before memory is taken: the shape is a number in a file.
+        if sum(math.prod(one.shape or ()) for one in parts) != math.prod(placement.shape):
+            return None
+        made = np.empty(placement.shape, own.numpy().dtype)
+        for region, one in zip(regions, parts):
             made[region] = one.numpy()
-            filled += math.prod(one.shape)
-        return made if filled == made.size else None
+        return made
 
     def _parts_of(self, own: Record) -> Optional[list[Record]]:
-        """The records that are cut out of one tensor, each part of it once; None where they are terms of a sum."""
+        """The records of the distinct parts of a tensor; None if they are terms of a sum."""
         said = self._said(own)
         if said is not None:
             if any(axis.startswith("partial") for axis in said.axes):
@@ -383,7 +388,7 @@ class Portions:
         )
 
     def _siblings(self, own: Record) -> Optional[list[Record]]:
-        """The record of every rank that holds the same tensor of the program; None where a rank has none."""
+        """The record of every rank that corresponds to this one; None if a rank has none."""
         if self._known is None:
             self._known = {}
             for number in range(self._count):
@@ -400,54 +405,12 @@ def _held(array: np.ndarray) -> WholeTensor:
     return WholeTensor(array.shape, lambda: array)
 
 
-def _memory(record: Record) -> Any:
-    """What is the same of one tensor where an operator makes it and where others read it."""
-    attrs = record.attrs
-    if attrs.get("storage", -1) < 0:
-        return None
-    return (
-        tuple(attrs.get(name) for name in ("storage", "version", "storage_offset", "stride")),
-        record.shape,
-        record.dtype,
-    )
-
-
-def _placements(operators: Sequence[Operator]) -> dict[Any, Placement]:
-    """The placements of tensors by where they lie: they are told where operators of DTensor read them."""
-    found: dict[Any, Placement] = {}
-    for operator in operators:
-        for record in operator.inputs:
-            placement = Placement.of(record.attrs)
-            memory = None if placement is None else _memory(record)
-            if placement is not None and memory is not None:
-                found.setdefault(memory, placement)
-    return found
-
-
-def _terms(operators: Sequence[Operator], placements: dict[Any, Placement]) -> dict[Any, int]:
-    """By their ids and where they lie, the inputs that an operator adds to a term of a sum; and the number of terms.
-
-    DTensor divides a bias by that number, so that the sum has it once.
-    """
-    found: dict[Any, int] = {}
-    for operator in operators:
-        if operator.op_type not in ("aten::addmm", "aten::baddbmm", "aten::add") or not operator.inputs:
-            continue
-        placement = placements.get(_memory(operator.outputs[0])) if operator.outputs else None
-        first = operator.inputs[0]
-        if placement is not None and Placement.of(first.attrs) is None:
-            count = math.prod(size for axis, size in zip(placement.axes, placement.mesh) if axis == "partial sum")
-            if count > 1:
-                found[id(first)] = count
-                if _memory(first) is not None:
-                    found[_memory(first)] = count
-    return found
-
-
 def hold_parts(own: Sequence[Operator], whole: Sequence[Operator], counts: tuple[int, int]) -> bool:
-    """Whether the ranks of one side, as many as counts say, hold other parts than those of the other side, which may
-    be one: by placements, else by the shapes of their outputs."""
-    if any(axis.startswith("shard") for one in _placements(own).values() for axis in one.axes):
+    """Whether ranks of the two sides hold different parts of tensors: by placements, else by shapes of outputs.
+
+    counts: the numbers of ranks of both sides
+    """
+    if any(axis.startswith("shard") for one in placements_of(own).values() for axis in one.axes):
         return True
     for match in align(own, whole, parts=True):
         for a, b in match.outputs:
@@ -460,34 +423,19 @@ def hold_parts(own: Sequence[Operator], whole: Sequence[Operator], counts: tuple
     return False
 
 
-def of_one_rank(origins: Sequence[Origin]) -> Sequence[Origin]:
-    """In the order of steps, without those that say only that what ranks make together is wrong, where others of that
-    step or of an earlier one say which rank makes it so."""
-    steps: dict[int, list[Origin]] = {}
-    for one in origins:
-        steps.setdefault(-1 if one.pair.record.step is None else one.pair.record.step, []).append(one)
-    found: list[Origin] = []
-    known = False
-    for _, every in sorted(steps.items()):
-        own = [one for one in every if not one.op_type.startswith(COLLECTIVES) and not is_together(one)]
-        known = known or bool(own)
-        found += own if known else every
-    return found
-
-
 def identity_text(record: Record) -> Any:
-    """What equal tensors have in common: their content, else what the dump recorded of them."""
+    """Equal for equal tensors: the content hash, else the recorded statistics."""
     content = record.content
     return (record.dtype, *map(str, record.statistics())) if content is None else content
 
 
 def is_of_parts(transformation: str) -> bool:
-    """Whether a pair is of something else than two arrays as ranks hold them."""
+    """Whether a pair compares something else than the tensors as the ranks hold them."""
     return transformation.startswith(("part ", "cast", _SUM, _MEAN, _TERMS, _STATISTICS))
 
 
 def is_together(origin: Origin) -> bool:
-    """Whether it says of what several ranks make together that it is wrong."""
+    """Whether the origin concerns a sum or mean over several ranks."""
     return origin.pair.transformation.startswith((_SUM, _MEAN))
 
 

@@ -1,4 +1,4 @@
-"""Which records of two dumps are compared with each other: step by step, rank by rank, or several ranks with one."""
+"""Which records of two dumps are compared with each other: step by step, rank by rank, or several ranks with fewer."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ Made = Callable[[Record], MadeOf]
 
 
 def may_be_parts(count: int, other: int, given: GivenShards) -> bool:
-    """Whether ranks of two sides may hold other parts: one side has several times as many, or the user says so. Else
-    one lacks a rank."""
+    """Whether ranks of both sides may hold different parts; else the smaller side just lacks ranks.
+
+    They may if one side has a multiple of the ranks of the other, or if the user says so.
+    """
     more, fewer = max(count, other), min(count, other)
     return more != fewer and fewer > 0 and (more % fewer == 0 or bool(given))
 
 
 class RankGroup(NamedTuple):
-    """The ranks of the side that has more of them, which hold other parts of tensors than the ranks of the other side,
-    often one, do.
+    """The ranks of the side that has more of them, whose tensors are parts of those of the other side's ranks.
 
-    numbers     of the ranks, in order
+    numbers     numbers of the ranks, in order
     batches     of these ranks
-    made_of     as that of the dump of this side
-    other       the ranks of the other side, where it has several too
-    given       what the user says of the parts
+    made_of     `Dump.made_of` of this side
+    other       the ranks of the other side, if it has several too
+    given       the layouts that the user gave
     """
 
     of_actual: bool
@@ -50,7 +51,7 @@ class RankGroup(NamedTuple):
         made_of: tuple[Made, Made],
         given: GivenShards = NOT_GIVEN,
     ) -> Optional[RankGroup]:
-        """None where the numbers of ranks, or neither the user nor shapes, tell of parts."""
+        """None if neither the numbers of ranks, nor the user, nor shapes indicate parts."""
         ranks = [tuple(sorted({rank for rank, _ in side}, key=_number)) for side in (a, b)]
         if not may_be_parts(len(ranks[0]), len(ranks[1]), given):
             return None
@@ -68,7 +69,7 @@ class RankGroup(NamedTuple):
         return None
 
     def joined(self, few: dict[Key, list[Batch]]) -> Steps:
-        """As `joined_steps`: each rank beside one of the other side, each of which is beside as many."""
+        """Like `joined_steps`: each rank with one of the other side, each of which gets equally many."""
         others = tuple(sorted({rank for rank, _ in few}, key=_number))
         steps = sorted({step for _, step in (*few, *self.batches)}, key=_number)
         rows = [
@@ -79,12 +80,12 @@ class RankGroup(NamedTuple):
         return rows if self.of_actual else [(key, whole, own) for key, own, whole in rows]
 
     def _partner(self, rank: Optional[int]) -> int:
-        """The place of the rank of the other side that one of this side is held against."""
+        """The position of the rank of the other side that one of this side is compared with."""
         count = 1 if self.other is None else len(self.other.numbers)
         return self.numbers.index(rank) * count // len(self.numbers)
 
     def shards(self, key: Key, own: Sequence[Operator], whole: Sequence[Operator]) -> Portions:
-        """The other ranks in the step of one, which has these operators, and the one that it is held against those."""
+        """The other ranks in the step of one rank with these operators, and of the rank that it is compared with."""
         rank, step = key
         place = self.numbers.index(rank)
         other = None if self.other is None else self.other._portions(self._partner(rank), step, whole, None)
@@ -118,7 +119,7 @@ def joined_steps(a: dict[Key, list[Batch]], b: dict[Key, list[Batch]]) -> Steps:
 
 
 def by_key(a: dict[Key, list[Batch]], b: dict[Key, list[Batch]]) -> Steps:
-    """Each rank and step beside the same one of the other side."""
+    """Pairs each rank and step with the same one of the other side."""
     keys = sorted({*a, *b}, key=lambda key: (_number(key[0]), _number(key[1])))
     return [(key, a.get(key, []), b.get(key, [])) for key in keys]
 

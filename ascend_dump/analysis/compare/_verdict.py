@@ -27,17 +27,17 @@ ORDER = ("equal", "noise", "undecided", "unmatched", "structure", "different", "
 class Rules(NamedTuple):
     """The thresholds of a comparison.
 
-    envelope    how many standard deviations of a sum's rounding an element may be off
-    terms       K where neither type nor shapes of an operator tell it
-    steps       how many units of rounding kernels of narrow types lose in between
+    envelope    how many standard deviations of a sum's rounding error an element may differ
+    terms       K, if neither type nor shapes of an operator determine it
+    steps       how many units of rounding kernels of narrow types lose in intermediate results
     drift       how far the signs of the differences may lean to one side, in standard deviations
-    bias        relative bias, in units of rounding, that implementations of one function may have: types of 16 bits
-                and fewer (where alike values are rounded alike), others
-    gain        how much an operator may enlarge the relative error of its inputs
-    flips       the share of indices and flags that noise in the inputs may flip
-    undefined   outputs, by their index, that carry no defined value, beside those that are known; below a glob only
-    special     globs of names or types of operators, and the rules of these
-    ceiling     the relative error (Euclidean) above which a difference is never called noise, in units of sqrt(u)
+    bias        relative bias, in units of rounding, that implementations of one function may have: for types of at most
+                16 bits (which round similar values alike), and for others
+    gain        by how much an operator may amplify the relative error of its inputs
+    flips       the share of indices and flags that noise in the inputs may change
+    undefined   indices of outputs that carry no defined value, besides the known ones; only per glob
+    special     globs of operator names or types, each with rules of its own
+    ceiling     the relative error (Euclidean) above which a difference is never noise, in units of sqrt(u)
     """
 
     envelope: float = 8.0
@@ -59,7 +59,7 @@ class Rules(NamedTuple):
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: the general rules, and below each glob those that are others."""
+        """Plain values: the general rules, and for each glob those that differ."""
         general = self._asdict()
         del general["special"]
         for glob, rules in self.special:
@@ -69,7 +69,7 @@ class Rules(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """What the noise in the inputs of an operator may make of its output.
+    """The effect that noise in the inputs of an operator may have on its output.
 
     size    absolute, as a root mean square
     unit    the coarsest unit of rounding that it may come from
@@ -104,12 +104,12 @@ def judge(
     """The verdict on two tensors of one dtype and shape, and the reason in words.
 
     terms       how many terms are summed for an element (at least 64 is assumed)
-    own_type    the kernel may add one term after the other, in the type of the tensor
-    between     how many times as much as others the kernel is known to round in between, if its type is narrow
+    own_type    the kernel may accumulate term by term in the type of the tensor
+    between     how many times as many intermediate roundings as usual the kernel has, if its type is narrow
     noise       that of the operator's inputs
-    scale       the rms that the output has where its terms do not cancel
-    cast        one side is of a finer type: equal values are rounded alike, so that signs of the differences may lean
-    constant    elements are made with a number that kernels may round to the type of the tensor
+    scale       the rms that the output would have if its terms did not cancel
+    cast        one side has a finer type: equal values are rounded alike, so signs of the differences may lean
+    constant    elements are computed with a number that kernels may round to the type of the tensor
     """
     if measure.nonfinite:
         return "different", f"{measure.nonfinite} of {measure.count} elements are NaN or Inf on one side only"
@@ -163,5 +163,5 @@ def judge(
 
 
 def worst(verdicts: Sequence[str]) -> str:
-    """The worst of some verdicts; of none, "unmatched": nothing was compared."""
+    """The worst of some verdicts; "unmatched" for none, because nothing was compared."""
     return max(verdicts, key=ORDER.index) if verdicts else "unmatched"

@@ -1,6 +1,6 @@
-"""The verdict on an output that differs: rounding of its own, or what the noise in its inputs makes of it?
+"""The verdict on an output that differs: is it its own rounding, or the effect of noise in its inputs?
 
-The cheap tests come first; those that read inputs, or run the operator again, are for what is different by the others.
+Cheap tests come first; those that read inputs, or run the operator again, are for what the others call different.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MOST_ELEMENTS = 1 << 26
 
 
 class WithNoise:
-    """Judges inputs and outputs by the rules, by a second run of the reference, and by what running again says."""
+    """Judges inputs and outputs by the rules, a second run of the reference, and runs of the operators on this host."""
 
     def __init__(self, rules: Rules, rerun: Optional[Rerun]) -> None:
         self._rules = rules
@@ -50,7 +50,7 @@ class WithNoise:
         self.of_parts = False
 
     def of_input(self, match: Match, a: Record, b: Record, found: Difference) -> tuple[str, str]:
-        """The verdict on an input that no recorded operator made, and the reason."""
+        """The verdict on an input that no recorded operator produced, and the reason."""
         assert found.measure is not None
         rules = self._rules.of(match.reference.op_name, match.reference.op_type)
         return self._as_known(found, judge(found.measure, type_of(a, b), rules, cast=found.cast), b)
@@ -58,7 +58,7 @@ class WithNoise:
     def of_output(
         self, match: Match, a: Record, b: Record, found: Difference, input_noise: Sequence[InputNoise], *, clean: bool
     ) -> tuple[str, str]:
-        """clean: no input differs by more than noise."""
+        """The verdict on an output. clean: no input differs by more than noise."""
         operator = match.reference
         assert found.measure is not None
         dtype = rounding_type(operator, b) if rounds_as_inputs(operator.op_type) else type_of(a, b)
@@ -97,7 +97,7 @@ class WithNoise:
     def _settled(
         self, match: Match, a: Record, b: Record, dtype: str, input_noise: Sequence[InputNoise]
     ) -> Optional[str]:
-        """The reason why a difference is rounding, told element by element; None where it is not."""
+        """The reason why a difference is rounding, decided element by element; None if it is not."""
         if math.prod(b.shape or ()) > _MOST_ELEMENTS:
             return None
         kind = float_kind(dtype)
@@ -116,7 +116,7 @@ class WithNoise:
         return None
 
     def _as_known(self, found: Difference, said: tuple[str, str], reference: Record) -> tuple[str, str]:
-        """The verdict where the numbers are lower bounds, and where another run of the reference is known."""
+        """The verdict if the numbers are lower bounds, or if another run of the reference is known."""
         measured = found.measure
         if said[0] == "different" and measured is not None and self.spread is not None:
             reason = self.spread.covers(measured, reference)
@@ -132,7 +132,7 @@ class WithNoise:
 
 
 def _sides_of(match: Match, output: Record) -> list[tuple[Record, Record]]:
-    """The inputs that an output is made of element by element: of an operator on lists, those of the same place."""
+    """The inputs that an output is computed from element by element; for operators on lists those at the same index."""
     sides = [(a, b) for a, b in match.inputs if a is not None and b is not None]
     if operator_class(match.reference.op_type).startswith("_foreach_"):
         count = max(len(match.reference.outputs), 1)
@@ -141,7 +141,7 @@ def _sides_of(match: Match, output: Record) -> list[tuple[Record, Record]]:
 
 
 def _made_of(operator: Operator, noise: Sequence[InputNoise], output: Measure, scale: float, *, exact: bool) -> Noise:
-    """What the noise in the inputs may make of the output. exact: its type has no fractions."""
+    """The effect that the noise of the inputs may have on the output. exact: its type is integer or bool."""
     size = most = each = 0.0
     for one in noise:
         natural = max(output.rms, scale)

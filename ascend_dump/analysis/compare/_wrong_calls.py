@@ -1,8 +1,9 @@
-"""Several ranks against one: collectives run on the several ranks only, so nothing of the other side says whether what
-they left is right. What the ranks put in says it: a sum is added again, and what is moved has to arrive.
+"""Find collectives with wrong results, when several ranks are compared with one.
 
-A call that is wrong by that is an origin. What the ranks have together after it, and operators that they alone run,
-differ because of it; operators that the one rank runs too are judged by their own inputs and stay origins.
+Collectives run only on the side with several ranks, so the other side has no reference for them. Their inputs are one:
+a sum is computed again, and moved data must arrive unchanged. A call that is wrong by that is an origin. Differences in
+what the ranks hold together afterwards, and in operators that only they run, follow from it; operators that the single
+rank runs too are judged by their own inputs and stay origins.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.compare._result import Origin, Pair
 from ascend_dump.analysis.compare._shards import is_together
+from ascend_dump.analysis.compare._types import COLLECTIVES
 from ascend_dump.analysis.nonfinite import executions
 from ascend_dump.analysis.ranks._calls import CallBook, point_of
 from ascend_dump.analysis.ranks._check import RankFinding, check_call
 from ascend_dump.analysis.ranks._order import Clock, Point, clocks, happens_before
 from ascend_dump.reading import Record
 
-__all__ = ["with_wrong_calls"]
+__all__ = ["of_one_rank", "with_wrong_calls"]
 
 
 class _WrongCall(NamedTuple):
-    """operators: that the ranks made the call by."""
+    """operators: the operators of all ranks that make up the call."""
 
     finding: RankFinding
     point: Point
@@ -31,10 +33,10 @@ class _WrongCall(NamedTuple):
 
 
 def with_wrong_calls(origins: Sequence[Origin], records: Iterable[Record], pairs: Iterable[Pair]) -> list[Origin]:
-    """The origins, with wrong calls of collectives in place of what comes after them and of them.
+    """Add wrong collective calls to the origins, and remove those origins that follow from them.
 
-    records  of the side that has several ranks, in the order of the dump
-    pairs    among which those of the calls are
+    records  of the side with several ranks, in the order of the dump
+    pairs    all pairs; those of the calls are looked up in them
     """
     if not origins:
         return []
@@ -69,8 +71,26 @@ def with_wrong_calls(origins: Sequence[Origin], records: Iterable[Record], pairs
     return sorted([*made, *kept], key=lambda one: -1 if one.step is None else one.step)
 
 
+def of_one_rank(origins: Sequence[Origin]) -> Sequence[Origin]:
+    """The origins in the order of steps, without combined ones that an origin on a single rank explains.
+
+    Combined origins concern what several ranks hold together, such as a sum. They are dropped if an origin of the same
+    or an earlier step names the rank that is wrong.
+    """
+    steps: dict[int, list[Origin]] = {}
+    for one in origins:
+        steps.setdefault(-1 if one.pair.record.step is None else one.pair.record.step, []).append(one)
+    found: list[Origin] = []
+    known = False
+    for _, every in sorted(steps.items()):
+        own = [one for one in every if not one.op_type.startswith(COLLECTIVES) and not is_together(one)]
+        known = known or bool(own)
+        found += own if known else every
+    return found
+
+
 def _may_follow(origin: Origin) -> bool:
-    """Whether it says of the ranks together, or of operators that they alone run, that something is wrong."""
+    """Whether the origin concerns several ranks together, or an operator that only they run."""
     alone = origin.pair.actual is None or origin.pair.reference is None
     return (origin.kind == "structure" and alone) or is_together(origin)
 
@@ -91,7 +111,7 @@ def _checked(records: Iterable[Record]) -> tuple[CallBook, list[_WrongCall]]:
 
 
 def _first_of_each(wrong: Sequence[_WrongCall], known: dict[Point, Clock]) -> list[tuple[_WrongCall, int]]:
-    """The first wrong call of each kind of operator on each rank, and how many there are."""
+    """The first wrong call per operator type and rank, with the number of such calls."""
     found: dict[Hashable, list[_WrongCall]] = {}
     for one in sorted(wrong, key=lambda one: known[one.point].total):
         record = one.finding.record

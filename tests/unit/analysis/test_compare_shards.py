@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 from host_dumps import item
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 import ascend_dump
 from ascend_dump.analysis.compare import Comparison
 from ascend_dump.cli import main
-from ascend_dump.host import CollectiveCall
+from ascend_dump.host import CollectiveCall, Placement
 from ascend_dump.statistics import merged, statistics
 from ascend_dump.writing import HostWriter, Item
 
@@ -245,6 +247,23 @@ def test_with_other_numbers_of_ranks_a_fault_is_found(tmp_path: Path, actual: in
     assert (first.kind, first.module) == (expected, "down" if module == "out" else module)
     if actual > reference:
         assert first.rank == actual - 1
+
+
+@pytest.mark.parametrize("shape", [(2**62, 2**62), (6, 2**40), (6, 24), (0, 0), (6,)])
+def test_a_placement_of_another_shape_takes_no_memory(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """The shape of a whole tensor is a number in a file."""
+    sides = [write(tmp_path / str(ranks), network(ranks)) for ranks in (4, 2)]
+    for side, ranks in zip(sides, (4, 2)):
+        placement = Placement(f"0-{ranks - 1}", (ranks,), ("shard 1",), shape=shape)
+        for index in side.rglob("index.jsonl"):
+            lines = [json.loads(text) for text in index.read_bytes().splitlines()]
+            for line in lines:
+                if line["op_type"] == "aten::tanh":
+                    line["placement"] = msgspec.to_builtins(placement)
+            index.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    comparison = ascend_dump.compare(*sides)
+    outputs = [pair.verdict for pair in comparison.pairs if pair.record.io == "output" and pair.record.module == "act"]
+    assert set(outputs) == ({"noise"} if shape == (6, 24) else {"structure"})
 
 
 def test_other_numbers_of_ranks_are_compared_on_an_executor_too(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class TestPython:
         assert (found.cause.op_name, found.cause.evidence) == ("mul_0", found.origins[0].evidence)
 
     def test_refuses_settings_of_a_comparison_without_one(self, healthy: Path) -> None:
-        with pytest.raises(ascend_dump.NotSupported, match="no reference is given"):
+        with pytest.raises(ascend_dump.ConfigError, match="no reference is given"):
             ascend_dump.triage(healthy, rules={})
 
     def test_raises_where_there_is_no_dump(self, tmp_path: Path) -> None:
