@@ -130,6 +130,7 @@ $(VENVS)/.venv-bench/stamp: $(INSTALLED)
 	$(call make_venv,$(@D),$(PYTHON))
 	$(call any_torch,$(@D))
 	$(call pip_install,$(@D)) -e '.[analyze,distributed]'
+	$(call pip_install,$(@D)) transformers || echo "transformers cannot be installed here: its Llama is not measured"
 	$(call pip_install,$(@D)) playwright || echo "playwright cannot be installed here: no page is opened in a browser"
 	$(call pip_install,$(@D)) mindstudio-probe || echo "the peer mindstudio-probe cannot be installed here: its columns stay empty"
 	touch $@

@@ -1,11 +1,12 @@
 """What a captured step costs, as a multiple of the plain step measured beside it, ours and the peer's.
 
-    python tests/benchmarks/bench_capture.py [--models transformer convnet small] [--rounds 4] [--dir DIR] [--clock cpu]
+    python tests/benchmarks/bench_capture.py [--models transformer small llama] [--rounds 4] [--dir DIR] [--clock cpu]
 
 The step is forward and backward of a 4-layer TransformerEncoder (d=512, batch 8x128) or a
 ResNet-18-like convnet (batch 8x3x128x128) on 2 threads, or of a TransformerEncoder whose operators
 are so short that nothing counts but what each of them costs (d=128, 4 heads, 256, batch 4x32) on
-one; `+sgd` rows add an optimizer step, so that no tensor of a step equals one of the step before.
+one. `llama` is the Llama of the transformers package, as short (hidden size 128, 4 layers, batch 4x32), whose step
+includes AdamW. `+sgd` rows add an optimizer step, so that no tensor of a step equals one of the step before.
 A captured block of 3 steps is timed from
 entry to exit, its files included, and alternates with 3 plain steps. `best` is the ratio of the
 fastest of both; `median` that of the ratios between a block and the plain steps around it, which
@@ -54,6 +55,21 @@ def make_model(name: str) -> tuple[Any, Any]:
     from torch import nn
 
     torch.manual_seed(0)
+    if name == "llama":
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        sizes = {"hidden_size": 128, "intermediate_size": 344, "num_hidden_layers": 4, "num_attention_heads": 4}
+        network = LlamaForCausalLM(LlamaConfig(vocab_size=1000, **sizes))
+
+        class Logits(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.network = network
+
+            def forward(self, tokens: Any) -> Any:
+                return self.network(input_ids=tokens, use_cache=False).logits
+
+        return Logits(), torch.randint(0, 1000, (4, 32))
     if name in ("transformer", "small"):
         width, heads, inner, rows, columns = (512, 8, 2048, 8, 128) if name == "transformer" else (128, 4, 256, 4, 32)
         layer = nn.TransformerEncoderLayer(width, heads, inner, dropout=0.0, batch_first=True)
@@ -88,10 +104,11 @@ def measure(model_name: str, row: str, rounds: int, directory: Path) -> dict[str
     import torch
 
     tool, mode, with_optimizer = ROWS[row]
-    torch.set_num_threads(1 if model_name == "small" else 2)
+    torch.set_num_threads(1 if model_name in ("small", "llama") else 2)
     model, x = make_model(model_name)
-    x.requires_grad_(True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    x.requires_grad_(x.is_floating_point())
+    with_optimizer |= model_name == "llama"
+    optimizer: Any = (torch.optim.AdamW if model_name == "llama" else torch.optim.SGD)(model.parameters(), lr=1e-3)
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
@@ -221,7 +238,7 @@ def _write_floor(nbytes: int, directory: Path) -> float:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["transformer", "convnet", "small"])
+    parser.add_argument("--models", nargs="+", default=["transformer", "convnet", "small", "llama"])
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS))
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--dir", type=Path, help="where to write; a fast file system shows our cost, not the disk's")
@@ -248,7 +265,7 @@ def main(argv: list[str] | None = None) -> int:
                 )
             if done.returncode:
                 lines = done.stderr.strip().splitlines() or ["no message"]
-                missing = "No module named 'msprobe'" in lines[-1]
+                missing = any(f"No module named '{name}'" in lines[-1] for name in ("msprobe", "transformers"))
                 print(f"{model:12} {row:22} {'not installed' if missing else lines[-1]}")
                 failed += not missing
                 continue
