@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Callable
 from ascend_dump._errors import AscendDumpError
 from ascend_dump.selftest import (
     probes_engine,
+    probes_exceptions,
     probes_files,
     probes_frameworks,
     probes_interface,
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["PROBES", "run_probes"]
 
-_MODULES = (probes_files, probes_overflow, probes_interface, probes_frameworks, probes_offline, probes_engine)
+_MODULES = (
+    *(probes_files, probes_overflow, probes_interface, probes_frameworks),
+    *(probes_offline, probes_engine, probes_exceptions),
+)
 #: Each looks at the evidence alone, so it can be run again on what a person has sent.
 PROBES: Mapping[str, Callable[[Evidence], Outcome]] = MappingProxyType(
     {name: getattr(module, name) for module in _MODULES for name in module.__all__}

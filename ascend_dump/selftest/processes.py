@@ -88,6 +88,7 @@ def _is_installed(module: str) -> bool:
 
 _TORCH: Mapping[str, str] = {"torch": ""}
 _NO_FULL_DISK = {"full": "MindSpore itself ends a program whose graph it cannot write"}
+_OF_FAILURES = ("initial", "later", "collected", "scene", "chosen")
 _OF_MINDSPORE = ("samples", "overflowed", "without_e2e", "graph_engine")
 SUBJECTS = (
     Subject("torch", "torch", "with_torch.py"),
@@ -105,7 +106,7 @@ SUBJECTS = (
         device=True,
         fakes=("torch_npu",),
         below=_TORCH,
-        interface=("dump_interface.py",),
+        interface=("dump_interface.py", *(f"failing_kernel.py {name}" for name in _OF_FAILURES)),
     ),
     Subject(
         "torchair",

@@ -120,7 +120,8 @@ class Npu(Faults):
         self._acl: Optional[Arming] = None
         #: By GE session, the latest last.
         self._ge: dict[int, Arming] = {}
-        self._exception: Optional[ExceptionDump] = read_environment(self._env(), self._directory())
+        self._exception: Optional[ExceptionDump] = None
+        self._looked = False
         self._models: dict[int, LoadedModel] = {}
         self._running: set[int] = set()
         self._ids = itertools.count(1)
@@ -226,7 +227,7 @@ class Npu(Faults):
         wanted = answer.exception
         if wanted is None:
             return int(answer.code)
-        if self._exception is not None:
+        if self._exception_dump() is not None:
             self.log.append("an exception dump is on already, the new one is ignored")
         elif wanted.kind == "detail":
             self.errors.append(ArmingError("", f"{self.soc} (simulated) has no detailed exception dump"))
@@ -234,6 +235,12 @@ class Npu(Faults):
         else:
             self._exception = wanted
         return int(answer.code)
+
+    def _exception_dump(self) -> Optional[ExceptionDump]:
+        """The one that is on: that of the environment as it is when this is asked first, or the first that is set."""
+        if not self._looked:
+            self._looked, self._exception = True, read_environment(self._env(), self._directory())
+        return self._exception
 
     # Models
 
@@ -309,6 +316,7 @@ class Npu(Faults):
         producers: Producers = None,
         kernel: bool = True,
         captured: str = "",
+        fails: str = "",
     ) -> None:
         """Tell the device of one executed operator: of a model, or a single one where model_id is None.
 
@@ -317,7 +325,7 @@ class Npu(Faults):
         counts, `_sgt_json_info` is written. producers: the operators behind the inputs, by default those
         of the model. kernel: a single operator is a kernel of its own (aclnn), not a single-operator model.
         captured: the graph (aclgraph) in whose stream a single operator was captured; its first execution
-        counts as the capture. Raises OperatorFailed for an operator named to `fail`.
+        counts as the capture. fails: why it fails. Raises OperatorFailed for it, and for one named to `fail`.
         """
         model = None if model_id is None else self._model(model_id)
         if model is None:
@@ -333,9 +341,9 @@ class Npu(Faults):
             node, tuple(inputs), tuple(outputs), number, stream, model_id, formats, original_shapes, attrs
         )
         self.executed.append(Executed(op_type, name, model_id, now, number, stream))
-        if name in self._failing:
-            self._service.report_failure(call, self._exception)
-            raise OperatorFailed(f"{op_type} {name!r} failed on the simulated device, as it was told to")
+        if name in self._failing or fails:
+            self._service.report_failure(call, self._exception_dump())
+            raise OperatorFailed(f"{op_type} {name!r} failed on the simulated device{fails and f': {fails}'}")
         if model is None and captured:
             self._service.run_captured(call, self._acl, captured)
         elif model is None:

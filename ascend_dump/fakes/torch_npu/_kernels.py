@@ -55,6 +55,8 @@ _TYPES = {
 _NO_KERNEL = frozenset(
     ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_local_scalar_dense", "resize")
 )
+#: On a device they do not look at their indices: with a wrong one the kernel reads memory that is not there, and fails.
+_READ_BY_INDEX = frozenset(("aten::embedding",))
 
 
 def kernel_of(operator: str) -> tuple[str, str]:
@@ -102,14 +104,20 @@ class KernelMode(TorchDispatchMode):
         schema = func._schema
         # What it overwrites is read before it runs.
         inputs = [_array(each, copy=schema.is_mutable) for each in given]
-        found = func(*args, **kwargs)
+        found, fails = None, ""
+        try:
+            found = func(*args, **kwargs)
+        except IndexError as error:
+            if schema.name not in _READ_BY_INDEX:
+                raise
+            fails = str(error)
         made = [each for each in tree_iter(found) if isinstance(each, torch.Tensor)]
         view = not schema.is_mutable and any(value.alias_info is not None for value in schema.returns)
         for each in made:
             memory.mark(each)
         kind, name = kernel_of(schema.name)
         if not view and schema.name.partition("::")[2].rstrip("_") not in _NO_KERNEL:
-            self._npu.run_op(kind, name, _known(inputs), _known([_array(each) for each in made]))
+            self._npu.run_op(kind, name, _known(inputs), _known([_array(each) for each in made]), fails=fails)
         return found
 
 

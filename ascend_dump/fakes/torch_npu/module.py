@@ -18,6 +18,8 @@ Known differences from the real one:
 - Mixing tensors of host and NPU in one operator is not refused. Operators run at once, on one stream.
 - One operator is one kernel with the operator's tensors; on a device it may be several, or a fused one.
   (assumption torch_npu.kernels_per_operator)
+- An index out of range lets `embedding` fail on the device, at once and with no harm to what follows. Other operators
+  raise what PyTorch raises on the host.
 - Only operators of the thread that installed the fake, and of its backward passes, are kernels.
 - Operators inside a model's step, as those of a graph that another fake runs, are no kernels.
 - The backend "hccl" of torch.distributed is "gloo", with that name.

@@ -185,6 +185,16 @@ def test_a_failing_kernel_fails_and_is_dumped_as_torch_npu_has_set_it(npu, torch
     assert record.path.name.startswith("exception_info.")
 
 
+def test_an_index_out_of_range_fails_on_the_device_where_a_kernel_reads_by_it(npu, torch_npu, tmp_path):
+    weight = torch.ones(8, 16).npu()
+    with pytest.raises(RuntimeError, match=r"aclnnEmbedding.*index out of range"):
+        torch.nn.functional.embedding(torch.tensor([8]).npu(), weight)
+    assert {record.io for record in ascend_dump.open(tmp_path)} == {"input"}
+    with pytest.raises(IndexError):
+        weight[8]
+    assert types(npu) == ["GatherV2"]
+
+
 @pytest.mark.parametrize(
     "dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.bool, torch.complex64]
 )

@@ -16,7 +16,7 @@ from test_probes_offline import OF_DUMPS, OF_INIT
 
 import ascend_dump
 from ascend_dump import fakes
-from ascend_dump.selftest import probes_engine, probes_frameworks
+from ascend_dump.selftest import probes_engine, probes_exceptions, probes_frameworks
 from ascend_dump.selftest.assumptions import Outcome
 from ascend_dump.selftest.evidence import Evidence
 from ascend_dump.selftest.probes import PROBES, run_probes
@@ -118,7 +118,9 @@ def test_the_simulated_device_is_as_assumed(recorded: Evidence, name: str) -> No
 
 
 def test_every_probe_is_tried_here_or_with_its_framework() -> None:
-    others = {*probes_frameworks.__all__, *probes_engine.__all__, *OF_DUMPS, *OF_INIT}
+    others = {*OF_DUMPS, *OF_INIT}
+    for module in (probes_engine, probes_exceptions, probes_frameworks):
+        others |= set(module.__all__)
     others |= {"container", "disk_reserve", "never_dumped"}
     assert set(PROBES) == {*OF_FILES, *OF_FACTS, *OF_GRAPHS, *others}
 
