@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
+from tiny_llama import tiny_llama
 
 import ascend_dump
 
@@ -16,17 +16,7 @@ class Runner:
     """The parts of a server's model runner that call the model, by the names they have there."""
 
     def __init__(self) -> None:
-        torch.manual_seed(0)
-        config = transformers.LlamaConfig(
-            vocab_size=64,
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            max_position_embeddings=32,
-        )
-        self.model = transformers.LlamaForCausalLM(config).eval()
+        self.model = tiny_llama(max_position_embeddings=32)
 
     @torch.no_grad()
     def profile_run(self) -> None:

@@ -346,8 +346,16 @@ class TestFiles:
             assert "steps='0-1'" in made[f"{names[0]}, request"]
             assert f"torch {torch.__version__}" in made[f"{names[0]}, versions"]
             assert f"{names[0]}, command" in made
-        html = build_page(alone).html
-        assert "no values are recorded of the rows to look at first" in html or "histograms" not in html
+
+    @pytest.mark.parametrize(("value", "left_out"), [(1.0, False), (float("nan"), True)])
+    def test_a_page_of_statistics_tells_that_its_findings_have_no_histograms(
+        self, tmp_path: Path, value: float, left_out: bool
+    ) -> None:
+        torch = pytest.importorskip("torch")
+        with ascend_dump.capture(path=tmp_path / "a", data="stats", quiet=True):
+            torch.relu(torch.full((2, 2), value))
+        html = build_page(ascend_dump.triage(tmp_path / "a").to_page()).html
+        assert ("no values are recorded of the rows to look at first" in html) == left_out
 
     def test_what_to_run_next_is_the_command_of_the_dump(self, tmp_path: Path) -> None:
         dump = write_training(tmp_path / "d", ranks=1)

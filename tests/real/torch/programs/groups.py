@@ -167,14 +167,20 @@ def fsdp(fault: str, path: Path) -> None:
         train(inner, dist.get_rank())
 
 
-def tp(fault: str, path: Path) -> None:
-    """Of its own: `data` (rank 3 sees other data)."""
-    mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("tp",))
+def split_over(mesh: DeviceMesh) -> Net:
+    """A network whose blocks are split over the ranks of a mesh, by columns and then by rows."""
     model = Net()
     plan = {}
     for i in range(2):
         plan[f"blocks.{i}.up"], plan[f"blocks.{i}.down"] = ColwiseParallel(), RowwiseParallel()
     parallelize_module(model, mesh, plan)
+    return model
+
+
+def tp(fault: str, path: Path) -> None:
+    """Of its own: `data` (rank 3 sees other data)."""
+    mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("tp",))
+    model = split_over(mesh)
     with ascend_dump.capture(model, path=path, steps="0-1", strict=True, quiet=True):
         train(model, 7 if fault == "data" and dist.get_rank() == 3 else 0)
 
@@ -182,11 +188,7 @@ def tp(fault: str, path: Path) -> None:
 def mesh(fault: str, path: Path) -> None:
     """Two copies, each of two ranks with parts; all see the same data. `activation`: rank 2 has another activation."""
     half = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))["tp"]
-    model = Net()
-    plan = {}
-    for i in range(2):
-        plan[f"blocks.{i}.up"], plan[f"blocks.{i}.down"] = ColwiseParallel(), RowwiseParallel()
-    parallelize_module(model, half, plan)
+    model = split_over(half)
     if fault == "activation" and dist.get_rank() == 2:
         model.blocks[1].act = nn.GELU(approximate="tanh")
     with ascend_dump.capture(model, path=path, steps="0-1", strict=True, quiet=True):
@@ -198,11 +200,7 @@ def two(fault: str, path: Path) -> None:
     pair = DeviceMesh("cpu", torch.arange(2), mesh_dim_names=("tp",))  # all ranks make its group
     if dist.get_rank() > 1:
         return
-    model = Net()
-    plan = {}
-    for i in range(2):
-        plan[f"blocks.{i}.up"], plan[f"blocks.{i}.down"] = ColwiseParallel(), RowwiseParallel()
-    parallelize_module(model, pair, plan)
+    model = split_over(pair)
     if fault == "activation" and dist.get_rank() == 1:
         model.blocks[1].act = nn.GELU(approximate="tanh")
     with ascend_dump.capture(model, path=path, steps="0-1", ranks="0-1", strict=True, quiet=True):

@@ -23,6 +23,10 @@ from typing import Any
 import torch
 import transformers
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tiny_llama import tiny_llama
+
 torch.set_num_threads(1)
 PROMPTS = torch.tensor([[0, 0, 7, 8], [3, 4, 5, 6]])
 #: The first prompt is shorter, and padded on the left.
@@ -31,19 +35,7 @@ MASK = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
 
 class Server:
     def __init__(self) -> None:
-        torch.manual_seed(0)
-        config = transformers.LlamaConfig(
-            vocab_size=64,
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            max_position_embeddings=2048,
-            pad_token_id=0,
-            eos_token_id=None,
-        )
-        self.model = transformers.LlamaForCausalLM(config).eval()
+        self.model = tiny_llama(max_position_embeddings=2048, pad_token_id=0, eos_token_id=None)
         self.compiled = torch.compile(self.forward, backend="eager", dynamic=True)
         self.logits: list[Any] = []
 
