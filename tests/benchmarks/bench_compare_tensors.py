@@ -2,19 +2,24 @@
 
 Usage: bench_compare_tensors.py [MEGABYTES [arrays|dumps]]     (default 256; the aim is 2 GB/s, 50 times msprobe)
 
-msprobe is the package mindstudio-probe. First pairs of arrays: its numbers of a pair are asked for as its own
-comparison asks for them. Then two dumps of one program, in which every tensor differs: the commands `ascend-dump
-compare` and `msprobe compare` from start to exit, each on dumps of its own of the same tensors, and on dumps four times
-as large: what the larger ones take longer is the throughput of either without its start.
+msprobe is the package mindstudio-probe. First pairs of arrays: both get the same ones, and msprobe is asked as its own
+comparison asks, to check a pair for NaN and Inf and for its numbers; what it reads as bfloat16 it makes float32. Then
+two dumps of one program, in which every tensor differs: the commands `ascend-dump compare` and `msprobe compare` from
+start to exit, each on dumps of its own of the same tensors, and on dumps four times as large: what the larger ones take
+longer is the throughput of either without its start.
 
 Other work on the machine makes wall times longer and leaves the time of processors nearly alone, so both are given, and
-ratios are of calls in turns. "2 processors" is twice what one second of a processor compares; msprobe uses one here.
+ratios are of calls in turns. "2 processors" is twice what one second of a processor compares. numpy multiplies with
+threads of a library, which wait busily for some time after a call: they are given time to fall asleep before the next
+one is measured, and what they waited within a call counts as time of msprobe's processors, not of the wall.
 
-Measured on two processors with AVX-512 and much other work (load 9; msprobe 26.2.0), where every element differs, on
-arrays of 64 MB: float32 7.8 GB/s on 2 processors, 90 times msprobe by the time of a processor; bfloat16 3.8, 61 times;
-float16 4.3, 79 times; float64 12, 105 times; int32 21, 364 times; float8_e4m3fn 4.2. On another machine with two
-processors (load 16), two dumps of 256 MB: 7 times from start to exit, of 1 GB: 11 times; what the larger ones take
-more: 31 times, 39 times by the clock.
+Measured on two processors with AVX-512 (load 5, so that the wall says little of our own throughput; msprobe 26.2.0),
+where every element differs, on arrays of 64 MB: float32 11 GB/s on 2 processors, 61 times msprobe by the time of a
+processor and 62 by the wall; bfloat16 5.6, 100 and 95 times; float16 6.1, 97 times; float64 13, 82 and 91 times; int32
+21, 482 times; float8_e4m3fn 5.2. The kernel takes 0.6 ns for an element of any type; of float64 that is as fast as the
+memory of both processors gives two arrays. On arrays of 4 MB, which stay in the cache, msprobe takes half the time for
+an element of float64, and it is 30 times. On another machine with two processors (load 16), two dumps of 256 MB: 7
+times from start to exit, of 1 GB: 11 times; what the larger ones take more: 31 times, 39 times by the clock.
 """
 
 from __future__ import annotations
@@ -38,8 +43,8 @@ from ascend_dump.analysis.compare import measure
 
 ROUNDS = 5
 _DISTINCT = 1 << 20
-#: msprobe is given a part of the arrays: its time is proportional to their size.
-_PART = 16
+#: Threads of libraries wait busily for the next call, for less than this.
+_ASLEEP = 0.2
 _TENSORS = 16
 Times = tuple[float, float]  # of the wall, of the processors
 
@@ -56,6 +61,7 @@ def pair(name: str, size: int, share: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def seconds(call: Callable[[], object]) -> Times:
+    time.sleep(_ASLEEP)
     start, used = time.perf_counter(), time.process_time()
     call()
     return time.perf_counter() - start, time.process_time() - used
@@ -68,15 +74,23 @@ def medians(times: list[Times]) -> Times:
 
 def of_msprobe() -> Optional[Callable[[Any, Any], object]]:
     try:
-        from msprobe.core.compare.npy_compare import compare_ops_apply
+        from msprobe.core.compare.npy_compare import CompareResult, ValidateTensor, compare_ops_apply
     except ImportError:
         return None
-    # Its comparison gives arrays of bfloat16 as float32.
-    return lambda a, b: compare_ops_apply(*(np.array(one, dtype=_type_there(one)) for one in (a, b)), False, "")
+
+    def compare(a: Any, b: Any) -> object:
+        checked = ValidateTensor().check_tensor(CompareResult(_read_there(a), _read_there(b)))
+        return compare_ops_apply(checked.n_value, checked.b_value, checked.error_flag, checked.err_msg)
+
+    return compare
 
 
-def _type_there(array: np.ndarray) -> Any:
-    return np.float32 if array.dtype.name == "bfloat16" else array.dtype
+def _read_there(array: np.ndarray) -> Any:
+    if array.dtype.name != "bfloat16":
+        return array
+    import torch
+
+    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(torch.float32).numpy()
 
 
 def arrays(size: int) -> None:
@@ -86,18 +100,17 @@ def arrays(size: int) -> None:
     for name in ("float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "int32"):
         for share in (0.0, 0.01, 1.0):
             a, b = pair(name, size, share)
-            part_a, part_b = a[: a.size // _PART], b[: b.size // _PART]
-            measure(part_a, part_b)
+            measure(a, b)
             ours: list[Times] = []
             theirs: list[Times] = []
             for _ in range(ROUNDS):
                 ours.append(seconds(lambda a=a, b=b: measure(a, b)))
                 if peer is not None and share == 1.0 and not name.startswith("float8"):
-                    theirs.append(seconds(lambda a=part_a, b=part_b: peer(a, b)))
+                    theirs.append(seconds(lambda a=a, b=b: peer(a, b)))
             wall, used = medians(ours)
             ratios = ["-", "-"]
             if theirs:
-                ratios = [f"{_PART * there / here:.0f}" for there, here in zip(medians(theirs), (wall, used))]
+                ratios = [f"{there / here:.0f}" for there, here in zip(medians(theirs), (wall, used))]
             row = (name, f"{share:.0%}", f"{a.nbytes / wall / 1e9:.2f}", f"{2 * a.nbytes / used / 1e9:.2f}", *ratios)
             print("".join(f"{cell:>15}" for cell in row), flush=True)
 

@@ -6,6 +6,8 @@ import functools
 import logging
 import os
 import sys
+from collections import deque
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from ascend_dump.statistics._compiling import compiling
@@ -24,8 +26,8 @@ _WORTH_LOADING = 1 << 20
 _WORTH_CALLING = 1 << 13
 #: Elements from which it is worth counting pairs of bytes: each part has a table of a megabyte.
 _WORTH_COUNTING = 1 << 24
-#: Elements of a part: a thread has work for about half a millisecond, many times what it takes to start one. Parts of
-#: large tensors are multiples of it, about so many.
+#: Elements of a part: a thread has work for two of them at least, a third of a millisecond, some times what it takes to
+#: start one. Parts of large tensors are multiples of it, about so many.
 _PART, _PARTS = 1 << 18, 32
 _MOST_THREADS = 8
 
@@ -172,7 +174,7 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 def _over_parts(kernel: Callable[..., Any], a: np.ndarray, b: np.ndarray, *how: Any) -> list[tuple[int, Any]]:
     """What a kernel that releases the GIL gives for each part, with where the part begins.
 
-    The threads end with the call, and each takes the next part when it is done with one.
+    This thread and others, which end with the call, each take the next part when they are done with one.
     """
     signature = (kernel, a.dtype, b.dtype)
     if signature not in _compiled:
@@ -181,18 +183,29 @@ def _over_parts(kernel: Callable[..., Any], a: np.ndarray, b: np.ndarray, *how: 
         _compiled.add(signature)
 
     size = max(a.size // _PARTS // _PART, 1) * _PART
+    waiting = deque(range(0, a.size, size))
+    found: list[tuple[int, Any]] = []
+    threads = min(_MOST_THREADS, _processors(), len(waiting) // 2)
 
-    def part(start: int) -> tuple[int, Any]:
-        return start, kernel(*(_aligned(side[start : start + size]) for side in (a, b)), *how)
+    def work() -> None:
+        while True:
+            try:
+                start = waiting.popleft()
+            except IndexError:
+                return
+            found.append((start, kernel(*(_aligned(side[start : start + size]) for side in (a, b)), *how)))
 
-    starts = range(0, a.size, size)
-    threads = min(_MOST_THREADS, _processors(), len(starts))
     if threads < 2:
-        return [part(start) for start in starts]
+        work()
+        return found
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(threads, "ascend_dump-compare") as pool:
-        return list(pool.map(part, starts))
+    with ThreadPoolExecutor(threads - 1, "ascend_dump-compare") as pool:
+        others = [pool.submit(work) for _ in range(threads - 1)]
+        work()
+    for one in others:
+        one.result()
+    return sorted(found, key=itemgetter(0))
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
@@ -209,12 +222,12 @@ def _processors() -> int:
 def _merged(parts: list[tuple[int, Any]]) -> Sums:
     import numpy as np
 
-    from ascend_dump.analysis.compare._kernels import SUM_NAMES, histogram
+    from ascend_dump.analysis.compare._kernels import SUM_NAMES
 
     every = np.array([numbers for _, (numbers, _) in parts])
     total = dict(zip(SUM_NAMES, every.sum(axis=0).tolist()))
     most = dict(zip(SUM_NAMES, every.max(axis=0).tolist()))
-    unequal, signed, ulp = histogram(sum(counts for _, (_, counts) in parts))
+    ulp: np.ndarray = sum(counts for _, (_, counts) in parts)
 
     def first(name: str, place: str, value: float) -> int:
         """Where an element is, of the first part whose number of this name is the value."""
@@ -233,8 +246,8 @@ def _merged(parts: list[tuple[int, Any]]) -> Sums:
         largest_rel=most["largest_rel"],
         excess=most["excess"],
         where=first("largest", "where", most["largest"]),
-        unequal=unequal,
-        signed=signed,
+        unequal=int(ulp.sum()),
+        signed=int(total["signed"]),
         finite=int(total["finite"]),
         nonfinite=int(total["nonfinite"]),
         first_nonfinite=first("nonfinite", "first_nonfinite", 1),

@@ -17,27 +17,26 @@ from numba import types
 
 from ascend_dump.statistics._numba_primitives import SUMS, float_bits, inner, intrinsic, kernel, larger, like, prefetch
 
-__all__ = ["SUM_NAMES", "count_codes", "count_unequal", "find_code", "histogram", "pair"]
+__all__ = ["SUM_NAMES", "count_codes", "count_unequal", "find_code", "pair"]
 
 #: Elements of a block: two blocks of float64 stay in the cache, beside what they are read from.
 _BLOCK = 2048
 #: Elements of a block that are looked at before all others.
 _GLANCE = 64
+#: Differences are counted by their size in units in the last place. Those that are zero fill as many bins again, all of
+#: them alike: neighbours that add to one count wait for each other. Two elements are counted at a time, in a table of
+#: all pairs of bins.
 _BINS = 64
-#: What a kernel gives beside the counts, in this order.
-SUM_NAMES = (
-    *("d2", "b2", "a2", "ab", "leaning", "total", "largest", "largest_rel", "excess", "where"),
-    *("finite", "nonfinite", "first_nonfinite", "nan_a", "nan_b", "inf_a", "inf_b"),
-)
-_D2, _B2, _A2, _AB, _LEANING, _TOTAL, _LARGEST, _REL, _EXCESS, _WHERE = range(10)
-_FINITE, _NONFINITE, _FIRST, _NAN_A, _NAN_B, _INF_A, _INF_B = range(10, 17)
-
-#: Differences are counted by their size in units in the last place, and, in three rows of bins, by whether actual is
-#: the larger one in magnitude, the smaller one, or the reference is zero. Those that are zero fill a fourth row, all
-#: bins of it alike: neighbours that add to one count wait for each other.
+_NONE, _ROW = _BINS, 2 * _BINS
 #: The smallest normal float64.
 _NORMAL = 2.0**-1022
-_SMALLER, _OF_ZERO, _NONE = _BINS, 2 * _BINS, 3 * _BINS
+#: What a kernel gives beside the counts, in this order.
+SUM_NAMES = (
+    *("d2", "b2", "a2", "ab", "leaning", "total", "largest", "largest_rel", "excess", "where", "signed"),
+    *("finite", "nonfinite", "first_nonfinite", "nan_a", "nan_b", "inf_a", "inf_b"),
+)
+_D2, _B2, _A2, _AB, _LEANING, _TOTAL, _LARGEST, _REL, _EXCESS, _WHERE, _SIGNED = range(11)
+_FINITE, _NONFINITE, _FIRST, _NAN_A, _NAN_B, _INF_A, _INF_B = range(11, 18)
 
 
 @intrinsic
@@ -161,7 +160,7 @@ def _sums(x: Any, y: Any, table_x: Any, table_y: Any, twice: float, relative: fl
         total += scale
         largest = larger(size, largest)
         excess = larger(size - twice * scale, excess)
-        beyond = larger(size - relative * scale if scale > 0.0 else 0.0, beyond)
+        beyond = larger(size - relative * scale if b != 0.0 else 0.0, beyond)
         heads[0, i] = float_bits(d) >> 48
         heads[1, i] = float_bits(b) >> 48
     return d2, b2, a2, ab, leaning, total, largest, excess, beyond > 0.0
@@ -190,65 +189,99 @@ def _exponent(value: float) -> Any:
 
 
 @inner()
-def _bin(d: float, b: float, kind: Any) -> Any:
-    """Where a difference is counted; bin 1 begins at one unit in the last place."""
-    mantissa, lowest = kind[0], kind[1]
-    if d == 0.0:
-        return _NONE
-    place = lowest if b == 0.0 else max(_exponent(b), lowest)
-    apart = min(max(_exponent(d) - place + mantissa + 1, 0), _BINS - 1)
-    if b == 0.0:
-        return _OF_ZERO + apart
-    return apart if (d > 0.0) == (b > 0.0) else _SMALLER + apart
+def _bin(head: Any, reference: Any, none: Any, kind: Any) -> Any:
+    """Where a difference is counted, of the sign and exponent of it and of the reference; bin 1 begins at one unit in
+    the last place. All in 16 bits."""
+    # Exponents are those in the bits of float64, which are 1023 more than they stand for.
+    zero = like(0, head)
+    exponent = like((head >> 4) & 0x7FF, zero)
+    place = max(like((reference >> 4) & 0x7FF, zero), like(kind[1] + 1023, zero))
+    apart = like(exponent - place + like(kind[0] + 1, zero), zero)
+    return none if exponent == zero else min(max(apart, zero), like(_BINS - 1, zero))
 
 
 @inner()
-def _bins_of(count: int, kind: Any, heads: Any, bins: Any) -> None:
-    """Where each difference is counted: its size in units in the last place, and its direction."""
-    # All in 16 bits. Exponents are those in the bits of float64, which are 1023 more than they stand for.
-    zero = np.int16(0)
-    least, first = like(kind[1] + 1023, zero), like(kind[0] + 1, zero)
-    last, of_zero, none = np.int16(_BINS - 1), np.int16(_OF_ZERO), np.int16(_NONE)
-    for i in range(count):
-        difference, reference = heads[0, i], heads[1, i]
-        exponent = like((difference >> 4) & 0x7FF, zero)
-        place = like((reference >> 4) & 0x7FF, zero)
-        apart = like(exponent - max(place, least) + first, zero)
-        apart = min(max(apart, zero), last)
-        row = of_zero if place == zero else like(((difference ^ reference) >> 9) & _SMALLER, zero)
-        bins[i] = like(none + (i & (_BINS - 1)), zero) if exponent == zero else like(apart + row, zero)
+def _direction(head: Any, reference: Any) -> Any:
+    """1 if actual is the larger one in magnitude, -1 if it is the smaller one, 0 if either number is zero."""
+    zero = like(0, head)
+    either = ((head & 0x7FF0) == 0) | ((reference & 0x7FF0) == 0)
+    return zero if either else like(1 | ((head ^ reference) >> 15), zero)
 
 
 @inner()
-def _bins_of_tiny(x: Any, y: Any, table_x: Any, table_y: Any, kind: Any, bins: Any) -> None:
-    """Numbers below the smallest normal float64 are none in the bits that `_bins_of` looks at."""
+def _bins_of(half: int, kind: Any, heads: Any, pairs: Any) -> Any:
+    """The bins of each element of the first half of a block and of the one as far in the second, as one number.
+
+    Gives by how many more of actual are larger than smaller, and whether a difference or a reference is zero or nearly.
+    """
+    zero = like(0, heads[0, 0])
+    signed = zero
+    least = like(0x7FF0, zero)
+    for i in range(half):
+        none = like(_NONE + (i & (_BINS - 1)), zero)
+        left, left_reference = heads[0, i], heads[1, i]
+        right, right_reference = heads[0, half + i], heads[1, half + i]
+        directions = like(_direction(left, left_reference) + _direction(right, right_reference), zero)
+        signed = like(signed + directions, zero)
+        nearest = min(min(left & 0x7FF0, left_reference & 0x7FF0), min(right & 0x7FF0, right_reference & 0x7FF0))
+        least = min(least, like(nearest, zero))
+        first, second = _bin(left, left_reference, none, kind), _bin(right, right_reference, none, kind)
+        pairs[i] = like(second * _ROW + first, pairs[i])
+    return signed, least == 0
+
+
+@inner()
+def _are_tiny(x: Any, y: Any, table_x: Any, table_y: Any) -> Any:
+    """Whether a difference or reference is below the smallest normal float64: its exponent does not say its size."""
     tiny = False
     for i in range(x.size):
         b = _as_double(y[i], table_y)
         size, scale = abs(_as_double(x[i], table_x) - b), abs(b)
         tiny |= ((size < _NORMAL) & (size > 0.0)) | ((scale < _NORMAL) & (scale > 0.0))
-    if tiny:
-        for i in range(x.size):
-            if bins[i] >= _OF_ZERO:
-                b = _as_double(y[i], table_y)
-                bins[i] = _bin(_as_double(x[i], table_x) - b, b, kind)
+    return tiny
 
 
 @inner()
-def _count(bins: Any, counts: Any, left: Any, right: Any) -> None:
-    """Count the elements of each bin, while the memory gets ready what follows the block."""
-    # Neighbours are counted apart, as above.
-    size = bins.size
-    whole = size - size % 4
+def _count_each(x: Any, y: Any, table_x: Any, table_y: Any, kind: Any, counts: Any) -> int:
+    """Count elements one by one, of any size; gives by how many more of actual are larger than smaller."""
+    signed = 0
+    for i in range(x.size):
+        b = _as_double(y[i], table_y)
+        d = _as_double(x[i], table_x) - b
+        if d != 0.0:
+            place = kind[1] if b == 0.0 else max(_exponent(b), kind[1])
+            apart = min(max(_exponent(d) - place + kind[0] + 1, 0), _BINS - 1)
+            counts[_NONE * _ROW + apart] += np.uint32(1)
+            if b != 0.0:
+                signed += 1 if (d > 0.0) == (b > 0.0) else -1
+    return signed
+
+
+@inner()
+def _count(pairs: Any, counts: Any, left: Any, right: Any) -> None:
+    """Count pairs of bins, while the memory gets ready what follows the block."""
+    whole = pairs.size - pairs.size % 4
     for i in range(0, whole, 4):
-        prefetch(left, size + i)
-        prefetch(right, size + i)
-        counts[0, bins[i]] += 1
-        counts[1, bins[i + 1]] += 1
-        counts[2, bins[i + 2]] += 1
-        counts[3, bins[i + 3]] += 1
-    for i in range(whole, size):
-        counts[0, bins[i]] += 1
+        prefetch(left, left.size + 2 * i)
+        prefetch(right, left.size + 2 * i)
+        counts[pairs[i]] += np.uint32(1)
+        counts[pairs[i + 1]] += np.uint32(1)
+        counts[pairs[i + 2]] += np.uint32(1)
+        counts[pairs[i + 3]] += np.uint32(1)
+    for i in range(whole, pairs.size):
+        counts[pairs[i]] += np.uint32(1)
+
+
+@inner()
+def _histogram(counts: Any) -> Any:
+    """How many differences are in each bin."""
+    bins = np.zeros((2, _ROW), dtype=np.int64)
+    for second in range(_ROW):
+        for first in range(_ROW):
+            count = np.int64(counts[second * _ROW + first])
+            bins[0, first] += count
+            bins[1, second] += count
+    return bins[0, :_BINS] + bins[1, :_BINS]
 
 
 @inner()
@@ -272,7 +305,7 @@ def _add(
     """
     if left.size == 0:
         return True
-    heads, bins = room
+    heads, pairs = room
     d2, b2, a2, ab, leaning, total, largest, excess, beyond = _sums(
         left, right, table_a, table_b, 2.0 * kind[2], found[_REL], heads
     )
@@ -298,10 +331,14 @@ def _add(
         place = _place_of(x, y, largest)
         found[_WHERE] = start + (place if places.size == 0 else places[place])
     if largest > 0.0:
-        _bins_of(left.size, kind, heads, bins)
-        if kind[4]:
-            _bins_of_tiny(left, right, table_a, table_b, kind, bins)
-        _count(bins[: left.size], counts, left, right)
+        half = left.size >> 1
+        signed, zeros = _bins_of(half, kind, heads, pairs)
+        if kind[4] and zeros and _are_tiny(left, right, table_a, table_b):
+            found[_SIGNED] += _count_each(left, right, table_a, table_b, kind, counts)
+        else:
+            _count(pairs[:half], counts, left, right)
+            rest = _count_each(left[2 * half :], right[2 * half :], table_a, table_b, kind, counts)
+            found[_SIGNED] += signed + rest
     return True
 
 
@@ -346,7 +383,7 @@ def _add_equal(words: Any, table: Any, kind: Any, found: Any) -> bool:
 
 @kernel
 def pair(a: Any, b: Any, table_a: Any, table_b: Any, kind: Any) -> Any:
-    """The sums of two arrays of words, and the counts of their differences, see `histogram`.
+    """The sums of two arrays of words, and how many of their differences are in each bin.
 
     table_a, table_b    what the words stand for, see `_as_double`
     kind                bits of the significand, lowest exponent and unit of rounding of the coarser type; whether equal
@@ -356,8 +393,8 @@ def pair(a: Any, b: Any, table_a: Any, table_b: Any, kind: Any) -> Any:
     found[_EXCESS] = -np.inf
     found[_WHERE] = -1
     found[_FIRST] = -1
-    counts = np.zeros((4, 4 * _BINS), dtype=np.int64)
-    room = np.empty((2, _BLOCK), dtype=np.int16), np.empty(_BLOCK, dtype=np.uint8)
+    counts = np.zeros(_ROW * _ROW, dtype=np.uint32)
+    room = np.empty((2, _BLOCK), dtype=np.int16), np.empty(_BLOCK // 2, dtype=np.uint16)
     places = np.empty(_BLOCK, dtype=np.int64)
     values = np.empty((2, _BLOCK))
     for start in range(0, a.size, _BLOCK):
@@ -374,14 +411,7 @@ def pair(a: Any, b: Any, table_a: Any, table_b: Any, kind: Any) -> Any:
         _read(right, table_b, y)
         n = _take_finite(x, y, start, places, found)
         _add(x[:n], y[:n], (), (), values, start, places[:n], kind, room, found, counts)
-    return found, counts.sum(axis=0)
-
-
-def histogram(counts: Any) -> tuple[int, int, Any]:
-    """Of the counts of a kernel: unequal elements, by how many more are larger than smaller, and the bins of all."""
-    rows = counts[:_NONE].reshape(3, _BINS)
-    larger_ones, smaller_ones, of_zero = rows.sum(axis=1).tolist()
-    return larger_ones + smaller_ones + of_zero, larger_ones - smaller_ones, rows.sum(axis=0)
+    return found, _histogram(counts)
 
 
 @inner()
