@@ -36,8 +36,10 @@ class Calls:
     """What is known of one rank, step after step."""
 
     def __init__(self) -> None:
-        #: Of the step: by module and source line, the origins of forward operators that are called differently.
+        #: Of the step: by module and source line, the origins of operators that are called differently.
         self._forward: dict[tuple[str, str], frozenset[OriginNumber]] = {}
+        #: Of the step: by module and source line, forward operators that give the same, however they are called.
+        self._equal: dict[tuple[str, str], list[Match]] = {}
         #: Of the step: numbers read from tensors that differ, of actual and of the reference.
         self._numbers: dict[_Number, _Cause] = {}
         #: Names and arguments of operators that are origins, and those of operators that one side runs alone.
@@ -49,6 +51,7 @@ class Calls:
 
     def begin_step(self) -> None:
         self._forward.clear()
+        self._equal.clear()
         self._numbers.clear()
 
     def read_number(self, match: Match, pair: Pair, origins: Collection[OriginNumber], noise: list[InputNoise]) -> None:
@@ -87,10 +90,26 @@ class Calls:
         return origin
 
     def _add_forward(self, operator: Operator, *origins: OriginNumber) -> None:
-        if operator.phase == "backward":
-            return
         place = operator.module, operator.source
         self._forward[place] = self._forward.get(place, NO_ORIGINS) | set(origins)
+
+    def add_equal(self, match: Match) -> None:
+        """Note operators that give the same: their backward pass may not."""
+        operator = match.reference
+        if operator.phase != "backward" and (operator.module or operator.source):
+            self._equal.setdefault((operator.module, operator.source), []).append(match)
+
+    def equal_forward(self, operator: Operator) -> list[str]:
+        """Which operators of the line that one of the backward pass belongs to are called differently, in words."""
+        if operator.phase != "backward":
+            return []
+        matches = self._equal.get((operator.module, operator.source), ())
+        every = ((one.reference.label, differing_arguments(one.actual, one.reference)) for one in matches)
+        return [f"{name} of the forward pass: {one.text}" for name, differing in every for one in differing]
+
+    def add_reshaped(self, operator: Operator, origins: Collection[OriginNumber]) -> None:
+        """Note an operator that reads another shape: sizes that its backward pass is called with follow from that."""
+        self._add_forward(operator, *origins)
 
     def of_forward(self, operator: Operator) -> frozenset[OriginNumber]:
         """The origins at the forward operator that this one of the backward pass belongs to."""

@@ -19,6 +19,7 @@ from ascend_dump.analysis.compare._match import Match
 from ascend_dump.analysis.compare._measure import Measure
 from ascend_dump.analysis.compare._names import is_view
 from ascend_dump.analysis.compare._operators import Operator
+from ascend_dump.analysis.compare._origins import Draft, told
 from ascend_dump.analysis.compare._records import Difference, Differences, Types, identity_of, type_of
 from ascend_dump.analysis.compare._rerun import Rerun
 from ascend_dump.analysis.compare._result import ChangedCall, Origin, Pair
@@ -39,8 +40,6 @@ _CARRIED = "carried on from an earlier difference"
 _COMPUTE = 1e3
 _CARRIED_NOISE = "carried on from rounding before"
 _CARRIED_UNDEFINED = "carried on from what carries no defined value"
-#: Operators that a line of evidence names.
-_MOST_NAMED = 4
 _MADE_ALONE = "made by an operator that the other side does not run"
 _NOT_WRITTEN = "no recorded operator wrote it before"
 _SAME_STATE = "its generator was in the same state on both sides"
@@ -87,23 +86,6 @@ class _Inputs(NamedTuple):
         return max(one.error for one in self.noise)
 
 
-class _Draft:
-    """An origin being found, with what it explains."""
-
-    def __init__(
-        self, kind: str, pair: Pair, evidence: list[str], *, hidden: bool = False, first_seen: bool = False
-    ) -> None:
-        self.kind = kind
-        self.pair = pair
-        self.evidence = evidence
-        self.explains = 0
-        #: Uninitialised memory differs all the time; it is an origin only once something was made of it.
-        self.hidden = hidden
-        self.first_seen = first_seen
-        #: Operators of the backward pass that are called differently because this one is.
-        self.backward: list[str] = []
-
-
 class Divergence:
     """The state of the walk over the steps of one rank: what differences are known, and where they came from."""
 
@@ -115,7 +97,7 @@ class Divergence:
         self._differences = Differences()
         self._carried = Carried()
         self._calls = Calls()
-        self._drafts: list[_Draft] = []
+        self._drafts: list[Draft] = []
         self._seen_operator = False
         self.begin_step(())
 
@@ -214,8 +196,12 @@ class Divergence:
     def _note_call(self, match: Match, pairs: Sequence[Pair], causes: Collection[OriginNumber], changed: bool) -> None:
         """Note an operator that is called differently, though what differs behind it is explained."""
         wrong = ("different", "structure")
+        if all(one.verdict == "equal" for one in pairs):
+            self._calls.add_equal(match)
+            return
         # What a program is called with may follow from a shape.
         if any(pair.record.io == "input" and pair.verdict == "structure" for pair in pairs):
+            self._calls.add_reshaped(match.reference, causes)
             return
         output = next(
             (one for one in pairs if one.record.io != "input" and one.explained and one.verdict in wrong), None
@@ -235,7 +221,10 @@ class Divergence:
         outputs = [pair for pair in found if pair.record.io != "input" and pair.verdict == "unmatched"]
         if outputs:
             # An origin only if something differs that was made of it.
-            draft = _Draft("structure", outputs[0], [f"{operator.op_type} runs in {side} only"], hidden=True)
+            # Those of one line are one change of the program.
+            joined = (side, outputs[0].record.step, operator.module, operator.source) if operator.source else None
+            said = [f"{operator.op_type} runs in {side} only"]
+            draft = Draft("structure", outputs[0], said, hidden=True, joined=joined)
             if self._differences.shards is None:
                 number = self._calls.add_alone(0 if of_actual else 1, operator, lambda: self._add(draft))
             else:
@@ -251,20 +240,8 @@ class Divergence:
         return found
 
     def origins(self) -> list[Origin]:
-        """What was found, in the order it was found; amplifications after all others."""
-        shown = [draft for draft in self._drafts if not draft.hidden or draft.explains]
-        shown.sort(key=lambda draft: draft.kind in ("amplification", "uninitialised"))
-        return [
-            Origin(
-                draft.kind,
-                draft.pair,
-                (*draft.evidence, *_of_backward(draft.backward)),
-                draft.explains,
-                draft.first_seen,
-                _next_request(draft),
-            )
-            for draft in shown
-        ]
+        """What was found, in the order it was found."""
+        return told(self._drafts)
 
     def changed(self) -> list[ChangedCall]:
         """Operators that are called differently behind a difference that an origin explains."""
@@ -304,7 +281,9 @@ class Divergence:
         if causes:
             return replace(pair, explained=True, reason=_CARRIED), None, causes
         evidence = [f"{pair.record.label}: {pair.reason}", _NOT_WRITTEN]
-        new = frozenset({self._add(_Draft(self._kind_of_input(match, b), pair, evidence, first_seen=True))})
+        kind = self._kind_of_input(match, b)
+        joined = (kind, b.step, match.reference.position)
+        new = frozenset({self._add(Draft(kind, pair, evidence, first_seen=True, joined=joined))})
         self._carried.add(found.contents, new)
         return pair, None, new
 
@@ -372,7 +351,7 @@ class Divergence:
         why = "the rules given say so" if listed else why_undefined(operator, record)
         if why is not None:
             pair = replace(pair, verdict="noise", reason=f"no defined value: {why}", undefined=why, measure=None)
-            cause = self._add(_Draft("uninitialised", pair, [f"{pair.record.label}: {pair.reason}"], hidden=True))
+            cause = self._add(Draft("uninitialised", pair, [f"{pair.record.label}: {pair.reason}"], hidden=True))
             self._remember(pair, found.contents, frozenset({cause}))
             return pair
         if self._undefined(causes) and _moves(operator.op_type):
@@ -400,8 +379,10 @@ class Divergence:
             before = self._calls.origin_before(match.reference, arguments)
             if before is not None:
                 self._drafts[before].explains += 1
+                self._calls.add_origin(match.reference, arguments, changed, before)
                 return before
         evidence += [one.text for one in arguments]
+        evidence += self._calls.equal_forward(match.reference)
         if changed:
             kind = "structure"
             evidence.append(f"{match.actual.op_type} in actual, {match.reference.op_type} in the reference")
@@ -423,7 +404,7 @@ class Divergence:
         evidence += inputs.evidence
         if self._rerun is not None and pair.verdict == "different":
             evidence += self._rerun.evidence(match, pair.actual, pair.reference)
-        made = self._add(_Draft(kind, pair, evidence, first_seen=not inputs.whole))
+        made = self._add(Draft(kind, pair, evidence, first_seen=not inputs.whole))
         self._calls.add_origin(match.reference, arguments, changed, made)
         return made
 
@@ -431,7 +412,7 @@ class Divergence:
         if pair.actual is not None and pair.reference is not None:
             self._carried.add_written(pair.actual, pair.reference, contents, causes)
 
-    def _add(self, draft: _Draft) -> OriginNumber:
+    def _add(self, draft: Draft) -> OriginNumber:
         self._drafts.append(draft)
         return len(self._drafts) - 1
 
@@ -481,20 +462,3 @@ def _extent(measure: Optional[Measure]) -> str:
     if measure.nonfinite:
         return f" ({measure.nonfinite} of {measure.count} elements NaN or Inf on one side only)"
     return f" (relative error {measure.rel_l2:.2g})"
-
-
-def _of_backward(names: Sequence[str]) -> list[str]:
-    if not names:
-        return []
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return [f"its backward pass changes with it: {', '.join(names[:_MOST_NAMED])}{more}"]
-
-
-def _next_request(draft: _Draft) -> dict[str, Any]:
-    record = draft.pair.record
-    request: dict[str, Any] = {"layers": record.op_name, "data": "tensor"}
-    if record.step is not None:
-        request["steps"] = str(record.step)
-    if record.rank is not None:
-        request["ranks"] = str(record.rank)
-    return request

@@ -90,9 +90,9 @@ def align(
     Where every operator has its equal at its place, that is its partner. Else passes, strongest first, each in the
     gaps that the ones before left: the user's mapping (names of actual to names of reference); of graphs, unique
     contents and names in any order; unique contents; dataflow (what reads the outputs of paired operators); place and
-    call (module path, type, phase and shapes); type and shapes without names; type alone. Pairs by dataflow may cross
-    others, these others never do; of what is left then, unique contents are paired wherever they ran. Raises
-    NotSupported without rapidfuzz.
+    call (module path, type, phase and shapes); type and shapes without names; place and type of what has another shape;
+    phase and shapes of what has another type. Pairs by dataflow may cross others, these others never do; of what is
+    left then, unique contents are paired wherever they ran. Raises NotSupported without rapidfuzz.
 
     parts: tensors of one side may be parts of those of the other, so that shapes say nothing.
     """
@@ -346,6 +346,10 @@ def _kind(operator: Operator) -> Hashable:
     return (operator_class(operator.op_type), operator.phase, _shapes(operator))
 
 
+def _call(operator: Operator) -> Hashable:
+    return (operator_class(operator.op_type), operator.place, operator.phase)
+
+
 def _effect(operator: Operator) -> Hashable:
     return (operator.phase, _shapes(operator))
 
@@ -370,9 +374,10 @@ _KEYS_IN_GRAPHS: Sequence[tuple[_Key, str, float]] = (
 _KEYS_IN_GAPS: Sequence[tuple[_Key, str, float]] = (
     (_place, "place", 0.9),
     (_kind, "order", 0.7),
+    (_call, "place", 0.6),
     (_effect, "order", 0.5),
 )
 _KEYS_OF_PARTS: Sequence[tuple[_Key, str, float]] = (
-    (lambda one: (operator_class(one.op_type), one.place, one.phase), "place", 0.9),
+    (_call, "place", 0.9),
     (lambda one: (operator_class(one.op_type), one.phase), "order", 0.7),
 )

@@ -137,15 +137,15 @@ class TestNumbersOfARun:
             for pair in found.pairs
         )
 
-    def test_sizes_that_follow_from_a_shape_are_not_told(self, tmp_path: Path) -> None:
+    def test_sizes_that_follow_from_a_shape_are_not_told_and_paddings_are(self, tmp_path: Path) -> None:
         def body(size: int) -> Body:
             return lambda x: functional.pad(x, (0, size), value=1.0).reshape(-1, 4).reshape(8, 16 + size).sum(1, True)
 
         found = ascend_dump.compare(
             dump(tmp_path / "wrong", body(8), steps=1), dump(tmp_path / "right", body(4), steps=1)
         )
-        assert found.origins[0].kind == "structure"
-        assert found.changed == ()
+        assert [(one.kind, one.op_name) for one in found.origins] == [("structure", "layers.0/constant_pad_nd_0")]
+        assert told(found) == [("layers.1/constant_pad_nd_0", ("pad: [0, 8] here, [0, 4] in the reference",), 1)]
 
 
 class TestTheBackwardPass:
@@ -189,3 +189,157 @@ class TestTheBackwardPass:
         assert "other: 0.3 here, 0.0 in the reference" in first.evidence
         assert [one.op_name for one in found.origins] == ["layers.0/gt_0"]
         assert told(found) == [("layers.1/gt_0", ("other: 0.3 here, 0.0 in the reference",), 1)]
+
+
+class Images(torch.nn.Module):
+    def __init__(self, padding: int, stride: int = 1) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(
+            torch.nn.Conv2d(8 if i else 3, 8, 3, stride=1 if i else stride, padding=padding) for i in range(3)
+        )
+        self.norms = torch.nn.ModuleList(torch.nn.BatchNorm2d(8) for _ in range(3))
+        self.head = torch.nn.Linear(8, 4)
+
+    def forward(self, x: Any) -> Any:
+        for layer, norm in zip(self.layers, self.norms):
+            x = torch.relu(norm(layer(x)))
+        return self.head(x.mean((2, 3)))
+
+
+class Sequence(torch.nn.Module):
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+        self.enter, self.query, self.leave = torch.nn.Linear(6, 12), torch.nn.Linear(12, 12), torch.nn.Linear(12, 4)
+
+    def forward(self, x: Any) -> Any:
+        x = self.enter(x)[:, : self.length]
+        for _ in range(2):
+            query = self.query(x).view(x.shape[0], x.shape[1], 2, 6).transpose(1, 2)
+            attended = functional.scaled_dot_product_attention(query, query, query)
+            x = x + attended.transpose(1, 2).reshape(x.shape)
+        return self.leave(x.mean(1))
+
+
+class Largest(torch.nn.Module):
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.axis = axis
+        self.enter, self.leave = torch.nn.Linear(6, 6), torch.nn.Linear(6, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.leave(self.enter(x).max(self.axis)[0])
+
+
+def train(path: Path, make: Callable[[], Any], *shape: int, steps: int = 2) -> Path:
+    torch.manual_seed(0)
+    network = make()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    with ascend_dump.capture(network, path=path, steps=f"0-{steps - 1}", mode="all"):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            network(torch.randn(shape)).square().mean().backward()
+            optimizer.step()
+    return path
+
+
+class TestAnotherShape:
+    """Operators that give another shape than in the reference stay those that they are there."""
+
+    @pytest.mark.parametrize(
+        ("wrong", "right", "shape", "name", "evidence"),
+        [
+            (
+                lambda: Images(padding=0),
+                lambda: Images(padding=1),
+                (1, 3, 32, 32),
+                "layers.0/convolution_0",
+                ("shape [1, 8, 30, 30] instead of [1, 8, 32, 32]", "padding: [0, 0] here, [1, 1] in the reference"),
+            ),
+            (
+                lambda: Images(1, stride=2),
+                lambda: Images(1),
+                (1, 3, 32, 32),
+                "layers.0/convolution_0",
+                ("shape [1, 8, 16, 16] instead of [1, 8, 32, 32]", "stride: [2, 2] here, [1, 1] in the reference"),
+            ),
+            (
+                lambda: Sequence(7),
+                lambda: Sequence(8),
+                (3, 9, 6),
+                "slice_0",
+                ("shape [3, 7, 12] instead of [3, 8, 12]", "end: 7 here, 8 in the reference"),
+            ),
+            (
+                lambda: Largest(0),
+                lambda: Largest(1),
+                (3, 5, 6),
+                "max_0",
+                ("shape [5, 6] instead of [3, 6]", "dim: 0 here, 1 in the reference"),
+            ),
+        ],
+        ids=["padding of three layers", "stride", "length of a sequence", "axis of a maximum"],
+    )
+    def test_it_is_one_origin_and_all_behind_it_is_explained(
+        self,
+        tmp_path: Path,
+        wrong: Callable[[], Any],
+        right: Callable[[], Any],
+        shape: tuple[int, ...],
+        name: str,
+        evidence: tuple[str, str],
+    ) -> None:
+        found = ascend_dump.compare(train(tmp_path / "wrong", wrong, *shape), train(tmp_path / "right", right, *shape))
+        assert found.verdict == "different"
+        [origin] = found.origins
+        assert (origin.kind, origin.op_name, origin.step) == ("structure", name, 0)
+        assert origin.evidence[0].endswith(evidence[0])
+        assert evidence[1] in origin.evidence
+        assert not found.unmatched
+        differing = [pair for pair in found.pairs if pair.verdict in ("different", "structure")]
+        assert all(pair.explained or pair.record.op_name == name for pair in differing)
+
+    def test_an_operator_more_is_none_of_another_shape(self, tmp_path: Path) -> None:
+        """It stands alone, and the operators around it are paired as before."""
+        right = dump(tmp_path / "right", functional.gelu, steps=1)
+        wrong = dump(tmp_path / "wrong", lambda x: functional.gelu(x.repeat(1, 2)[:, 8:24]), steps=1)
+        found = ascend_dump.compare(wrong, right)
+        named = {one.op_name for one in found.origins}
+        assert named & {"layers.0/repeat_0", "layers.0/slice_0"}
+        assert not any("gelu" in name for name in named)
+
+
+class TestOneOrigin:
+    """What is one change of the program is told once."""
+
+    def test_two_wrong_inputs_of_one_operator(self, tmp_path: Path) -> None:
+        def within(factor: float) -> Body:
+            low, high = torch.linspace(-0.5, -0.2, 16) * factor, torch.linspace(0.1, 0.5, 16) * factor
+            return lambda x: x.clamp(low, high)
+
+        found = ascend_dump.compare(dump(tmp_path / "wrong", within(0.5)), dump(tmp_path / "right", within(1.0)))
+        [origin] = found.origins
+        assert (origin.kind, origin.op_name) == ("parameter", "layers.0/clamp_0")
+        assert origin.evidence[0].startswith("layers.0/clamp_0.input.1: ")
+        assert origin.evidence[-1] == "with it: input.2"
+
+    def test_operators_of_one_line_that_one_side_runs_alone(self, tmp_path: Path) -> None:
+        def body(factor: float) -> Body:
+            return lambda x: x.clamp(-x.abs().mean(0) * factor, x.abs().mean(0) * factor)
+
+        one = dump(tmp_path / "wrong", body(0.5), steps=1)
+        found = ascend_dump.compare(one, dump(tmp_path / "right", lambda x: x.clamp(-x.abs().mean(0), x.abs().mean(0))))
+        assert [one.op_name for one in found.origins] == [f"layers.{layer}/mul_0" for layer in range(3)]
+        assert "with it: layers.0/mul_1" in found.origins[0].evidence
+
+    def test_the_backward_pass_of_an_operator_that_gives_the_same(self, tmp_path: Path) -> None:
+        """Of a symmetric matrix the largest elements of rows are those of columns; their gradients are not."""
+
+        def largest(axis: int) -> Body:
+            return lambda x: (x @ x.T).max(axis)[0][:, None]
+
+        wrong, right = dump(tmp_path / "wrong", largest(0)), dump(tmp_path / "right", largest(1))
+        found = ascend_dump.compare(wrong, right)
+        assert {(one.step, one.module) for one in found.origins} == {(0, f"layers.{layer}") for layer in range(3)}
+        assert len(found.origins) == 3
+        assert "layers.2/max_0 of the forward pass: dim: 0 here, 1 in the reference" in found.origins[0].evidence

@@ -1,0 +1,91 @@
+"""Origins while they are being found, and how they are told: what is one change of the program is one origin."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Optional
+
+from ascend_dump.analysis.compare._result import Origin, Pair
+
+__all__ = ["Draft", "told"]
+
+#: Operators, or inputs, that a line of evidence names.
+_MOST_NAMED = 4
+
+
+class Draft:
+    """An origin being found, with what it explains.
+
+    hidden  an origin only once it explains something: an operator of one side, or memory that nobody wrote, which
+            differs all the time
+    joined  what the drafts have in common that are told as one; None of one that stands alone
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        pair: Pair,
+        evidence: list[str],
+        *,
+        hidden: bool = False,
+        first_seen: bool = False,
+        joined: Optional[Hashable] = None,
+    ) -> None:
+        self.kind = kind
+        self.pair = pair
+        self.evidence = evidence
+        self.explains = 0
+        self.hidden = hidden
+        self.first_seen = first_seen
+        self.joined = joined
+        #: Operators of the backward pass that are called differently because this one is.
+        self.backward: list[str] = []
+
+
+def told(drafts: Iterable[Draft]) -> list[Origin]:
+    """The origins, in the order they were found; amplifications and what carries no value after all others."""
+    groups: dict[Hashable, list[Draft]] = {}
+    for draft in drafts:
+        if not draft.hidden or draft.explains:
+            groups.setdefault(draft.joined if draft.joined is not None else id(draft), []).append(draft)
+    ordered = sorted(groups.values(), key=lambda one: one[0].kind in ("amplification", "uninitialised"))
+    return [_origin(*group) for group in ordered]
+
+
+def _origin(first: Draft, *others: Draft) -> Origin:
+    backward = list(dict.fromkeys(name for draft in (first, *others) for name in draft.backward))
+    return Origin(
+        first.kind,
+        first.pair,
+        (
+            *first.evidence,
+            *_named("with it", [_with_it(first, one) for one in others]),
+            *_named("its backward pass changes with it", backward),
+        ),
+        max(draft.explains for draft in (first, *others)),
+        first.first_seen,
+        _next_request(first.pair),
+    )
+
+
+def _with_it(first: Draft, draft: Draft) -> str:
+    """The input, or the operator, that is told with another one."""
+    record = draft.pair.record
+    return record.op_name if record.op_name != first.pair.record.op_name else f"{record.io}.{record.index}"
+
+
+def _named(what: str, names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return [f"{what}: {', '.join(names[:_MOST_NAMED])}{more}"]
+
+
+def _next_request(pair: Pair) -> dict[str, Any]:
+    record = pair.record
+    request: dict[str, Any] = {"layers": record.op_name, "data": "tensor"}
+    if record.step is not None:
+        request["steps"] = str(record.step)
+    if record.rank is not None:
+        request["ranks"] = str(record.rank)
+    return request
