@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Callable
 
 from ascend_dump._errors import AscendDumpError
 from ascend_dump.selftest import (
+    probes_captured,
     probes_engine,
     probes_exceptions,
     probes_files,
@@ -25,7 +26,7 @@ __all__ = ["PROBES", "run_probes"]
 
 _MODULES = (
     *(probes_files, probes_overflow, probes_interface, probes_frameworks),
-    *(probes_offline, probes_engine, probes_exceptions),
+    *(probes_offline, probes_engine, probes_exceptions, probes_captured),
 )
 #: Each looks at the evidence alone, so it can be run again on what a person has sent.
 PROBES: Mapping[str, Callable[[Evidence], Outcome]] = MappingProxyType(

@@ -16,6 +16,7 @@ __all__ = [
     "checked_interface",
     "deep_file",
     "empty_file",
+    "empty_operator",
     "finalize_ends_init",
     "graphs_again",
     "init_dump_behind_init",
@@ -119,6 +120,13 @@ def single_operators(evidence: Evidence) -> Outcome:
 def kernel_level(evidence: Evidence) -> Outcome:
     """Which levels dumped a kernel of aclnn."""
     return judge_fact(evidence, "kernel_level", {"op": False, "kernel": True})
+
+
+def empty_operator(evidence: Evidence) -> Outcome:
+    """Whether a kernel without an element left a file, where one with an element does."""
+    found = judge_fact(evidence, "empty_operator", {"empty": False, "other": True})
+    tried = evidence.facts.get("empty_operator")
+    return Outcome("unknown", "no kernel left a file") if tried == {"empty": False, "other": False} else found
 
 
 def checked_interface(evidence: Evidence) -> Outcome:

@@ -8,6 +8,7 @@ from ascend_dump._errors import ReadError
 from ascend_dump.native.cann.dump_file import payload, read_header
 from ascend_dump.native.cann.overflow import MAGIC, PAYLOAD_SIZE, decode_overflow, find_operator
 from ascend_dump.selftest.assumptions import Outcome
+from ascend_dump.selftest.evidence import judge_fact
 
 if TYPE_CHECKING:
     from ascend_dump.selftest.evidence import DeviceFile, Evidence
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "overflow_file",
     "overflow_found",
+    "overflow_of_conversion",
     "overflow_operator",
     "overflow_payload",
     "overflow_status",
@@ -22,7 +24,7 @@ __all__ = [
 ]
 
 _NOTHING = Outcome("unknown", "no overflow was recorded")
-_FLOAT_BIT, _CUBE_BIT = 0x20, 0x400
+_FLOAT_BIT, _CONVERSION_BIT, _CUBE_BIT = 0x20, 0x100, 0x400
 _PREFIX = "Opdebug.Node_OpDebug."
 #: Beginnings of the names of devices whose record begins with the magic number.
 _MAGIC_SOCS = ("Ascend910B", "Ascend910_93", "Ascend950")
@@ -118,3 +120,12 @@ def overflow_status(evidence: Evidence) -> Outcome:
     if not found or all(word == _CUBE_BIT for word in found):
         return Outcome("unknown", f"status {seen}")
     return Outcome("refuted", f"status {seen}")
+
+
+def overflow_of_conversion(evidence: Evidence) -> Outcome:
+    """The bits that the core reported of a conversion to float16 that overflowed."""
+    words = evidence.facts.get("conversion_status")
+    if not words:
+        return judge_fact(evidence, "conversion_status", words) if words is None else _NOTHING
+    seen = ", ".join(f"{word:#x}" for word in words)
+    return Outcome("confirmed" if any(word & _CONVERSION_BIT for word in words) else "refuted", f"status {seen}")

@@ -106,7 +106,7 @@ SUBJECTS = (
         device=True,
         fakes=("torch_npu",),
         below=_TORCH,
-        interface=("dump_interface.py", *(f"failing_kernel.py {name}" for name in _OF_FAILURES)),
+        interface=("dump_interface.py", "captured_graph.py", *(f"failing_kernel.py {name}" for name in _OF_FAILURES)),
     ),
     Subject(
         "torchair",

@@ -12,7 +12,7 @@ from ascend_dump.fakes.device.npu import Npu
 from ascend_dump.native.cann import dtypes, names
 from ascend_dump.native.cann.config import ge
 
-__all__ = ["OTHER_ACL", "OTHER_DUMPS"]
+__all__ = ["OTHER_ACL", "OTHER_DUMPS", "capture_every_dump", "write_empty_operators"]
 
 
 def keep_a_gap(model: Any, node: Any, inputs: list[Any], outputs: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -28,6 +28,7 @@ def of_own_task(service: Any, call: Any, folder: str, model: Any, producers: Any
     write_producers(service, call._replace(task=call.task + 100), folder, model, producers, arming)
 
 
+capture, operator_file = _service.DumpService.capture, _service.operator_file
 write_producers = _service.DumpService._write_producers
 select, absolute, judge_ge = _model.select, _arming._absolute, _arming.judge_ge
 detects, is_watched = _model.LoadedModel.detects, _model.LoadedModel.is_watched
@@ -66,6 +67,16 @@ def without_a_colon(text: str) -> str:
 
 def watches_by_any_name(self: Any, node: Any, step: Any) -> bool:
     return any(is_watched(self, node._replace(name=name), step) for name in (node.name, *node.original_names))
+
+
+def write_empty_operators(disk: Any, folder: str, name: Any, header_name: str, tensors: Any, **others: Any) -> None:
+    operator_file(disk, folder, name, header_name, tensors, **others)
+    if not any(tensor.size for tensor, _ in tensors):
+        disk.write_text(f"{folder}/{name.op_type}.{name.op_name}.0.0.{name.timestamp}", "empty")
+
+
+def capture_every_dump(service: Any, node: Any, task: int, stream: int, arming: Any, graph: str) -> None:
+    capture(service, node, task, stream, arming and arming._replace(kernels=True, data="tensor"), graph)
 
 
 def loads_before(npu: Npu, config: Any) -> int:

@@ -29,7 +29,7 @@ __all__ = ["DumpService", "Producers", "TrampleFault"]
 
 _DATA = "Data"
 _FLOATS = ("float", "bfloat", "complex")
-_FLOAT_OVERFLOW = 0x20
+_FLOAT_OVERFLOW, _CONVERSION_OVERFLOW = 0x20, 0x100
 
 #: The operators behind the inputs of another, None where that is not known.
 Producers = Optional[Sequence[Union[NodeInfo, Node, None]]]
@@ -136,22 +136,27 @@ class DumpService:
             inputs, outputs = self._sides(call, arming.mode)
             self._write(call, self._base(arming), [*inputs, *outputs], arming)
 
-    def run_captured(self, call: KernelCall, arming: Optional[Arming], graph: str) -> None:
-        """Dump an operator in a captured stream, as was settled when it was captured.
+    def capture(self, node: Node, task: int, stream: int, arming: Optional[Arming], graph: str) -> None:
+        """Settle what replays of an operator in a captured stream write, by the settings of this moment.
 
-        The host writes it, each replay to the same file; overflow and statistics are skipped.
+        The host writes it; overflow and statistics are skipped.
 
         (assumption cann.captured_name)
+        (assumption cann.captured_characters)
         (assumption cann.captured_scenes)
         """
+        found = None
+        if arming is not None and arming.kernels and arming.data != "stats":
+            name = DumpName("aclgraph", node.type, node.name, self._now(), task, stream)
+            number = sum(known is not None for known in self._captured.values())
+            found = self._base(arming).rstrip("/"), arming.mode, name._replace(dump_number=number)
+        self._captured[(graph, stream, task, node.name)] = found
+
+    def run_captured(self, call: KernelCall, arming: Optional[Arming], graph: str) -> None:
+        """Dump an operator in a captured stream, each replay to the same file."""
         key = (graph, call.stream, call.task, call.node.name)
         if key not in self._captured:
-            self._captured[key] = None
-            if arming is not None and arming.kernels and arming.data != "stats":
-                name = DumpName("aclgraph", call.node.type, call.node.name, self._now(), call.task, call.stream)
-                number = sum(found is not None for found in self._captured.values())
-                folder = self._base(arming).rstrip("/")
-                self._captured[key] = (folder, arming.mode, name._replace(dump_number=number))
+            self.capture(call.node, call.task, call.stream, arming, graph)
         found = self._captured[key]
         if arming is not None and found is not None:
             folder, mode, name = found
@@ -162,7 +167,7 @@ class DumpService:
         # (assumption cann.overflow_operator)
         found = self.overflows.get(call.node.name)
         if found is None and _went_out_of_range(call):
-            found = (_FLOAT_OVERFLOW, "AIC")
+            found = (_CONVERSION_OVERFLOW if _converts_to_half(call) else _FLOAT_OVERFLOW, "AIC")
         if found is None:
             return
         inputs, outputs = self._sides(call, "all")
@@ -210,6 +215,11 @@ def _overwrite(array: _Array, offset: int, data: bytes) -> None:
     memory = array.reshape(-1).view(np.uint8)
     part = memory[offset : offset + len(data)]
     part[:] = np.frombuffer(data, np.uint8)[: part.size]
+
+
+def _converts_to_half(call: KernelCall) -> bool:
+    # (assumption cann.overflow_of_conversion)
+    return call.node.type == "Cast" and any(array.dtype.name == "float16" for array in call.outputs)
 
 
 def _went_out_of_range(call: KernelCall) -> bool:

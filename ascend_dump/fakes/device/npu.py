@@ -324,8 +324,8 @@ class Npu(Faults):
         formats, original_shapes: by position ("input0", "output1"); else ND and the shape itself. attrs: `_no_task`
         counts, `_sgt_json_info` is written. producers: the operators behind the inputs, by default those
         of the model. kernel: a single operator is a kernel of its own (aclnn), not a single-operator model.
-        captured: the graph (aclgraph) in whose stream a single operator was captured; its first execution
-        counts as the capture. fails: why it fails. Raises OperatorFailed for it, and for one named to `fail`.
+        captured: the graph (aclgraph) in whose stream a single operator was captured; without `capture_op` its first
+        execution counts as the capture. fails: why it fails. Raises OperatorFailed for it, and for one named to `fail`.
         """
         model = None if model_id is None else self._model(model_id)
         if model is None:
@@ -353,6 +353,14 @@ class Npu(Faults):
             # Settings stay with the model, but the dump server stops when the dump is ended.
             on = (self._ge.get(model.session) if by_options else self._acl) is not None
             self._service.run_in_model(call, model, now, producers, on=on)
+
+    def capture_op(self, op_type: str, name: str, *, captured: str, stream: int = 0) -> int:
+        """Take a single operator into a graph (aclgraph), and return its task. It runs when `run_op` tells of it, with
+        the same `captured` and that task; what it writes then is settled now.
+        """
+        task = next(self._tasks) & _ID_MASK
+        self._service.capture(Node(name, op_type, (), ""), task, stream & _ID_MASK, self._acl, captured)
+        return task
 
     def execute_graph(
         self, graph: OfflineModel, feeds: Mapping[str, _Array], *, model_id: Optional[int] = None, step: int = 0

@@ -13,12 +13,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from ascend_dump.fakes.torch_npu._graphs import captures_of
 from ascend_dump.fakes.torch_npu._memory import DeviceMemory
 
 if TYPE_CHECKING:
     import numpy as np
 
     from ascend_dump.fakes.device.npu import Npu
+    from ascend_dump.fakes.torch_npu._graphs import CapturedKernels
 
 __all__ = ["KernelMode", "kernel_of"]
 
@@ -79,6 +81,7 @@ class KernelMode(TorchDispatchMode):
         super().__init__()
         self._npu = npu
         self._memory = memory
+        self._captures = captures_of(npu)
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -101,6 +104,8 @@ class KernelMode(TorchDispatchMode):
             for each in tree_iter(found):
                 memory.mark(each)
             return found
+        if self._captures.current is not None:
+            return self._capture(self._captures.current, func, args, kwargs)
         schema = func._schema
         # What it overwrites is read before it runs.
         inputs = [_array(each, copy=schema.is_mutable) for each in given]
@@ -112,13 +117,48 @@ class KernelMode(TorchDispatchMode):
                 raise
             fails = str(error)
         made = [each for each in tree_iter(found) if isinstance(each, torch.Tensor)]
-        view = not schema.is_mutable and any(value.alias_info is not None for value in schema.returns)
         for each in made:
             memory.mark(each)
-        kind, name = kernel_of(schema.name)
-        if not view and schema.name.partition("::")[2].rstrip("_") not in _NO_KERNEL:
+        if _is_kernel(schema):
+            kind, name = kernel_of(schema.name)
             self._npu.run_op(kind, name, _known(inputs), _known([_array(each) for each in made]), fails=fails)
         return found
+
+    def _capture(self, graph: CapturedKernels, func: Any, args: Any, kwargs: Any) -> Any:
+        """Take an operator into a graph: nothing is computed before a replay, but here its outputs' sizes are."""
+        schema = func._schema
+        given = [each for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor)]
+        before = [each.clone() for each in given] if schema.is_mutable else []
+        found = func(*args, **kwargs)
+        for each, kept in zip(given, before):
+            each.copy_(kept)
+        made = [each for each in tree_iter(found) if isinstance(each, torch.Tensor)]
+        for each in made:
+            self._memory.mark(each)
+        if not _is_kernel(schema):
+            return found
+        kind, name = kernel_of(schema.name)
+        task = self._npu.capture_op(kind, name, captured=graph.name)
+
+        def replay() -> None:
+            # Outside of an operator the modes of functions see this, too.
+            functions = torch._C.DisableTorchFunction()
+            with torch.utils._python_dispatch._disable_current_modes(), functions, torch.no_grad():
+                inputs = [_array(each, copy=schema.is_mutable) for each in given]
+                computed = [each for each in tree_iter(func(*args, **kwargs)) if isinstance(each, torch.Tensor)]
+                for each, now in zip(made, computed):
+                    if each is not now:
+                        each.copy_(now)
+                outputs = [_array(each) for each in made]
+            self._npu.run_op(kind, name, _known(inputs), _known(outputs), task=task, captured=graph.name)
+
+        graph.replays.append(replay)
+        return found
+
+
+def _is_kernel(schema: Any) -> bool:
+    view = not schema.is_mutable and any(value.alias_info is not None for value in schema.returns)
+    return not view and schema.name.partition("::")[2].rstrip("_") not in _NO_KERNEL
 
 
 def _known(arrays: list[Any]) -> list[Any]:

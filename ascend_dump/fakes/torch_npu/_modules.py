@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 
+from ascend_dump.fakes.torch_npu._graphs import make_graphs
 from ascend_dump.fakes.torch_npu._process import TorchNpuRuntime
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def make(npu: Npu) -> Mapping[str, ModuleType]:
     runtime = TorchNpuRuntime(npu)
     checked, dropping = _checked_dump(runtime), _dropping_dump(runtime)
     device = _NpuInterface(runtime)
+    graphs = make_graphs(npu, device.synchronize)
     made = {
         "torch_npu": {
             "__version__": "2.13.0",
@@ -34,7 +36,7 @@ def make(npu: Npu) -> Mapping[str, ModuleType]:
             "npu_format_cast": lambda tensor, acl_format: tensor,
         },
         "torch_npu._C": _native(runtime, device),
-        "torch_npu.npu": {**_members(device), **dropping, **_seeds(), **_memory(), **_surroundings()},
+        "torch_npu.npu": {**_members(device), **graphs, **dropping, **_seeds(), **_memory(), **_surroundings()},
         "torch_npu.npu.utils": {**_members(device), **checked, "_is_gte_cann_version": lambda version, module="": True},
         "torch_npu.npu.npu_config": {**dropping},
         "torch_npu.utils": {},
@@ -152,9 +154,6 @@ class _NpuInterface:
         return _Stream()
 
     default_stream = current_stream
-
-    def is_current_stream_capturing(self) -> bool:
-        return False
 
 
 def _members(part: object) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
 from ascend_dump.fakes.acl._process import process_of
+from ascend_dump.fakes.torch_npu._graphs import CaptureCode, captures_of
 from ascend_dump.native.cann.acl_codes import AclError
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class TorchNpuRuntime:
         self.npu = npu
         self.initialised = False
         self._acl = process_of(npu)
+        self._captures = captures_of(npu)
         self._waiting: list[Callable[[], object]] = []
 
     # Initialisation.
@@ -118,6 +120,10 @@ class TorchNpuRuntime:
         self._check(self._acl.set_device(device), "aclrtSetDevice")
 
     def synchronize(self) -> None:
+        # (assumption torch_npu.capturing)
+        if self._captures.current is not None:
+            self._captures.broken = True
+            self._check(CaptureCode.MODE_NOT_SUPPORT, "aclrtSynchronizeDevice")
         self._check(self._acl.synchronize_device(), "aclrtSynchronizeDevice")
 
     def _check(self, code: int, call: str, *, but: int = AclError.SUCCESS) -> None:

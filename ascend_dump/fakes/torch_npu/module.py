@@ -24,7 +24,9 @@ Known differences from the real one:
 - Operators inside a model's step, as those of a graph that another fake runs, are no kernels.
 - The backend "hccl" of torch.distributed is "gloo", with that name.
 - Only the simulated device is there: devices with a lower number are counted and cannot be set.
-- There are no graphs (`NPUGraph`), profiler, contrib or optimizers of torch_npu, and no `torch_npu.npu_*` operators.
+- Of graphs there are `NPUGraph` and `graph`, without pools, updates and `make_graphed_callables`. In a capture only
+  waiting for the device is refused; on a device a copy to the host is, too.
+- There are no profiler, contrib or optimizers of torch_npu, and no `torch_npu.npu_*` operators.
 """
 
 from __future__ import annotations

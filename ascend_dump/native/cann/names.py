@@ -121,6 +121,7 @@ def parse_name(name: str) -> Optional[DumpName]:
     A name of a captured stream may hold slashes: give the path below the device directory.
 
     (assumption cann.captured_name)
+    (assumption cann.captured_characters)
     """
     statistics = name.endswith(".csv")
     fields = (name[:-4] if statistics else name).split(".")

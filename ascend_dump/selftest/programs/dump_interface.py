@@ -3,52 +3,20 @@
 import json
 import re
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Callable
 
 import torch
 
+from ascend_dump.native.cann.dump_file import payload, read_header
+from ascend_dump.native.cann.overflow import decode_overflow
+from ascend_dump.selftest.program import ask_each
+from ascend_dump.selftest.programs.kernel_dumps import KernelDumps
+
 torch_npu: Any = import_module("torch_npu")
 CODE = re.compile(r"error code is (\d{6})\b")
-
-
-class Interface:
-    """The calls, and the directories that dumps go to."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.utils = torch_npu.npu.utils
-
-    def config(self, name: str, **settings: Any) -> str:
-        """A dump JSON for kernels, into a directory of its own."""
-        place = self.directory / name
-        place.mkdir(exist_ok=True)
-        keys = {"dump_path": str(place), "dump_mode": "all", "dump_op_switch": "on", "dump_list": [], **settings}
-        return self.text(name, json.dumps({"dump": keys}))
-
-    def text(self, name: str, content: str) -> str:
-        file = self.directory / f"{name}.json"
-        file.write_text(content)
-        return str(file)
-
-    def has_files(self, name: str) -> bool:
-        return any(path.is_file() for path in (self.directory / name).rglob("*"))
-
-    def dump(self, *configs: str) -> None:
-        """Set these files one after the other, launch a kernel, and end the dump."""
-        self.utils.init_dump()
-        try:
-            for config in configs:
-                self.utils.set_dump(config)
-            (torch.ones(4).npu() + 1).cpu()
-            torch_npu.npu.synchronize()
-        finally:
-            self.utils.finalize_dump()
-
-    def files_of(self, name: str, **settings: Any) -> bool:
-        self.dump(self.config(name, **settings))
-        return self.has_files(name)
 
 
 def code_of(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -67,7 +35,7 @@ def ask(directory: Path) -> dict[str, Any]:
     facts["waiting_interface"] = not torch_npu.npu.is_initialized()
     torch_npu.npu.finalize_dump()
     torch.ones(4).npu().cpu()
-    interface = Interface(directory)
+    interface = KernelDumps(torch_npu, directory)
     utils = interface.utils
     good = interface.config("good")
     facts["set_dump_first"] = code_of(utils.set_dump, good)
@@ -80,17 +48,42 @@ def ask(directory: Path) -> dict[str, Any]:
     facts["empty_file"] = code_of(utils.set_dump, interface.text("empty", ""))
     facts["set_after_refusal"] = code_of(utils.set_dump, good)
     utils.finalize_dump()
-    facts["begin_again"] = interface.files_of("again")
+    facts["begin_again"] = bool(interface.files_of("again"))
     interface.dump(interface.config("first"), interface.config("second"))
     facts["set_again"] = {name: interface.has_files(name) for name in ("first", "second")}
     interface.dump(interface.config("kept"), interface.text("nothing", '{"dump": {}}'))
     facts["nothing_asked"] = interface.has_files("kept")
     other = [{"model_name": "none", "layer": ["none"]}]
-    facts["single_operators"] = interface.files_of("single", dump_step="7", dump_list=other)
+    facts["single_operators"] = bool(interface.files_of("single", dump_step="7", dump_list=other))
     facts["kernel_level"] = {
-        level: interface.files_of(f"level_{level}", dump_level=level) for level in ("op", "kernel")
+        level: bool(interface.files_of(f"level_{level}", dump_level=level)) for level in ("op", "kernel")
     }
-    return facts
+    questions = {"empty_operator": empty_operator, "conversion_status": conversion_status}
+    more = {name: partial(question, interface) for name, question in questions.items()}
+    return {**facts, **ask_each(directory, more)}
+
+
+def empty_operator(interface: KernelDumps) -> dict[str, bool]:
+    """Whether a kernel without an element left a file, and one with an element."""
+    return {
+        name: bool(interface.files_of(f"of_{name}", launch=partial(add_one, size)))
+        for name, size in (("empty", 0), ("other", 1))
+    }
+
+
+def add_one(size: int) -> None:
+    """To a tensor of so many elements."""
+    (torch.ones(size).npu() + 1).cpu()
+
+
+def conversion_status(interface: KernelDumps) -> list[int]:
+    """The words of status in the records of an overflow of a conversion to float16."""
+    x = torch.full((64,), 1e30).npu()
+    asked: dict[str, Any] = {"dump_debug": "on", "dump_mode": None, "dump_op_switch": None, "dump_list": None}
+    files = interface.files_of("conversion", launch=lambda: x.half().cpu(), **asked)
+    headers = [read_header(path) for path in files if "opdebug" in path.name.lower()]
+    records = [decode_overflow(bytes(payload(header, header.outputs[0]))) for header in headers]
+    return sorted({word for record in records for unit in record.units for word in unit.status if word})
 
 
 if __name__ == "__main__":

@@ -185,6 +185,43 @@ def test_a_failing_kernel_fails_and_is_dumped_as_torch_npu_has_set_it(npu, torch
     assert record.path.name.startswith("exception_info.")
 
 
+def test_a_graph_computes_in_its_memory_when_it_is_replayed(npu, torch_npu, config, tmp_path):
+    x, count = torch.ones(4).npu(), torch.zeros(1).npu()
+    graph = torch_npu.npu.NPUGraph()
+    torch_npu.npu.init_dump()
+    torch_npu.npu.set_dump(config)
+    with torch.npu.graph(graph):
+        assert torch_npu.npu.is_current_stream_capturing()
+        y = x.reshape(2, 2) * 3
+        count += 1
+    assert not torch_npu.npu.is_current_stream_capturing()
+    assert (types(npu), npu.files, count.cpu().item()) == ([], [], 0)
+    for number in (2, 5):
+        x.copy_(torch.full((4,), float(number)))
+        graph.replay()
+        assert y.cpu().tolist() == [[3.0 * number] * 2] * 2
+    assert count.cpu().item() == 2
+    assert [kind for kind in types(npu) if kind != "TensorMove"] == ["Mul", "Add", "Mul", "Add"]
+    names = {path.relative_to(tmp_path).parts[-1].split(".")[0] for path in npu.files}
+    assert names == {"Mul", "Add", "TensorMove"}
+    written = [record.numpy().max() for record in ascend_dump.open(tmp_path).select(op_type="Mul", io="output")]
+    assert set(written) >= {6.0}
+    graph.reset()
+    graph.replay()
+    assert count.cpu().item() == 2
+
+
+def test_waiting_for_the_device_breaks_a_capture(npu, torch_npu):
+    torch_npu.npu.init()
+    graph = torch_npu.npu.NPUGraph()
+    graph.capture_begin()
+    with pytest.raises(RuntimeError, match="error code is 107030"):
+        torch_npu.npu.synchronize()
+    with pytest.raises(RuntimeError, match="error code is 507903"):
+        graph.capture_end()
+    torch_npu.npu.synchronize()
+
+
 def test_an_index_out_of_range_fails_on_the_device_where_a_kernel_reads_by_it(npu, torch_npu, tmp_path):
     weight = torch.ones(8, 16).npu()
     with pytest.raises(RuntimeError, match=r"aclnnEmbedding.*index out of range"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import runpy
 import shutil
 import time
 from collections.abc import Iterator
@@ -12,16 +13,19 @@ from typing import Any, Callable
 
 import numpy as np
 import pytest
+from other_devices import write_empty_operators
 from test_probes_offline import OF_DUMPS, OF_INIT
 
 import ascend_dump
 from ascend_dump import fakes
-from ascend_dump.selftest import probes_engine, probes_exceptions, probes_frameworks
+from ascend_dump.selftest import probes_captured, probes_engine, probes_exceptions, probes_frameworks, program
 from ascend_dump.selftest.assumptions import Outcome
 from ascend_dump.selftest.evidence import Evidence
 from ascend_dump.selftest.probes import PROBES, run_probes
 
 torch = pytest.importorskip("torch")
+
+PROGRAMS = Path(program.__file__).with_name("programs")
 
 OF_FILES = [
     "file_names",
@@ -62,6 +66,7 @@ OF_FACTS = {
     "checked_interface": True,
     "waiting_interface": True,
     "graphs_again": True,
+    "empty_operator": {"empty": False, "other": True},
 }
 OF_GRAPHS = ("graph_levels", "graph_steps", "rank_directory")
 
@@ -119,9 +124,9 @@ def test_the_simulated_device_is_as_assumed(recorded: Evidence, name: str) -> No
 
 def test_every_probe_is_tried_here_or_with_its_framework() -> None:
     others = {*OF_DUMPS, *OF_INIT}
-    for module in (probes_engine, probes_exceptions, probes_frameworks):
+    for module in (probes_captured, probes_engine, probes_exceptions, probes_frameworks):
         others |= set(module.__all__)
-    others |= {"container", "disk_reserve", "never_dumped"}
+    others |= {"container", "disk_reserve", "never_dumped", "overflow_of_conversion"}
     assert set(PROBES) == {*OF_FILES, *OF_FACTS, *OF_GRAPHS, *others}
 
 
@@ -225,6 +230,43 @@ def test_the_status_of_an_overflow_of_floating_point(tmp_path: Path, status: int
             torch.full((4,), 1e30).npu() * 1e30
     found = PROBES["overflow_status"](Evidence(device=0, began=0, ended=1, overflow=cap.path))
     assert found.state == state, found
+
+
+def test_kernels_without_any_file_tell_nothing_of_empty_ones() -> None:
+    nothing = Evidence(device=0, began=0, ended=1, facts={"empty_operator": {"empty": False, "other": False}})
+    assert PROBES["empty_operator"](nothing).state == "unknown"
+
+
+@pytest.fixture
+def dumped_kernels(tmp_path: Path) -> Callable[[], dict[str, Any]]:
+    """What the program notes of kernels without elements and of a conversion that overflows."""
+
+    def ask() -> dict[str, Any]:
+        with fakes.install("torch_npu", environ={}):
+            module = runpy.run_path(str(PROGRAMS / "dump_interface.py"))
+            dumps = module["KernelDumps"](module["torch_npu"], tmp_path)
+            return {name: module[name](dumps) for name in ("empty_operator", "conversion_status")}
+
+    return ask
+
+
+OF_KERNELS = ("empty_operator", "overflow_of_conversion")
+
+
+def test_the_simulated_kernels_are_as_assumed(dumped_kernels: Callable[[], dict[str, Any]]) -> None:
+    evidence = Evidence(device=0, began=0, ended=1, facts=dumped_kernels())
+    assert [PROBES[name](evidence).state for name in OF_KERNELS] == ["confirmed", "confirmed"]
+
+
+def test_kernels_that_are_otherwise_refute(
+    monkeypatch: pytest.MonkeyPatch, dumped_kernels: Callable[[], dict[str, Any]]
+) -> None:
+    monkeypatch.setattr("ascend_dump.fakes.device._service.operator_file", write_empty_operators)
+    monkeypatch.setattr("ascend_dump.fakes.device._service._converts_to_half", lambda call: False)
+    evidence = Evidence(device=0, began=0, ended=1, facts=dumped_kernels())
+    assert [PROBES[name](evidence).state for name in OF_KERNELS] == ["refuted", "refuted"]
+    nothing = dataclasses.replace(evidence, facts={"conversion_status": []})
+    assert PROBES["overflow_of_conversion"](nothing).state == "unknown"
 
 
 def test_graphs_stand_below_their_levels(tmp_path: Path) -> None:

@@ -1,0 +1,76 @@
+"""What a dump makes of kernels that a graph (NPUGraph) captures and replays."""
+
+import sys
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ascend_dump.native.cann.dump_file import read_header
+from ascend_dump.selftest.program import ask_each
+from ascend_dump.selftest.programs.kernel_dumps import KernelDumps
+
+torch_npu: Any = import_module("torch_npu")
+REPLAYS = 2
+
+
+def replay() -> None:
+    """Capture one kernel, and replay it."""
+    x = torch.full((64,), 3e38).npu()
+    graph = torch_npu.npu.NPUGraph()
+    with torch_npu.npu.graph(graph):
+        x * 8
+    for _ in range(REPLAYS):
+        graph.replay()
+
+
+def captured(dumps: KernelDumps) -> list[dict[str, Any]]:
+    """Name, size and the size of one record of each file."""
+    files = dumps.files_of("captured", launch=replay)
+    if not files:
+        raise LookupError("a captured kernel left no file")
+    found = []
+    for path in files:
+        # Behind the time and the device.
+        name = "/".join(path.relative_to(dumps.directory / "captured").parts[2:])
+        header = read_header(path)
+        last = header.tensors[-1]
+        found.append({"name": name, "bytes": path.stat().st_size, "record": last.offset + last.size})
+    return found
+
+
+def captured_scenes(dumps: KernelDumps) -> dict[str, int]:
+    """The files of other dumps of the same."""
+    debug: dict[str, Any] = {"dump_debug": "on", "dump_mode": None, "dump_op_switch": None, "dump_list": None}
+    settings: dict[str, dict[str, Any]] = {"stats": {"dump_data": "stats"}, "overflow": debug}
+    return {name: len(dumps.files_of(f"captured_{name}", launch=replay, **keys)) for name, keys in settings.items()}
+
+
+def capturing(dumps: KernelDumps) -> bool:
+    """Whether waiting for the device is refused in a capture. The last question: what follows may be broken."""
+    refused = False
+    try:
+        with torch_npu.npu.graph(torch_npu.npu.NPUGraph()):
+            try:
+                torch_npu.npu.synchronize()
+            except RuntimeError:
+                refused = True
+                raise
+    except RuntimeError:
+        if not refused:
+            raise LookupError("a graph cannot be captured") from None
+    return refused
+
+
+def ask(directory: Path) -> dict[str, Any]:
+    # Outside of a capture first: a kernel may have to be loaded.
+    (torch.ones(64).npu() * 8).cpu()
+    dumps = KernelDumps(torch_npu, directory)
+    questions = (captured, captured_scenes, capturing)
+    return ask_each(directory, {question.__name__: partial(question, dumps) for question in questions})
+
+
+if __name__ == "__main__":
+    ask(Path(sys.argv[3]).resolve())
