@@ -14,13 +14,13 @@ __all__ = ["CapturedCalls", "DecoratedCall"]
 
 
 class CapturedCalls(Protocol):
-    """What a call needs of the capture that it is a step of."""
+    """The interface of a capture that `DecoratedCall` needs."""
 
     @property
     def recording(self) -> bool: ...
 
     def begin_call(self) -> bool:
-        """Count a call. True: it is a step, which `end_call` must end."""
+        """Count a call. Returns True if it is a step, which `end_call` has to end."""
 
     def end_call(
         self,
@@ -28,7 +28,7 @@ class CapturedCalls(Protocol):
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
-        """End the step that a call began. error: what the call raised."""
+        """End the step of a call. error: the exception of the call."""
 
 
 class _ToFinish(Enum):

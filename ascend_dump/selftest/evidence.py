@@ -1,4 +1,4 @@
-"""What the runs of one framework on a device left for the probes to look at."""
+"""The evidence that the runs of one framework on a device leave for the probes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ FAILED = "failed"
 
 
 class DeviceFile(NamedTuple):
-    """A file that the device wrote. levels: the directories below the time, the device first; name: None where it is
-    no name of CANN's."""
+    """A file that the device wrote.
+
+    levels: the directories below the time, the device first. name: None if it is not a name of CANN's.
+    """
 
     path: Path
     time: str
@@ -37,15 +39,15 @@ class DeviceFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """The dumps of one framework's runs, and what the program knows of them itself.
+    """What the runs of one framework on a device left: dumps, and facts that the programs noted themselves.
 
-    device          the logical number
+    device          the logical device number
     began, ended    of all runs, in seconds since the epoch
-    tensors, statistics, overflow  roots of captures, None where there was none
-    eager           kernels of no model were dumped
-    steps           those that were selected, of `tensors` and `statistics`
-    inputs, outputs by step, arrays that the program gave to an operator, or got of one and fetched from the device
-    facts           what the program saw when it called the dump interface itself, by name
+    tensors, statistics, overflow  directories of captures, None where there was none
+    eager           whether the dumped kernels belong to no model
+    steps           the selected steps, of `tensors` and `statistics`
+    inputs, outputs by step, arrays that the program passed to an operator, or fetched from its output
+    facts           what the program noted when it called the dump interface itself, by name
 
     >>> Evidence(device=0, began=0.0, ended=1.0).files(None)
     []
@@ -64,17 +66,17 @@ class Evidence:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def files(self, root: Optional[Path]) -> list[DeviceFile]:
-        """What stands below directories named after a time; the rest of a run is ours."""
+        """Files below directories named after a time; everything else in a run is ascend_dump's own."""
         return [] if root is None else device_files(root)
 
     @property
     def dumped(self) -> list[DeviceFile]:
-        """The files of whole tensors."""
+        """The dump files of whole tensors."""
         return self.files(self.tensors)
 
 
 def judge_fact(evidence: Evidence, name: str, wanted: object) -> Outcome:
-    """Whether what a program noted under this name is as wanted; unknown where it did not, or could not, find out.
+    """Whether a fact has the expected value; unknown if the program did not, or could not, determine it.
 
     >>> judge_fact(Evidence(device=0, began=0.0, ended=1.0, facts={"code": 3}), "code", 0).state
     'refuted'
@@ -86,7 +88,7 @@ def judge_fact(evidence: Evidence, name: str, wanted: object) -> Outcome:
 
 
 def device_files(root: Path) -> list[DeviceFile]:
-    """What stands below directories named after a time, by path.
+    """The files below directories named after a time, sorted by path.
 
     >>> device_files(Path("/nowhere"))
     []

@@ -1,7 +1,8 @@
-"""What the programs of the self-test share: the scenarios, and what a program notes of itself.
+"""Shared by the programs of the self-test: the scenarios, and the notes that a program leaves.
 
 A program is started as `python with_torch.py FRAMEWORK SCENARIO DIRECTORY`. It runs a tiny network, with or without a
-capture, and leaves in the directory what it fetched itself (`truth.npz`) and what it noticed (`truth.json`).
+capture, and leaves in the directory the arrays that it fetched itself (`truth.npz`) and its observations
+(`truth.json`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _FULL = 2048
 
 @dataclass(frozen=True)
 class StepSeen:
-    """What a program fetched of one step: what operators were given and gave, and the result of the step."""
+    """What a program fetched in one step: inputs and outputs of operators, and the result of the step."""
 
     inputs: Sequence[np.ndarray]
     outputs: Sequence[np.ndarray]
@@ -48,16 +49,16 @@ class StepSeen:
 
 @dataclass(frozen=True)
 class Network:
-    """What a framework's program does.
+    """The part of a self-test program that depends on the framework.
 
-    make      something with the same weights each time, which `step` runs
-    step      run step `number` of it; `overflow` lets an operator overflow
-    settings  of `capture`, beside those of the scenario
-    target    what of it is captured; None: what runs in the block
-    marks     steps are drawn by `Capture.step`, as the framework does not count them
-    anew      each call of a decorated function makes its own, as the framework reads its settings while that is made
-    detects   the device looks for overflows where it is asked to
-    facts     what else the program can tell of a device, once it has run
+    make      creates what `step` runs, with the same weights each time
+    step      runs step `number`; `overflow` makes an operator overflow
+    settings  of `capture`, besides those of the scenario
+    target    the part to capture; None captures what runs in the block
+    marks     whether steps have to be drawn by `Capture.step`, because the framework does not count them
+    anew      whether each call of a decorated function makes its own, because the framework reads its settings then
+    detects   whether the device detects overflows by itself
+    facts     other facts about the device that the program can determine after its run
     """
 
     make: Callable[[], Any]
@@ -71,7 +72,7 @@ class Network:
 
 
 class _Truth:
-    """What is written at the end, also where the program fails."""
+    """What is written at the end, even if the program fails."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -93,7 +94,7 @@ class _Truth:
 
 
 class _Listener(logging.Handler):
-    """Keeps what ascend_dump tells the user."""
+    """Collects the messages of ascend_dump."""
 
     def __init__(self, messages: list[str]) -> None:
         super().__init__(logging.WARNING)
@@ -104,8 +105,10 @@ class _Listener(logging.Handler):
 
 
 def ask_each(directory: Path, questions: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-    """The answers by name, one question after the other. What a question raises is noted in its place, under `FAILED`;
-    `truth.json` is written behind each, as the next one may end the process.
+    """The answers by name, one question after the other.
+
+    The exception of a question is noted under `FAILED` instead. `truth.json` is written after each question, because
+    the next one may end the process.
 
     >>> import tempfile
     >>> ask_each(Path(tempfile.mkdtemp()), {"sum": lambda: 1 + 1, "quotient": lambda: 1 // 0})["sum"]
@@ -149,12 +152,12 @@ def _files(directory: Path) -> set[tuple[str, int]]:
 
 
 def _plain(network: Network, truth: _Truth) -> None:
-    """Without a capture of its own: for comparison, and under the launcher."""
+    """Without a capture: for comparison, and under the launcher."""
     _run(network, truth, network.make(), mark=lambda: None)
 
 
 def _with(network: Network, truth: _Truth, **settings: Any) -> None:
-    """A with block, and steps behind it."""
+    """A with block, and more steps after it."""
     made = network.make()
     cap = _capture(network, truth, network.target(made), strict=True, **settings)
     with _refusal_noted(truth), cap:
@@ -169,7 +172,7 @@ def _with(network: Network, truth: _Truth, **settings: Any) -> None:
 
 @contextmanager
 def _refusal_noted(truth: _Truth) -> Iterator[None]:
-    """What an adapter refuses before anything ran is told and no failure: it is not supported here."""
+    """Note what an adapter refuses before anything runs; that is not a failure, it is not supported here."""
     try:
         yield
     except (ConfigError, NotSupported) as error:
@@ -179,7 +182,7 @@ def _refusal_noted(truth: _Truth) -> Iterator[None]:
 
 
 def _decorated(network: Network, truth: _Truth) -> None:
-    """A decorated function, each call of which is a step."""
+    """A decorated function; each call is a step."""
     made = None if network.anew else network.make()
 
     def step(number: int) -> StepSeen:
@@ -197,14 +200,14 @@ def _statistics(network: Network, truth: _Truth) -> None:
 
 
 def _overflow(network: Network, truth: _Truth) -> None:
-    """Where a device detects overflows it is asked to; else the recorded values tell."""
+    """The scene overflow on devices that detect overflows; else overflow is found from recorded values."""
     truth.noted["plant"] = True
     # At every step: GE and acl know no others for it.
     _with(network, truth, **({"scene": "overflow", "steps": None} if network.detects else {}))
 
 
 def _unwritable(network: Network, truth: _Truth) -> None:
-    """A path that nothing can be written to: below a read-only directory, for root below a file."""
+    """A path that cannot be written to: below a read-only directory, for root below a file."""
     import os
 
     place = truth.directory / "read-only"
@@ -216,7 +219,7 @@ def _unwritable(network: Network, truth: _Truth) -> None:
 
 
 def _full(network: Network, truth: _Truth) -> None:
-    """A disk that takes no more: files cannot become longer than a part of the network's tensors."""
+    """A full disk: files cannot grow beyond a fraction of the network's tensors."""
     import resource
 
     made = network.make()
@@ -229,7 +232,7 @@ def _full(network: Network, truth: _Truth) -> None:
 
 
 def _survive(network: Network, truth: _Truth, made: Any, **settings: Any) -> None:
-    """Run to the end whatever the capture meets, as a user's program does, and note what it is told."""
+    """Run to the end whatever happens to the capture, as a user's program does, and note its messages."""
     try:
         cap = _capture(network, truth, network.target(made), **settings)
         with cap:

@@ -1,4 +1,4 @@
-"""A whole self-test: frameworks one after the other, their checks, and what their devices proved."""
+"""Run a whole self-test: one framework after the other, the checks, and the probes of their devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ __all__ = ["SelfTest", "run_selftest"]
 
 @dataclass
 class SelfTest:
-    """results: the table. probed: by probe. on_device: whether a device, or the simulated one, was used."""
+    """The state and the result of a self-test.
+
+    results       the checks, one row of the table each
+    probed        outcomes by probe
+    on_device     whether a device, real or simulated, was used
+    wants_device  whether one of the frameworks needs a device
+    runs          what the processes left, by framework and scenario
+    """
 
     simulated: bool
     results: list[CheckResult] = field(default_factory=list)
@@ -31,7 +38,7 @@ class SelfTest:
 
     @property
     def failed(self) -> bool:
-        """A check failed; or the simulated device is not as the assumptions say, which is our mistake."""
+        """Whether a check failed, or a probe found that the simulated device contradicts an assumption."""
         wrong = self.simulated and any(outcome.state == "refuted" for outcome in self.probed.values())
         return wrong or any(result.state == "FAIL" for result in self.results)
 
@@ -40,8 +47,10 @@ class SelfTest:
         return self.wants_device and not self.on_device
 
     def assumptions(self) -> list[dict[str, Any]]:
-        """id, state and probe of each, with what the probe saw. The simulated device proves nothing: `simulated` says
-        whether it agrees."""
+        """Each assumption with its id, state, probe and evidence.
+
+        The simulated device proves nothing: the state stays unknown then, and `simulated` tells whether it agrees.
+        """
         return [self._told(one) for one in load_assumptions()]
 
     def _told(self, one: Assumption) -> dict[str, Any]:
@@ -61,9 +70,10 @@ def run_selftest(
     python: Optional[str] = None,
     tell: Callable[[CheckResult], None] = lambda result: None,
 ) -> SelfTest:
-    """Run below `directory`, which is to be empty. frameworks: by default all that are known here.
+    """Run the self-test in `directory`, which has to be empty.
 
-    Raises ConfigError for a framework that has no self-test.
+    frameworks: names to test, all by default. tell: called with each result. Raises ConfigError for a framework that
+    has no self-test.
     """
     known = {subject.name: subject for subject in SUBJECTS}
     unknown = [name for name in frameworks if name not in known]
@@ -97,9 +107,9 @@ def _of_subject(test: SelfTest, subject: Subject, runner: ScenarioRunner) -> lis
 
 
 def _evidence(runs: dict[str, Ran], *, cann: bool) -> Evidence:
-    """Of a framework on a device. Every scenario has the same tensors, so those of one serve for all.
+    """The evidence of one framework on a device. All scenarios have the same tensors, so those of one are used.
 
-    cann: the dumps are CANN's; of others there are facts alone.
+    cann: whether the dumps are CANN's; else there are only facts.
     """
     ran = runs.get("with", runs["plain"])
     facts = {"container": _is_container(), **ran.truth.get("facts", {})}
@@ -132,7 +142,7 @@ def _evidence(runs: dict[str, Ran], *, cann: bool) -> Evidence:
 
 
 def _is_container() -> bool:
-    """Whether this process runs in one, by the marks that Docker, Podman and Kubernetes leave."""
+    """Whether this process runs in a container, by the marks of Docker, Podman and Kubernetes."""
     if any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv")):
         return True
     try:

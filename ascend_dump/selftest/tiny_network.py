@@ -1,4 +1,4 @@
-"""What the networks of several frameworks share: the shapes and weights of two layers, and the input of each step."""
+"""Shared by the networks of several frameworks: shapes and weights of two layers, and the input of each step."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ ROWS, IN, HIDDEN, OUT = 4, 64, 48, 8
 
 
 def weights() -> tuple[np.ndarray, np.ndarray]:
-    """Those of both layers, of shape (IN, HIDDEN) and (HIDDEN, OUT), the same each time."""
+    """The weights of both layers, of shape (IN, HIDDEN) and (HIDDEN, OUT), the same each time."""
     draw = np.random.default_rng(0).standard_normal
     return draw((IN, HIDDEN)).astype("f4"), draw((HIDDEN, OUT)).astype("f4")
 
 
 def run_step(run: Callable[[np.ndarray], np.ndarray], number: int, overflow: bool) -> StepSeen:
-    """Give `run` the input of step `number`, of shape (ROWS, IN), and note what it returns.
+    """Call `run` with the input of step `number`, of shape (ROWS, IN), and note what it returns.
 
-    overflow: all of the input is near the largest float32, so that the first layer overflows.
+    overflow: let the first layer overflow, by an input near the largest float32.
     """
     if overflow:
         x = np.full((ROWS, IN), 3e38, "f4")

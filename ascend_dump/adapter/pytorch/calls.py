@@ -1,4 +1,4 @@
-"""The calls of a module, which are the steps: noticed without changing the module or its copies."""
+"""The calls of a module, which are its steps, detected without changing the module or its copies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CALL = torch.nn.Module._call_impl.__code__
 class Watch:
     """Calls `called(entered)` at each top-level call of the target.
 
-    entered: hooks that are registered for all modules now still see this call begin.
+    entered: whether global module hooks registered now still see this call begin.
     """
 
     def __init__(self, target: torch.nn.Module, called: Callable[[bool], None]) -> None:
@@ -67,7 +67,7 @@ class Watch:
 
 
 class _PreHook:
-    """What stands in the target while it is watched."""
+    """The hook on the target while it is watched."""
 
     __slots__ = ("_watch",)
 
@@ -87,7 +87,7 @@ class _PreHook:
 
 
 class _Copied:
-    """What a copy of the target got for the hook; takes itself out when it is called."""
+    """The hook of a copy of the target; removes itself when it is called."""
 
     def __call__(self, module: torch.nn.Module, args: Any) -> None:
         hooks = module._forward_pre_hooks
@@ -100,26 +100,26 @@ def _do_nothing() -> None:
 
 
 def is_root_call(*, running: bool = True) -> bool:
-    """Whether a call is not made by a module's, nor by a backward pass.
+    """Whether a call is not nested in a call of a module or in a backward pass.
 
-    running: it is that of a module whose hook calls this function, so among the callers of this function itself.
+    running: whether the call's own module is on the stack, because one of its hooks calls this function.
     """
     return _current_node() is None and _calls(None, 1 + running) <= running
 
 
 def _is_top_level(module: torch.nn.Module, *, running: bool) -> bool:
-    """Whether this call of `module` is no part of another one, nor of a backward pass (checkpointing).
+    """Whether this call of `module` is not nested in another call or in a backward pass (checkpointing).
 
-    running: the call itself is among the callers of this function.
+    running: whether the call itself is on the stack.
     """
     return _current_node() is None and _calls(module, 1 + running) <= running
 
 
 def _calls(module: Optional[torch.nn.Module], enough: int) -> int:
-    """How many calls of the module, or of any, are running in this thread; counts to `enough`.
+    """How many calls of the module, or of any module, are on the stack of this thread; counts up to `enough`.
 
-    Callers are looked at, not counted as they come and go: PyTorch does not tell when a call ends
-    with a KeyboardInterrupt.
+    The stack is searched instead of counting calls, because PyTorch reports no end of a call that ends with a
+    KeyboardInterrupt.
     """
     calls = 0
     frame: Any = sys._getframe(1)
@@ -142,5 +142,5 @@ def is_compiled(target: torch.nn.Module) -> bool:
 
 
 def keep_hooks_quiet() -> None:
-    """Keep PyTorch from warning that hooks for all modules see a compiled one twice: ours mind that."""
+    """Suppress PyTorch's warning that global hooks see compiled modules twice; the hooks here handle that."""
     warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when", category=UserWarning)

@@ -1,4 +1,4 @@
-"""Calls of compiled functions: they do not pass through the hooks of modules, or not before they are compiled."""
+"""Follow calls of compiled functions, which bypass module hooks, or bypass them until they are compiled."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ _patched: Any = None
 
 
 def follow_compiled(around: Around) -> Callable[[], None]:
-    """From now on what `torch.compile` makes of functions runs as `around(root, function, args, kwargs)`.
+    """From now on, route calls of functions made by `torch.compile` through `around(root, function, args, kwargs)`.
 
-    root: the module whose call was compiled in place (`module.compile()`), else the function as it was
-    given. Modules given to `torch.compile` are left alone: PyTorch calls their hooks before the compiled
-    code. Returns what ends it, for functions made meanwhile too. Functions that were made before are followed where
-    `keep_compiled` was called before that.
+    root: the module compiled in place (`module.compile()`), else the original function. Modules given to
+    `torch.compile` are not affected, because PyTorch calls their hooks before the compiled code. Functions compiled
+    before are included if `keep_compiled` was called before. Returns a function that ends it.
     """
     _note_compiled()
     _arounds.append(around)
@@ -43,9 +42,9 @@ def follow_compiled(around: Around) -> Callable[[], None]:
 
 
 def keep_compiled() -> None:
-    """Have what `torch.compile` makes from now on followed by everyone who follows, also later.
+    """Make functions compiled from now on visible to every follower, including later ones.
 
-    Each call of such a function passes through one more of Python then.
+    Each of their calls then passes through one more Python function.
     """
     global _kept
     _kept = True
@@ -53,7 +52,7 @@ def keep_compiled() -> None:
 
 
 def call_followed(root: Root, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call a compiled function as those who follow now want it."""
+    """Call a compiled function through the current followers."""
     for around in tuple(_arounds):
         function = functools.partial(_through, around, root, function)
     return function(*args, **kwargs)
@@ -98,7 +97,7 @@ def _followed(given: Any, made: Any) -> Any:
 
 
 def module_of(module: torch.nn.Module) -> torch.nn.Module:
-    """The module itself, of one that `torch.compile` has wrapped."""
+    """The original module of one wrapped by `torch.compile`."""
     inner = getattr(module, "_orig_mod", None)
     return inner if isinstance(inner, torch.nn.Module) and type(module).__name__ == "OptimizedModule" else module
 

@@ -1,9 +1,8 @@
-"""Steps of a whole process, distinguished by the calls of its top-level modules.
+"""Steps of a whole process, told apart by calls of its top-level modules.
 
-Without a target there are no calls of it to count, so a step begins when a top-level module
-with parameters is called that was already called in this step. So a loss module, or a second
-model of a GAN, belongs to the step that is open. A compiled function is such a module too, and
-the modules called in it are not: compiled, they leave no trace.
+Without a target a step begins when a top-level module with parameters is called that was already called in this step.
+So a loss module, or the second model of a GAN, belongs to the open step. A compiled function counts as such a module;
+the modules called in it do not, because compiled code has no trace of them.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ log = logging.getLogger("ascend_dump")
 class ProcessSteps:
     """Calls `called(root, step)` at each top-level call of a module or compiled function, until `end`.
 
-    step: the number of the step that this call begins, None where it belongs to the open one. The
-    thread of the first call is the one that is followed. What `called` raises ends the following and is
-    logged: the user's call goes on.
-    returned: is given what each of these calls returned; it must not raise.
-    left_out: is asked at each top-level call; where it answers True the call is no step, and nothing is reported of it.
-    ended: is called once when the following ends, whatever ended it.
-    compiled: whether the call that `called` was last called for runs compiled code; hooks that are registered
-    for all modules now still see what is called in it, the root included.
+    step: the number of the step that this call begins, None if it belongs to the open one. Only the thread of the first
+    call is followed. An exception of `called` ends the following and is logged; the user's call goes on.
+
+    returned   called with the result of each of these calls; must not raise
+    left_out   called before each top-level call; if it returns True the call is not a step and not reported
+    ended      called once when the following ends, for whatever reason
+    compiled   whether the last reported call runs compiled code; global module hooks registered then still see the
+               modules called in it, including the root
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class ProcessSteps:
         self.begin_again()
 
     def begin_again(self) -> None:
-        """At the start, and in a forked child, which counts its own."""
+        """At the start, and in a forked child, which counts its own steps."""
         self._thread: Optional[int] = None
         self._step = -1
         #: What was called in the open step. Weak: an address may come again for another module.
@@ -71,7 +70,7 @@ class ProcessSteps:
         return self._thread is not None
 
     def end(self) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         self._over = True
         self._open = None
         undo, self._undo = self._undo, []

@@ -1,7 +1,8 @@
 """The GE operators that the simulated device computes for torchair's graphs, by type.
 
-Inputs and attributes are those of GE's operator prototypes (CANN, op_proto) as torchair writes them. Each operator is
-computed in one way: with numpy where `_npu_ops` has it, as offline models and TensorFlow's graphs are, else with torch.
+Inputs and attributes are those of GE's operator prototypes (CANN, op_proto) as torchair writes them. Each operator has
+one implementation: in numpy where `_npu_ops` has it, which offline models and TensorFlow's graphs use too, else in
+torch.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ def known_types() -> list[str]:
 
 
 def compute(op: GeOp, inputs: Sequence[Optional[Any]]) -> tuple[Any, ...]:
-    """The outputs of one operator, as tensors of their own or views of the inputs.
+    """Compute one operator; outputs are new tensors, or views of the inputs.
 
-    Raises NotSupported for a type that is not in the tables, ConfigError where inputs or attributes do not fit.
+    Raises NotSupported for an unknown type, ConfigError for inputs or attributes that do not fit.
     """
     import torch
 

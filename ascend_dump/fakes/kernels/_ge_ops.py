@@ -1,4 +1,4 @@
-"""GE operators that work element by element and that numpy lacks, or that torchair alone writes."""
+"""Elementwise GE operators that numpy lacks, or that only torchair writes."""
 
 from __future__ import annotations
 

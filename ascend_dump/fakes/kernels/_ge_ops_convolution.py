@@ -1,6 +1,6 @@
-"""GE's convolutions of two and three dimensions that torch computes: transposed ones and gradients.
+"""GE's 2D and 3D convolutions that are computed with torch: transposed ones and gradients.
 
-Pictures are NCHW or NCDHW, weights OIHW or OIDHW, as torchair writes them.
+Images are NCHW or NCDHW, weights OIHW or OIDHW, as torchair writes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LAYOUTS = ("NCHW", "NCDHW")
 
 
 class _Convolution:
-    """The attributes of a convolution in the order of aten's arguments. Pads are two for each axis."""
+    """The attributes of a convolution in the order of ATen's arguments. Pads: two per axis."""
 
     def __init__(self, op: GeOp) -> None:
         if op.attrs.get("data_format", "NCHW") not in _LAYOUTS:
@@ -58,7 +58,10 @@ def _conv3d(op: GeOp, x: Any, weight: Any, bias: Optional[Any] = None, offset: O
 def _transposed(
     op: GeOp, size: Any, x: Any, weight: Any, bias: Optional[Any] = None, offset: Optional[Any] = None
 ) -> Any:
-    """`size` is what the attributes give; another one is refused, as by the device's check of shapes."""
+    """Transposed convolution.
+
+    `size` has to be the one that follows from the attributes, as the device's shape check requires.
+    """
     found = _Convolution(op).forward(x, weight, bias, transposed=True)
     if list(found.shape) != integers(size):
         raise ValueError(f"input_size is {integers(size)}, the attributes give {list(found.shape)}")

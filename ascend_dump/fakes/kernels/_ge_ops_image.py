@@ -1,4 +1,4 @@
-"""GE operators that resize, sample and pad pictures, and gradients of pooling. Pictures are NCHW, volumes NCDHW."""
+"""GE operators that resize, sample and pad images, and gradients of pooling. Images are NCHW, volumes NCDHW."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__: list[str] = []
 
 
 def _asymmetric(op: GeOp) -> None:
-    """Raises NotSupported for coordinates other than those that torchair asks for: place times scale, rounded down."""
+    """Raise NotSupported for coordinate modes other than torchair's: index times scale, rounded down."""
     asked = [name for name in ("align_corners", "half_pixel_centers") if op.attrs.get(name, False)]
     if asked:
         raise NotSupported(
@@ -75,7 +75,10 @@ def _pairs(paddings: Any) -> list[tuple[int, int]]:
 
 
 def _pad(x: Any, pairs: list[tuple[int, int]], mode: str, value: float = 0.0) -> Any:
-    """mode: constant, edge, reflect or symmetric. Axes come one after the other: what is copied may be padding."""
+    """Pad axis after axis, so that padding of one axis may be copied by the next.
+
+    mode: constant, edge, reflect or symmetric.
+    """
     import torch
 
     if mode == "constant":
@@ -88,7 +91,7 @@ def _pad(x: Any, pairs: list[tuple[int, int]], mode: str, value: float = 0.0) ->
 
 
 def _inside(places: Any, length: int, mode: str) -> Any:
-    """Which element stands at each place, some of which are before the first or after the last."""
+    """The source index of each position, for positions that lie before the first or after the last element."""
     if mode == "edge":
         return places.clamp(0, length - 1)
     if mode == "reflect":  # the outermost element is no part of the reflection
@@ -115,7 +118,7 @@ def _mirror_pad(op: GeOp, x: Any, paddings: Any) -> Any:
 
 @operator("PadV3Grad")
 def _pad_gradient(op: GeOp, gradient: Any, paddings: Any) -> Any:
-    """What every element was copied to, added up: the gradient of padding by reflection or by the edge."""
+    """The gradient of padding by reflection or by the edge: each element sums the gradients of its copies."""
     import torch
 
     pairs = _pairs(paddings)

@@ -1,4 +1,4 @@
-"""GE operators that gather and scatter by tensors of indices, and those that write into a view."""
+"""GE operators that gather and scatter by index tensors, and those that write into a view."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INT64 = 9  # ge::DataType
 
 @operator("IndexByTensor")
 def _index(op: GeOp, x: Any, *indices: Any) -> Any:
-    """`indices_mask` says for each of the first dimensions whether a tensor indexes it."""
+    """Index by tensors; `indices_mask` tells for each leading dimension whether a tensor indexes it."""
     given = iter(indices)
     return x[tuple(next(given).long() if each else slice(None) for each in op.attrs["indices_mask"])]
 
@@ -47,7 +47,7 @@ def _index_add(op: GeOp, x: Any, indices: Any, updates: Any, alpha: Optional[Any
 def _view_copy(
     op: GeOp, x: Any, size: Any, stride: Any, offset: Any, src: Any, src_size: Any, src_stride: Any, src_offset: Any
 ) -> Any:
-    """A copy of `x` with `src`, seen by its strides, in the view of the given size, strides and offset."""
+    """A copy of `x` whose view of this size, strides and offset holds the elements of `src`, read by its strides."""
     found = x.contiguous().clone()
     values = src.contiguous().as_strided(integers(src_size), integers(src_stride), int(src_offset))
     found.as_strided(integers(size), integers(stride), int(offset)).copy_(values)
@@ -83,7 +83,7 @@ _BAGS = {"sum": 0, "mean": 1, "max": 2}
 def _embedding_bag(
     op: GeOp, weight: Any, indices: Any, offsets: Optional[Any] = None, scales: Optional[Any] = None
 ) -> Any:
-    """The sums, means or largest values of the rows of each bag; then what aten's operator gives for its gradient."""
+    """The sum, mean or maximum of the rows of each bag, and the outputs that ATen's operator has for its gradient."""
     import torch
 
     attrs = op.attrs

@@ -1,6 +1,6 @@
-"""GE operators that do the same to each tensor of a list (`Foreach...`): lists of one length, then scalars.
+"""GE operators on lists of tensors (`Foreach...`): several lists of equal length, then scalars.
 
-The inputs of a node stand one after the other; how many of them are lists is known for each type, and so the length.
+The inputs of a node are the concatenated lists; the number of lists is known per type, so their length follows.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _BINARY = {
 
 
 def _lists(count: int, inputs: tuple[Any, ...], rest: int) -> list[tuple[Any, ...]]:
-    """`count` lists of one length, and in the end the `rest`."""
+    """Split the inputs into `count` lists of equal length and the `rest`."""
     length = (len(inputs) - rest) // count
     return [inputs[at * length : (at + 1) * length] for at in range(count)] + [inputs[count * length :]]
 
 
 def _register(name: str, lists: int, rest: int, function: _Function) -> None:
-    """The element of each list, and one scalar or nothing, go into the function."""
+    """Register a type whose function gets one element of each list, and one scalar if there is one."""
 
     def call(op: GeOp, *inputs: Any) -> Any:
         *found, more = _lists(lists, inputs, rest)
@@ -47,7 +47,7 @@ def _register(name: str, lists: int, rest: int, function: _Function) -> None:
 
 
 def _register_scalars(name: str, lists: int, function: _Function) -> None:
-    """As `_register`, with one tensor that holds a scalar for each element."""
+    """Like `_register`, with a last input that holds one scalar per element."""
 
     def call(op: GeOp, *inputs: Any) -> Any:
         *found, [scalars] = _lists(lists, inputs, 1)

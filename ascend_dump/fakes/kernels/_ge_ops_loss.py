@@ -1,4 +1,4 @@
-"""GE operators of losses: negative log likelihood and squared error, with their gradients."""
+"""GE operators of losses: negative log-likelihood and squared error, with their gradients."""
 
 from __future__ import annotations
 

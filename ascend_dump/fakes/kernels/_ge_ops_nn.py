@@ -1,4 +1,4 @@
-"""GE operators of neural networks: pooling, normalisation, and their gradients. Pictures are NCHW."""
+"""GE operators of neural networks: pooling, normalisation, and their gradients. Images are NCHW."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _max_pool(op: GeOp, x: Any) -> Any:
 def _mask(places: Any, width: int, window: tuple[Any, ...]) -> Any:
     """Shape (N, C, places of the window, outputs / 16) of uint16: a bit for each output that took its value there.
 
-    places: the indices of PyTorch in pictures of that width, of shape (N, C, H, W).
+    places: PyTorch's indices in images of that width, of shape (N, C, H, W).
     """
     import numpy as np
 
@@ -58,7 +58,7 @@ def _mask(places: Any, width: int, window: tuple[Any, ...]) -> Any:
 
 @operator("MaxPoolGradWithArgmaxV1")
 def _max_pool_grad(op: GeOp, x: Any, gradient: Any, mask: Any) -> Any:
-    """The mask says no more than the picture it was made of, from which PyTorch's indices are found again."""
+    """PyTorch's indices are computed again from the image, as the mask holds no other information."""
     import torch
 
     window = _window(op)
@@ -67,7 +67,7 @@ def _max_pool_grad(op: GeOp, x: Any, gradient: Any, mask: Any) -> Any:
 
 
 def _per_channel(values: Any, x: Any) -> Any:
-    """Spread one value for each channel over the picture."""
+    """Broadcast one value per channel over the image."""
     return values.reshape([1, -1, *[1] * (x.dim() - 2)])
 
 

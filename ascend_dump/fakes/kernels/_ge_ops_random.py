@@ -1,8 +1,8 @@
-"""GE operators that give random values, from a generator without state: they depend on seed and offset alone.
+"""Stateless random GE operators: their values depend on seed and offset only.
 
-The device draws with Philox4x32-10 (`alg` 1). Here NumPy's Philox4x64-10 draws, whose key is the seed and whose counter
-begins at the offset: equal seeds and offsets give equal values, and the distributions are those of the device; the
-values are not.
+The device uses Philox4x32-10 (`alg` 1). Here NumPy's Philox4x64-10 is used, with the seed as key and the offset as
+initial counter: equal seeds and offsets give equal values, and distributions are those of the device, but the values
+are not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MASK_BITS = 128
 
 
 def _generator(seed: Any, offset: Optional[Any]) -> Any:
-    """offset: one number, or the low and the high half of the counter as torchair writes it (zero, then the offset)."""
+    """offset: one number, or the low and high half of the counter as torchair writes it (zero, then the offset)."""
     import numpy as np
 
     counter = [0] if offset is None else integers(offset)
@@ -66,7 +66,7 @@ def _permutation(op: GeOp, n: Any, seed: Any, offset: Any) -> Any:
 
 @operator("StatelessDropOutGenMask")
 def _dropout_mask(op: GeOp, shape: Any, probability: Any, seed: Any, seed1: Any, offset: Optional[Any] = None) -> Any:
-    """One bit for each element, set where it is kept; in bytes, the lowest bit first, filled up to 128 bits."""
+    """One bit per element, 1 where it is kept, packed into bytes (lowest bit first) and padded to 128 bits."""
     import numpy as np
     import torch
 

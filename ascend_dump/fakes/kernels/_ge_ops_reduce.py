@@ -1,4 +1,4 @@
-"""GE operators over axes: reductions, order and softmax."""
+"""GE operators over axes: reductions, sorting and softmax."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _log_sum_exp(op: GeOp, x: Any, axes: Any) -> Any:
 
 @operator("ReduceStdWithMean")
 def _std_with_mean(op: GeOp, x: Any, mean: Any) -> Any:
-    """Around the mean that is given, spread to the shape of `x`."""
+    """The standard deviation around a given mean, broadcast to the shape of `x`."""
     attrs = op.attrs
     dims = attrs.get("dim", []) or list(range(x.dim()))
     count = math.prod(x.shape[dim] for dim in dims)

@@ -1,4 +1,4 @@
-"""GE operators that make, move, join, cut and index tensors."""
+"""GE operators that create, move, join, slice and index tensors."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _reverse(op: GeOp, x: Any, axes: Any) -> Any:
 
 @operator("Empty")
 def _empty(op: GeOp, shape: Any) -> Any:
-    """Memory that nobody wrote; here it holds zeros, on which torchair's converter of select_backward relies."""
+    """Uninitialised memory on a device; zeros here, which torchair's converter of select_backward relies on."""
     import torch
 
     return torch.zeros(integers(shape), dtype=torch_dtype(op.attrs.get("dtype", _INT32)))

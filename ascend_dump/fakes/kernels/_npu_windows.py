@@ -1,6 +1,6 @@
-"""Operators of the simulated device that slide a window over an image, and where its channels are.
+"""Sliding-window operators of the simulated device: convolution and pooling.
 
-Source of attributes and padding: GE's operator prototypes of Conv2D, MaxPool, AvgPool.
+Attributes and padding are those of GE's operator prototypes of Conv2D, MaxPool and AvgPool.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _Attrs = Mapping[str, Any]
 
 
 def channel_axis(x: _Array, attrs: _Attrs) -> int:
-    """Which axis of `x` counts channels."""
+    """The axis of `x` that holds the channels."""
     return x.ndim - 1 if attrs.get("data_format", "NCHW") == "NHWC" or x.ndim < 2 else 1
 
 
 def along_channels(x: _Array, count: int, attrs: _Attrs) -> tuple[int, ...]:
-    """The shape that spreads one value for each channel over `x`."""
+    """The shape that broadcasts one value per channel over `x`."""
     axis = channel_axis(x, attrs)
     return tuple(count if at == axis else 1 for at in range(x.ndim))
 
 
 def convolve(inputs: Sequence[_Array], attrs: _Attrs) -> _Array:
-    """A 2D convolution: x, filter and optionally bias; strides, pads, dilations, groups."""
+    """2D convolution: x, filter and optional bias; strides, pads, dilations, groups."""
     import numpy as np
 
     x, weight, *bias = inputs
@@ -49,10 +49,10 @@ def convolve(inputs: Sequence[_Array], attrs: _Attrs) -> _Array:
 
 
 def pool(x: _Array, attrs: _Attrs, *, highest: bool) -> _Array:
-    """The highest value or the mean of each window; ksize, strides, padding or pads, ceil_mode.
+    """The maximum or mean of each window; ksize, strides, padding or pads, ceil_mode.
 
-    A mean is over the elements of the picture; with `exclusive` false over those of the padding too, and with
-    `divisor_override` over as many as that says.
+    A mean counts only elements of the image; with `exclusive` false also padding, with `divisor_override` it divides by
+    that number.
     """
     import numpy as np
 
@@ -75,7 +75,7 @@ def pool(x: _Array, attrs: _Attrs, *, highest: bool) -> _Array:
 
 
 def _last_windows(x: _Array, attrs: _Attrs, size: tuple[int, int], strides: tuple[int, int]) -> list[int]:
-    """What `ceil_mode` adds at the ends, so that a last window that begins inside the picture or its pads is whole."""
+    """The padding that `ceil_mode` adds to complete a last window which begins inside the image or its pads."""
     added = [0, 0, 0, 0]
     if not attrs.get("ceil_mode", False) or attrs.get("padding") == "SAME":
         return added

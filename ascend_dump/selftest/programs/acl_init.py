@@ -1,4 +1,4 @@
-"""What pyACL answers where acl.init() itself is given a dump, which a process can try once."""
+"""How pyACL handles a dump configuration given to acl.init() itself, which a process can try only once."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ DEVICE = 0
 
 
 class InitialDump:
-    """A dump that acl.init() was given, with a model to try it."""
+    """A dump configured by acl.init(), and a model to try it with."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -29,7 +29,7 @@ class InitialDump:
         start_device(acl, DEVICE, str(config))
 
     def number_of_files(self) -> int:
-        """Behind a run of the model, which is loaded for it."""
+        """The number of dump files after a run of the model, which is loaded for it."""
         nodes = (OnnxNode("only", "MatMul", ("x", "w")),)
         om = build_offline(acl, self.directory / "net.om", nodes, {"w": np.ones((IN, OUT), "f4")})
         network = OfflineNetwork(acl, om)

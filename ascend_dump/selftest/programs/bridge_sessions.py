@@ -1,4 +1,4 @@
-"""What sessions on an NPU through npu_bridge do with settings and graphs: each question has a directory of its own."""
+"""How sessions on an NPU through npu_bridge handle settings and graphs; each question has its own directory."""
 
 import os
 import sys
@@ -27,7 +27,7 @@ BEFORE, ADDED = 1.0, 2.0
 
 
 class Dumps:
-    """Directories for what sessions dump, and the settings for it."""
+    """Directories for the dumps of sessions, and the settings for them."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -38,14 +38,14 @@ class Dumps:
         return found
 
     def keys(self, name: str, **others: Any) -> dict[str, Any]:
-        """Those of a dump into the directory of that name."""
+        """The settings of a dump into the directory of this name."""
         return {"enable_dump": True, "dump_path": str(self.place(name)), "dump_mode": "all", **others}
 
     def files(self, name: str) -> list[DeviceFile]:
         return [file for file in device_files(self.place(name)) if file.name is not None]
 
     def some_files(self, name: str) -> list[DeviceFile]:
-        """Those without which there is no answer. Raises LookupError where the device dumped nothing."""
+        """The dump files. Raises LookupError if there are none, so that the question has no answer."""
         found = self.files(name)
         if not found:
             raise LookupError(f"the session {name!r} dumped nothing")
@@ -53,7 +53,7 @@ class Dumps:
 
 
 def make_config(*entries: dict[str, Any]) -> Any:
-    """A ConfigProto with one NpuOptimizer for each."""
+    """A ConfigProto with one NpuOptimizer per dict of settings."""
     made = tf.ConfigProto()
     for keys in entries:
         entry = made.graph_options.rewrite_options.custom_optimizers.add()
@@ -68,7 +68,7 @@ def make_config(*entries: dict[str, Any]) -> Any:
 
 @contextmanager
 def opened(config: Any) -> Iterator[tuple[Any, Any]]:
-    """A session with a graph of its own, and the tensor that is fed."""
+    """A session with a graph of its own, and the placeholder that is fed."""
     with tf.Graph().as_default():
         x = tf.placeholder(tf.float32, X.shape, name="x")
         with tf.Session(config=config) as session:
@@ -81,9 +81,9 @@ def run_once(config: Any) -> None:
 
 
 def init_keys(dumps: Dumps) -> bool:
-    """Whether a session without the keys that init_resource got dumped, where one with them does.
+    """Whether a session without the keys that init_resource got dumped, while one with them did.
 
-    The first question of the process: GE is initialised once.
+    Has to be the first question of the process, because GE is initialised once.
     """
     with tf.Graph().as_default():
         own, shutdown = npu_init.init_resource(config=make_config(dumps.keys("init")))
@@ -96,7 +96,7 @@ def init_keys(dumps: Dumps) -> bool:
 
 
 def last_entry(dumps: Dumps) -> dict[str, bool]:
-    """By the last of two entries, whether the session dumped."""
+    """Whether a session dumped, by the settings of the last of two entries."""
     run_once(make_config(dumps.keys("last_off"), dumps.keys("last_off", enable_dump=False)))
     run_once(make_config(dumps.keys("last_on", enable_dump=False), dumps.keys("last_on")))
     found = {name: bool(dumps.files(f"last_{name}")) for name in ("on", "off")}
@@ -106,7 +106,7 @@ def last_entry(dumps: Dumps) -> dict[str, bool]:
 
 
 def graph_names(dumps: Dumps) -> list[list[str]]:
-    """The names of the models of three sessions, in the order of the sessions."""
+    """The model names of three sessions, in the order of the sessions."""
     found = []
     for number in range(3):
         name = f"session_{number}"
@@ -133,7 +133,7 @@ def fed_names(dumps: Dumps) -> list[str]:
 
 
 def variable_values(dumps: Dumps) -> dict[str, list[float]]:
-    """What a variable was for the operator that reads it, and for the one that adds to it behind that one."""
+    """The values of a variable, as read by one operator and then by another that adds to it."""
     with opened(make_config(dumps.keys("variables"))) as (session, x):
         variable = tf.get_variable("w", [4, 3], initializer=tf.constant_initializer(BEFORE), use_resource=False)
         product = tf.matmul(x, variable, name="product")
@@ -154,7 +154,7 @@ def variable_values(dumps: Dumps) -> dict[str, list[float]]:
 
 
 def times_of_sessions(dumps: Dumps) -> int:
-    """How many directories of a time two sessions made below the same path, the second one in a later second."""
+    """The number of time directories of two sessions with the same path, the second one a second later."""
     for _ in range(2):
         begun = int(time.time())
         run_once(make_config(dumps.keys("times")))
@@ -164,7 +164,7 @@ def times_of_sessions(dumps: Dumps) -> int:
 
 
 def graph_texts(dumps: Dumps) -> bool:
-    """Whether a session that dumps writes the text of its graph, where one that does not writes none."""
+    """Whether a session with a dump writes the text of its graph, while one without does not."""
     before = texts()
     run_once(make_config({}))
     if texts() - before:
@@ -175,7 +175,7 @@ def graph_texts(dumps: Dumps) -> bool:
 
 
 def texts() -> set[Path]:
-    """The texts of graphs in the places where GE puts them."""
+    """The graph texts in the places where GE writes them."""
     names = ("NPU_COLLECT_PATH", "DUMP_GRAPH_PATH", "ASCEND_WORK_PATH")
     places = [Path(), *(Path(os.environ[name]) for name in names if os.environ.get(name))]
     return {path.resolve() for place in places for path in place.rglob("ge_proto_*_Build.txt")}

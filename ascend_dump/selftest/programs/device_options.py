@@ -1,4 +1,4 @@
-"""What an NPU that npu_device opened does with steps, and with options that are set behind `open`."""
+"""How an NPU opened by npu_device handles steps, and options that are set after `open`."""
 
 import sys
 from functools import partial
@@ -14,7 +14,7 @@ npu_device: Any = import_module("npu_device")
 
 
 def steps_of_calls(place: Path) -> list[str]:
-    """The steps that were dumped of three calls of a function, of which the second was selected."""
+    """The dumped steps of three calls of a function, with the second one selected."""
     place.mkdir()
     dump = npu_device.global_options().dump_config
     dump.enable_dump, dump.dump_path, dump.dump_step, dump.dump_mode = True, str(place), "1", "all"
@@ -27,7 +27,7 @@ def steps_of_calls(place: Path) -> list[str]:
 
 
 def options_once(first: Path, second: Path) -> dict[str, bool]:
-    """Which directory a new function was dumped to, where the path had become the second behind `open`."""
+    """The directory that a new function was dumped to, after the path was changed following `open`."""
     second.mkdir()
     before = len(device_files(first))
     npu_device.global_options().dump_config.dump_path = str(second)
@@ -39,7 +39,7 @@ def options_once(first: Path, second: Path) -> dict[str, bool]:
 
 
 def call(times: int) -> None:
-    """Call a new function that often."""
+    """Call a new function this many times."""
     function = tf.function(lambda x: tf.nn.relu(x * 2.0))
     for number in range(times):
         function(tf.constant([float(number), -1.0]))

@@ -1,4 +1,4 @@
-"""What MindSpore on Ascend makes of one dump JSON. It reads one in a process, so each question is a process."""
+"""How MindSpore on Ascend handles one dump JSON. It reads it once per process, so each question is a process."""
 
 import json
 import os
@@ -22,8 +22,10 @@ X = np.linspace(1, 2, 32, dtype="f4").reshape(4, 8)
 
 
 class Dumped:
-    """A process with a dump JSON, and what it leaves. mode: `op_debug_mode`. e2e: what `e2e_dump_settings` has beside
-    the usual keys, None for no such block."""
+    """A process with one dump JSON, and what it dumps.
+
+    mode: `op_debug_mode`. e2e: more keys of `e2e_dump_settings`, None for no such block.
+    """
 
     def __init__(self, directory: Path, *, e2e: Optional[dict[str, Any]], mode: int = 0, level: str = "O0") -> None:
         self.root = directory / "dumped"
@@ -41,7 +43,7 @@ class Dumped:
         self.mindspore.set_device("Ascend")
 
     def run(self, x: np.ndarray, *, times: int = 1) -> None:
-        """Multiply by 2, as float32 and as bfloat16, and go on from there; an iteration each time."""
+        """Multiply by 2, in float32 and in bfloat16, and continue with the products; each is one iteration."""
         ms = self.mindspore
         cell: Any = ms.nn.Cell
 
@@ -68,7 +70,7 @@ class Dumped:
         return {path: name for path, name in found.items() if name is not None}
 
     def some_tensors(self) -> dict[Path, NpyName]:
-        """Raises LookupError where nothing was dumped, so that there is no answer."""
+        """The dumped tensors. Raises LookupError if there are none, so that the question has no answer."""
         found = self.tensors()
         if not found:
             raise LookupError("MindSpore dumped no tensor")
@@ -91,7 +93,7 @@ def tree(dumped: Dumped) -> dict[str, Any]:
 
 
 def stored_types(dumped: Dumped) -> dict[str, list[str]]:
-    """By the type in the name of a file, the types of the arrays."""
+    """The array types by the type in the file name."""
     found: dict[str, set[str]] = {}
     for path, name in dumped.some_tensors().items():
         try:
@@ -103,7 +105,7 @@ def stored_types(dumped: Dumped) -> dict[str, list[str]]:
 
 
 def sampled(dumped: Dumped) -> dict[str, Any]:
-    """The longest shape of a float32, and whether one is the first elements of the input of the network."""
+    """The longest shape of a float32, and whether one holds the first elements of the network's input."""
     found = dumped.some_tensors().items()
     arrays = [np.load(path, allow_pickle=False) for path, name in found if str(name.dtype).lower() == "float32"]
     first = X.ravel()[:SAMPLE]
@@ -136,7 +138,7 @@ def ask_of_samples(directory: Path) -> dict[str, Any]:
 
 
 def overflowed(directory: Path) -> list[str]:
-    """Types of the operators that were dumped, where the first product made infinities and others went on with them."""
+    """The types of dumped operators, where the first product overflowed and others propagated it."""
     dumped = Dumped(directory, mode=3, e2e={})
     dumped.run(np.full_like(X, 3e38))
     return sorted({name.op_type for name in dumped.some_tensors().values()})
