@@ -37,6 +37,7 @@ def log_everything() -> None:
 
 def spoken() -> logging.Logger:
     """The logger of what a run says of itself: shown as warnings are, unless the program has set a level for ours."""
+    give_messages_a_name()
     found = logging.getLogger(_SPOKEN)
     if found.level == logging.NOTSET and log.level == logging.NOTSET:
         found.setLevel(logging.INFO)

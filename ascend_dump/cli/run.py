@@ -65,7 +65,11 @@ def _check_adapters(request: DumpRequest) -> None:
     launchable = [adapter for adapter in usable if adapter.process_hooks]
     if not launchable:
         # Not an error: COMMAND may be an interpreter of another environment.
-        click.echo("ascend-dump: no adapter is usable in this environment, `ascend-dump doctor` says why", err=True)
+        click.echo(
+            "ascend-dump: no adapter is usable in this environment (`ascend-dump doctor` says why); "
+            "the program is started all the same, since it may run in another one",
+            err=True,
+        )
         return
     run = RunDirectory.planned(Path(request.path), current_rank(), launched=True)
     refused = []

@@ -1,13 +1,21 @@
-"""One thread loads or compiles at a time, and none while the process forks."""
+"""When kernels are compiled: where it pays, announced, by one thread at a time, and never while the process forks."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
-__all__ = ["compiling"]
+from ascend_dump._log import spoken
+
+__all__ = ["announce_compiling", "compiling", "is_worth_loading"]
+
+#: Elements that numpy has been through in about the time that loading numba takes.
+_WORTH_LOADING = 1 << 24
 
 #: Longest wait of a fork for a compiler, in seconds: its first run takes some.
 _PATIENCE = 60.0
@@ -15,6 +23,34 @@ _PATIENCE = 60.0
 # A child forked while another thread compiles would inherit numba's locks, and hang when it uses numba itself.
 _busy = threading.RLock()
 _held = False
+
+
+#: Elements that were left to numpy so far; it need not be exact.
+_left_to_numpy = 0
+
+
+def is_worth_loading(elements: int) -> bool:
+    """Whether numba is loaded, or so many elements were left to numpy by now that loading it pays."""
+    global _left_to_numpy
+    if "numba" in sys.modules:
+        return True
+    _left_to_numpy += elements
+    return _left_to_numpy >= _WORTH_LOADING
+
+
+def announce_compiling(kernel: Any, purpose: str) -> None:
+    """Say once that the kernels for something are compiled, unless numba has compiled this one before."""
+    # For any machine: numba looks for itself which one.
+    name = f"{kernel.__module__.rpartition('.')[2]}.{kernel.__name__}-"
+    with contextlib.suppress(OSError):
+        if any(file.startswith(name) for file in os.listdir(kernel.stats.cache_path)):
+            return
+    _announce(purpose)
+
+
+@functools.cache
+def _announce(purpose: str) -> None:
+    spoken().info("compiling the kernels for %s, once on this machine: some seconds for each type of elements", purpose)
 
 
 @contextlib.contextmanager

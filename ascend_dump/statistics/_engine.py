@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from ascend_dump._errors import ConfigError
-from ascend_dump.statistics._compiling import compiling
+from ascend_dump.statistics._compiling import compiling, is_worth_loading
 from ascend_dump.statistics._layout import Engine, Layout, chunks, flatten, layout_of
 from ascend_dump.statistics._merge import combine, combine_counts
 from ascend_dump.statistics._numpy import NUMPY
@@ -48,8 +48,9 @@ _numba_error: Optional[Exception] = None
 def statistics(array: np.ndarray, *, engine: Optional[str] = None, threads: Optional[int] = None) -> Statistics:
     """Compute the statistics of an array of any shape, memory order, alignment and byte order, without copying it.
 
-    engine: "numba", "numpy", or None for numba where it can be used. Both give the same counts and extremes, and
-    mean and l2norm to about 1e-12 of the mean magnitude and of the norm.
+    engine: "numba", "numpy", or None for numba where it can be used, from the first elements on for which loading it
+    pays. Both give the same counts and extremes, and mean and l2norm to about 1e-12 of the mean magnitude and of the
+    norm.
     threads: how many may work on a large array, this one among them; None for up to four.
 
     dtypes: float16/32/64, integers of 8 to 64 bits, bool, complex64/128, and from ml_dtypes bfloat16, the floats of
@@ -72,7 +73,7 @@ def statistics(array: np.ndarray, *, engine: Optional[str] = None, threads: Opti
     """
     array = np.asarray(array)
     layout = layout_of(array.dtype)
-    chosen = _choose(engine)
+    chosen = _choose(engine) if engine is not None or is_worth_loading(array.size) else NUMPY
     if array.size == 0:
         return Statistics(0, None, None, None, 0.0, 0, 0, 0, 0, 0, 0)
     parts = distinct(array)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import os
 from collections.abc import Sequence
 from typing import Any, Callable, Optional, cast
 
@@ -11,8 +9,7 @@ import numba
 import numpy as np
 
 import ascend_dump.statistics._kernels as kernels
-from ascend_dump._log import spoken
-from ascend_dump.statistics._compiling import compiling
+from ascend_dump.statistics._compiling import announce_compiling, compiling
 from ascend_dump.statistics._kernels_complex import scan_complex64
 from ascend_dump.statistics._layout import Engine, Layout
 
@@ -20,7 +17,6 @@ __all__ = ["NUMBA"]
 
 #: Words of one call: the sums of integers hold that many.
 _BLOCK = 1 << 30
-
 
 #: The kernel of the statistics of each layout; numpy does the others.
 _KERNELS: dict[str, Any] = {
@@ -48,31 +44,13 @@ def _prepare(layout: Layout) -> None:
         return
     kernel = _KERNELS[layout.name]
     with compiling():
-        if not _is_cached(kernel):
-            _announce()
+        announce_compiling(kernel, "statistics")
         word = numba.from_dtype(layout.word)
         # A kernel for read-only arrays takes writable ones too, unless it may compile one more for them.
         kernel.disable_compile(False)
         kernel.compile((numba.types.Array(word, 1, "C", readonly=True),))
         kernel.disable_compile()
         _compiled.add((kernel, layout.word))
-
-
-def _is_cached(kernel: Any) -> bool:
-    """Whether numba has compiled this kernel before, for any machine: it looks for itself which one."""
-    name = f"{kernel.__module__.rpartition('.')[2]}.{kernel.__name__}-"
-    try:
-        return any(file.startswith(name) for file in os.listdir(kernel.stats.cache_path))
-    except OSError:
-        return False
-
-
-@functools.cache
-def _announce() -> None:
-    spoken().info(
-        "compiling the kernels for statistics, once on this machine: some seconds for each type of elements, in which "
-        "numpy computes those of a dump"
-    )
 
 
 def _scanner(layout: Layout) -> Optional[Callable[[np.ndarray], Any]]:

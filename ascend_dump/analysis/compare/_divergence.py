@@ -63,6 +63,8 @@ class _Inputs(NamedTuple):
     @property
     def evidence(self) -> list[str]:
         if self.compared == self.known and not self.noise:
+            if self.known == 1:
+                return ["its recorded input is equal"]
             return [f"all {self.known} recorded inputs are equal" if self.known else "no inputs are recorded"]
         found = []
         if not self.compared:

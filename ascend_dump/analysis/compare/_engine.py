@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import sys
 from collections import deque
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
-from ascend_dump.statistics._compiling import compiling
+from ascend_dump.statistics._compiling import announce_compiling, compiling, is_worth_loading
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,8 +20,7 @@ __all__ = ["Sums", "compiled_codes", "compiled_sums", "compiled_unequal", "first
 
 log = logging.getLogger("ascend_dump")
 
-#: Elements from which compiled kernels are worth loading numba, and worth calling where it is loaded.
-_WORTH_LOADING = 1 << 20
+#: Elements from which compiled kernels are worth calling.
 _WORTH_CALLING = 1 << 13
 #: Elements from which it is worth counting pairs of bytes: each part has a table of a megabyte.
 _WORTH_COUNTING = 1 << 24
@@ -130,7 +128,7 @@ def compiled_unequal(a: np.ndarray, b: np.ndarray) -> Optional[tuple[int, float,
 
 
 def _is_worth_it(size: int) -> bool:
-    return not _failed and size >= (_WORTH_CALLING if "numba" in sys.modules else _WORTH_LOADING)
+    return not _failed and size >= _WORTH_CALLING and is_worth_loading(size)
 
 
 def _give_up(error: Exception) -> None:
@@ -179,6 +177,7 @@ def _over_parts(kernel: Callable[..., Any], a: np.ndarray, b: np.ndarray, *how: 
     signature = (kernel, a.dtype, b.dtype)
     if signature not in _compiled:
         with compiling():
+            announce_compiling(kernel, "comparing tensors")
             kernel(a[:0], b[:0], *how)
         _compiled.add(signature)
 

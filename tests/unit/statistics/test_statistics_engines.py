@@ -85,10 +85,21 @@ class TestEngines:
         assert warm_up([]) == "numba"
 
     @needs_numba
-    def test_default_engine_is_numba(self) -> None:
-        code = "import sys; from ascend_dump.statistics import *; import numpy; statistics(numpy.ones(3)); "
-        done = run_python(code + "print('numba' in sys.modules)")
-        assert (done.stdout.strip(), done.stderr) == ("True", "")
+    def test_numba_is_loaded_for_large_arrays_and_for_many_small_ones(self) -> None:
+        code = "import sys; from ascend_dump.statistics import *; import numpy as np; statistics(np.ones(1000)); "
+        ask = "print('numba' in sys.modules); "
+        large = "print(statistics(np.ones(1 << 24, np.int8)).mean); " + ask
+        many = "[statistics(np.ones(1 << 20, np.int8)) for _ in range(16)]; " + ask
+        for rest in (large, many):
+            done = run_python(code + ask + rest)
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.split()[:: len(done.stdout.split()) - 1] == ["False", "True"]
+
+    @needs_numba
+    def test_what_is_compiled_is_told_where_nothing_handles_logging(self, tmp_path: Path) -> None:
+        code = "from ascend_dump.statistics import warm_up; warm_up(['bool'])"
+        done = run_python(code, XDG_CACHE_HOME=str(tmp_path), NUMBA_CACHE_DIR="")
+        assert done.stderr.startswith("ascend-dump: compiling the kernels for statistics, once on this machine"), done
 
     def test_without_numba_nothing_is_said(self, tmp_path: Path) -> None:
         (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['numba'] = None\n")
