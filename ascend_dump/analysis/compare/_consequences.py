@@ -1,16 +1,18 @@
 """Outputs that differ because inputs do, or because several are right: told from what each side read.
 
-A comparison or a sort gives exact types, in which the least difference of its inputs is a whole one; and of equal
-elements, any order is right.
+A comparison or a sort gives exact types, in which the least difference of its inputs is a whole one; of equal elements,
+any order is right; and the remainder of a division jumps where the least change of the divisor adds a whole one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump._errors import AscendDumpError
 from ascend_dump.analysis.compare._arguments import arguments_of, differing_arguments
+from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._match import Match
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._types import operator_class
@@ -35,6 +37,8 @@ _COMPARISONS = {
     "LessEqual": "less_equal",
     "NotEqual": "not_equal",
 }
+#: Operators that jump somewhere if the number that they are called with is rounded.
+_REMAINDERS = {"fmod": "fmod", "remainder": "remainder"}
 #: Operators whose output 1 says where along an axis output 0 was taken from input 0.
 _CHOICES = frozenset(
     {"cummax", "cummin", "kthvalue", "max", "median", "min", "mode", "nanmedian", "sort", "topk", "TopK"}
@@ -42,8 +46,8 @@ _CHOICES = frozenset(
 
 
 def why_both_are_right(match: Match, a: Record, b: Record) -> Optional[str]:
-    """The reason why two outputs of an exact type that differ are each right for what its own operator read; None where
-    one is not, or where that is not known."""
+    """The reason why two outputs that differ are each right for what its own operator read; None where one is not, or
+    where that is not known."""
     name = operator_class(match.reference.op_type)
     if operator_class(match.actual.op_type) != name:
         return None
@@ -54,6 +58,11 @@ def why_both_are_right(match: Match, a: Record, b: Record) -> Optional[str]:
         check, reason = _compares, "each side is right for its own inputs, which differ by rounding"
     elif name in _CHOICES and a.index == b.index == 1:
         check, reason = _chooses, "the elements at these places are equal: any of them is right"
+    elif name in _REMAINDERS:
+        check, reason = (
+            _remains,
+            "each side is right for the number it was called with, as it is or as kernels round it",
+        )
     if check is None:
         return None
     try:
@@ -71,8 +80,22 @@ def _compares(operator: Operator, output: Record) -> bool:
     if 0 not in given:
         return False
     x, found = given[0], output.numpy()
-    others = [_wide(given[1])] if 1 in given else list(_numbers(operator, x.dtype))
+    others = [_wide(given[1])] if 1 in given else _numbers(operator, x.dtype)
     return any(np.array_equal(np.broadcast_to(compared(_wide(x), other), found.shape), found) for other in others)
+
+
+def _remains(operator: Operator, output: Record) -> bool:
+    import numpy as np
+
+    kind = float_kind(output.dtype or "")
+    read = [record for record in operator.inputs if record.index == 0]
+    if kind is None or not read:
+        return False
+    x, found = read[0].numpy(), _wide(output.numpy())
+    left = getattr(np, _REMAINDERS[operator_class(operator.op_type)])
+    every = (left(_wide(x), number) for number in _numbers(operator, x.dtype))
+    tiny = math.ldexp(1.0, kind.lowest - kind.mantissa)
+    return any(np.allclose(found, one, rtol=2 * kind.unit, atol=tiny, equal_nan=True) for one in every)
 
 
 def _numbers(operator: Operator, dtype: np.dtype[Any]) -> Iterator[Any]:

@@ -40,15 +40,22 @@ def judge_output(
     *,
     noise: Noise = Noise(),  # noqa: B008  # a value that nobody can change
     scale: float = 0.0,
+    scores: float = 1.0,
     cast: bool = False,
 ) -> tuple[str, str]:
-    """`judge` for an output whose distance from the reference is `measured`; operator: that of the reference."""
+    """`judge` for an output whose distance from the reference is `measured`.
+
+    operator    that of the reference
+    scores      by how much errors of sums grow within it, see `score_size`
+    """
     transposed = _is_transposed(operator, output)
+    terms = reduction_length(operator.op_type, operator.inputs, output, transposed=transposed)
     return judge(
         measured,
         dtype,
         rules.of(operator.op_name, operator.op_type),
-        terms=reduction_length(operator.op_type, operator.inputs, output, transposed=transposed),
+        # The envelope grows with the root.
+        terms=math.ceil(terms * scores**2) if terms is not None else None,
         own_type=sums_in_own_type(operator.op_type),
         between=_rounds_between(operator, output, transposed),
         noise=noise,

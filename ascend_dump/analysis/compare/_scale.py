@@ -18,7 +18,7 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["natural_scale", "term_sizes"]
+__all__ = ["natural_scale", "score_size", "term_sizes"]
 
 _SUMS = frozenset(
     ("sum", "cumsum", "embedding_dense_backward", "index_add", "scatter_add", "index_put", "nansum", "BiasAddGrad")
@@ -58,6 +58,25 @@ def natural_scale(operator: Operator, output: Record) -> float:
         return _scale(name.removeprefix("_foreach_"), operator, output)
     except (AscendDumpError, ZeroDivisionError, OverflowError):
         return 0.0
+
+
+def score_size(operator: Operator) -> float:
+    """How large the scores of an attention may be, at least 1, and 1 for other operators: what rounding makes of them
+    is relative to the weights, which are their exponentials."""
+    name = operator_class(operator.op_type).lower()
+    if "attention" not in name or "backward" in name:
+        return 1.0
+    inputs = {record.index: record for record in operator.inputs}
+    try:
+        return _scores(inputs.get(0), inputs.get(1))
+    except AscendDumpError:
+        return 1.0
+
+
+def _scores(query: Optional[Record], key: Optional[Record]) -> float:
+    """The product of the norms of two rows, divided by the root of their length."""
+    length = query.shape[-1] if query is not None and query.shape else 1
+    return max(1.0, _rms(query) * _rms(key) * math.sqrt(length))
 
 
 def _scale(name: str, operator: Operator, output: Record) -> float:
@@ -109,13 +128,17 @@ def _scale(name: str, operator: Operator, output: Record) -> float:
         return rms(0) * rms(_DEVIATIONS[name]) * (weights or 1.0)
     if name in _OF_THE_FIRST:
         return rms(0)
+    if name == "logit":
+        return 1.0  # what the logarithm is taken of is rounded, relative to itself
     if name == "glu_backward":
         return rms(0) * max(1.0, rms(1))
     if "attention" in name and name.endswith("backward"):
         # Of the gradient, query, key and value. Errors of the scores become relative ones of the weights.
-        shape = inputs[1].shape if 1 in inputs else None
-        scores = max(1.0, rms(1) * rms(2) * math.sqrt(shape[-1] if shape else 1))
-        return scores * rms(0) * (1.0 if output.index == 2 else rms(3) * max(rms(1), rms(2)))
+        return (
+            _scores(inputs.get(1), inputs.get(2))
+            * rms(0)
+            * (1.0 if output.index == 2 else rms(3) * max(rms(1), rms(2)))
+        )
     if name == "_log_softmax_backward_data":
         shape = inputs[0].shape if 0 in inputs else None
         return rms(0) * math.sqrt(shape[-1] if shape else 1)

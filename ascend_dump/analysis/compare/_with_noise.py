@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Optional
 
 from ascend_dump.analysis.compare._carried import InputNoise
@@ -18,7 +19,7 @@ from ascend_dump.analysis.compare._of_operator import judge_output, measure_term
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._records import Difference, type_of
 from ascend_dump.analysis.compare._rerun import Rerun
-from ascend_dump.analysis.compare._scale import natural_scale
+from ascend_dump.analysis.compare._scale import natural_scale, score_size
 from ascend_dump.analysis.compare._shards import is_of_parts
 from ascend_dump.analysis.compare._spread import Spread
 from ascend_dump.analysis.compare._types import (
@@ -63,17 +64,17 @@ class WithNoise:
         assert found.measure is not None
         dtype = rounding_type(operator, b) if rounds_as_inputs(operator.op_type) else type_of(a, b)
 
-        def said(measured: Measure, scale: float = 0.0) -> tuple[str, str]:
+        def said(measured: Measure, scale: float = 0.0, scores: float = 1.0) -> tuple[str, str]:
             noise = _made_of(operator, input_noise, measured, scale, exact=float_kind(dtype) is None)
-            verdict = judge_output(operator, b, measured, dtype, self._rules, noise=noise, scale=scale, cast=found.cast)
-            return self._as_known(found, verdict, b)
+            judged = partial(judge_output, operator, b, measured, dtype, self._rules)
+            return self._as_known(found, judged(noise=noise, scale=scale, scores=scores, cast=found.cast), b)
 
         verdict, reason = said(found.measure)
         if verdict == "different" and not found.measure.nonfinite:
             # All that follows takes reading, so it is looked at where something differs only.
-            scale = natural_scale(operator, b)
-            if scale > found.measure.rms:
-                verdict, reason = said(found.measure, scale)
+            scale, scores = natural_scale(operator, b), score_size(operator)
+            if scale > found.measure.rms or scores > 1:
+                verdict, reason = said(found.measure, scale, scores)
         elements = clean and not found.bounds and not self.of_parts and not is_of_parts(found.layout)
         if verdict == "different" and elements:
             settled = self._settled(match, a, b, dtype, input_noise)
@@ -101,8 +102,9 @@ class WithNoise:
         if math.prod(b.shape or ()) > _MOST_ELEMENTS:
             return None
         kind = float_kind(dtype)
-        if kind is None:
-            return why_both_are_right(match, a, b)
+        both = why_both_are_right(match, a, b) if kind is None or not input_noise else None
+        if kind is None or both is not None:
+            return both
         if input_noise and keeps_relative_errors(match.reference.op_type):
             unit = max(kind.unit, *(one.unit for one in input_noise))
             if follows_inputs(a, b, _sides_of(match, b), self._rules.gain, unit):

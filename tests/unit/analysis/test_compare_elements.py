@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import ml_dtypes
+import msgspec
 import numpy as np
 import pytest
 from host_dumps import item, model_directory, write_step
@@ -22,7 +23,7 @@ Arrays = list[Any]
 
 
 def operator(op_type: str, inputs: Arrays, outputs: Arrays, *, seq: int = 0, call: Optional[str] = None) -> list[Item]:
-    more = {} if call is None else {"call": call}
+    more = {} if call is None else {"call": msgspec.Raw(call.encode())}
     return [
         item(f"{op_type[6:]}_{seq}", array, io=io, index=index, op_type=op_type, seq=seq, **more)
         for io, arrays in (("input", inputs), ("output", outputs))
@@ -321,3 +322,57 @@ def test_numbers_below_the_smallest_normal_one_may_all_be_rounded_to_the_same_si
     assert judge(measure(a, b), "float16", Rules())[0] == "noise"
     a, b = ((one.astype("f4") * 1024).astype("f2") for one in (a, b))
     assert judge(measure(a, b), "float16", Rules(), terms=64)[0] == "different"
+
+
+def attended(x: np.ndarray, values: np.ndarray, precise: str) -> np.ndarray:
+    """Attention of sequences to themselves, with scores in one type and all else in float64."""
+    q = x.astype(precise)
+    scores = (q @ q.swapaxes(-1, -2) / np.sqrt(x.shape[-1]).astype(precise)).astype("f8")
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.asarray(weights / weights.sum(-1, keepdims=True) @ values, "f4")
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "noise"), (1.01, "different")])
+def test_rounding_of_large_scores_is_larger_in_the_weights_of_an_attention(
+    tmp_path: Path, factor: float, verdict: str
+) -> None:
+    x, values = 6 * normal(2, 4, 1, 32) + 0.1 * normal(2, 4, 16, 32, seed=1), normal(2, 4, 16, 32, seed=2)
+    rounded, right = attended(x * np.float32(factor), values, "f4"), attended(x, values, "f8")
+    name = "aten::_scaled_dot_product_flash_attention_for_cpu"
+    found = compared(tmp_path, operator(name, [x, x, values], [rounded]), operator(name, [x, x, values], [right]))
+    usual = 8 * np.sqrt(64) * 2.0**-24 * np.sqrt(np.mean(right**2))
+    assert measure(rounded, right).max_abs > usual
+    assert found.verdict == verdict, found.worst_pairs()
+
+
+@pytest.mark.parametrize(
+    ("number", "verdict"), [("0.7", "noise"), ("0.71", "different")], ids=["rounded by a kernel", "another number"]
+)
+def test_a_divisor_may_be_rounded_to_a_narrow_type(tmp_path: Path, number: str, verdict: str) -> None:
+    """A remainder of nearly the whole divisor becomes one of nearly nothing."""
+    x = (3 * normal(64, 64)).astype(ml_dtypes.bfloat16)
+    rounded = np.fmod(x.astype("f8"), float(np.asarray(float(number)).astype(ml_dtypes.bfloat16)))
+    right = np.fmod(x.astype("f8"), 0.7)
+    call = '{"op":"aten.fmod.Scalar","args":{"self":{"input":0},"other":0.7}}'
+    found = compared(
+        tmp_path,
+        operator("aten::fmod", [x], [rounded.astype(x.dtype)], call=call),
+        operator("aten::fmod", [x], [right.astype(x.dtype)], call=call),
+    )
+    assert np.abs(rounded - right).max() > 0.5
+    assert found.verdict == verdict, found.worst_pairs()
+
+
+@pytest.mark.parametrize(("shift", "verdict"), [(0.0, "noise"), (0.05, "different")])
+def test_the_ratio_that_a_logit_takes_the_logarithm_of_may_be_rounded(
+    tmp_path: Path, shift: float, verdict: str
+) -> None:
+    x = (0.5 + 0.02 * normal(64, 64)).astype(ml_dtypes.bfloat16)
+    ratio = (x / (np.ones((), x.dtype) - x)).astype("f8")
+    right = np.log(x.astype("f8") / (1 - x.astype("f8")))
+    found = compared(
+        tmp_path,
+        operator("aten::logit", [x], [(np.log(ratio) + shift).astype(x.dtype)]),
+        operator("aten::logit", [x], [right.astype(x.dtype)]),
+    )
+    assert found.verdict == verdict, found.worst_pairs()
