@@ -41,11 +41,11 @@ _LATELY = 600
 
 
 class PushedFile(NamedTuple):
-    """One file that was looked at.
+    """One file that was checked.
 
     name      its path below the dump
-    uploaded  in this call; else it was there before
-    verified  "hash of the store" or "read back"; "noted" where an earlier push had verified it
+    uploaded  whether this call uploaded it; else it was there before
+    verified  how: "hash of the store" or "read back"; "noted" if an earlier push had verified it
     """
 
     name: str
@@ -55,12 +55,12 @@ class PushedFile(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """What a push did.
+    """The result of a push.
 
-    uploaded, nbytes  files, and their bytes
-    present           files that were there before, with the same content
+    uploaded, nbytes  number of uploaded files, and their bytes
+    present           number of files that were there before, with the same content
     unfinished        directories of steps that a running capture may still write to; nothing of them was uploaded
-    changed           files that changed while they were read; the next push takes them
+    changed           files that changed while they were read; the next push uploads them
     """
 
     url: str
@@ -71,7 +71,7 @@ class Pushed(NamedTuple):
     changed: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """The result as plain values, for JSON."""
         return {**self._asdict(), "unfinished": list(self.unfinished), "changed": list(self.changed)}
 
 
@@ -79,19 +79,19 @@ _Watch = Callable[[Iterable[PushedFile]], Iterable[PushedFile]]
 
 
 def push(dump: Union[str, os.PathLike[str]], url: str, *, jobs: int = 4, watch: Optional[_Watch] = None) -> Pushed:
-    """Upload a dump of this machine to a store, as far as it is finished and not there yet.
+    """Upload the finished files of a local dump to an object store, as far as they are not there yet.
 
-    dump   a directory that `open` takes
-    url    where its files go, such as s3://bucket/run7; fsspec knows the store
-    jobs   how many files are uploaded side by side
-    watch  is given each `PushedFile` and passes it on, to show how far the work is
+    dump   a directory that `open` accepts
+    url    the address to upload to, such as s3://bucket/run7, of a store that fsspec knows
+    jobs   number of parallel uploads
+    watch  an iterator function that is given each `PushedFile` and yields it on, for a progress display
 
-    A file is uploaded and then verified: by the hash that the store made of what it got where that is an MD5, as S3
-    makes it of objects that come in one piece, else it is read back. Of a capture that still runs the newest step is
-    left out; a later call uploads it. Tensors go before the index that names them.
+    Each file is verified after its upload: by the store's hash where that is an MD5, as for objects that S3 gets in one
+    piece, else by reading it back. The newest step of a running capture is left for a later call. Tensors are uploaded
+    before the index that names them.
 
-    Raises what `open` raises, ConfigError for an address that is none, NotSupported where the package of the store is
-    missing, and StorageError where the store refuses something or holds other bytes than were sent.
+    Raises what `open` raises, ConfigError for an invalid address, NotSupported if the package for the store is missing,
+    and StorageError if the store refuses something or holds other bytes than were sent.
 
     >>> ascend_dump.push("dumps", "s3://bucket/run7").uploaded   # doctest: +SKIP
     """

@@ -48,11 +48,11 @@ class _Stride(NamedTuple):
 
 
 class Steps:
-    """An immutable set of non-negative integers, or all of them.
+    """An immutable set of step numbers, possibly all of them.
 
-    Built from `"0|3-5|10"`, `"all"`, an int, a range, an iterable of ints, or None (all). Ranges include both ends.
-    `"0-10000:1000"` is every 1000th step from 0 to 10000, `"4000-"` has no end; CANN, GE, torchair and MindSpore know
-    neither: strides are written out for them as far as they take so many steps, and open ends refused. Raises
+    Made from `"0|3-5|10"`, `"all"`, an int, a range, an iterable of ints, or None (all). Ranges include both ends.
+    `"0-10000:1000"` is every 1000th step from 0 to 10000, `"4000-"` has no end. CANN, GE, torchair and MindSpore
+    support neither: for them strides are expanded as far as their limits allow, and open ends are refused. Raises
     ConfigError with the offending part marked.
 
     >>> [step for step in range(5000) if step in Steps("0-2000:1000|4998-")]
@@ -74,7 +74,7 @@ class Steps:
 
     @property
     def last(self) -> Optional[int]:
-        """The highest selected step, None when there is none."""
+        """The highest selected step, None if there is none."""
         if self._ranges is None or any(one.high is None for one in self._strides):
             return None
         ends = [high for _, high in self._ranges[-1:]] + [one.high for one in self._strides if one.high is not None]
@@ -82,7 +82,10 @@ class Steps:
 
     @property
     def count(self) -> Optional[int]:
-        """How many steps are selected, None when there is no end; steps in several strides count in each."""
+        """The number of selected steps, None if there is no end.
+
+        Steps that are in several strides count once per stride.
+        """
         if self._ranges is None or any(one.high is None for one in self._strides):
             return None
         return sum(high - low + 1 for low, high in self._ranges) + sum(len(one.steps()) for one in self._strides)
@@ -109,7 +112,7 @@ class Steps:
         return f"Steps({str(self)!r})"
 
     def to_cann(self) -> str:
-        """For `dump_step` of CANN's dump JSON, `""` for all."""
+        """For `dump_step` of CANN's dump JSON; `""` for all."""
         return "" if self._ranges is None else _join(self._limited("CANN's dump_step"))
 
     def to_ge_option(self) -> str:

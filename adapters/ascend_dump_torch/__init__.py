@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from ascend_dump.adapter import Adapter, Begin, DumpRequest, Problem, RunDirectory
+from ascend_dump.adapter import Begin, DumpRequest, Problem, RunDirectory
+from ascend_dump.adapter.pytorch.base import PyTorchAdapter
 
 if TYPE_CHECKING:
     from ascend_dump_torch._session import TorchSession
@@ -28,18 +28,12 @@ _OPTIONS = {
 }
 
 
-class TorchAdapter(Adapter):
+class TorchAdapter(PyTorchAdapter):
     name = "torch"
     framework = "torch"
     priority = 0
     process_hooks = ("torch",)
     yields_to = ("torch_npu", "torchair")
-
-    def accepts(self, target: Any) -> bool:
-        torch = sys.modules.get("torch")
-        if torch is None:
-            return False
-        return target is None or isinstance(target, torch.nn.Module)
 
     def check(self, request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
         from ascend_dump_torch._check import check
@@ -55,14 +49,6 @@ class TorchAdapter(Adapter):
         from ascend_dump_torch._launcher import launch
 
         return launch(begin)
-
-    def only_starts_others(self) -> bool:
-        return "torch.distributed.run" in sys.modules
-
-    def wait(self) -> None:
-        from ascend_dump.adapter.pytorch.compiled import keep_compiled
-
-        keep_compiled()
 
     def attach(self, begin: Begin) -> Callable[[], bool]:
         from ascend_dump_torch._launcher import attach

@@ -1,9 +1,8 @@
-"""When the dump of a whole PyTorch program begins: at the first call of a top-level module, which is a step."""
+"""Starts the dump of a whole PyTorch program at the first call of a top-level module, which is its first step."""
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 import weakref
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from ascend_dump.adapter import Begin, Steps, at_exit
+from ascend_dump.adapter.pytorch.base import is_torchrun
 from ascend_dump.adapter.pytorch.calls import keep_hooks_quiet
 from ascend_dump.adapter.pytorch.compiled import Root
 from ascend_dump.adapter.pytorch.next_call import NextCall
@@ -35,12 +35,12 @@ def launch(begin: Begin) -> Callable[[], str]:
 
 
 def attach(begin: Begin) -> Callable[[], bool]:
-    """`launch` at the next top-level call. Returns what takes it back."""
+    """Call `launch` at the next top-level call. Returns a function that cancels this."""
     return NextCall(begin, launch).cancel
 
 
 class _TorchLaunch:
-    """Begins at the first step and moves the clock of the session."""
+    """Begins the capture at the first step, and tells its session the steps."""
 
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
@@ -67,7 +67,7 @@ class _TorchLaunch:
             self._unfollow()
 
     def begin_again(self) -> None:
-        """In a forked child, which writes a dump of its own where its parent was launched."""
+        """In a forked child, which writes a dump of its own if its parent was launched."""
         if self._begin.over:
             self._steps.end()
             return
@@ -94,7 +94,7 @@ class _TorchLaunch:
             self._outline.finish(Over.ENDED)
 
     def _wait(self) -> None:
-        """Let whoever has started this program stop it here."""
+        """Wait, so that `ascend-dump triage --run` can stop this program here."""
         if self._outline is not None and self._outline.over in (Over.WRONG, Over.RECORDED):
             time.sleep(self._begin.request.options.get("outline_wait", 0))
 
@@ -103,12 +103,7 @@ class _TorchLaunch:
         self._outline.returned(root, result)
 
     def unused(self) -> str:
-        # torchrun imports torch too; others run the models.
-        return (
-            ""
-            if not self._records or "torch.distributed.run" in sys.modules
-            else "it called no torch.nn.Module with parameters"
-        )
+        return "" if not self._records or is_torchrun() else "it called no torch.nn.Module with parameters"
 
     def _is_warmup(self) -> bool:
         return is_warmup() if self._session is None else self._session.skips_warmup()

@@ -1,11 +1,11 @@
-"""When the dump of a whole program on NPUs begins: at the first call of a top-level module, which is a step."""
+"""Starts the dump of a whole program on NPUs at the first call of a top-level module, which is its first step."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Callable, Optional
 
 from ascend_dump.adapter import Begin
+from ascend_dump.adapter.pytorch.base import is_torchrun
 from ascend_dump.adapter.pytorch.calls import keep_hooks_quiet
 from ascend_dump.adapter.pytorch.next_call import NextCall
 from ascend_dump.adapter.pytorch.steps import ProcessSteps
@@ -22,12 +22,12 @@ def launch(begin: Begin) -> Callable[[], str]:
 
 
 def attach(begin: Begin) -> Callable[[], bool]:
-    """`launch` at the next top-level call. Returns what takes it back."""
+    """Call `launch` at the next top-level call. Returns a function that cancels this."""
     return NextCall(begin, launch).cancel
 
 
 class _TorchNpuLaunch:
-    """Begins at the first step; an exception dump is set before, when the NPU is not initialised yet."""
+    """Begins at the first step; an exception dump is set up before, while the NPU is not initialised yet."""
 
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
@@ -38,8 +38,7 @@ class _TorchNpuLaunch:
             self._open()
 
     def unused(self) -> str:
-        # torchrun imports torch_npu too; others run the models.
-        return "" if "torch.distributed.run" in sys.modules else "it called no torch.nn.Module with parameters"
+        return "" if is_torchrun() else "it called no torch.nn.Module with parameters"
 
     def _open(self) -> Optional[TorchNpuSession]:
         session = self._begin()

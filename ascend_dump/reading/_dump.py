@@ -1,4 +1,4 @@
-"""Dump: a catalog of records, read lazily."""
+"""Dump: the records of a dump, read lazily."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OF_FILES = ("step", "rank", "device")
 
 
 class _Query(NamedTuple):
-    """One `select`. Tests on names run on entries too, so that unwanted files stay closed."""
+    """One `select`. Tests on names are applied to entries too, so that files that cannot match stay closed."""
 
     texts: tuple[tuple[str, Callable[[str], bool]], ...]
     numbers: tuple[tuple[str, Steps], ...]
@@ -58,7 +58,7 @@ class _Query(NamedTuple):
         return self.written is None or entry.written_name is None or self.written(entry.written_name)
 
     def takes_all_of(self, entry: Entry) -> bool:
-        """Whether all that was asked for is what the name of a file tells already."""
+        """Whether the names of an entry's file and directories prove that all its records match."""
         told = (name in _OF_FILES and getattr(entry, name) is not None for name, _ in self.numbers)
         return not self.texts and all(told)
 
@@ -70,7 +70,7 @@ class _Query(NamedTuple):
         )
 
     def _may_be(self, broken: Record) -> bool:
-        """Whether an unreadable record may match: only the fields that are known can rule it out."""
+        """Whether an unreadable record may match: only fields that are known can exclude it."""
         for name, test in self.texts:
             text = getattr(broken, name)
             if text and not test(text):
@@ -84,7 +84,7 @@ class _Query(NamedTuple):
 
 
 class _Ahead(NamedTuple):
-    """Records that `len` has read, and when: they are used again only shortly after, since files may change."""
+    """Records that `len` has read, and when. They are reused only for a short time, since files may change."""
 
     records: list[Record]
     at: float
@@ -99,11 +99,14 @@ _LARGE = 50_000
 
 
 class Dump:
-    """Records in the order they ran. Iterating opens files one by one; `select` opens none.
+    """The records of a dump in the order they ran, read lazily.
 
-    A record that cannot be read is still listed: its `error` says why, reading it raises that.
-    `len()` and truth look into the files, `root` and `known_values()` do not. A Dump equals only
-    itself.
+    Iterating opens files one by one; `select` opens none. A record that cannot be read is still listed: its `error`
+    says why, and reading its values raises that error. `len()` and `bool()` open files, `root` and `known_values()` do
+    not. A Dump is equal only to itself.
+
+    >>> for record in ascend_dump.open("dumps").select(op="*conv1*", io="output"):   # doctest: +SKIP
+    ...     print(record, record.statistics().max)
     """
 
     def __init__(
@@ -181,8 +184,10 @@ class Dump:
 
     @property
     def is_large(self) -> bool:
-        """Whether going through all records takes longer than through the columns of a catalog, as sizes of files
-        tell: from about 50,000 records on. Without polars no dump is."""
+        """Whether iterating over all records would be slower than using the columns of a catalog.
+
+        Judged by file sizes: from about 50,000 records on. Always False without polars.
+        """
         from importlib.util import find_spec
 
         work = 0
@@ -210,7 +215,7 @@ class Dump:
         marks: Optional[Mapping[str, Mapping[str, Any]]] = None,
         rows: Optional[tuple[polars.Expr, ...]] = None,
     ) -> Dump:
-        """This dump with other ones of these."""
+        """A copy of this dump with some attributes replaced."""
         return Dump(
             self.root,
             self._entries if entries is None else entries,
@@ -224,9 +229,9 @@ class Dump:
         )
 
     def batches(self) -> Iterator[Batch]:
-        """The same records in the same order, in batches of one step and rank that make a Record when it is asked for.
+        """The same records in the same order, in batches of one step and rank that create records on access.
 
-        For those who go through large dumps and look at few records: see `Batch`.
+        For passes over large dumps that look at few records, see `Batch`.
         """
         as_they_are = not self._marks and self._sources is None
         for entry, places in self._places():
@@ -240,9 +245,10 @@ class Dump:
                 yield Batch(list(records), rank, step)
 
     def state(self) -> str:
-        """What changes when its files do: a digest of their names, sizes and times, or of the hashes that a store has.
+        """A digest that changes when the files of the dump do: of their names, sizes and times, or of the hashes of a
+        store.
 
-        Of a dump whose tensors stand in other files than its records, it is that of the records.
+        If tensors are in other files than their records, only the files of the records count.
         """
         import xxhash
 
@@ -254,14 +260,14 @@ class Dump:
         return str(digest.hexdigest())
 
     def recipe(self) -> tuple[Any, ...]:
-        """What opens it again in another process: the root, a token of this opening, and what was selected."""
+        """What another process needs to open the same selection: the root, a token of this opening, and the query."""
         if self._token is None:
             self._token = token_hex(8)
         chosen = [{name: value for name, value in one.chosen.items() if value is not None} for one in self._queries]
         return self.root.absolute(), self._token, chosen, dict(self._marks), self._rows
 
     def marked(self, marks: Mapping[str, Mapping[str, Any]]) -> Dump:
-        """The same records, with more `attrs` for those of the models named."""
+        """The same records, with additional `attrs` for those of the named models."""
         if not marks:
             return self
         return self._narrowed(marks=marks)
@@ -296,7 +302,9 @@ class Dump:
         module: Optional[str] = None,
         run: Optional[str] = None,
     ) -> Dump:
-        """Narrow the dump; texts are globs or `re:` patterns, numbers the step language.
+        """Narrow the dump. Texts are globs or `re:` patterns, numbers use the step language.
+
+        Raises ConfigError for an invalid pattern or range.
 
         >>> dump.select(op="*conv1*", step="0|3-5", io="output")   # doctest: +SKIP
         """
@@ -313,15 +321,17 @@ class Dump:
         return self._narrowed(entries=kept, queries=(*self._queries, query))
 
     def made_of(self, record: Record) -> MadeOf:
-        """What the operator of a record was in the program, where it is one of a compiled graph and GE's or torchair's
-        text of that graph lies in the dump or beside it (`ge_proto_*_Build.txt`, `dynamo_*_graph_*.py`)."""
+        """What the operator of a record was in the program, for operators of a compiled graph.
+
+        Known if GE's or torchair's text of that graph is in the dump or beside it (`ge_proto_*_Build.txt`,
+        `dynamo_*_graph_*.py`).
+        """
         from ascend_dump.reading._provenance import MadeOf
 
         return MadeOf() if self._provenance is None else self._provenance.of(record)
 
     def torchair_graph(self, record: Record) -> Optional[Path]:
-        """torchair's text of the graph that the operator of a record belongs to (`dynamo_*_graph_*.py`), where it lies
-        in the dump or beside it."""
+        """torchair's text of the graph of a record's operator (`dynamo_*_graph_*.py`), in the dump or beside it."""
         return None if self._sources is None else self._sources.graph_of(record)
 
     def unselected(self) -> Dump:
@@ -329,9 +339,10 @@ class Dump:
         return self._narrowed(entries=self._all, queries=(), rows=())
 
     def known_values(self, field: str) -> set[Any]:
-        """The values of a field as far as names of files and directories tell them; opens no file.
+        """The values of a field that names of files and directories tell, without opening a file.
 
-        field: of a record, such as "rank" or "step"; what names do not tell, such as "module", is None.
+        field: of a record, such as "rank" or "step". Values that names do not tell, such as those of "module", are
+        None.
         """
         if field not in FIELDS and not hasattr(Entry, field):
             raise ConfigError(f"a record has no field {field!r}", hint=f"give one of {', '.join(FIELDS)}")
@@ -342,9 +353,9 @@ class Dump:
         return [record for record in self if record.error is not None]
 
     def runs(self) -> list[Run]:
-        """The runs of captures in this dump, with their scene and whether they came to their end.
+        """The capture runs in this dump, with their scene and whether they are complete.
 
-        After a `select` they are the runs of the files that may match. Other tools leave no trace of a run.
+        After a `select` those of the files that may match. Dumps of other tools have no runs.
         """
         runs = self._runs
         if runs and self._queries:
@@ -362,9 +373,9 @@ class Dump:
     @overload
     def __getitem__(self, place: slice) -> list[Record]: ...
     def __getitem__(self, place: Union[int, slice]) -> Union[Record, list[Record]]:
-        """The record at a place, or those at several, as a list has them; files are opened up to there.
+        """The record at an index, or the list of those in a slice, as for a list; files are opened up to there.
 
-        Raises IndexError where there are not so many, TypeError for what is neither a number nor a slice.
+        Raises IndexError for an index out of range, TypeError for anything but an integer or a slice.
         """
         if isinstance(place, slice):
             if all(end is None or end >= 0 for end in (place.start, place.stop)) and (place.step or 1) > 0:
@@ -379,9 +390,11 @@ class Dump:
         raise IndexError(f"{self!r} has fewer than {place + 1} records")
 
     def to_frame(self, *, stats: bool = False) -> polars.DataFrame:
-        """One row per record, one column per field. Needs the extra `analyze` (polars).
+        """A polars DataFrame with one row per record and one column per field.
 
-        stats: also the fields of `Statistics`, as recorded, else computed, which reads the tensors; null where a record
+        Needs the extra `analyze` (NotSupported).
+
+        stats: add the fields of `Statistics`, as recorded, else computed, which reads the tensors; null where a record
         holds no values or cannot be read
         """
         from ascend_dump.reading.catalog import polars_or_refuse
@@ -411,12 +424,14 @@ class Dump:
         return pandas.DataFrame(self.to_frame(stats=stats).to_dict(as_series=False))
 
     def catalog(self, *, watch: Watch = None) -> polars.LazyFrame:
-        """The records as columns: every field, the error, and of host dumps the hash, the place in memory and the
-        recorded statistics. No tensor is read. Needs the extra `analyze` (polars).
+        """The records as a polars LazyFrame, without reading tensors. Needs the extra `analyze` (NotSupported).
 
-        That of a large dump is kept beside it, readable by its owner only, or in the user's cache directory, and made
-        anew when a file of the dump changed. watch: is given the parts (frames) as they are made and passes them on, to
-        show how far the work is.
+        It has every field, the error, and for host dumps the hash, the place in memory and the recorded statistics. The
+        catalog of a large dump is kept beside it, or in the user's cache directory, readable by its owner only, and is
+        made again when a file of the dump changes.
+
+        watch: an iterator function that is given the parts (frames) as they are made and yields them on, for a progress
+        display
 
         >>> dump.catalog().filter(polars.col("nan") > 0).collect()   # doctest: +SKIP
         """

@@ -94,7 +94,7 @@ class _OfCall(WrappedEntry):
 
 
 class _Lost(Entry):
-    """A directory that cannot be listed: one unreadable record, so that it is not forgotten."""
+    """A directory that cannot be listed: one unreadable record, so that it is not silently left out."""
 
     __slots__ = ("_error",)
 
@@ -109,15 +109,14 @@ class _Lost(Entry):
 
 
 def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
-    """Open any tree (or one file) in any mix of dialects, without reading a tensor.
+    """Open a dump: a directory tree or a single file, in any mix of dialects. No tensor is read.
 
-    path: a path of this machine, or the address of a dump that is stored elsewhere, as fsspec knows them
-    (`s3://bucket/run7`, with the extra `remote`).
+    path: a local path, or the URL of a dump in an object store that fsspec knows (`s3://bucket/run7`, with the extra
+    `remote`)
 
-    Symbolic links and special files inside the tree are passed over; `path` may be a link.
-    Raises DumpNotFound when the path does not exist or holds no file, UnknownFormat when
-    nothing in it is recognised, StorageError when a store does not answer, and NotSupported where the package for
-    such a store is missing.
+    Symbolic links and special files inside the tree are skipped; `path` itself may be a link. Raises DumpNotFound if
+    the path does not exist or holds no file, UnknownFormat if no dialect recognises anything in it, StorageError if a
+    store does not answer, and NotSupported if the package for the store is missing.
     """
     root = located(path)
     try:

@@ -18,13 +18,13 @@ __all__ = ["FIELDS", "Loader", "Record"]
 
 
 class Loader(Protocol):
-    """How a dialect reads the payload of one of its records."""
+    """Reads the payload of a record; implemented by each dialect."""
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
-        """The logical tensor, in `format` if given, else as it was laid out on the device."""
+        """The logical tensor, in `format` if given, else in the layout that it had on the device."""
 
     def statistics(self, record: Record) -> Optional[Statistics]:
-        """The statistics that the dump itself holds; None when it holds none."""
+        """The statistics that the dump holds; None if it holds none."""
 
 
 #: The public fields in the order every table and JSON document lists them.
@@ -54,27 +54,29 @@ FIELDS = (
 
 
 class Record:
-    """The unit of reading. Every field exists in every dialect; None where it does not say.
+    """One input or output of an operator: the unit of reading. Fields that a dialect does not know are None.
 
-    Records are equal when all their fields are: they are the same place in the same dump. To
-    compare values, compare `numpy()`. A record that cannot be read has empty names and an empty
-    `io` unless these are known nevertheless.
+    Records are equal if all their fields are: they are the same place in the same dump. To compare values, compare
+    `numpy()`. A record that cannot be read has empty names and an empty `io`, unless they are known nevertheless.
 
     op_type, op_name   as the framework names them
     io, index          "input" or "output" (or "buffer", "space"), and its position
-    step               what the framework counts; None outside any step
+    step               as counted by the framework; None outside any step
     rank, device       global rank and device id
     model, model_id    the model or graph; run is the time directory (`YYYYmmddHHMMSS`)
-    task_id, stream_id where the device ran it
+    task_id, stream_id of the device's execution
     timestamp          microseconds since the epoch
     dtype, shape       numpy or ml_dtypes name, tuple of ints
     format             CANN's name of the layout (`ND`, `NC1HWC0`, …)
     nbytes             bytes of the logical tensor
     phase              "forward", "backward" or "other"
     module, source     path of the module, and `file:line` of the user's code
-    attrs              what only this dialect knows (hash, stride, storage, …)
-    error              why this record cannot be read; reading it raises this error
-    loader, key        for authors of dialects: how the payload is read, and what the loader finds it by
+    attrs              fields of this dialect only (hash, stride, storage, …)
+    error              why this record cannot be read; reading its values raises this error
+    loader, key        for authors of dialects: the reader of the payload, and the key that it finds the payload by
+
+    >>> record = ascend_dump.open("dumps")[0]                    # doctest: +SKIP
+    >>> record.op_name, record.shape, record.statistics().max    # doctest: +SKIP
     """
 
     __slots__ = (*FIELDS, "error", "loader", "key", "_attrs", "_call", "_nth")
@@ -135,10 +137,10 @@ class Record:
         nth: Optional[int] = None,
         call: bytes = b"",
     ) -> None:
-        """attrs may be a function that makes them of `key`, for when they are asked for.
+        """attrs may be a function of `key` that makes them when they are needed.
 
-        nth: the number of this run of the operator, where its inputs and outputs have timestamps of their own.
-        call: what the operator was called with, as `ascend_dump.host.read_call` takes it.
+        nth: the number of this run of the operator, if its inputs and outputs have different timestamps. call: the
+        arguments of the operator, for `ascend_dump.host.read_call`.
         """
         # Written out, because a loop over the names takes most of the time that listing a large dump takes.
         self.loader = loader
@@ -177,10 +179,10 @@ class Record:
 
     @property
     def arguments(self) -> Optional[Arguments]:
-        """What the operator was called with, its tensors as references to records; None where the dump does not tell.
+        """The arguments of the operator, with tensors as references to records; None if the dump does not record them.
 
         Host dumps of PyTorch do: `record.arguments.values["eps"]`. All records of a call have the same. Raises
-        CorruptDump where the text is damaged.
+        CorruptDump for damaged text.
         """
         if not self._call:
             return None
@@ -196,8 +198,7 @@ class Record:
             ) from None
 
     def as_argument(self, op_type: str, index: int, call: bytes) -> Record:
-        """The same tensor as an input, or an output, of another operator that it is given to as well. call: as
-        `Record` takes it."""
+        """The same tensor as an input or output of another operator. call: as for `Record`."""
         import copy
 
         found = copy.copy(self)
@@ -206,10 +207,10 @@ class Record:
 
     @property
     def stack(self) -> tuple[str, ...]:
-        """The functions of the program that led to the operator, the innermost first: `model.py:7 in forward`.
+        """The call stack that led to the operator, innermost function first: `model.py:7 in forward`.
 
-        () where the dump does not tell. Host dumps of PyTorch do with `options={"stack": True}`, MindSpore's where the
-        dump has its graphs. Raises CorruptDump where the text is damaged.
+        () if the dump does not record it. Host dumps of PyTorch do with `options={"stack": True}`, MindSpore's if the
+        dump has its graphs. Raises CorruptDump for damaged text.
         """
         told = self.attrs.get("stack")
         if told is not None or not self._call:
@@ -227,9 +228,9 @@ class Record:
 
     @property
     def argument(self) -> Optional[str]:
-        """The name that this tensor has in the schema of its operator: `weight`, `exp_avgs[3]`.
+        """The name of this tensor in the schema of its operator: `weight`, `exp_avgs[3]`.
 
-        None where the dump does not tell, and of outputs that have no name. Host dumps of PyTorch name inputs, and
+        None if the dump does not record it, and for outputs without a name. Host dumps of PyTorch name inputs, and
         outputs that the operator writes into.
         """
         told: Optional[str] = self.attrs.get("argument")
@@ -243,21 +244,22 @@ class Record:
 
     @property
     def content(self) -> Optional[tuple[Hashable, ...]]:
-        """What equal tensors of any two dumps have in common, without reading them; None where the dump has no hash.
+        """Equal for equal tensors of any two dumps, without reading them; None if the dump has no hash.
 
-        The first item is the hash of the stored bytes; the others say which of them, in which order.
+        The first item is the hash of the stored bytes; the others describe which of them, in which order.
         """
         find = getattr(self.loader, "content", None)
         return None if find is None or self.error is not None else find(self)
 
     def numpy(self, *, format: Optional[str] = None) -> np.ndarray:
-        """Read the logical tensor; bfloat16 and float8 as ml_dtypes types.
+        """Read the logical tensor; bfloat16 and float8 have ml_dtypes types.
 
-        An array of more than 4096 bytes may be a read-only view of the mapped file: if that file is cut off while the
-        array is in use, the system ends the process (SIGBUS). Copy arrays that are to outlive changes of the dump.
+        format: another layout to convert to, such as "NCHW", if the dialect can.
 
-        `format` asks for another layout (`"NCHW"`), where the dialect can convert. Raises ReadError, and NotSupported
-        for a record that holds statistics only.
+        An array of more than 4096 bytes may be a read-only view of the mapped file: if that file is truncated while the
+        array is in use, the system ends the process (SIGBUS). Copy arrays that have to outlive changes of the dump.
+
+        Raises ReadError, and NotSupported for a record that holds statistics only.
         """
         if self.error is not None:
             raise self.error
@@ -274,11 +276,13 @@ class Record:
         return self.loader.tensor(self, format)
 
     def torch(self, *, writable: bool = False) -> Any:
-        """The logical tensor as one of PyTorch, on the CPU: bfloat16 and float8 as its own types.
+        """The logical tensor as a PyTorch tensor on the CPU, with PyTorch's own bfloat16 and float8 types.
 
-        It shares the memory of `numpy()`, which may be a mapped file: writing to it may end the process (SIGSEGV), so
-        ask for a `writable` one, which is a copy. Raises ReadError, NotSupported for what holds no values or has a type
-        that PyTorch lacks, and FrameworkMissing where PyTorch is not installed.
+        It shares the memory of `numpy()`, which may be a mapped file: writing to it may end the process (SIGSEGV). With
+        `writable=True` it is a copy.
+
+        Raises ReadError, NotSupported for records without values and for types that PyTorch lacks, and FrameworkMissing
+        if PyTorch is not installed.
 
         >>> model.load_state_dict({"weight": record.torch(writable=True)})   # doctest: +SKIP
         """
@@ -287,7 +291,7 @@ class Record:
         return as_torch(self.numpy(), writable=writable)
 
     def statistics(self) -> Statistics:
-        """Statistics as the dump recorded them, else computed from the tensor in one pass."""
+        """The recorded statistics, else those computed from the tensor in one pass."""
         found = self.recorded_statistics()
         if found is not None:
             return found
@@ -296,13 +300,13 @@ class Record:
         return statistics(self.numpy())
 
     def recorded_statistics(self) -> Optional[Statistics]:
-        """Statistics as the dump recorded them, None where it has none; no tensor is read."""
+        """The recorded statistics, None if there are none; no tensor is read."""
         if self.error is not None:
             raise self.error
         return None if self.loader is None else self.loader.statistics(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values, paths as text; attrs and error included when set."""
+        """The fields as plain values, paths as text; attrs and error are included when set."""
         out: dict[str, Any] = {name: getattr(self, name) for name in FIELDS}
         out["path"] = str(self.path)
         if self.shape is not None:
@@ -315,14 +319,14 @@ class Record:
 
     @property
     def execution(self) -> tuple[Any, ...]:
-        """What the records of one run of an operator have in common, and those of its other runs do not."""
+        """Identifies one run of an operator: equal for its records, different for those of other runs."""
         place = (self.run, self.rank, self.device, self.model, self.model_id, self.step, self.op_type, self.op_name)
         ids = (self.task_id, self.stream_id)
         return (*place, *ids, self.timestamp, None) if self._nth is None else (*place, *ids, None, self._nth)
 
     @property
     def label(self) -> str:
-        """A name for people: `layers.0/addmm_0.output.0`, or the file where even that is unknown."""
+        """A readable name: `layers.0/addmm_0.output.0`, or the file if even that is unknown."""
         name = self.op_name or self.op_type or self.path.name
         return f"{name}.{self.io}.{self.index}" if self.io else name
 

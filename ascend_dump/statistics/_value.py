@@ -10,13 +10,16 @@ __all__ = ["COUNTS", "STATISTIC_NAMES", "Statistics", "merged"]
 
 
 class Statistics(NamedTuple):
-    """What one pass over a tensor says. None where the source of the statistics did not say.
+    """Statistics of a tensor, from one pass over it. None where the source did not record a value.
 
     count       number of elements
-    max, min    over the elements that are not NaN (None when there is none); int for integers
-    mean, l2norm  as IEEE gives them: a NaN or Inf element makes them NaN or Inf
+    max, min    over the elements that are not NaN (None if there are none); int for integers
+    mean, l2norm  by IEEE rules: NaN or Inf elements make them NaN or Inf
     nan, posinf, neginf   number of NaN, +Inf, -Inf elements
     zero, poszero, negzero   number of zeros, of +0.0 and of -0.0 (integers have only +0)
+
+    >>> Statistics(2, max=3.0, min=1.0).mean is None
+    True
     """
 
     count: int  # type: ignore[assignment]  # it hides tuple.count on purpose
@@ -39,8 +42,9 @@ STATISTIC_NAMES: tuple[str, ...] = Statistics._fields[1:]
 
 
 def merged(parts: Sequence[Statistics]) -> Statistics:
-    """The statistics of a tensor of which these are the parts: counts and extremes exactly, mean and norm but for
-    rounding; None where one part does not tell.
+    """The statistics of a tensor from those of its parts: counts and extremes exactly, mean and norm up to rounding.
+
+    A field that one part lacks is None.
 
     >>> merged([Statistics(2, max=3.0, nan=0), Statistics(4, max=1.0, nan=1)])[:2]
     (6, 3.0)

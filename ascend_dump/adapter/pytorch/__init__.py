@@ -1,1 +1,1 @@
-"""What adapters for PyTorch have in common. It imports torch, so nothing else of the core imports it."""
+"""Shared by the adapters for PyTorch. All but `base` import torch, so nothing else of the core imports them."""

@@ -29,15 +29,15 @@ _Records = Union[Dump, str, "os.PathLike[str]", Iterable[Record]]
 
 @dataclass(frozen=True)
 class Replayed:
-    """One recorded output, and what its operator gives when it is run again from the recorded inputs.
+    """One recorded output, compared with the result of running its operator again from the recorded inputs.
 
-    verdict  "equal" (the same bits), "noise" (within what rounding in its type may make), "different", "structure"
-             (another type), "undecided" (PyTorch gives the same in its type, and something else in the finer one) or
+    verdict  "equal" (the same bits), "noise" (within the rounding of its type), "different", "structure" (another
+             type), "undecided" (PyTorch gets the same result in its type, but not in the higher precision) or
              "unreadable"
     reason   the verdict in words, with numbers
-    measure  how far the record is from the result in the finer type; None where it could not be run in that
-    own      the same against the result in its own type; None where it could not be run in that
-    node     of an operator of GE: the node of PyTorch's graph that was run, `addmm (aten.addmm.default)`
+    measure  distance to the result in higher precision; None if it could not be run in it
+    own      distance to the result in its own type; None if it could not be run in it
+    node     for GE operators: the node of PyTorch's graph that was run, `addmm (aten.addmm.default)`
     """
 
     record: Record
@@ -48,7 +48,7 @@ class Replayed:
     node: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """The result as plain values, for JSON."""
         one = self.record
         place = {"step": one.step, "rank": one.rank, "op_name": one.op_name, "op_type": one.op_type}
         return {
@@ -66,7 +66,10 @@ class Replayed:
 
 @dataclass(frozen=True)
 class Refused:
-    """An operator that was not run again. reason: of `REASONS`; message: that in words, with what is special here."""
+    """An operator that was not run again.
+
+    reason: one of `REASONS`. message: the reason in words, with details.
+    """
 
     op_name: str
     op_type: str
@@ -76,7 +79,7 @@ class Refused:
     message: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """The refusal as plain values, for JSON."""
         return dict(vars(self))
 
 
@@ -84,9 +87,12 @@ class Refused:
 class Replay:
     """The operators of a dump, run again one by one.
 
-    pairs    every output of those that were run, in the order they ran
-    refused  the operators that were not, with the reason
-    dtype    the finer type
+    pairs    every output of the operators that were run, in their order
+    refused  the operators that were not run, with the reason
+    dtype    the type of higher precision
+
+    >>> found = ascend_dump.replay("dumps")             # doctest: +SKIP
+    >>> found.verdict, found.wrong                      # doctest: +SKIP
     """
 
     pairs: tuple[Replayed, ...]
@@ -95,7 +101,7 @@ class Replay:
 
     @property
     def verdict(self) -> str:
-        """The worst of all outputs; "unmatched" where no operator could be run again."""
+        """The worst of all outputs; "unmatched" if no operator could be run again."""
         return worst([one.verdict for one in self.pairs])
 
     @property
@@ -105,11 +111,11 @@ class Replay:
 
     @property
     def wrong(self) -> tuple[Replayed, ...]:
-        """The outputs that are not what their operator gives for the recorded inputs."""
+        """The outputs that differ from what their operator computes from the recorded inputs."""
         return tuple(one for one in self.pairs if one.verdict not in ("equal", "noise"))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """The result as plain values, for JSON."""
         return {
             "verdict": self.verdict,
             "dtype": self.dtype,
@@ -129,27 +135,27 @@ def replay(
     rules: Optional[Rules] = None,
     watch: Optional[Callable[[Iterable[Any]], Iterable[Any]]] = None,
 ) -> Replay:
-    """Run recorded ATen operators again on this host, in a finer type and in their own: are their outputs right?
+    """Run recorded ATen operators again on this host, in their own type and in higher precision.
 
-    An operator that is `different` computes wrongly; one that only got wrong inputs is not. No reference is needed.
-    PyTorch's kernels on this host are taken for right.
+    An operator that is `different` computed wrong values; one that only had wrong inputs is not. No reference is
+    needed: PyTorch's kernels on this host are assumed to be correct.
 
-    Of operators of GE that torchair made, the nodes of PyTorch's graph are run that they were made for, where
-    torchair's text of the graph lies in the dump or beside it (`capture(..., options={"graph_dump": "py"})`).
+    For GE operators the PyTorch nodes that torchair converted are run, if torchair's text of the graph is in the dump
+    or beside it (`capture(..., options={"graph_dump": "py"})`).
 
     records  a dump, its path, or records: all of an operator, as `Dump.select(op=...)` gives them
     dtype    "float64" or "float32": the type that floating-point inputs are converted to
-    rules    thresholds, as `compare` takes them
-    watch    is given the operators and passes them on, to show how far the work is
+    rules    thresholds, as for `compare`
+    watch    an iterator function that is given the operators and yields them on, for a progress display
 
-    Tensors and arguments come from files: they are given to PyTorch's kernels as they are, so replay dumps that you
-    trust. Raises ConfigError for another dtype, FrameworkMissing without PyTorch, and what `open` raises.
+    Tensors and arguments from the files are passed to PyTorch's kernels unchecked, so replay only dumps that you trust.
+    Raises ConfigError for another dtype, FrameworkMissing without PyTorch, and what `open` raises.
 
     >>> found = ascend_dump.replay("dumps")             # doctest: +SKIP
     >>> [one.record.op_name for one in found.wrong]     # doctest: +SKIP
     """
     if dtype not in _TYPES:
-        raise ConfigError(f"replay in {dtype!r}", hint=f"expected one of {', '.join(_TYPES)}")
+        raise ConfigError(f"dtype={dtype!r} cannot be used for a replay", hint=f"expected one of {', '.join(_TYPES)}")
     chosen: Iterable[Record] = open_dump(records) if isinstance(records, (str, os.PathLike)) else records
     runner = Runner()
     used = rules or Rules()

@@ -67,12 +67,12 @@ _TIERS = (
 
 
 class SuspectReport(NamedTuple):
-    """What a dump shows without a reference.
+    """What looks wrong in a dump without a reference.
 
-    suspects   ranked: what is surely wrong first, then in the order they ran
-    operators  number of operators that were looked at
-    reasons    why not everything could be checked, empty where it was
-    errors     what could not be read
+    suspects   ranked: certain faults first, then in execution order
+    operators  number of operators that were checked
+    reasons    why not everything could be checked, empty if it was
+    errors     the errors of records that cannot be read
     """
 
     suspects: tuple[Suspect, ...]
@@ -87,13 +87,13 @@ def find_suspects(
     watch: Optional[Callable[[Iterable[Record]], Iterable[Record]]] = None,
     executor: Optional[Executor] = None,
 ) -> SuspectReport:
-    """Look through a dump for what is wrong by itself, in one pass.
+    """Check a dump for values that look wrong without a reference, in one pass.
 
-    Statistics are enough, where the dump has them; tensors are read where it has not. Rules that hold steps against
-    each other need several steps in the dump.
+    Recorded statistics are used where the dump has them, else tensors are read. Rules that compare steps need several
+    steps in the dump.
 
-    watch: passes the records on, for example to show progress.
-    executor: measures the tensors of several ranks side by side, see `ascend_dump.analysis.ranks.measured`.
+    watch     an iterator function that is given the records and yields them on, for a progress display
+    executor  measures the tensors of several ranks in parallel, see `ascend_dump.analysis.ranks.measured`
     """
     finders = [(rule, rule.finder(rule.threshold)) for rule in RULES.values() if rule.finder is not None]
     found: dict[Any, Suspect] = {}

@@ -1,0 +1,33 @@
+"""The part of an adapter that is the same for PyTorch on every device. Imports no PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ascend_dump.adapter._contract import Adapter
+
+__all__ = ["PyTorchAdapter", "is_torchrun"]
+
+
+class PyTorchAdapter(Adapter):
+    """An adapter that captures modules, functions compiled by `torch.compile`, or a whole process."""
+
+    def accepts(self, target: Any) -> bool:
+        torch = sys.modules.get("torch")
+        if torch is None or self.framework not in sys.modules:
+            return False
+        return target is None or isinstance(target, torch.nn.Module)
+
+    def only_starts_others(self) -> bool:
+        return is_torchrun()
+
+    def wait(self) -> None:
+        from ascend_dump.adapter.pytorch.compiled import keep_compiled
+
+        keep_compiled()
+
+
+def is_torchrun() -> bool:
+    """Whether this process is torchrun, which imports torch but starts others to run the model."""
+    return "torch.distributed.run" in sys.modules
