@@ -34,6 +34,7 @@ __all__ = [
     "kernels_per_operator",
     "never_dumped",
     "no_model_levels",
+    "null_address",
     "one_header_in_a_file",
     "payload_order",
     "rank_directory",
@@ -203,6 +204,23 @@ def one_header_in_a_file(evidence: Evidence) -> Outcome:
     found = _headers(evidence)
     wrong = (f"{file.path.name}: {header.problems[0]}" for file, header in found if header.problems)
     return _of_all([file for file, _ in found], wrong, "files are as long as their headers say")
+
+
+def null_address(evidence: Evidence) -> Outcome:
+    """Whether files that list a tensor without an address have no bytes for it.
+
+    GE leaves out inputs that are not fed, and no program can ask for such a tensor: it is found by chance.
+    """
+    found, wrong = [], []
+    for file, header in _headers(evidence):
+        null = [tensor for tensor in header.tensors if tensor.size and not tensor.address]
+        if null:
+            found.append(file)
+            wrong += [f"{file.path.name}: {one.io} {one.index} has {one.length} bytes" for one in null if one.length]
+            wrong += [f"{file.path.name}: {problem}" for problem in header.problems]
+    if not found:
+        return Outcome("unknown", "no tensor of the dump has a null address, and a program cannot ask for one")
+    return _of_all(found, wrong, "files list tensors without an address")
 
 
 def _values(evidence: Evidence, step: Optional[int] = None) -> dict[str, list[np.ndarray]]:

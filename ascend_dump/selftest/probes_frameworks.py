@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "batch_statistics",
+    "device_statistics",
     "fed_names",
     "first_graph",
     "graph_engine",
@@ -21,7 +22,9 @@ __all__ = [
     "init_keys",
     "json_and_options",
     "last_entry",
+    "loop",
     "max_pool_mask",
+    "older_layout",
     "options_once",
     "overflowed",
     "paused",
@@ -40,6 +43,8 @@ __all__ = [
 ]
 
 _GRAPH = re.compile(r"ge_default_\d{14}_(\d+)", re.ASCII)
+#: Step, time, device, model, its id, and the iteration.
+_OLDER_PLACE = re.compile(r"\d+/\d{14}/\d+/[^/]+/\d+/\d+", re.ASCII)
 #: The name of the node, and the number of the file.
 _SAVED_ON_NPU = re.compile(r"(\w+)_device_\d+_(\d+)\.pt", re.ASCII)
 _SAVED_ON_CPU = re.compile(r"(\w+?)_(\d+)\.pt", re.ASCII)
@@ -92,6 +97,11 @@ def times_of_sessions(evidence: Evidence) -> Outcome:
 def graph_texts(evidence: Evidence) -> Outcome:
     """Whether a session with a dump wrote the text of its graph, where one without a dump wrote none."""
     return judge_fact(evidence, "graph_texts", True)
+
+
+def loop(evidence: Evidence) -> Outcome:
+    """The steps of two runs of a session that loops twice in each."""
+    return judge_fact(evidence, "loop", ["0", "1"])
 
 
 # npu_device.
@@ -204,6 +214,20 @@ def without_e2e(evidence: Evidence) -> Outcome:
 def graph_engine(evidence: Evidence) -> Outcome:
     """Whether jit_level O2 dumped."""
     return _nothing_where_others_dump(evidence, "graph_engine")
+
+
+def device_statistics(evidence: Evidence) -> Outcome:
+    """Which categories have a column in statistics of the device."""
+    return judge_fact(evidence, "device_statistics", {"max": True, "md5": False, "l2norm": True, "nan count": False})
+
+
+def older_layout(evidence: Evidence) -> Outcome:
+    """The directories of what jit_level O2 dumped, before version 2.6."""
+    found = evidence.facts.get("older_layout")
+    if found is None:
+        return judge_fact(evidence, "older_layout", found)
+    wrong = next((place for place in found if not _OLDER_PLACE.fullmatch(place)), None)
+    return Outcome("confirmed", found[0]) if wrong is None else Outcome("refuted", wrong)
 
 
 def _nothing_where_others_dump(evidence: Evidence, name: str) -> Outcome:

@@ -26,6 +26,7 @@ __all__ = [
     "loaded_models_stop",
     "long_names",
     "name_characters",
+    "no_step_counter",
     "original_dtype",
     "overflow_at_every_step",
     "path_characters",
@@ -39,6 +40,8 @@ _File = Mapping[str, Any]
 
 #: Characters of names about which the device could differ.
 _SPECIAL = frozenset(" ./\\:")
+#: Of the file of a model with a step counter: time, device, model, id and step.
+_LEVELS = 5
 #: Longer than what leaves room for the other fields of a file's name.
 _LONG = 240
 _CHOSEN = ",".join((*HEADER.split(",")[:6], "Count", "Max Value", "l2norm"))
@@ -233,6 +236,16 @@ def overflow_at_every_step(evidence: Evidence) -> Outcome:
 
 def _records(files: Iterable[_File]) -> int:
     return sum("opdebug" in file["name"].lower() for file in files)
+
+
+@_probe
+def no_step_counter(evidence: Evidence) -> Outcome:
+    """Whether dump_step 0 leaves out the operators that stand below no step in a dump of all steps."""
+    uncounted = {file["operator"] for file in _files(evidence, "whole") if len(file["levels"]) < _LEVELS}
+    if not uncounted:
+        raise _Untried("every operator here has a step counter, as all models have in this version of GE")
+    found = _operators(_files(evidence, "first_step")) & uncounted
+    return _judged(not found, f"{len(found)} of {len(uncounted)} operators without a step counter are dumped")
 
 
 @_probe

@@ -89,7 +89,7 @@ def _is_installed(module: str) -> bool:
 _TORCH: Mapping[str, str] = {"torch": ""}
 _NO_FULL_DISK = {"full": "MindSpore itself ends a program whose graph it cannot write"}
 _OF_FAILURES = ("initial", "later", "collected", "scene", "chosen")
-_OF_MINDSPORE = ("samples", "overflowed", "without_e2e", "graph_engine")
+_OF_MINDSPORE = ("samples", "overflowed", "without_e2e", "graph_engine", "device_statistics", "older_layout")
 SUBJECTS = (
     Subject("torch", "torch", "with_torch.py"),
     Subject("mindspore", "mindspore", "with_mindspore.py", without=_NO_FULL_DISK),

@@ -12,7 +12,7 @@ from ascend_dump.fakes.device.npu import Npu
 from ascend_dump.native.cann import dtypes, names
 from ascend_dump.native.cann.config import ge
 
-__all__ = ["OTHER_ACL", "OTHER_DUMPS", "capture_every_dump", "write_empty_operators"]
+__all__ = ["OTHER_ACL", "OTHER_DUMPS", "at_step_0", "capture_every_dump", "write_empty_operators"]
 
 
 def keep_a_gap(model: Any, node: Any, inputs: list[Any], outputs: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -28,6 +28,7 @@ def of_own_task(service: Any, call: Any, folder: str, model: Any, producers: Any
     write_producers(service, call._replace(task=call.task + 100), folder, model, producers, arming)
 
 
+at_step = _model.LoadedModel.at_step
 capture, operator_file = _service.DumpService.capture, _service.operator_file
 write_producers = _service.DumpService._write_producers
 select, absolute, judge_ge = _model.select, _arming._absolute, _arming.judge_ge
@@ -67,6 +68,11 @@ def without_a_colon(text: str) -> str:
 
 def watches_by_any_name(self: Any, node: Any, step: Any) -> bool:
     return any(is_watched(self, node._replace(name=name), step) for name in (node.name, *node.original_names))
+
+
+def at_step_0(model: Any, step: Any) -> bool:
+    """No step counter is taken for step 0."""
+    return bool(at_step(model, step or 0))
 
 
 def write_empty_operators(disk: Any, folder: str, name: Any, header_name: str, tensors: Any, **others: Any) -> None:

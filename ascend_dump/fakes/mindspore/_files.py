@@ -19,6 +19,7 @@ from ascend_dump.fakes.mindspore import _ir as ir
 from ascend_dump.fakes.mindspore._disk import Folder
 from ascend_dump.fakes.mindspore._statistics import write_row
 from ascend_dump.fakes.mindspore._types import BFLOAT16, Parameter, Tensor, dtype_of
+from ascend_dump.native.mindspore.config.keys import DEVICE_STATISTICS
 from ascend_dump.native.mindspore.config.select import KernelSelector, iteration_ranges
 from ascend_dump.native.mindspore.names import CONSTANTS, METADATA_DIRECTORY, PARAMETER, NpyName, build_name, written
 
@@ -258,9 +259,15 @@ class KernelDumper:
         return build_name(NpyName(op_type, written(name), 0, 0, self.stamp(), piece.io, piece.slot, _FORMAT, dtype))
 
     def _write_statistics(self, folder: Folder, op_type: str, name: str, piece: _WrittenTensor) -> None:
-        categories: Sequence[str] = self.settings.statistic_category
         facts = (op_type, written(name), "0", "0", str(self.stamp()), piece.io, str(piece.slot))
-        write_row(folder, facts, piece.array, dtype_of(piece.array).label, categories)
+        write_row(folder, facts, piece.array, dtype_of(piece.array).label, self._categories())
+
+    def _categories(self) -> Sequence[str]:
+        """Those that the host computes, or the device. (assumption mindspore.device_statistics)"""
+        found = self.settings.statistic_category
+        if self.process.target != "Ascend" or self.settings.stat_calc_mode != "device":
+            return found
+        return [name for name in found if name in DEVICE_STATISTICS]
 
 
 def made_non_finite(node: ExecutedOperator) -> bool:

@@ -37,7 +37,7 @@ Known differences from MindSpore:
 - No communication: `init` gives rank and size from RANK_ID and RANK_SIZE, and there are no collective operators.
 - The alerts about a missing `e2e_dump_settings` do not wait a second each.
 - On Ascend, task and stream are 0; a sampled tensor is its first elements in one dimension; data formats are not
-  transformed, so `trans_flag`, `stat_calc_mode` and `device_stat_precision_mode` change nothing.
+  transformed, so `trans_flag` and `device_stat_precision_mode` change nothing; statistics of the device are the host's.
   (assumption mindspore.sampling)
 - A tensor's timestamps follow from the simulated device's clock.
 """

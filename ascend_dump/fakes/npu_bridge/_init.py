@@ -135,7 +135,17 @@ def fill_util(module: ModuleType) -> None:
     def get_value(key: str, default: Any = None) -> Any:
         return values.get(key, default)
 
-    vars(module).update(set_value=values.__setitem__, get_value=get_value, global_dict_init=values.clear)
+    def set_iteration_per_loop(sess: Any, train_op: Any, iterations_per_loop: int = 1) -> Any:
+        """(assumption npu_bridge.loop)"""
+        if not hasattr(train_op, "control_inputs"):
+            kind = train_op.dtype.name
+            raise ValueError(f"The incoming 'train_op' type is '{kind}', and the need type is 'Operation'")
+        if not isinstance(iterations_per_loop, int) or iterations_per_loop < 1:
+            raise ValueError(f"iterations_per_loop must be a positive integer, not {iterations_per_loop!r}")
+        return train_op
+
+    functions = {"set_value": values.__setitem__, "get_value": get_value, "global_dict_init": values.clear}
+    vars(module).update(functions, set_iteration_per_loop=set_iteration_per_loop)
 
 
 def hccl_modules(process: BridgeProcess) -> Mapping[str, Fill]:

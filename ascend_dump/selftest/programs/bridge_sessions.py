@@ -24,6 +24,8 @@ if tf is not tensorflow:
 X = np.arange(8, dtype="f4").reshape(2, 4)
 #: Of the variable before the run, and what the run adds to it.
 BEFORE, ADDED = 1.0, 2.0
+#: Iterations in one run.
+LOOP = 2
 
 
 class Dumps:
@@ -61,6 +63,8 @@ def make_config(*entries: dict[str, Any]) -> Any:
         for key, value in {"use_off_line": True, **keys}.items():
             if isinstance(value, bool):
                 entry.parameter_map[key].b = value
+            elif isinstance(value, int):
+                entry.parameter_map[key].i = value
             else:
                 entry.parameter_map[key].s = value.encode()
     return npu_init.npu_config_proto(made)
@@ -153,6 +157,22 @@ def variable_values(dumps: Dumps) -> dict[str, list[float]]:
     return found
 
 
+def loop(dumps: Dumps) -> list[str]:
+    """The steps of an operator of a session that runs twice, and loops twice on the device in each run."""
+    util: Any = import_module("npu_bridge.estimator.npu.util")
+    if not hasattr(util, "set_iteration_per_loop"):
+        raise LookupError("npu_bridge has no set_iteration_per_loop")
+    keys = dumps.keys("loop", enable_data_pre_proc=True, iterations_per_loop=LOOP)
+    with opened(make_config(keys)) as (session, x):
+        variable = tf.get_variable("w", [2, 4], initializer=tf.constant_initializer(BEFORE), use_resource=False)
+        added = tf.assign_add(variable, x, name="added")
+        session.run(tf.global_variables_initializer())
+        operation = util.set_iteration_per_loop(session, added.op, LOOP)
+        for _ in range(2):
+            session.run(operation, {x: X})
+    return sorted({file.levels[-1] for file in dumps.some_files("loop") if file.parsed.op_name == "added"})
+
+
 def times_of_sessions(dumps: Dumps) -> int:
     """The number of time directories of two sessions with the same path, the second one a second later."""
     for _ in range(2):
@@ -185,7 +205,7 @@ def ask(directory: Path) -> dict[str, Any]:
     dumps = Dumps(directory)
     questions = (
         *(init_keys, last_entry, graph_names, signatures, fed_names, variable_values),
-        *(times_of_sessions, graph_texts),
+        *(times_of_sessions, graph_texts, loop),
     )
     return ask_each(directory, {question.__name__: partial(question, dumps) for question in questions})
 

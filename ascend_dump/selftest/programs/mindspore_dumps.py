@@ -6,16 +6,23 @@ import sys
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
+from ascend_dump._files import read_small
+from ascend_dump.native.cann.names import parse_name as parse_file
 from ascend_dump.native.mindspore.names import NpyName, parse_name
+from ascend_dump.native.mindspore.runtime import parse_version
 from ascend_dump.selftest.processes import INTERFACE
 from ascend_dump.selftest.program import ask_each
 
 #: So many elements of a tensor are kept, and so many iterations run while there is a dump.
 SAMPLE, ITERATIONS = 8, 2
+#: The first version in which jit_level O2 dumps nothing.
+NEWER = (2, 6)
+#: Bytes of a table of statistics.
+LONGEST_TABLE = 1 << 20
 #: An iteration that no setting selects.
 FAR = 1000
 X = np.linspace(1, 2, 32, dtype="f4").reshape(4, 8)
@@ -24,15 +31,18 @@ X = np.linspace(1, 2, 32, dtype="f4").reshape(4, 8)
 class Dumped:
     """A process with one dump JSON, and what it dumps.
 
-    mode: `op_debug_mode`. e2e: more keys of `e2e_dump_settings`, None for no such block.
+    mode: `op_debug_mode`. e2e: more keys of `e2e_dump_settings`, None for no such block. common: more keys of
+    `common_dump_settings`.
     """
 
-    def __init__(self, directory: Path, *, e2e: Optional[dict[str, Any]], mode: int = 0, level: str = "O0") -> None:
+    def __init__(
+        self, directory: Path, *, e2e: Optional[dict[str, Any]], mode: int = 0, level: str = "O0", **common: Any
+    ) -> None:
         self.root = directory / "dumped"
         self.net: Any = None
         wanted = {"dump_mode": 0, "path": str(self.root), "net_name": "Net", "iteration": "0|1|2", "kernels": []}
         wanted.update(saved_data="tensor", input_output=0, support_device=list(range(8)), op_debug_mode=mode)
-        blocks: dict[str, Any] = {"common_dump_settings": wanted}
+        blocks: dict[str, Any] = {"common_dump_settings": {**wanted, **common}}
         if e2e is not None:
             blocks["e2e_dump_settings"] = {"enable": True, "trans_flag": True, **e2e}
         file = directory / "dump.json"
@@ -158,11 +168,43 @@ def graph_engine(directory: Path) -> bool:
     return any(path.is_file() for path in dumped.root.rglob("*"))
 
 
+def device_statistics(directory: Path) -> dict[str, bool]:
+    """Which of the categories that were asked for have a column in the statistics that the device computed."""
+    asked = ["max", "md5", "l2norm", "nan count"]
+    dumped = Dumped(
+        directory, e2e={"stat_calc_mode": "device"}, saved_data="statistic", statistic_category=asked, input_output=2
+    )
+    dumped.run(X)
+    tables = sorted(dumped.root.rglob("statistic.csv"))
+    if not tables:
+        raise LookupError("MindSpore wrote no statistics")
+    columns = read_small(tables[0], LONGEST_TABLE).decode(errors="replace").partition("\n")[0].lower().split(",")
+    return {name: any(column.startswith(name) for column in columns) for name in asked}
+
+
+def older_layout(directory: Path) -> list[str]:
+    """The directories of what jit_level O2 dumped, below the path. Raises LookupError where the version has no such
+    dump."""
+    dumped = Dumped(directory, level="O2", e2e={})
+    version = str(dumped.mindspore.__version__)
+    if (parse_version(version) or NEWER) >= NEWER:
+        raise LookupError(f"MindSpore {version} dumps nothing under O2; versions below 2.6 do")
+    dumped.run(X)
+    found = {path.parent for path in dumped.root.rglob("*") if path.is_file() and parse_file(path.name) is not None}
+    if not found:
+        raise LookupError(f"MindSpore {version} dumped nothing under O2")
+    return sorted(str(place.relative_to(dumped.root)) for place in found)
+
+
 def ask(question: str, directory: Path) -> dict[str, Any]:
     if question == "samples":
         return ask_of_samples(directory)
-    questions = {"overflowed": overflowed, "without_e2e": without_e2e, "graph_engine": graph_engine}
-    return ask_each(directory, {question: partial(questions[question], directory)})
+    questions: tuple[Callable[[Path], Any], ...] = (
+        *(overflowed, without_e2e, graph_engine),
+        *(device_statistics, older_layout),
+    )
+    by_name = {one.__name__: one for one in questions}
+    return ask_each(directory, {question: partial(by_name[question], directory)})
 
 
 if __name__ == "__main__":

@@ -159,6 +159,7 @@ def ask(directory: Path) -> dict[str, Any]:
         "overflow": debug,
         "overflow_of_step": {**debug, "dump_step": "5"},
         "other_step": {"dump_step": "5"},
+        "first_step": {"dump_step": "0"},
         "blank directory": {},
     }
     questions: dict[str, Callable[[], Any]] = {

@@ -23,5 +23,5 @@ def test_every_promise_is_kept_by_the_bridges_on_it(tmp_path: Path) -> None:
     assert sum(result.state == "PASS" for result in test.results) == 18 + 14
     assert not test.failed
     asked = ("last_entry", "init_keys", "graph_names", "signatures", "fed_names", "variable_values")
-    more = ("times_of_sessions", "graph_texts", "steps_of_calls", "options_once")
+    more = ("times_of_sessions", "graph_texts", "loop", "steps_of_calls", "options_once")
     assert {test.probed[name].state for name in (*asked, *more)} == {"confirmed"}

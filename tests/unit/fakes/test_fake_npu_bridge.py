@@ -54,3 +54,14 @@ def test_another_installation_begins_anew(tmp_path: Path) -> None:
             tf.constant(1.0)
         with fakes.install("tensorflow", cwd=tmp_path):
             assert run_of_sessions() is alone
+
+
+def test_iterations_of_a_loop_are_set_for_an_operation(on: On) -> None:
+    util = import_module("npu_bridge.estimator.npu.util")
+    with on.tf.Graph().as_default():
+        found = on.tf.constant(1.0)
+        assert util.set_iteration_per_loop(None, found.op, 10) is found.op
+        with pytest.raises(ValueError, match="the need type is 'Operation'"):
+            util.set_iteration_per_loop(None, found, 10)
+        with pytest.raises(ValueError, match="positive integer, not 0"):
+            util.set_iteration_per_loop(None, found.op, 0)

@@ -18,6 +18,7 @@ from test_probes_offline import OF_DUMPS, OF_INIT
 
 import ascend_dump
 from ascend_dump import fakes
+from ascend_dump.native.cann.dump_file import tensor_of, write
 from ascend_dump.selftest import probes_captured, probes_engine, probes_exceptions, probes_frameworks, program
 from ascend_dump.selftest.assumptions import Outcome
 from ascend_dump.selftest.evidence import Evidence
@@ -126,7 +127,8 @@ def test_every_probe_is_tried_here_or_with_its_framework() -> None:
     others = {*OF_DUMPS, *OF_INIT}
     for module in (probes_captured, probes_engine, probes_exceptions, probes_frameworks):
         others |= set(module.__all__)
-    others |= {"container", "disk_reserve", "never_dumped", "overflow_of_conversion"}
+    others |= {"container", "disk_reserve", "never_dumped", "no_step_counter", "null_address"}
+    others.add("overflow_of_conversion")
     assert set(PROBES) == {*OF_FILES, *OF_FACTS, *OF_GRAPHS, *others}
 
 
@@ -230,6 +232,26 @@ def test_the_status_of_an_overflow_of_floating_point(tmp_path: Path, status: int
             torch.full((4,), 1e30).npu() * 1e30
     found = PROBES["overflow_status"](Evidence(device=0, began=0, ended=1, overflow=cap.path))
     assert found.state == state, found
+
+
+def file_with_tensors(root: Path, address: int, data: bytes) -> Evidence:
+    """The file of an operator whose first input has that address, and that payload for all of its 16 bytes."""
+    place = root / "20260101000000" / "0"
+    place.mkdir(parents=True)
+    array = np.arange(4, dtype="f4")
+    tensors = [tensor_of("input", index, array) for index in range(2)]
+    first, second = (tensor._replace(address=each) for (tensor, _), each in zip(tensors, (address, 0x100)))
+    path = place / "Add.add.1.0.1700000000000000"
+    write(path, [(first, data), (second, array.tobytes())], op_name="add", dump_time=1700000000000000)
+    return Evidence(device=0, began=0, ended=1, tensors=root)
+
+
+def test_a_tensor_without_an_address_has_no_bytes(tmp_path: Path) -> None:
+    found = [
+        PROBES["null_address"](file_with_tensors(tmp_path / str(number), address, data)).state
+        for number, (address, data) in enumerate([(0, b""), (0, bytes(16)), (0x200, bytes(16))])
+    ]
+    assert found == ["confirmed", "refuted", "unknown"]
 
 
 def test_kernels_without_any_file_tell_nothing_of_empty_ones() -> None:

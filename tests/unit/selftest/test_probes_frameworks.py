@@ -35,6 +35,7 @@ OF_SESSIONS = (
     "variable_values",
     "times_of_sessions",
     "graph_texts",
+    "loop",
 )
 
 
@@ -115,6 +116,12 @@ def one_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Npu, "begin_step", begin_step)
 
 
+def steps_of_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run counts as often as it loops."""
+    real = Npu.begin_step
+    monkeypatch.setattr(Npu, "begin_step", lambda self, model, step: real(self, model, 2 * step))
+
+
 def feeds_renamed(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Npu.load_model
 
@@ -163,6 +170,7 @@ def no_texts(monkeypatch: pytest.MonkeyPatch) -> None:
         ("variable_values", variables_after),
         ("times_of_sessions", one_time),
         ("graph_texts", no_texts),
+        ("loop", steps_of_iterations),
     ],
 )
 def test_another_bridge_refutes(
@@ -191,6 +199,7 @@ OF_MINDSPORE = {
     "overflowed": ("overflowed",),
     "without_e2e": ("without_e2e",),
     "graph_engine": ("graph_engine",),
+    "device_statistics": ("device_statistics",),
 }
 
 
@@ -242,6 +251,30 @@ def test_a_device_that_dumps_as_a_cpu_does_refutes(
         on_a_cpu(monkeypatch)
         facts = runpy.run_path(str(PROGRAMS / "mindspore_dumps.py"))["ask"](question, tmp_path)
     assert states(facts).get(name) == "refuted", facts
+
+
+def test_the_older_layout_is_told_by_the_versions_that_have_it(
+    monkeypatch: pytest.MonkeyPatch, dumps: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    facts = dumps("older_layout")
+    assert states(facts) == {}
+    assert "MindSpore 2.10.0 dumps nothing" in PROBES["older_layout"](evidence(facts)).seen
+    shutil.rmtree(tmp_path / "older_layout")
+    monkeypatch.setenv("ASCEND_DUMP_FAKE_MINDSPORE_VERSION", "2.5.0")
+    facts = dumps("older_layout")
+    assert states(facts) == {"older_layout": "confirmed"}, facts
+    shutil.rmtree(tmp_path / "older_layout")
+    real = Npu.load_model
+    monkeypatch.setattr(Npu, "load_model", lambda self, name, **others: real(self, f"{name}/inner", **others))
+    monkeypatch.setattr("ascend_dump.native.cann.names.sanitize", lambda text: text)
+    assert states(dumps("older_layout")) == {"older_layout": "refuted"}
+
+
+def test_a_device_with_more_statistics_refutes(
+    monkeypatch: pytest.MonkeyPatch, dumps: Callable[[str], dict[str, Any]]
+) -> None:
+    monkeypatch.setattr("ascend_dump.fakes.mindspore._files.DEVICE_STATISTICS", ("max", "l2norm", "md5"))
+    assert states(dumps("device_statistics")) == {"device_statistics": "refuted"}
 
 
 def test_a_pause_that_does_not_hold_refutes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

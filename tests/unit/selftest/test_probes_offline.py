@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from other_devices import OTHER_ACL, OTHER_DUMPS
+from other_devices import OTHER_ACL, OTHER_DUMPS, at_step_0
 
 from ascend_dump import fakes
 from ascend_dump.selftest import probes_offline, processes
@@ -17,7 +17,7 @@ from ascend_dump.selftest.evidence import Evidence
 from ascend_dump.selftest.probes import PROBES
 
 PROGRAMS = Path(processes.__file__).with_name("programs")
-OF_DUMPS = tuple(name for name in probes_offline.__all__ if name != "disk_reserve")
+OF_DUMPS = tuple(name for name in probes_offline.__all__ if name not in ("disk_reserve", "no_step_counter"))
 OF_INIT = ("finalize_ends_init", "init_dump_behind_init", "init_twice")
 
 
@@ -88,6 +88,30 @@ def test_a_dump_that_acl_init_did_not_begin_tells_nothing(agreed: Evidence) -> N
     assert {PROBES[name](other).state for name in ("init_dump_behind_init", "finalize_ends_init")} == {"unknown"}
     refused = {"finalize_ends_init": {"before": 2, "code": 100045, "behind": 2}}
     assert PROBES["finalize_ends_init"](dataclasses.replace(agreed, facts=refused)).state == "unknown"
+
+
+# A device without step counters, which no GE of today is.
+
+
+def ask_without_counters(directory: Path) -> Evidence:
+    with pytest.MonkeyPatch.context() as patch, fakes.install("acl", environ={}) as npu:
+        npu.drop_step_counter()
+        patch.chdir(directory)
+        noted = runpy.run_path(str(PROGRAMS / "offline_dumps.py"))["ask"](directory)
+    return Evidence(device=0, began=0, ended=1, facts=noted)
+
+
+def test_without_a_step_counter_the_first_step_is_left_out(agreed: Evidence, tmp_path: Path) -> None:
+    found = PROBES["no_step_counter"](ask_without_counters(tmp_path))
+    assert found.state == "confirmed", found
+    found = PROBES["no_step_counter"](agreed)
+    assert (found.state, "every operator here has a step counter" in found.seen) == ("unknown", True)
+
+
+def test_a_device_that_takes_no_counter_for_step_0_refutes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("ascend_dump.fakes.device._model.LoadedModel.at_step", at_step_0)
+    found = PROBES["no_step_counter"](ask_without_counters(tmp_path))
+    assert found.state == "refuted", found
 
 
 # A disk that is nearly full.
