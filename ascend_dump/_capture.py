@@ -284,6 +284,10 @@ class Capture:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
+        self._leave_block(error)
+
+    def _leave_block(self, error: Optional[BaseException]) -> None:
+        """Stop the capture at the end of the block, or of the last call. error: what that raised."""
         self._interrupted(error)
         self._trigger_by(error)
         try:
@@ -445,20 +449,15 @@ class Capture:
                 raise
         return True
 
-    def end_call(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        """End the step that a call began, and the capture with the last selected step. error: what the call raised."""
+    def end_call(self, error: Optional[BaseException]) -> None:
+        """End the step of a call, and after the last selected step the capture. error: the exception of the call."""
         self._interrupted(error)
         self._trigger_by(error)
         if self._running is not None:
             self._running.step(None)
         last = self.request.steps.last
         if last is not None and self._step > last:
-            self.__exit__(kind, error, trace)
+            self._leave_block(error)
 
     def _interrupted(self, error: Optional[BaseException]) -> None:
         """Note that an exception interrupted the program, so that the open step is incomplete."""

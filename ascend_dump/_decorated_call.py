@@ -22,12 +22,7 @@ class CapturedCalls(Protocol):
     def begin_call(self) -> bool:
         """Count a call. Returns True if it is a step, which `end_call` has to end."""
 
-    def end_call(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
+    def end_call(self, error: Optional[BaseException]) -> None:
         """End the step of a call. error: the exception of the call."""
 
 
@@ -69,6 +64,6 @@ class DecoratedCall:
             return
         try:
             if self._to_finish is _ToFinish.STEP:
-                self._capture.end_call(kind, error, trace)
+                self._capture.end_call(error)
         finally:
             self._gate.end()

@@ -52,7 +52,7 @@ class TensorflowAdapter(Adapter):
         return HostSession(request, target, run)
 
     def counts_steps(self, target: Any) -> bool:
-        """Sessions count their runs; only eager operators without a target need steps drawn around them."""
+        """True for sessions, which count their runs; False for eager operators without a target."""
         from ascend_dump_tensorflow._bridge import is_on_npu
 
         if target is not None or is_on_npu():
@@ -67,11 +67,11 @@ class TensorflowAdapter(Adapter):
 
 
 def apply(config_proto: Any, request: DumpRequest, *, names: Optional[Iterable[str]] = None) -> Any:
-    """Write a request into a ConfigProto for good, where the bridge reads it, and return the proto.
+    """Write the dump settings of a request into a ConfigProto, where the bridge reads them, and return the proto.
 
-    The last entry of NpuOptimizer is filled; without one it is added. The directory of `request.path` must exist
-    when a session is made. names: the operators of the graph, to expand patterns in layers. Raises ConfigError for
-    what excludes settings that are there (AD291), and NotSupported for what GE's session options cannot say.
+    The last entry of NpuOptimizer is used; without one it is added. The directory of `request.path` must exist when a
+    session is created. names: operators of the graph, to expand patterns in layers. Raises ConfigError for a conflict
+    with existing settings (AD291), NotSupported for what GE's session options cannot express.
     """
     from ascend_dump.native.tensorflow.config import parameters
     from ascend_dump.native.tensorflow.options import OPTIONS
@@ -84,7 +84,7 @@ def apply(config_proto: Any, request: DumpRequest, *, names: Optional[Iterable[s
 def dump_config(request: DumpRequest, *, names: Optional[Iterable[str]] = None) -> Any:
     """npu_bridge's DumpConfig for `NPURunConfig(dump_config=…)`.
 
-    Raises FrameworkMissing without npu_bridge, NotSupported for what it or GE's session options cannot say.
+    Raises FrameworkMissing without npu_bridge, NotSupported for what it or GE's session options cannot express.
     """
     from ascend_dump.native.tensorflow.config import parameters
     from ascend_dump.native.tensorflow.options import OPTIONS
@@ -94,7 +94,7 @@ def dump_config(request: DumpRequest, *, names: Optional[Iterable[str]] = None) 
 
 
 def check_config(config_proto: Any) -> list[Problem]:
-    """What the bridge or GE would refuse of the dump settings in a ConfigProto, or ignore; it is not changed."""
+    """Find dump settings in a ConfigProto that the bridge or GE would refuse or ignore; the proto is not changed."""
     from ascend_dump_tensorflow._check import check_config as check
 
     return check(config_proto)

@@ -76,11 +76,11 @@ class TorchairAdapter(Adapter):
 
 
 def configure(config: Any, request: DumpRequest) -> list[Problem]:
-    """Fill a torchair.CompilerConfig with what a request asks for; it stays filled.
+    """Fill a torchair.CompilerConfig with the dump settings of a request, permanently.
 
-    The dump goes to `request.path`, which is created when missing. Call it before the first graph of the process is
-    built. Returns what torchair or GE will ignore. Raises ConfigError for what they refuse, NotSupported for what
-    torchair cannot do, WriteError when the path cannot be written.
+    The dump goes to `request.path`, which is created if missing. Call it before the first graph of the process is
+    built. Returns the settings that torchair or GE will ignore, as a list of `Problem`. Raises ConfigError for what
+    they refuse, NotSupported for what torchair cannot do, WriteError if the path cannot be written.
     """
     from ascend_dump_torchair._configure import configure
 
@@ -88,9 +88,9 @@ def configure(config: Any, request: DumpRequest) -> list[Problem]:
 
 
 def check_options(options: Any, *, mode: str = "max-autotune") -> list[Problem]:
-    """Find what torchair or GE would refuse in the options of `config.dump_config`, or accept without doing it.
+    """Find options of `config.dump_config` that torchair or GE would refuse, or accept and ignore.
 
-    options: a mapping of option names to values as they would be assigned. mode: of the CompilerConfig.
+    options: a mapping of option names to values as they would be assigned. mode: that of the CompilerConfig.
     """
     from ascend_dump.native.torchair.config.check import check_options
 

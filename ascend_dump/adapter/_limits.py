@@ -1,4 +1,4 @@
-"""Limits that a framework which writes its dump itself has no setting for."""
+"""Problems for limits that a framework which writes its dumps itself does not support."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["size_is_unlimited", "steps_are_no_directories"]
 
 
 def size_is_unlimited(request: DumpRequest, writer: str = "CANN") -> list[Problem]:
-    """The problem to report for `max_bytes=` when `writer`, which writes the dump, knows no such limit."""
+    """The problem to report for `max_bytes=` if `writer`, which writes the dump, has no such limit."""
     if request.max_bytes is None:
         return []
     message = f"max_bytes= changes nothing: {writer} has no limit on the size of a dump"
@@ -21,7 +21,7 @@ def size_is_unlimited(request: DumpRequest, writer: str = "CANN") -> list[Proble
 
 
 def steps_are_no_directories(request: DumpRequest, why: str) -> list[Problem]:
-    """The problems to report for `keep=` and `until=` where the steps of a dump cannot be told apart on disk.
+    """The problems to report for `keep=` and `until=` if steps of a dump cannot be told apart on disk.
 
     why: a sentence without its full stop
     """

@@ -1,7 +1,7 @@
-"""acl's dump interface: one for a process, and typed errors for what it refuses.
+"""acl's dump interface, of which a process has one, and typed errors for what it refuses.
 
-`aclmdlInitDump` takes it and `aclmdlFinalizeDump` gives it back, whichever library calls them; a second taker gets
-ACL_ERROR_REPEAT_INITIALIZE, or an error that its caller ignores. So captures record here that they hold it.
+`aclmdlInitDump` occupies it and `aclmdlFinalizeDump` releases it, whichever library calls them; a second caller gets
+ACL_ERROR_REPEAT_INITIALIZE, or an error that it ignores. So captures note here that they use it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _holders: list[tuple[object, str]] = []
 
 
 def claim(owner: object, what: str) -> None:
-    """Say that `owner`, a capture by `what`, holds the interface. Raises CaptureError while another one does."""
+    """Note that `owner`, a capture by `what`, uses the interface. Raises CaptureError while another capture does."""
     if _holders:
         raise CaptureError(
             f"a capture by {_holders[-1][1]} is dumping through acl in this process already",
@@ -45,12 +45,12 @@ def claim(owner: object, what: str) -> None:
 
 
 def release(owner: object) -> None:
-    """Give the interface back; nothing where `owner` does not hold it."""
+    """Release the interface; does nothing if `owner` does not use it."""
     _holders[:] = [held for held in _holders if held[0] is not owner]
 
 
 def holder() -> Optional[str]:
-    """What holds the interface, None where no capture does."""
+    """What uses the interface, None if no capture does."""
     return _holders[-1][1] if _holders else None
 
 

@@ -1,4 +1,4 @@
-"""Which operators overflowed: as the device reported it, or as the recorded values show it."""
+"""Find the operators that overflowed: as reported by the device, or from the recorded values."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _Place = tuple[Any, ...]
 
 
 class Overflow(NamedTuple):
-    """One unit of the device that reported, or one operator whose values show it.
+    """One overflow: a unit of the device that reported it, or an operator whose recorded values show it.
 
     kind      "origin", "nan-made" or "outside", see ANSWERS
-    record    the record that tells it: the device's own, or the first output (of "outside": input) that is not finite
-    unit      the unit of the device; "MindSpore" where only overflowing operators are dumped; else "values"
+    record    the record that shows it: the device's own, or the first non-finite output (for "outside": input)
+    unit      the unit of the device; "MindSpore" if only overflowing operators are dumped; else "values"
     words     what is known about it, one sentence each
-    status, ids   the device's status words and the ids of its task
-    operator  op_type, op_name and path of the operator, None where the dump does not hold it
+    status, ids   the device's status words, and the ids of its task
+    operator  op_type, op_name and path of the operator, None if the dump does not have it
     tensors   the operator's records
     source    for "outside": where NaN or Inf came from, as far as it is known
     """
@@ -64,16 +64,16 @@ class Overflow(NamedTuple):
 
 
 class OverflowReport(NamedTuple):
-    """What a dump tells about overflow.
+    """The overflows in a dump.
 
     answer     one of ANSWERS: the kind of the first overflow, else "none" or "unchecked"
     overflows  in the order they happened, by the clocks of the devices
     operators  number of operators in the dump
-    followed   operators with NaN or Inf that only carried on what another one made
-    masks      operators that filled in Inf as the program says; this is not overflow
-    reasons    why not everything was checked, empty where it was
-    notes      what else is to be known about the answer
-    errors     what could not be read
+    followed   operators that only propagated NaN or Inf
+    masks      operators that filled in Inf because the program says so, which is no overflow
+    reasons    why not everything was checked, empty if it was
+    notes      remarks on the answer
+    errors     the errors of records that cannot be read
     """
 
     answer: str

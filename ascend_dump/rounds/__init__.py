@@ -41,28 +41,29 @@ def run_triage(
     tell: Optional[Tell] = None,
     output: Optional[int] = None,
 ) -> Triage:
-    """Run a program as often as it takes to find the operator that is the cause, which is `Triage.cause`.
+    """Run a program repeatedly until the operator is found that causes its fault, which is then `Triage.cause`.
 
-    Without a reference it is looked for what makes NaN or Inf: in the first round a few numbers of each step are looked
-    at, in the second one the step is recorded that it is. With a reference both are recorded, statistics and hashes
-    first, then tensors of what is suspicious.
+    Without a reference the fault is NaN or Inf: the first run records a few numbers of each step, the second one the
+    step in which they appear. With a reference both programs are recorded, first statistics and hashes, then the
+    tensors of suspicious operators.
 
-    command      the program and its arguments; it must do the same each time it is run, and reads no input
-    reference    the same of a program that is right
-    path         below it each triage has a directory `{time}`, with a directory for each round and a state file; one
-                 that was interrupted is resumed where the same is asked for
-    steps        with a reference or determinism, the steps that are compared first, "0" if not given
-    ranks        the ranks that are recorded
-    max_bytes    of all rounds together
-    determinism  find the first operator that gives something else in a second run of the program
+    command      the program and its arguments; it must do the same each time it is run, and read no input
+    reference    the command of a correct program
+    path         each triage has a directory `{time}` below it, with a directory per run and a state file; an
+                 interrupted one is resumed by an equal call
+    steps        with a reference or determinism, the steps to compare first, "0" by default
+    ranks        the ranks to record
+    max_bytes    size limit of all dumps together
+    determinism  find the first operator whose result differs in a second run of the program
     replay       with a reference: run operators again that differ, see `ascend_dump.compare`
-    confirm      with a reference: one more round with its value in place of what is wrong
-    run_out      do not stop the program once it has shown what a round is for
-    tell         is given a sentence at the begin and the end of each round
-    output       a descriptor that gets what the program prints to its standard output
+    confirm      with a reference: run once more with the correct values instead of the wrong ones
+    run_out      let the program run to its end each time, instead of stopping it once it has shown enough
+    tell         called with a sentence at the begin and the end of each run
+    output       a file descriptor for the standard output of the program
 
-    Raises ConfigError for wrong settings and a command that cannot be started, CaptureError for a program that shows
-    nothing, WriteError where the path cannot be written or max_bytes is reached, KeyboardInterrupt when interrupted.
+    Raises ConfigError for wrong settings and for a command that cannot be started, CaptureError for a program that
+    shows nothing, WriteError if the path cannot be written to or max_bytes is reached, KeyboardInterrupt when
+    interrupted.
 
     >>> found = run_triage(["python", "train.py"])   # doctest: +SKIP
     >>> found.cause.source                           # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""The clients of stores, behind fsspec: one address gives one of them, and what they raise becomes errors of ours."""
+"""Clients of object stores through fsspec: addresses become file systems, and their exceptions typed errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ShortAnswer(ConnectionError):
 
 
 def filesystem(path: str) -> tuple[Any, str]:
-    """The file system of fsspec that an address names, and the place in it. Raises NotSupported, StorageError."""
+    """The fsspec file system of an address, and the path in it. Raises NotSupported, StorageError."""
     try:
         from fsspec.core import url_to_fs
 
@@ -58,9 +58,9 @@ def filesystem(path: str) -> tuple[Any, str]:
 
 
 def tried(work: Callable[[], _Result], path: str, offset: Optional[int] = None, *, missing: str = "") -> _Result:
-    """What the work gives, tried again where the connection breaks. Raises StorageError, FileNotFoundError.
+    """Call `work`, again if the connection breaks. Raises StorageError, FileNotFoundError.
 
-    missing: the message of a StorageError in place of FileNotFoundError
+    missing: the message of a StorageError to raise instead of FileNotFoundError
     """
     for pause in (*_PAUSES, None):
         try:
@@ -91,7 +91,7 @@ def _has(error: BaseException, names: tuple[str, ...]) -> bool:
 
 
 def _never_answered(error: BaseException) -> bool:
-    """Whether a client that tries again by itself got no connection at all."""
+    """Whether a client that retries by itself could not connect at all."""
     return _has(error, _ENDPOINT) and _has(error, _NEVER_THERE)
 
 
@@ -101,7 +101,7 @@ def _is_connection(error: BaseException) -> bool:
 
 
 def translated(error: Exception, path: str, offset: Optional[int] = None) -> Exception:
-    """Our error for one of a client."""
+    """The StorageError for an exception of a client."""
     told = f"{type(error).__name__}: {str(error)[:300]}" if str(error) else type(error).__name__
     if isinstance(error, StorageError):
         return error
