@@ -16,6 +16,8 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -36,11 +38,11 @@ if TYPE_CHECKING:
 __all__ = ["Watch", "Whole", "catalog_of", "is_kept"]
 
 _MANIFEST = "catalog.json"
-_SCHEMA = "ascend-dump/catalog/2"
+_SCHEMA = "ascend-dump/catalog/3"
 #: A catalog of fewer records is made in less time than it takes to keep one.
 _WORTH_KEEPING = 20_000
-#: Rows of a part: what is in memory while a catalog is made.
-_PART = 500_000
+#: Rows of a part. Two of them are in memory while a catalog is made: one is written while the next one is read.
+_PART = 131_072
 _MOST_OF_A_MANIFEST = 10_000_000
 _BLOCK = 1 << 20
 _PART_NAME = re.compile(r"part-\d{5}\.parquet", re.ASCII)
@@ -117,76 +119,121 @@ def _make(whole: Whole, made_of: str, watch: Watch) -> polars.LazyFrame:
     waiting: list[polars.DataFrame] = []
     rows = waiting_rows = 0
     store: Optional[_Store] = None
-    parts = frames(enumerate(whole.entries), _complete(whole))
-    for frame in parts if watch is None else watch(parts):
-        waiting.append(frame)
-        rows += frame.height
-        waiting_rows += frame.height
-        if waiting_rows >= _PART and made_of:
-            store = store or _Store.of(whole.root)
-            if store is not None:
-                store.add(pl.concat(waiting))
-                waiting, waiting_rows = [], 0
-    if store is None and rows >= _WORTH_KEEPING and made_of:
-        store = _Store.of(whole.root)
-    if store is None:
-        return pl.concat(waiting).lazy() if waiting else pl.DataFrame(schema=schema()).lazy()
-    if waiting:
-        store.add(pl.concat(waiting))
-    return store.finish(whole, made_of)
+    with ExitStack() as held:
+        parts = frames(enumerate(whole.entries), _complete(whole))
+        for frame in parts if watch is None else watch(parts):
+            waiting.append(frame)
+            rows += frame.height
+            waiting_rows += frame.height
+            if waiting_rows >= _PART and made_of:
+                store = store or _Store.of(whole.root, held)
+                if store is not None:
+                    store.add(pl.concat(waiting))
+                    waiting, waiting_rows = [], 0
+        if store is None and rows >= _WORTH_KEEPING and made_of:
+            store = _Store.of(whole.root, held)
+        if store is None:
+            return pl.concat(waiting).lazy() if waiting else pl.DataFrame(schema=schema()).lazy()
+        if waiting:
+            store.add(pl.concat(waiting))
+        return store.finish(whole, made_of)
+
+
+class _WrittenPart(NamedTuple):
+    """A part in a file; inside: its paths begin below the root of the dump."""
+
+    name: str
+    bytes: int
+    xxh3: str
+    inside: bool
 
 
 class _Store:
-    """A catalog that is being written in a directory of its own, which takes its place when it is whole."""
+    """A catalog that is being written in a directory of its own, which takes its place when it is whole.
+
+    A part is written by a thread while the next one is read. From the first one on that cannot be written (the disk is
+    full), all stay in memory and nothing is kept.
+    """
 
     def __init__(self, root: Path, place: Path, temporary: Path) -> None:
         self._prefix = _prefix(root)
         self._place = place
         self._temporary = temporary
         self._parts: list[dict[str, Any]] = []
-        self._lasting = True
+        self._writer = ThreadPoolExecutor(1, "ascend-dump catalog")
+        self._writing: Optional[tuple[polars.DataFrame, Future[_WrittenPart]]] = None
+        self._unwritten: list[polars.DataFrame] = []
 
     @classmethod
-    def of(cls, root: Path) -> Optional[_Store]:
-        """In the first place that can be written, None where there is none."""
+    def of(cls, root: Path, held: ExitStack) -> Optional[_Store]:
+        """In the first place that can be written, None where there is none. held: what ends its thread."""
         for place in _places(root):
             try:
                 place.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
-                return cls(root, place, Path(tempfile.mkdtemp(prefix=f"{CATALOG}.", dir=place.parent)))
+                store = cls(root, place, Path(tempfile.mkdtemp(prefix=f"{CATALOG}.", dir=place.parent)))
             except OSError as error:
                 log.debug("no catalog is kept in %s: %s", place.parent, error)
+            else:
+                held.callback(store._close)
+                return store
         return None
 
+    def _close(self) -> None:
+        self._writer.shutdown()
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
     def add(self, frame: polars.DataFrame) -> None:
+        self._wait()
+        if self._unwritten:
+            self._unwritten.append(frame)
+        else:
+            self._writing = frame, self._writer.submit(self._write, f"part-{len(self._parts):05}.parquet", frame)
+
+    def _wait(self) -> None:
+        """Until what is being written is."""
+        import polars as pl
+
+        if self._writing is not None:
+            frame, written = self._writing
+            self._writing = None
+            try:
+                self._parts.append(written.result()._asdict())
+            except (OSError, pl.exceptions.PolarsError) as error:
+                log.debug("no catalog is kept in %s: %s", self._place.parent, error)
+                self._unwritten.append(frame)
+
+    def _write(self, name: str, frame: polars.DataFrame) -> _WrittenPart:
         import polars as pl
 
         # Paths lead out of a dump that was opened in the middle of a run: they stay as this process spells them.
         inside = bool(frame.select(pl.col("path").str.starts_with(self._prefix).all()).item())
         if inside:
             frame = frame.with_columns(pl.col("path").str.strip_prefix(self._prefix))
-        self._lasting = self._lasting and inside
-        path = self._temporary / f"part-{len(self._parts):05}.parquet"
+        path = self._temporary / name
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE))
         frame.write_parquet(path, compression="zstd", compression_level=1)
-        self._parts.append({"name": path.name, "bytes": path.stat().st_size, "xxh3": _digest(path), "inside": inside})
+        return _WrittenPart(name, path.stat().st_size, _digest(path), inside)
 
     def finish(self, whole: Whole, made_of: str) -> polars.LazyFrame:
         """Put it into its place, unless files changed while they were read."""
-        if self._lasting and made_of == _made_of(whole):
+        import polars as pl
+
+        self._wait()
+        lasting = not self._unwritten and all(part["inside"] for part in self._parts)
+        if lasting and made_of == _made_of(whole):
             manifest = {"schema": _SCHEMA, "made_of": made_of, "parts": self._parts}
-            with open(
-                os.open(self._temporary / _MANIFEST, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w"
-            ) as file:
-                json.dump(manifest, file)
             try:
+                with open(
+                    os.open(self._temporary / _MANIFEST, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w"
+                ) as file:
+                    json.dump(manifest, file)
                 self._take_place()
-            except OSError as error:  # another process was faster, or somebody else's file stands there
+            except OSError as error:  # a full disk, another process was faster, or somebody else's file stands there
                 log.debug("the catalog cannot be put in its place %s: %s", self._place, error)
             else:
                 return _scan(self._place, self._parts, self._prefix)
-        found = _scan(self._temporary, self._parts, self._prefix).collect()
-        shutil.rmtree(self._temporary, ignore_errors=True)
-        return found.lazy()
+        written = [_scan(self._temporary, self._parts, self._prefix).collect()] if self._parts else []
+        return pl.concat([*written, *self._unwritten]).lazy()
 
     def _take_place(self) -> None:
         if os.path.lexists(self._place):

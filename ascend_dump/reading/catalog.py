@@ -28,6 +28,7 @@ __all__ = [
     "PLACE",
     "ROWS",
     "frames",
+    "lists",
     "narrowed",
     "of_columns",
     "of_records",
@@ -65,7 +66,7 @@ ENTRY = "entry"
 #: Where in its file a record is, for `Entry.records_at`.
 PLACE = "place"
 #: Records that are turned into columns together.
-ROWS = 16_384
+ROWS = 4_096
 
 
 def polars_or_refuse(what: str) -> ModuleType:
@@ -103,14 +104,16 @@ def schema() -> dict[str, Any]:
 
 
 def of_columns(columns: Mapping[str, Any], height: int) -> polars.DataFrame:
-    """A part of a catalog from the values of each column: a list, or one value for all rows; None: it is null."""
+    """A part of a catalog from the values of each column: a list or a Series, or one value for all rows; None: null."""
     import polars as pl
 
     types = schema()
     series = []
     for name, kind in types.items():
         values = columns.get(name)
-        if isinstance(values, list):
+        if isinstance(values, pl.Series):
+            made = values
+        elif isinstance(values, list):
             made = _lists(name, values) if name in _LISTS else _series(name, values, kind)
         elif values is None:
             made = pl.Series(name, [None], dtype=kind).new_from_index(0, height)
@@ -145,16 +148,21 @@ def _fitting(value: Any, real: bool) -> Any:
     return value if -(2**63) <= value < 2**64 else None
 
 
-def _lists(name: str, values: list[Any]) -> polars.Series:
-    """Lists of numbers repeat: each distinct one is converted once."""
+def lists(name: str, distinct: Sequence[Optional[Sequence[int]]], where: Sequence[int]) -> polars.Series:
+    """A column of lists of numbers, which repeat: each distinct one is converted once.
+
+    where: of each row which one it has
+    """
     import polars as pl
 
+    made = [None if one is None or any(not -(2**63) <= size < 2**63 for size in one) else list(one) for one in distinct]
+    return pl.Series(name, made, dtype=pl.List(pl.Int64))[pl.Series(where, dtype=pl.UInt32)]
+
+
+def _lists(name: str, values: list[Any]) -> polars.Series:
     number: dict[Any, int] = {}
     where = [number.setdefault(value, len(number)) for value in values]
-    distinct = [
-        None if one is None or any(not -(2**63) <= size < 2**63 for size in one) else list(one) for one in number
-    ]
-    return pl.Series(name, distinct, dtype=pl.List(pl.Int64))[pl.Series(where, dtype=pl.UInt32)]
+    return lists(name, [*number], where)
 
 
 def frames(

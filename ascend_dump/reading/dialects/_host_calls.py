@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import BinaryIO, Callable, NamedTuple
 
 import msgspec
@@ -34,7 +35,7 @@ def call_after(line: Line, before: Call) -> Call:
     return before if not text and operator == before.operator else Call(operator, text)
 
 
-def call_after_all(lines: list[Line], before: Call) -> Call:
+def call_after_all(lines: Sequence[Line], before: Call) -> Call:
     """The call of the last of some lines that follow another one."""
     operator = operator_of(lines[-1])
     for line in reversed(lines):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional, Union
 
 import msgspec
 from msgspec.structs import astuple
@@ -18,79 +18,161 @@ if TYPE_CHECKING:
 
     import polars
 
-__all__ = ["frame_of_lines"]
+__all__ = ["LineColumns", "PlainLine", "count_objects", "line_places"]
 
-_FIELDS = Line.__struct_fields__
-_SAME = ("op_type", "op_name", "io", "index", "dtype", "shape", "nbytes", "phase", "module", "seq", "hash", "stride")
-#: Attributes that few records have.
-_PACKED = ("parameter", "quantization", "collective", "placement")
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class PlainBlob(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
+    """`Line.blob`."""
+
+    begin: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    size: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+_KINDS = {name: Optional[int] if name in COUNTS else Union[int, float, str, None] for name in Statistics._fields[1:]}
+#: `Line.stats` where nothing else than elements is counted, and in whole numbers.
+_PlainStatistics: Any = msgspec.defstruct(
+    "_PlainStatistics",
+    [("count", _Natural), *((name, kind, None) for name, kind in _KINDS.items())],
+    array_like=True,
+    forbid_unknown_fields=True,
+    gc=False,
+)
+
+
+class PlainLine(Line, omit_defaults=True, gc=False):
+    """A line in which lists of a known length are no tuples.
+
+    Python's collector of garbage goes through tuples again and again while millions of them are made and thrown away;
+    these it need not look at. They take no more than `Line` does.
+    """
+
+    blob: Optional[PlainBlob] = None  # type: ignore[assignment]  # nobody takes these lines for others
+    stats: Optional[_PlainStatistics] = None
+
+
+_FIELDS = PlainLine.__struct_fields__
+_LISTS = ("shape", "stride")
+_SAME = ("op_type", "op_name", "io", "index", "dtype", "nbytes", "phase", "module", "seq", "hash")
 _PLACE = ("storage_offset", "storage", "address", "storage_nbytes", "version")
+#: What few records have; a column is null where a line has nothing in it.
+_RARE = ("skipped", "unmeasured", "argument", "origin")
+#: The same, in one column.
+_PACKED = ("parameter", "quantization", "collective", "placement")
+_OTHERS = ("time", "source", "device", "shard", "stats")
+_TOLD = {name: _FIELDS.index(name) for name in (*_SAME, *_PLACE, *_RARE, *_PACKED, *_OTHERS)}
 _TEXTS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 _UNKNOWN = (None,) * len(Statistics._fields)
-_WHOLE = {int, type(None)}
-_PLACES_OF_COUNTS = [Statistics._fields.index(name) for name in COUNTS]
 
 
-def frame_of_lines(
-    lines: list[Line], places: Sequence[int], known: dict[str, Any], index: Path, root: Path
-) -> polars.DataFrame:
-    """The columns of some lines, whose shards are known to be shards of this dump.
+class LineColumns:
+    """Columns that are put together of lines, some hundred lines at a time.
 
-    places: where in the index each of them begins.
-    known: what the directories say of all of them. root: the directory of the steps, which shards are named from.
+    Lines that are taken apart before the next ones are read stay in the caches of the processor; a table takes some
+    time of its own, so it is made of more lines than that.
     """
-    from ascend_dump.reading.catalog import PLACE, of_columns
 
-    # All values in one list, of which each column is cut: one pass over the lines instead of one for each column.
-    values = list(chain.from_iterable(map(astuple, lines)))
-    told = {name: values[first :: len(_FIELDS)] for first, name in enumerate(_FIELDS)}
-    paths = {shard: str(root / shard) for shard in set(told["shard"])}
-    paths[""] = str(index)
-    columns: dict[str, Any] = {name: told[name] for name in (*_SAME, *_PLACE)}
-    columns.update(known)
-    columns[PLACE] = list(places)
-    columns["nth"] = told["seq"]
-    columns["timestamp"] = told["time"]
-    columns["source"] = [source or None for source in told["source"]]
-    columns["placed_on"] = told["device"]
-    columns["path"] = list(map(paths.__getitem__, told["shard"]))
-    columns["format"] = "ND"
-    for name in ("skipped", "unmeasured", "argument", "origin"):
-        columns[name] = [value or None for value in told[name]] if any(told[name]) else None
-    packed = {name: told[name] for name in _PACKED if any(told[name])}
-    if packed:
-        rare = ({name: value for name, value in zip(packed, values) if value} for values in zip(*packed.values()))
-        columns["attrs"] = [json.dumps(one, default=msgspec.to_builtins) if one else None for one in rare]
-    columns.update(_of_statistics(told["stats"]))
-    return of_columns(columns, len(lines))
+    def __init__(self, known: dict[str, Any], index: Path, root: Path) -> None:
+        """known: what the directories say of all lines. root: the directory of the steps, which names shards."""
+        self._known = known
+        self._index = index
+        self._root = root
+        self._clear()
+
+    def _clear(self) -> None:
+        self._places: list[int] = []
+        self._told: dict[str, list[Any]] = {name: [] for name in _TOLD}
+        #: Lists repeat: the number of each distinct one, and of each line which one it has.
+        self._lists: dict[str, tuple[dict[Any, int], list[int]]] = {name: ({}, []) for name in _LISTS}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def add(self, lines: Sequence[Line], places: Sequence[int]) -> None:
+        """Add lines, as `PlainLine`, whose shards are known to be shards of this dump.
+
+        places: where in the index each of them begins
+        """
+        # All values in one list, of which each column is cut: one pass over the lines instead of one for each column.
+        values = list(chain.from_iterable(map(astuple, lines)))
+        for name, first in _TOLD.items():
+            self._told[name] += values[first :: len(_FIELDS)]
+        for name, (numbers, where) in self._lists.items():
+            where += [numbers.setdefault(one, len(numbers)) for one in values[_FIELDS.index(name) :: len(_FIELDS)]]
+        self._places += places
+
+    def frame(self) -> polars.DataFrame:
+        """The columns of the lines that were added since the last call."""
+        from ascend_dump.reading.catalog import PLACE, lists, of_columns
+
+        told = self._told
+        paths = {shard: str(self._root / shard) for shard in set(told["shard"])}
+        if "" in paths:
+            paths[""] = str(self._index)
+        shards = [*paths.values()] if len(paths) == 1 else list(map(paths.__getitem__, told["shard"]))
+        columns: dict[str, Any] = {name: told[name] for name in (*_SAME, *_PLACE)}
+        columns.update({name: lists(name, [*numbers], where) for name, (numbers, where) in self._lists.items()})
+        columns.update(self._known)
+        columns[PLACE] = self._places
+        columns["nth"] = told["seq"]
+        columns["timestamp"] = told["time"]
+        columns["source"] = [source or None for source in told["source"]]
+        columns["placed_on"] = told["device"]
+        columns["path"] = shards[0] if len(paths) == 1 else shards
+        columns["format"] = "ND"
+        for name in _RARE:
+            columns[name] = [value or None for value in told[name]] if any(told[name]) else None
+        packed = {name: told[name] for name in _PACKED if any(told[name])}
+        if packed:
+            rare = ({name: value for name, value in zip(packed, values) if value} for values in zip(*packed.values()))
+            columns["attrs"] = [json.dumps(one, default=msgspec.to_builtins) if one else None for one in rare]
+        columns.update(_of_statistics(told["stats"]))
+        made = of_columns(columns, len(self))
+        self._clear()
+        return made
 
 
-def _of_statistics(rows: list[Optional[tuple[Any, ...]]]) -> dict[str, list[Any]]:
+def line_places(text: bytes, offset: int) -> list[int]:
+    """Where the lines of a text begin that begins at `offset`."""
+    import numpy as np
+
+    ends: list[int] = (np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + (offset + 1)).tolist()
+    return [offset, *ends[:-1]] if ends else []
+
+
+def count_objects(text: bytes) -> int:
+    """How many lines a text has that all begin with `{` and end with `}`; 0 where one does not.
+
+    In JSON no `{` follows a `}`, and no text has a newline in it: so no object goes on in the next line, and where a
+    text has as many objects as lines each line is one.
+    """
+    import numpy as np
+
+    found = np.frombuffer(text, np.uint8)
+    ends = np.flatnonzero(found == ord("\n"))
+    regular = (
+        text.startswith(b"{")
+        and text.endswith(b"}\n")
+        and (found[ends[:-1] - 1] == ord("}")).all()
+        and (found[ends[:-1] + 1] == ord("{")).all()
+    )
+    return len(ends) if regular else 0
+
+
+def _of_statistics(rows: list[Any]) -> dict[str, list[Any]]:
     """The columns of the statistics of all lines; none where no line has any."""
     if not any(rows):
         return {}
-    values = list(chain.from_iterable(_UNKNOWN if row is None else row for row in rows))
-    if len(values) != len(_UNKNOWN) * len(rows) or not _are_as_written(values, rows):
-        values = list(chain.from_iterable(_UNKNOWN if row is None else _statistics(row) for row in rows))
-    return {name: values[first :: len(_UNKNOWN)] for first, name in enumerate(Statistics._fields)}
-
-
-def _are_as_written(values: list[Any], rows: list[Optional[tuple[Any, ...]]]) -> bool:
-    """Whether they are finite numbers throughout, whole ones where elements are counted."""
-    counts = [row[0] for row in rows if row is not None]
-    if set(map(type, counts)) != {int} or min(counts) < 0:
-        return False
-    kinds = [set(map(type, values[place :: len(_UNKNOWN)])) for place in range(len(_UNKNOWN))]
-    return str not in set().union(*kinds) and all(kinds[place] <= _WHOLE for place in _PLACES_OF_COUNTS)
+    values = list(chain.from_iterable(_UNKNOWN if row is None else astuple(row) for row in rows))
+    columns = {name: values[first :: len(_UNKNOWN)] for first, name in enumerate(Statistics._fields)}
+    if any(str in set(map(type, columns[name])) for name in Statistics._fields if name not in COUNTS):
+        values = list(chain.from_iterable(_UNKNOWN if row is None else _statistics(astuple(row)) for row in rows))
+        columns = {name: values[first :: len(_UNKNOWN)] for first, name in enumerate(Statistics._fields)}
+    return columns
 
 
 def _statistics(stats: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What the loader of these records makes of them; nothing where it would refuse them."""
-    if type(stats[0]) is not int or stats[0] < 0:
-        return _UNKNOWN
-    if any(type(value) is str for value in stats):
-        if any(type(value) is str and value not in _TEXTS for value in stats):
-            return _UNKNOWN
-        stats = tuple(_TEXTS[value] if type(value) is str else value for value in stats)
-    stats = stats if len(stats) == len(_UNKNOWN) else (*stats, *_UNKNOWN[len(stats) :])
-    return stats if all(type(stats[place]) in _WHOLE for place in _PLACES_OF_COUNTS) else _UNKNOWN
+    """With numbers for the texts among them; nothing where the loader of these records would refuse one."""
+    found = tuple([_TEXTS.get(value, value) if type(value) is str else value for value in stats])
+    return _UNKNOWN if str in map(type, found) else found

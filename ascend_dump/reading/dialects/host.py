@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from itertools import accumulate, islice
-from operator import add
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Optional
 
@@ -17,7 +16,7 @@ from ascend_dump.host import INDEX, MANIFEST, NO_VALUES, REMOVED, SHARD, STATIST
 from ascend_dump.reading._dialect import Batch, Directory, Entry, rank_of
 from ascend_dump.reading._record import Record
 from ascend_dump.reading.dialects._host_calls import NO_CALL, Call, call_after, call_after_all, call_before
-from ascend_dump.reading.dialects._host_columns import frame_of_lines
+from ascend_dump.reading.dialects._host_columns import LineColumns, PlainLine, count_objects, line_places
 from ascend_dump.reading.dialects._host_loader import LineLoader, Shards, content_of, why_removed
 from ascend_dump.reading.dialects._host_lone_shard import LoneShard
 from ascend_dump.reading.dialects._unreadable import UnreadableLines
@@ -34,8 +33,9 @@ _MAX_DIGITS = 18
 #: A line holds names and numbers of one tensor, some hundred bytes.
 _LONGEST_LINE = 1 << 20
 _USUAL_LINE = 400
-#: Bytes that are decoded together, some thousand lines; fewer at first, since who looks at ten records wants no more.
-_FIRST_BLOCK, _BLOCK = 1 << 15, 1 << 21
+#: Bytes that are decoded together, some hundred lines, which is what caches of processors hold; fewer at first, since
+#: who looks at ten records wants no more.
+_FIRST_BLOCK, _BLOCK = 1 << 15, 1 << 18
 #: Records that are made together where lines are read one by one.
 _ROWS = 16_384
 
@@ -74,29 +74,45 @@ class _Reading:
         self.unreadable = UnreadableLines()
         self.last = NO_CALL
 
+    def lines_of(self, text: bytes) -> Sequence[Line]:
+        """The lines of a text; what is raised where one of them is no record is MsgspecError or ValueError."""
+        return list(map(self.decode, text[:-1].split(b"\n")))
+
     def call_of(self, line: Line) -> bytes:
         """What the operator of a line was called with: it stands in the first of the lines that follow each other."""
         self.last = call_after(line, self.last)
         return self.last.text
 
 
+class _ReadingColumns(_Reading):
+    """One of which the lines become columns, not records."""
+
+    def __init__(self, index: _Index) -> None:
+        super().__init__(index)
+        self._decode_all = msgspec.json.Decoder(PlainLine).decode_lines
+
+    def lines_of(self, text: bytes) -> Sequence[Line]:
+        count = count_objects(text)
+        lines = self._decode_all(text) if count else []
+        return lines if len(lines) == count else []
+
+
 class _Block(NamedTuple):
     """What follows in an index: lines, or records of lines among which are some that are none.
 
-    offset, texts   of the lines: where they begin, and each as it stands there; none where some are left out
+    offset, text    of the lines: where they begin, and as they stand there; empty where some are left out
     before          the call of the line before them
     """
 
-    lines: list[Line]
+    lines: Sequence[Line]
     records: list[Record]
     offset: int = 0
-    texts: Sequence[bytes] = ()
+    text: bytes = b""
     before: Call = NO_CALL
 
     def places(self) -> list[int]:
         """Where each line begins."""
-        lengths = accumulate(map(len, self.texts[:-1]), initial=self.offset)
-        return [*map(add, lengths, range(len(self.texts)))] if self.texts else []
+        return line_places(self.text, self.offset)
 
 
 class _Lines(Batch):
@@ -156,7 +172,8 @@ class _Index(Entry):
             # Some were read one by one: the others have to be read again to find them.
             for block, numbers in self._numbered(reading):
                 records = block.records or self._records(block.lines, reading, block.before)
-                yield from (record for record, number in zip(records, numbers) if number in places)
+                found = zip(records, numbers, block.places() or numbers)
+                yield from (record for record, number, place in found if number in places or place in places)
             return
         try:
             with open_regular(self.path) as file:
@@ -189,20 +206,25 @@ class _Index(Entry):
         return None if self._only else self._frames()
 
     def _frames(self) -> Iterator[polars.DataFrame]:
-        from ascend_dump.reading.catalog import of_records
+        from ascend_dump.reading.catalog import ROWS, of_records
 
-        for block, places in self._numbered(_Reading(self)):
+        columns = LineColumns(self._known, self.path, self._root)
+        for block, numbers in self._numbered(_ReadingColumns(self)):
+            if columns and (block.records or len(columns) + len(block.lines) > ROWS):
+                yield columns.frame()
             if block.records:
-                yield of_records(block.records, places)
+                yield of_records(block.records, numbers)
             else:
-                yield frame_of_lines(block.lines, places, self._known, self.path, self._root)
+                columns.add(block.lines, block.places())
+        if columns:
+            yield columns.frame()
 
-    def _numbered(self, reading: _Reading) -> Iterator[tuple[_Block, Sequence[int]]]:
-        """The blocks and the places of their records: where the line begins, or minus which record of all it is."""
+    def _numbered(self, reading: _Reading) -> Iterator[tuple[_Block, range]]:
+        """The blocks, and of each record minus which one of all it is."""
         before = 0
         for block in self._blocks(reading):
             count = len(block.lines) + len(block.records)
-            yield block, block.places() or range(-before - 1, -before - 1 - count, -1)
+            yield block, range(-before - 1, -before - 1 - count, -1)
             before += count
 
     def _blocks(self, reading: _Reading) -> Iterator[_Block]:
@@ -217,14 +239,14 @@ class _Index(Entry):
                     block = file.read(min(most, size - offset))
                     most = _BLOCK
                     end = block.rfind(b"\n") + 1
-                    texts = block[: end - 1].split(b"\n") if end else []
-                    lines = _regular(reading.decode, texts)
+                    text = block[:end]
+                    lines = _regular(reading, text)
                     if lines:
                         before = reading.last
                         reading.last = call_after_all(lines, before)
                         if self._only:
-                            lines, before, texts = self._of_one_shard(lines, before), NO_CALL, []
-                        yield _Block(lines, [], offset, texts, before)
+                            lines, before, text = self._of_one_shard(lines, before), NO_CALL, b""
+                        yield _Block(lines, [], offset, text, before)
                         offset += end
                         continue
                     file.seek(offset)
@@ -238,7 +260,7 @@ class _Index(Entry):
         except OSError as error:
             yield _Block([], [self._unread(error, offset)])
 
-    def _of_one_shard(self, lines: list[Line], before: Call) -> list[Line]:
+    def _of_one_shard(self, lines: Sequence[Line], before: Call) -> list[Line]:
         """Those of the one shard that was opened, with what stands in others that are left out."""
         found = []
         for line in lines:
@@ -248,7 +270,7 @@ class _Index(Entry):
                 found.append(line)
         return found
 
-    def _records(self, lines: list[Line], reading: _Reading, before: Call) -> Iterator[Record]:
+    def _records(self, lines: Sequence[Line], reading: _Reading, before: Call) -> Iterator[Record]:
         """The records of lines that follow each other, the first of them after one with this call."""
         for line in lines:
             before = call_after(line, before)
@@ -340,12 +362,10 @@ class _Index(Entry):
         return Record(None, path=self.path, error=error, **self._known)
 
 
-def _regular(decode: Callable[[bytes], Line], texts: list[bytes]) -> list[Line]:
-    """The lines of these texts; none where one of them is no record, or names a shard that is none of this dump."""
-    if max(map(len, texts), default=0) >= _LONGEST_LINE - 1:
-        return []
+def _regular(reading: _Reading, text: bytes) -> Sequence[Line]:
+    """The lines of a text; none where one of them is no record, or names a shard that is none of this dump."""
     try:
-        lines = list(map(decode, texts))
+        lines = reading.lines_of(text) if text else []
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return []
     if not all(SHARD.fullmatch(shard) for shard in {line.shard for line in lines} - {""}):

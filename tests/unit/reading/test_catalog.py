@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import sys
+import threading
 from pathlib import Path
 from typing import Any, Optional
 
@@ -196,6 +197,25 @@ def test_it_says_what_the_records_say(tmp_path_factory: pytest.TempPathFactory, 
     assert_same(root, step=0)
 
 
+def test_a_line_is_one_record_wherever_the_index_is_cut(tmp_path: Path) -> None:
+    """Lines of some blocks are decoded together: as many records as lines are not one in each."""
+    lines = [simple_line(n, stats=[n % 5, 1.5, "-inf" if n % 700 == 1 else 0, None, "nan"]) for n in range(3000)]
+    first, second = (line.strip() for line in lines[1500:1502])
+    for at, text in (
+        (300, first.replace(b", ", b",\n", 1) + b"\n" + first + second + b"\n"),  # 3 records in 3 lines
+        (1100, b'{"a": {}\n' + first[1:] + b"\n" + first + second + b"\n"),
+        (1800, first.replace(b"}", b', "unknown": {"b": {}\n}}') + b"\n" + first + second + b"\n"),
+        (2500, simple_line(7, stats=[1, 1.0, 1.0, 1.0, 1.0, 0.5])),
+        (2600, simple_line(7, blob=[1, 2, 3])),
+    ):
+        lines[at] = text
+    index = step_of(tmp_path) / "index.jsonl"
+    index.write_bytes(b"".join(lines))
+    assert index.stat().st_size > 2 << 18, "several blocks"
+    assert_same(tmp_path)
+    assert sum(record.error is not None for record in ascend_dump.open(tmp_path)) >= 9
+
+
 @pytest.mark.parametrize("name", ["cann", "mindspore"])
 def test_it_says_what_the_records_of_other_dialects_say(name: str) -> None:
     assert_same(DATA / name)
@@ -304,6 +324,52 @@ class TestKeeping:
             ".parquet",
         ]
         assert frame_of(large).equals(first)
+
+    @pytest.fixture
+    def two_parts(self, tmp_path: Path, lines: bytes) -> Path:
+        """Of more than the 131,072 rows that are written together."""
+        (step_of(tmp_path) / "index.jsonl").write_bytes(lines * 7)
+        return tmp_path
+
+    @pytest.mark.parametrize("written", [0, 1])
+    def test_on_a_full_disk_it_is_not_kept(
+        self, two_parts: Path, monkeypatch: pytest.MonkeyPatch, written: int
+    ) -> None:
+        """polars raises a ComputeError with the text of the operating system's error."""
+        expected = frame_of(two_parts)
+        assert [path.name for path in parts(two_parts)[1:]] == ["part-00000.parquet", "part-00001.parquet"]
+        [index] = two_parts.rglob("index.jsonl")
+        os.utime(index, ns=(1, 1))
+        write, left = polars.DataFrame.write_parquet, [written]
+
+        def refuse(frame: Any, path: Path, **settings: Any) -> None:
+            if not left[0]:
+                path.write_bytes(b"PAR1")
+                raise polars.exceptions.ComputeError("No space left on device (os error 28)")
+            left[0] -= 1
+            write(frame, path, **settings)
+
+        monkeypatch.setattr(polars.DataFrame, "write_parquet", refuse)
+        assert frame_of(two_parts).equals(expected)
+        assert not left[0]
+        assert [path for path in two_parts.iterdir() if path.name.startswith(".ascend-dump-catalog.")] == []
+
+    def test_nothing_is_left_behind_where_reading_ends_early(self, two_parts: Path) -> None:
+        read = 0
+
+        def stop(parts: Any) -> Any:
+            nonlocal read
+            for part in parts:
+                read += part.height
+                if read > 135_000:
+                    raise KeyboardInterrupt
+                yield part
+
+        before = threading.enumerate()
+        with pytest.raises(KeyboardInterrupt):
+            ascend_dump.open(two_parts).catalog(watch=stop)
+        assert threading.enumerate() == before
+        assert [path for path in two_parts.iterdir() if path.name.startswith(".ascend-dump-catalog")] == []
 
     @pytest.fixture
     def read_only(self, monkeypatch: pytest.MonkeyPatch) -> Any:
