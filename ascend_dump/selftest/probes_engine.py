@@ -18,6 +18,7 @@ __all__ = [
     "step_range",
     "steps_on_the_device",
     "symlink",
+    "watch_collective",
     "watch_static",
 ]
 
@@ -60,6 +61,16 @@ def acl_outranks_options(evidence: Evidence) -> Outcome:
 def watch_static(evidence: Evidence) -> Outcome:
     """Whether the watcher wrote something of a graph with static shapes, and of one with dynamic ones."""
     return judge_fact(evidence, "watch_static", {"static": True, "dynamic": False})
+
+
+def watch_collective(evidence: Evidence) -> Outcome:
+    """The operators behind which the watcher wrote something, of a graph with a collective one."""
+    found = evidence.facts.get("watch_collective")
+    if found is None:
+        return judge_fact(evidence, "watch_collective", found)
+    if not found["others"]:
+        return Outcome("unknown", "the watcher wrote nothing behind other operators either")
+    return Outcome("refuted" if found["collective"] else "confirmed", f"behind {found}")
 
 
 def symlink(evidence: Evidence) -> Outcome:

@@ -64,6 +64,10 @@ def watches_all_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_model.LoadedModel, "__init__", init)
 
 
+def watches_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_model, "_COLLECTIVE", "none")
+
+
 def several_modes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_arming, "_ONE_DEBUG_MODE", ("Ascend950",))
 
@@ -120,5 +124,6 @@ OTHER_ENGINES: list[tuple[str, PatchEngine]] = [
     ("overflow_modes", several_modes),
     ("step_range", with_check(single_steps)),
     ("symlink", with_check(followed)),
+    ("watch_collective", watches_collectives),
     ("watch_static", watches_all_shapes),
 ]

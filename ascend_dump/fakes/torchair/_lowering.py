@@ -19,6 +19,7 @@ _SAME = {
     "_softmax": "SoftmaxV2",
     "_to_copy": "Cast",
     "_unsafe_view": "Reshape",
+    "all_reduce": "HcomAllReduce",
     "avg_pool2d": "AvgPoolV2",
     "bmm": "BatchMatMul",
     "cat": "ConcatV2",
@@ -54,7 +55,7 @@ _SAME = {
     "where": "SelectV2",
 }
 #: What the graph holds beside operators of the model.
-_NO_OPERATOR = ("sym_size", "sym_stride", "sym_numel", "scope_enter", "scope_exit")
+_NO_OPERATOR = ("sym_size", "sym_stride", "sym_numel", "scope_enter", "scope_exit", "wait_tensor")
 
 
 class Constant(NamedTuple):

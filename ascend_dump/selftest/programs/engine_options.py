@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import torch
+from torch import distributed
+from torch.distributed._functional_collectives import all_reduce
 
 from ascend_dump.native.cann.config import keys
 from ascend_dump.selftest.program import ask_each
@@ -30,8 +32,22 @@ class Eightfold(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # where 
         return x * 8
 
 
+class Reduced(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # as above
+    """A product, which a collective operator of a group of one rank reads, and another operator."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 8
+        return all_reduce(y, "sum", [0]) + torch.relu(y)
+
+
 def run(
-    options: Mapping[str, str], value: float = 1.0, *, times: int = 1, config: str = "", dynamic: bool = False
+    options: Mapping[str, str],
+    value: float = 1.0,
+    *,
+    model: Callable[[], Any] = Eightfold,
+    times: int = 1,
+    config: str = "",
+    dynamic: bool = False,
 ) -> None:
     """Open GE with these options, and run a graph.
 
@@ -42,7 +58,7 @@ def run(
     if config:
         made.dump_config.dump_config_path = config
     with engine.with_options(options):
-        engine.call(engine.compile(Eightfold(), made, dynamic=dynamic), torch.full((2, 8), value), times=times)
+        engine.call(engine.compile(model(), made, dynamic=dynamic), torch.full((2, 8), value), times=times)
 
 
 def dump_into(place: Path) -> dict[str, str]:
@@ -141,6 +157,29 @@ def operator_name(directory: Path) -> str:
     return names.pop()
 
 
+def watch_collective(directory: Path) -> dict[str, list[str]]:
+    """The operators behind which the watcher wrote what a product had made, of all, by whether they are collective."""
+    distributed.init_process_group(
+        "gloo" if engine.simulated else "hccl", store=distributed.HashStore(), rank=0, world_size=1
+    )
+    try:
+        place = place_of(directory, "reduced")
+        run(dump_into(place), model=Reduced)
+        types = {file.parsed.op_name: file.parsed.op_type for file in some_files(place)}
+        collective = {name for name, op_type in types.items() if op_type.startswith("Hcom")}
+        [product] = [name for name, op_type in types.items() if "Mul" in op_type]
+        if not collective:
+            raise LookupError(f"the graph has no collective operator, only {', '.join(sorted(types.values()))}")
+        watched = [{"watcher_nodes": [product]}]
+        place, config = config_of(directory, "watched", dump_scene="watcher", dump_mode="output", dump_list=watched)
+        run({}, config=config, model=Reduced)
+    finally:
+        distributed.destroy_process_group()
+    names = [file.parsed.op_name.partition(f"_To_{product}") for file in some_files(place)]
+    layers = {layer for layer, separator, _ in names if separator}
+    return {"collective": sorted(layers & collective), "others": sorted(layers - collective)}
+
+
 def symlink(directory: Path) -> dict[str, bool]:
     """Whether GE takes a directory, and a link to it."""
     place = place_of(directory, "directory")
@@ -173,7 +212,7 @@ def steps_on_the_device(directory: Path) -> dict[str, list[str]]:
 def ask(directory: Path) -> dict[str, Any]:
     questions = (
         *(data_unchecked, detected, acl_outranks_options, watch_static),
-        *(symlink, step_range, steps_on_the_device),
+        *(symlink, step_range, steps_on_the_device, watch_collective),
     )
     asked = {question.__name__: partial(question, directory) for question in questions}
     return ask_each(directory, {"soc": soc, **asked})

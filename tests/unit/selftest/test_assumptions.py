@@ -58,6 +58,7 @@ def references(path: Path, symbol: str) -> set[str]:
 
 def test_there_are_many_and_each_has_an_id_of_its_own() -> None:
     assert len(ALL) >= 60
+    assert sum(not one.probe for one in ALL) <= 5, "nearly all have a probe"
     assert len(BY_ID) == len(ALL)
     assert all(re.fullmatch(r"[a-z0-9_]+\.[a-z0-9_]+", one.id) for one in ALL)
 

@@ -49,7 +49,10 @@ def test_the_simulated_device_agrees_and_confirms_nothing(tested: SelfTest) -> N
     assert not tested.failed
     assert {one["state"] for one in found} == {"unknown"}
     assert [one for one in found if one["simulated"] == "refuted"] == []
-    assert sum(one["simulated"] == "confirmed" for one in found) >= 35
+    assert sum(one["simulated"] == "confirmed" for one in found) >= 45
+    states = {one["id"]: one["simulated"] for one in found}
+    asked = ("cann.exception_first", "cann.captured_name", "cann.empty_operator", "cann.overflow_of_conversion")
+    assert [states[name] for name in asked] == ["confirmed"] * 4
     assert {"id", "state", "probe"} <= found[0].keys()
 
 
@@ -57,7 +60,7 @@ def test_a_device_confirms(tested: SelfTest) -> None:
     on_device = dataclasses.replace(tested, simulated=False)
     states = {one["id"]: one["state"] for one in on_device.assumptions()}
     assert states["torch_npu.step_numbering"] == "confirmed"
-    assert states["cann.captured_name"] == "unknown"
+    assert states["cann.captured_characters"] == "unknown"
 
 
 # What the checks find. Each spoils one process of a run on the host.

@@ -20,14 +20,17 @@ SKIPPED = {"mindspore-ascend": ["a full disk is reported"]}
 CONFIRMED = {
     "torchair": {
         *("first_graph", "renamed", "graphs_again", "graph_levels", "rank_directory", "overflow_found", "saved_names"),
-        *("acl_outranks_options", "data_unchecked", "overflow_modes", "step_range", "symlink", "watch_static"),
+        *("acl_outranks_options", "data_unchecked", "overflow_modes", "step_range", "symlink", "watch_collective"),
     },
     "acl": {
         *("file_names", "payload_order", "statistics_header", "overflow_payload", "never_dumped"),
-        *("init_twice", "long_names", "set_before_load", "watch_names"),
+        *("init_twice", "long_names", "set_before_load", "watch_final_names", "watch_names"),
     },
-    "npu_bridge": {"graph_levels", "graph_steps", "overflow_found", "signatures", "variable_values"},
-    "mindspore-ascend": {"tree", "stored_types", "sampled", "paused", "overflowed", "without_e2e", "graph_engine"},
+    "npu_bridge": {"graph_levels", "graph_steps", "loop", "overflow_found", "signatures", "variable_values"},
+    "mindspore-ascend": {
+        *("tree", "stored_types", "sampled", "paused", "overflowed", "without_e2e", "graph_engine"),
+        "device_statistics",
+    },
 }
 
 
