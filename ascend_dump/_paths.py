@@ -103,10 +103,7 @@ class RunDirectory(NamedTuple):
     def planned(cls, path: Path, rank: Rank, *, launched: bool = False, model: str = "") -> RunDirectory:
         """The next free run directory below `path`. Nothing is created."""
         level = os.path.join(os.path.abspath(path), rank.level)
-        second = time.time()
-        while os.path.lexists(os.path.join(level, _time_level(second))):
-            second += 1
-        return cls(Path(level, _time_level(second)), rank, launched, model)
+        return cls(Path(level, _free_time_level(level, time.time())), rank, launched, model)
 
     def beside(self, name: str) -> Path:
         """The path of a file that belongs to this run but lies outside it: `acl.json` is `acl-20260101010101.json`."""
@@ -146,14 +143,13 @@ class RunDirectory(NamedTuple):
             os.close(opened)
 
     def _make_in(self, opened: int) -> tuple[RunDirectory, int]:
-        name, second = self.path.name, 0.0
+        name = self.path.name
         while True:
             try:
                 os.mkdir(name, PRIVATE_DIRECTORY, dir_fd=opened)
                 break
             except FileExistsError:
-                second = (second or time.mktime(time.strptime(name, _TIME))) + 1
-                name = _time_level(second)
+                name = _free_time_level(self.path.parent, time.mktime(time.strptime(name, _TIME)))
             except OSError as error:
                 raise _cannot_be_created(self.path, error) from error
         made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened)
@@ -170,6 +166,27 @@ _TIME = "%Y%m%d%H%M%S"
 
 def _time_level(second: float) -> str:
     return time.strftime(_TIME, time.localtime(second))
+
+
+def _free_time_level(level: Union[str, Path], second: float) -> str:
+    """The name of the first free run directory from a second on.
+
+    Runs that began within one second have the names of those that follow: the end of such a row is searched for in
+    steps that double, then halved.
+    """
+
+    def is_taken(after: int) -> bool:
+        return os.path.lexists(os.path.join(level, _time_level(second + after)))
+
+    if not is_taken(0):
+        return _time_level(second)
+    taken, free = 0, 1
+    while is_taken(free):
+        taken, free = free, 2 * free
+    while free - taken > 1:
+        middle = (taken + free) // 2
+        taken, free = (middle, free) if is_taken(middle) else (taken, middle)
+    return _time_level(second + free)
 
 
 def _add(directory: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,22 @@ def test_each_run_has_one_of_its_own(tmp_path: Path) -> None:
     both = {planned.make().path, planned.make().path}
     assert len(both) == 2
     assert RunDirectory.planned(tmp_path, RANK).path not in both
+
+
+@pytest.mark.parametrize("row", [1, 2, 3, 100, 1000])
+def test_of_many_runs_in_one_second_few_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: int
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_700_000_000.5)
+    first = RunDirectory.planned(tmp_path, RANK)
+    names = [time.strftime("%Y%m%d%H%M%S", time.localtime(1_700_000_000 + n)) for n in range(row + 1)]
+    for name in names[:-1]:
+        (first.path.parent / name).mkdir(parents=True)
+    looked_at: list[object] = []
+    monkeypatch.setattr(os.path, "lexists", lambda path: looked_at.append(path) or os.path.exists(path))
+    assert RunDirectory.planned(tmp_path, RANK).path.name == names[-1]
+    assert first.make().path.name == names[-1], "they began after it was planned"
+    assert len(looked_at) <= 50
 
 
 def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
