@@ -18,6 +18,7 @@ __all__ = [
     "CALL",
     "CATALOG",
     "MANIFEST",
+    "NO_PART",
     "PRIVATE_DIRECTORY",
     "PRIVATE_FILE",
     "PUSHED",
@@ -45,6 +46,8 @@ CATALOG = ".ascend-dump-catalog"
 REMOVED_DIRECTORY = ".ascend-dump-removed-"
 #: In a dump that was uploaded: what was, and its hashes; more stands behind it. It is no part of the dump.
 PUSHED = ".ascend-dump-pushed-"
+#: What is no part of a dump begins with one of these.
+NO_PART = (CATALOG, PUSHED, REMOVED_DIRECTORY)
 CALL_SCHEMA = "ascend-dump/call/1"
 
 

@@ -112,6 +112,11 @@ class Entry:
         """The path as text, to sort by."""
         return str(self.path)
 
+    @property
+    def tensors_below(self) -> Optional[Path]:
+        """The directory that has the tensors of its records, where they are in other files than `path`."""
+        return None
+
     def records(self) -> Iterable[Record]:
         raise NotImplementedError("a dialect's entry defines how it is read")
 
@@ -172,6 +177,10 @@ class WrappedEntry(Entry):
     @property
     def path_text(self) -> str:
         return self._inner.path_text
+
+    @property
+    def tensors_below(self) -> Optional[Path]:
+        return self._inner.tensors_below
 
     def records(self) -> Iterable[Record]:
         return self._inner.records()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ascend_dump._errors import ConfigError, DumpNotFound, ReadError, StorageError, UnknownFormat
 from ascend_dump._files import children, read_regular
-from ascend_dump._paths import CALL, CALL_SCHEMA, CATALOG, PUSHED, REMOVED_DIRECTORY
+from ascend_dump._paths import CALL, CALL_SCHEMA, NO_PART
 from ascend_dump.reading._dialect import Batch, Directory, Entry, WrappedEntry, rank_of
 from ascend_dump.reading._dump import Dump
 from ascend_dump.reading._provenance import Provenance
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["open_dump"]
 
-#: What names begin with that are no part of a dump.
-_NO_PART = (CATALOG, PUSHED, REMOVED_DIRECTORY)
 #: Bytes of the mark of a call.
 _MOST_OF_A_MARK = 1000
 
@@ -220,8 +218,8 @@ def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]
         except OSError as error:
             yield _Lost(path, parts, error)
             continue
-        stack += [(path / name, (*parts, name), call) for name in directories if not name.startswith(_NO_PART)]
-        names = [name for name in files if not (name == CALL and call is not None) and not name.startswith(_NO_PART)]
+        stack += [(path / name, (*parts, name), call) for name in directories if not name.startswith(NO_PART)]
+        names = [name for name in files if not (name == CALL and call is not None) and not name.startswith(NO_PART)]
         if names:
             yield Directory(path, parts, names, root), call
 

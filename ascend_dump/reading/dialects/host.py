@@ -191,6 +191,10 @@ class _Index(Entry):
         except OSError:
             return 0
 
+    @property
+    def tensors_below(self) -> Path:
+        return self._root
+
     def batches(self) -> Iterator[Batch]:
         reading = _Reading(self)
         first = True

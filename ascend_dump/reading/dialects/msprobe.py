@@ -26,6 +26,7 @@ import contextlib
 import math
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump._errors import CorruptDump, NotSupported, ReadError
@@ -122,6 +123,10 @@ class _StepIndex(Entry):
         super().__init__(directory.path / name, **_levels(directory))
         self._place = directory.path
         self._only = only
+
+    @property
+    def tensors_below(self) -> Path:
+        return self._place
 
     @property
     def work(self) -> int:

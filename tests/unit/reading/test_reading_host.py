@@ -405,3 +405,23 @@ def test_what_a_shard_has_no_word_for(tmp_path: Path) -> None:
     assert (record.op_name, record.io) == ("any name", "buffer")
     with pytest.raises(NotSupported, match="F4"):
         record.numpy()
+
+
+def test_the_state_of_a_dump_is_that_of_its_tensors_too(dump: Path) -> None:
+    """Its index stays as it is where a shard that was damaged is copied again."""
+    states = [open_dump(dump).state(), open_dump(dump).select(step=1).state()]
+    assert [open_dump(dump).state(), open_dump(dump).select(step=1).state()] == states
+    first = index_of(dump).parent
+    other = dump / "worldsize2_global_rank1" / "20260101010101" / "0" / "Model" / "0" / "0"
+    other.mkdir(parents=True)
+    (other / "index.jsonl").write_bytes(b"")
+    (other / "tensors-00000.safetensors").write_bytes(b"")
+    before = [open_dump(dump).select(rank=rank).state() for rank in (0, 1)]
+    [shard] = first.glob("*.safetensors")
+    os.utime(shard, ns=(1, 1))
+    after = [open_dump(dump).select(rank=rank).state() for rank in (0, 1)]
+    assert [one == two for one, two in zip(before, after)] == [False, True]
+    assert open_dump(dump).select(step=1).state() != states[1], "its tensors may stand in the shard of step 0"
+    (first.parent / ".ascend-dump-catalog").mkdir()
+    (first.parent / ".ascend-dump-catalog" / "catalog.json").write_bytes(b"{}")
+    assert [open_dump(dump).select(rank=rank).state() for rank in (0, 1)] == after

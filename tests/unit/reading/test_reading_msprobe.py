@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 import shutil
 import tarfile
 from pathlib import Path
@@ -47,6 +48,14 @@ def write(place: Path, data: Any, name: str = "dump.json") -> Path:
 def tensor(**more: Any) -> dict[str, Any]:
     entry = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2, 2], "Max": 3, "Min": 0, "Mean": 1.5}
     return {**entry, "Norm": 3.7, "requires_grad": False, **more}
+
+
+def test_the_state_of_a_dump_is_that_of_its_tensors_too(copied: Callable[[str], Path]) -> None:
+    root = copied("tensor_mix")
+    before = ascend_dump.open(root).state()
+    assert ascend_dump.open(root).state() == before
+    os.utime(next(root.rglob("*.pt")), ns=(1, 1))
+    assert ascend_dump.open(root).state() != before
 
 
 def test_every_tensor_is_a_record_under_its_own_name(real: Path) -> None:

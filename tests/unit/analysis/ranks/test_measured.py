@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing
 from multiprocessing import get_context
 from pathlib import Path
@@ -81,6 +81,35 @@ def test_tensors_are_read_in_the_tasks_only(tmp_path: Path) -> None:
     assert all(record.statistics().count in (200, 5, 0) for record in records)
     with pytest.raises(ascend_dump.CorruptDump, match="the shard is missing"):
         records[0].numpy()
+
+
+class _LosesRank1(Executor):
+    """Its worker ends at rank 1."""
+
+    def submit(self, call: Any, /, *given: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        if given[-1][-1] == 1:
+            done.set_exception(BrokenExecutor("killed"))
+        else:
+            done.set_result(call(*given, **named))
+        return done
+
+
+def test_a_shard_that_was_mended_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known of a rank is kept after an error; its index stays as it is where a shard is copied again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root = write(tmp_path / "dump")
+    here = told(ascend_dump.open(root))
+    [shard] = (root / "worldsize3_global_rank2").rglob("1/*.safetensors")
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-60])
+    broken = told(ascend_dump.open(root))
+    assert broken != here
+    with pytest.raises(ascend_dump.WorkerLost, match="2 of 3 ranks are kept"):
+        list(measured(ascend_dump.open(root), _LosesRank1()))
+    shard.write_bytes(whole)
+    with ThreadPoolExecutor(2) as executor:
+        assert told(measured(ascend_dump.open(root), executor)) == here
 
 
 def test_one_rank_is_measured_here(tmp_path: Path) -> None:
