@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ascend_dump.fakes._importing import Fill
     from ascend_dump.fakes.device.npu import Npu
 
-__all__ = ["FAKES", "MARK", "install"]
+__all__ = ["FAKES", "MARK", "install", "installed_device"]
 
 #: What can be installed -> the module of the fake.
 FAKES: Mapping[str, str] = MappingProxyType(
@@ -40,6 +40,22 @@ FAKES: Mapping[str, str] = MappingProxyType(
         "torchair_native": "ascend_dump.fakes.torchair.native_module",
     }
 )
+#: Of the installations that last, the latest one last.
+_devices: list[Npu] = []
+
+
+def installed_device() -> Npu:
+    """The device behind the fakes that were installed last. Raises ConfigError where none are.
+
+    >>> with install("acl", soc="Ascend310P3"):
+    ...     installed_device().soc
+    'Ascend310P3'
+    """
+    from ascend_dump import ConfigError
+
+    if not _devices:
+        raise ConfigError("no fakes are installed", hint="ask inside `with ascend_dump.fakes.install(...)`")
+    return _devices[-1]
 
 
 @contextlib.contextmanager
@@ -84,6 +100,7 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
             )
     importer = Importer({name: fill for name, fill in made.items() if not isinstance(fill, ModuleType)})
     before = {name: sys.modules[name] for name in _modules_below(roots)}
+    _devices.append(used)
     try:
         _forget(roots)
         for name, module in made.items():
@@ -97,6 +114,7 @@ def install(*names: str, force: bool = False, npu: Optional[Npu] = None, **devic
             _tell_import_hooks(made)
             yield used
     finally:
+        _devices.remove(used)
         # A process that ends inside the block closes it when Python has taken its own lists of modules down.
         if not sys.is_finalizing():
             importer.remove()

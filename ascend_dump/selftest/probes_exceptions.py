@@ -49,9 +49,11 @@ def exception_names(evidence: Evidence) -> Outcome:
 
 def exception_first(evidence: Evidence) -> Outcome:
     """Whether a dump that is set behind that of aclInit was taken, and which of the two left files."""
-    untried = _untried(evidence, "failed_later")
+    untried = _untried(evidence, "failed_initial", "failed_later")
     if untried is not None:
         return untried
+    if not evidence.facts["failed_initial"]:
+        return Outcome("unknown", "torch_npu sets no exception dump of its own, so that the later one is the first")
     found: dict[str, Any] = evidence.facts["failed_later"]
     if found["refused"]:
         return Outcome("refuted", found["refused"])

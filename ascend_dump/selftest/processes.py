@@ -113,8 +113,7 @@ SUBJECTS = (
         "torch_npu",
         "with_torchair.py",
         device=True,
-        # The name of the device, which torch_npu tells on a real one.
-        fakes=("torchair", "acl"),
+        fakes=("torchair",),
         native={"torchair": "torchair_native"},
         below=_TORCH,
         interface=("torchair_graphs.py", "engine_options.py"),

@@ -11,12 +11,12 @@ from ascend_dump.fakes.device.npu import Npu
 
 
 @contextmanager
-def simulated_torchair(*others: str) -> Iterator[Npu]:
-    """The fake torchair, other fakes on its device, and nothing that Dynamo has compiled before or in the block."""
+def simulated_torchair() -> Iterator[Npu]:
+    """The fake torchair, and nothing that Dynamo has compiled before or in the block."""
     import torch
 
     torch._dynamo.reset()
-    with fakes.install("torchair", *others, environ={}) as device:
+    with fakes.install("torchair", environ={}) as device:
         yield device
     torch._dynamo.reset()
 

@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Mapping
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Callable
 
@@ -110,7 +109,9 @@ def detected(directory: Path) -> dict[str, int]:
 def soc() -> str:
     """The name of the device."""
     if engine.simulated:
-        return str(import_module("acl").get_soc_name())
+        from ascend_dump.fakes import installed_device
+
+        return installed_device().soc
     return str(engine.torch_npu.npu.get_device_name(0))
 
 

@@ -15,6 +15,11 @@ from ascend_dump.selftest.program import ask_each
 
 #: Far outside of a table of eight rows.
 FAR = 1 << 28
+#: What else would say where an exception dump goes.
+VARIABLES = (
+    *("ASCEND_DUMP_SCENE", "ASCEND_DUMP_PATH", "ASCEND_WORK_PATH", "NPU_COLLECT_PATH"),
+    "TORCH_ACL_INIT_CONFIG_PATH",
+)
 
 
 def fail(before: Any = lambda torch_npu: None) -> Any:
@@ -93,6 +98,8 @@ def chosen(directory: Path) -> dict[str, list[str]]:
 
 
 def ask(question: str, directory: Path) -> dict[str, Any]:
+    for name in VARIABLES:
+        os.environ.pop(name, None)
     questions = (initial, later, collected, scene, chosen)
     asked = {one.__name__: partial(one, directory.resolve()) for one in questions if one.__name__ == question}
     return ask_each(directory, {f"failed_{name}": answer for name, answer in asked.items()})

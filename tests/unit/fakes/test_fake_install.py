@@ -199,3 +199,13 @@ def test_a_process_may_end_inside_a_block():
     program = "from ascend_dump import fakes; block = fakes.install('mindspore'); block.__enter__(); import mindspore"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_device_of_the_latest_installation_is_found() -> None:
+    with fakes.install("acl") as outer:
+        assert fakes.installed_device() is outer
+        with fakes.install("acl") as inner:
+            assert fakes.installed_device() is inner
+        assert fakes.installed_device() is outer
+    with pytest.raises(ConfigError, match="no fakes are installed"):
+        fakes.installed_device()

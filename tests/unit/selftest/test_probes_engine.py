@@ -32,13 +32,13 @@ def states(facts: dict[str, Any]) -> dict[str, str]:
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], dict[str, Any]]]:
     monkeypatch.chdir(tmp_path)
-    with simulated_torchair("acl"):
+    with simulated_torchair():
         yield lambda name: runpy.run_path(str(PROGRAM))[name](tmp_path)
 
 
 def test_the_simulated_engine_is_as_assumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with simulated_torchair("acl"):
+    with simulated_torchair():
         facts = runpy.run_path(str(PROGRAM))["ask"](tmp_path)
     assert states(facts) == dict.fromkeys(NAMES - {"steps_on_the_device"}, "confirmed")
     assert list(facts[FAILED]) == ["steps_on_the_device"]

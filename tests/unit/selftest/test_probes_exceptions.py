@@ -20,7 +20,7 @@ pytest.importorskip("torch")
 PROGRAM = Path(program.__file__).with_name("programs") / "failing_kernel.py"
 QUESTIONS = {
     "exception_names": ("initial", "collected"),
-    "exception_first": ("later",),
+    "exception_first": ("initial", "later"),
     "exception_environment": ("collected", "scene"),
     "initial_config": ("initial", "chosen"),
 }
@@ -144,6 +144,11 @@ def test_a_device_that_dumps_no_exceptions_tells_nothing(
 ) -> None:
     monkeypatch.setattr("ascend_dump.fakes.device._service.exception_file", lambda *arguments: None)
     assert states(asked("initial", "later", "collected", "scene", "chosen")) == {}
+
+
+def test_a_dump_behind_none_is_not_the_second_one() -> None:
+    later = {"refused": "", "first": [], "later": ["extra-info/data-dump/0/Add.add.1.20260101000000000"]}
+    assert states({"failed_initial": [], "failed_later": later}) == {}
 
 
 def test_a_kernel_that_does_not_fail_is_told(

@@ -85,10 +85,10 @@ def test_what_is_missing_is_named(
 def test_as_much_as_is_installed_is_real(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real torchair runs on a simulated native part, npu_bridge on a real TensorFlow."""
     installed(monkeypatch, "torch", "torchair", "tensorflow")
-    assert BY_NAME["torchair"].stand_ins() == ["torchair_native", "acl"]
+    assert BY_NAME["torchair"].stand_ins() == ["torchair_native"]
     assert BY_NAME["npu_bridge"].stand_ins() == ["npu_bridge"]
     installed(monkeypatch, "torch")
-    assert BY_NAME["torchair"].stand_ins() == ["torchair", "acl"]
+    assert BY_NAME["torchair"].stand_ins() == ["torchair"]
     assert BY_NAME["npu_bridge"].stand_ins() == ["npu_bridge", "tensorflow"]
 
 
