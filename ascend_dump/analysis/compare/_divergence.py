@@ -7,6 +7,7 @@ its operator do not differ, or in something that was not recorded, if it is an i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Optional
@@ -19,7 +20,7 @@ from ascend_dump.analysis.compare._match import Match
 from ascend_dump.analysis.compare._measure import Measure
 from ascend_dump.analysis.compare._names import is_view
 from ascend_dump.analysis.compare._operators import Operator
-from ascend_dump.analysis.compare._origins import Draft, told
+from ascend_dump.analysis.compare._origins import Draft, explain, told
 from ascend_dump.analysis.compare._records import Difference, Differences, Types, identity_of, type_of
 from ascend_dump.analysis.compare._rerun import Rerun
 from ascend_dump.analysis.compare._result import ChangedCall, Origin, Pair
@@ -179,6 +180,9 @@ class Divergence:
                 self._remember(pair, (identity_of(a), identity_of(b)), frozenset({made}))
             pairs.append(pair)
         if made is None and match.tensors is None:
+            if any(_is_whole(one) for one in pairs if one.record.io != "input"):
+                for cause in causes:
+                    self._drafts[cause].settled = True
             self._note_call(match, pairs, causes, changed)
         for record in actual.broken:
             pairs.append(Pair(record, None, match.how, match.confidence, "unreadable", str(record.error)))
@@ -337,8 +341,7 @@ class Divergence:
                 return pair
         causes = causes or set(small)
         if causes:
-            for cause in causes:
-                self._drafts[cause].explains += 1
+            explain(pair, [self._drafts[cause] for cause in causes])
             pair = replace(pair, explained=True, reason=f"{_CARRIED}{_extent(pair.measure)}")
             self._remember(pair, found.contents, frozenset(causes))
         return pair
@@ -406,7 +409,8 @@ class Divergence:
         evidence += inputs.evidence
         if self._rerun is not None and pair.verdict == "different":
             evidence += self._rerun.evidence(match, pair.actual, pair.reference)
-        made = self._add(Draft(kind, pair, evidence, first_seen=not inputs.whole))
+        reshaped = pair.actual is not None and pair.reference is not None and pair.actual.shape != pair.reference.shape
+        made = self._add(Draft(kind, pair, evidence, reshaped=reshaped, first_seen=not inputs.whole))
         self._calls.add_origin(match.reference, arguments, changed, made)
         return made
 
@@ -451,6 +455,11 @@ def _pair(match: Match, a: Optional[Record], b: Optional[Record], found: Differe
         "cast" if found.cast else found.layout,
         found.measure,
     )
+
+
+def _is_whole(output: Pair) -> bool:
+    """Whether it is equal, and more than a number, which may be equal by chance."""
+    return output.verdict in ("equal", "noise") and math.prod(output.record.shape or ()) > 1
 
 
 def _moves(op_type: str) -> bool:

@@ -350,6 +350,12 @@ def _call(operator: Operator) -> Hashable:
     return (operator_class(operator.op_type), operator.place, operator.phase)
 
 
+def _call_and_axes(operator: Operator) -> Hashable:
+    """With how many axes its tensors have: of operators without shapes in common, those that could be one."""
+    axes = [None if one.shape is None else len(one.shape) for one in (*operator.inputs, *operator.outputs)]
+    return (_call(operator), tuple(axes))
+
+
 def _effect(operator: Operator) -> Hashable:
     return (operator.phase, _shapes(operator))
 
@@ -374,7 +380,7 @@ _KEYS_IN_GRAPHS: Sequence[tuple[_Key, str, float]] = (
 _KEYS_IN_GAPS: Sequence[tuple[_Key, str, float]] = (
     (_place, "place", 0.9),
     (_kind, "order", 0.7),
-    (_call, "place", 0.6),
+    (_call_and_axes, "place", 0.6),
     (_effect, "order", 0.5),
 )
 _KEYS_OF_PARTS: Sequence[tuple[_Key, str, float]] = (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any, Optional
 
 from ascend_dump.analysis.compare._result import Origin, Pair
 
-__all__ = ["Draft", "told"]
+__all__ = ["Draft", "explain", "told"]
 
 #: Operators, or inputs, that a line of evidence names.
 _MOST_NAMED = 4
@@ -16,9 +16,10 @@ _MOST_NAMED = 4
 class Draft:
     """An origin being found, with what it explains.
 
-    hidden  an origin only once it explains something: an operator of one side, or memory that nobody wrote, which
-            differs all the time
-    joined  what the drafts have in common that are told as one; None of one that stands alone
+    hidden    an origin only once it explains something: an operator of one side, or memory that nobody wrote, which
+              differs all the time
+    reshaped  it is one of shape alone: another way to compute the same, if what is made of it is equal again
+    joined    what the drafts have in common that are told as one; None of one that stands alone
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class Draft:
         evidence: list[str],
         *,
         hidden: bool = False,
+        reshaped: bool = False,
         first_seen: bool = False,
         joined: Optional[Hashable] = None,
     ) -> None:
@@ -36,17 +38,40 @@ class Draft:
         self.evidence = evidence
         self.explains = 0
         self.hidden = hidden
+        self.reshaped = reshaped
+        #: Whether a tensor of one shape on both sides differs because of it; and whether equal tensors were made of it.
+        self.changes_values = self.settled = False
         self.first_seen = first_seen
         self.joined = joined
         #: Operators of the backward pass that are called differently because this one is.
         self.backward: list[str] = []
+
+    @property
+    def is_sure(self) -> bool:
+        return not (self.hidden or self.reshaped)
+
+    @property
+    def is_told(self) -> bool:
+        if self.changes_values or self.is_sure:
+            return True
+        return not self.settled and (self.explains > 0 or not self.hidden)
+
+
+def explain(pair: Pair, causes: Collection[Draft]) -> None:
+    """Note at the origins that a pair differs because of them."""
+    is_one_shape = pair.actual is not None and pair.reference is not None and pair.actual.shape == pair.reference.shape
+    # What a sure one explains speaks for no other.
+    changed = is_one_shape and not any(draft.is_sure for draft in causes)
+    for draft in causes:
+        draft.explains += 1
+        draft.changes_values |= changed
 
 
 def told(drafts: Iterable[Draft]) -> list[Origin]:
     """The origins, in the order they were found; amplifications and what carries no value after all others."""
     groups: dict[Hashable, list[Draft]] = {}
     for draft in drafts:
-        if not draft.hidden or draft.explains:
+        if draft.is_told:
             groups.setdefault(draft.joined if draft.joined is not None else id(draft), []).append(draft)
     ordered = sorted(groups.values(), key=lambda one: one[0].kind in ("amplification", "uninitialised"))
     return [_origin(*group) for group in ordered]

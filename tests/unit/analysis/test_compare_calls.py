@@ -309,6 +309,56 @@ class TestAnotherShape:
         assert not any("gelu" in name for name in named)
 
 
+def in_groups(count: int) -> Body:
+    """Rows are taken apart and put together again, which changes no element."""
+
+    def body(x: Any) -> Any:
+        groups = x.view(8, count, 16 // count).transpose(0, 1).reshape(count, -1)
+        return functional.gelu(groups.view(count, 8, 16 // count).transpose(0, 1).reshape(8, 16))
+
+    return body
+
+
+def in_pieces(count: int) -> Body:
+    return lambda x: torch.cat([functional.gelu(piece) for piece in x.chunk(count, 1)], 1)
+
+
+class TestAnotherWayToTheSame:
+    """What has another shape on the way, and is equal again, is no origin."""
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            (in_groups(4), in_groups(2)),
+            (in_pieces(2), in_pieces(4)),
+            (lambda x: x * x.sum(1, keepdim=True).expand(8, 16), lambda x: x * x.sum(1)[:, None]),
+        ],
+        ids=["groups", "pieces", "sums"],
+    )
+    def test_it_has_no_origin(self, tmp_path: Path, one: Body, other: Body) -> None:
+        found = ascend_dump.compare(dump(tmp_path / "one", one), dump(tmp_path / "other", other))
+        assert found.origins == ()
+        assert "different" not in found.counts
+
+    def test_a_fault_on_the_way_is_seen(self, tmp_path: Path) -> None:
+        wrong = dump(tmp_path / "wrong", lambda x: in_groups(4)(x) * 1.01)
+        found = ascend_dump.compare(wrong, dump(tmp_path / "right", lambda x: in_groups(2)(x) * 1.0))
+        assert found.verdict == "different"
+        assert (found.origins[0].kind, found.origins[0].op_name) == ("structure", "layers.0/mul_0")
+
+    def test_a_shape_that_stays_another_one_is_seen(self, tmp_path: Path) -> None:
+        """Nothing of one shape on both sides comes of it in inference."""
+        sides = []
+        for name, padding in (("wrong", 0), ("right", 1)):
+            torch.manual_seed(0)
+            network = torch.nn.Conv2d(3, 8, 3, padding=padding)
+            with torch.no_grad(), ascend_dump.capture(network, path=tmp_path / name):
+                network(torch.randn(1, 3, 8, 8))
+            sides.append(tmp_path / name)
+        [origin] = ascend_dump.compare(*sides).origins
+        assert (origin.kind, origin.evidence[1]) == ("structure", "padding: [0, 0] here, [1, 1] in the reference")
+
+
 class TestOneOrigin:
     """What is one change of the program is told once."""
 
