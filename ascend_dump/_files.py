@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Union, cast
 
+from ascend_dump._paths import NO_PART
 from ascend_dump.storage import StoredFile, StoredPath, copied_descriptor, read_range
 
 __all__ = [
     "FileTooLarge",
     "NotRegularFile",
     "children",
+    "files_of_dump",
     "is_there",
     "open_descriptor",
     "open_regular",
@@ -170,6 +172,12 @@ def walked(root: Path) -> Iterator[tuple[Path, list[str]]]:
             continue
         yield directory, files
         stack += [directory / name for name in directories]
+
+
+def files_of_dump(top: Path) -> list[Path]:
+    """All files of a dump below a directory, sorted; the catalog of one and the like are no part of it."""
+    kept = (found for found in walked(top) if not found[0].name.startswith(NO_PART))
+    return sorted(place / name for place, names in kept for name in names if not name.startswith(NO_PART))
 
 
 def stamp_of(path: Path) -> str:

@@ -89,8 +89,8 @@ def compare(
     record explains; all others are propagated. Operators after an origin that are called with other arguments are
     listed as changed.
 
-    With --index-only ACTUAL and REFERENCE are directories with one worldsizeN_global_rankR per rank; their indexes are
-    compared, and the first difference of each rank is printed, with those that precede all others.
+    With --index-only ACTUAL and REFERENCE are directories or URLs with one worldsizeN_global_rankR per rank; their
+    indexes are compared, and the first difference of each rank is printed, with those that precede all others.
 
     Exit code 0 if all pairs are equal or noise, 1 if one is different, undecided or unmatched, 3 if one cannot be read.
     """

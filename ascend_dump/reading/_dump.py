@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union, overload
 
 from ascend_dump._errors import ConfigError, NotSupported, ReadError
-from ascend_dump._files import stamp_of, walked
-from ascend_dump._paths import NO_PART
+from ascend_dump._files import files_of_dump, stamp_of
 from ascend_dump._patterns import text_matcher
 from ascend_dump._steps import Steps, StepsLike
 from ascend_dump.native.cann.names import loosen_glob
@@ -262,7 +261,7 @@ class Dump:
         for entry in self._entries:
             add(entry.path_text, stamp_of(entry.path))
         for top in dict.fromkeys(entry.tensors_below for entry in self._entries):
-            for path in () if top is None else _files_below(top):
+            for path in () if top is None else files_of_dump(top):
                 add(str(path), stamp_of(path))
         digest.update(repr([(dict(query.chosen)) for query in self._queries]).encode("utf-8", "surrogatepass"))
         digest.update(repr((self._marks, [str(row) for row in self._rows])).encode("utf-8", "surrogatepass"))
@@ -470,12 +469,6 @@ class Dump:
         rows = [[getattr(record, name) for name in names] for record in found[:ROWS]]
         more = f", the first {ROWS} records" if len(found) > ROWS else ""
         return html_table(f"{self!r}{more}", names, rows)
-
-
-def _files_below(top: Path) -> list[Path]:
-    """All files of a dump below a directory, sorted."""
-    kept = (place for place in walked(top) if not place[0].name.startswith(NO_PART))
-    return sorted(place / name for place, names in kept for name in names if not name.startswith(NO_PART))
 
 
 def _statistics_of(record: Record) -> Optional[Statistics]:

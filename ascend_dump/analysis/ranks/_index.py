@@ -7,7 +7,6 @@ that of a thousand ranks that differ the few where it began are named.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -15,11 +14,12 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from ascend_dump._errors import ConfigError, DumpNotFound, NotSupported
+from ascend_dump._errors import ConfigError, DumpNotFound, StorageError
+from ascend_dump._files import files_of_dump, stamp_of
 from ascend_dump.analysis.ranks._index_of_rank import COUNTS, PLACE, index_of_rank
 from ascend_dump.analysis.ranks._order import Join, Point, clocks, happens_before
 from ascend_dump.analysis.ranks._partials import RankTask, map_ranks
-from ascend_dump.storage import is_url
+from ascend_dump.storage import StoredPath, list_stored, located
 
 if TYPE_CHECKING:
     import polars
@@ -98,7 +98,7 @@ def compare_indexes(
 ) -> IndexComparison:
     """Compare the indexes of all ranks of two runs.
 
-    actual, reference  directories with one entry per rank: a dump `worldsizeN_global_rankR`, or its catalog
+    actual, reference  directories or URLs with one entry per rank: a dump `worldsizeN_global_rankR`, or its catalog
                        `rank-R.parquet` (`Dump.catalog().sink_parquet(...)`)
     executor, work, watch  as for `map_ranks`
 
@@ -106,7 +106,7 @@ def compare_indexes(
     are compared by their hashes where both have one, else by the statistics that both have.
 
     Raises DumpNotFound for a directory without ranks, ConfigError for one that has a rank twice, CorruptDump for a file
-    that is not a catalog, NotSupported for dumps in object stores and without polars, and what reading a dump raises.
+    that is not a catalog, NotSupported without polars, and what reading a dump raises.
 
     >>> found = compare_indexes("dumps", "reference")   # doctest: +SKIP
     >>> found.origins[0].ranks, found.origins[0].op_name   # doctest: +SKIP
@@ -114,13 +114,7 @@ def compare_indexes(
     from ascend_dump.reading.catalog import polars_or_refuse
 
     polars_or_refuse("a comparison of indexes")
-    for side in (actual, reference):
-        if is_url(side):
-            raise NotSupported(
-                f"indexes of the stored dump {os.fspath(side)} are not compared by themselves",
-                hint="copy its index.jsonl files here, or compare without index-only, which reads where they lie",
-            )
-    sides = [_ranks_in(Path(side)) for side in (actual, reference)]
+    sides = [_ranks_in(located(side)) for side in (actual, reference)]
     both = sorted(sides[0].keys() & sides[1].keys())
     tasks = [
         RankTask(f"rank-{rank}", _made_of(sides[0][rank], sides[1][rank]), (sides[0][rank], sides[1][rank], rank))
@@ -128,7 +122,7 @@ def compare_indexes(
     ]
     missing = tuple(sorted(sides[0].keys() ^ sides[1].keys()))
     if not tasks:
-        raise DumpNotFound("the runs have no rank in common", path=Path(actual), hint="see `ascend-dump ls` of both")
+        raise DumpNotFound("the runs have no rank in common", path=located(actual), hint="see `ascend-dump ls` of both")
     with map_ranks(index_of_rank, tasks, executor=executor, work=work, watch=watch) as partials:
         return _reduce(partials, missing)
 
@@ -137,15 +131,19 @@ def _ranks_in(root: Path) -> dict[int, str]:
     """The entries of a directory that are ranks. Raises DumpNotFound for none, ConfigError for a rank twice."""
     found: dict[int, str] = {}
     try:
-        names = sorted(os.listdir(root))
+        if isinstance(root, StoredPath):
+            list_stored(str(root))
+        names = sorted(path.name for path in root.iterdir())
+    except StorageError:
+        raise
     except OSError as error:
         raise DumpNotFound(f"it cannot be listed: {error.strerror}", path=root) from None
     for name in names:
-        match, place = _RANK.fullmatch(name), str(root / name)
-        if match is None or not (os.path.isfile(place) if match[2] else os.path.isdir(place)):
+        match, path = _RANK.fullmatch(name), root / name
+        if match is None or not (path.is_file() if match[2] else path.is_dir()):
             continue
-        other = found.setdefault(int(match[1]), place)
-        if other != place:
+        other = found.setdefault(int(match[1]), str(path))
+        if other != str(path):
             raise ConfigError(
                 f"{root} has rank {int(match[1])} twice: {os.path.basename(other)} and {name}",
                 hint="give a directory with the ranks of one run",
@@ -160,19 +158,10 @@ def _ranks_in(root: Path) -> dict[int, str]:
 def _made_of(*places: str) -> str:
     """Identifies the files that the result of a rank is made of, with their sizes and modification times."""
     parts: list[Any] = []
-    for place in places:
-        files = [place] if os.path.isfile(place) else _indexes(place)
-        for file in files:
-            with contextlib.suppress(OSError):  # a dangling link, or a step that `keep=` has removed meanwhile
-                status = os.stat(file)
-                parts.append((file, status.st_size, status.st_mtime_ns))
+    for place in map(located, places):
+        files = [place] if place.is_file() else files_of_dump(place)
+        parts += [(str(file), stamp_of(file)) for file in files if file.suffix != ".safetensors"]
     return repr(parts)
-
-
-def _indexes(place: str) -> Iterator[str]:
-    for folder, directories, names in os.walk(place):
-        directories.sort()
-        yield from (os.path.join(folder, name) for name in sorted(names) if not name.endswith(".safetensors"))
 
 
 def _reduce(partials: Iterable[polars.DataFrame], missing: tuple[int, ...]) -> IndexComparison:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ascend_dump._errors import CorruptDump
+from ascend_dump._errors import CorruptDump, StorageError
+from ascend_dump._files import open_regular
 from ascend_dump.host import NO_VALUES
+from ascend_dump.storage import StoredPath, located
 
 if TYPE_CHECKING:
     import polars
@@ -62,9 +64,15 @@ def _read(place: str) -> polars.DataFrame:
     if not place.endswith(".parquet"):
         return open_dump(place).catalog().select(*_COLUMNS, "error").collect()
     types = schema()
+    path = located(place)
     wanted = [pl.col(name).cast(types[name]) for name in (*_COLUMNS, "error")]
     try:
-        return pl.scan_parquet(place, glob=False).select(wanted).collect()
+        if isinstance(path, StoredPath):
+            with open_regular(path) as file:
+                return pl.read_parquet(file).select(wanted)
+        return pl.scan_parquet(path, glob=False).select(wanted).collect()
+    except StorageError:
+        raise
     except (pl.exceptions.PolarsError, OSError) as error:
         raise CorruptDump(
             f"it is not the catalog of a rank: {_first_line(error)}",

@@ -272,10 +272,55 @@ def test_the_verb_refuses_what_it_does_not_do(
     assert f"takes no {options[0]}" in err
 
 
-def test_stored_indexes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = verb(capsys, "memory://run", write(tmp_path / "reference"))
-    assert code != 0
-    assert "memory://run" in err
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    fsspec = pytest.importorskip("fsspec")
+    found = fsspec.filesystem("memory")
+    found.store.clear()
+    yield found
+    found.store.clear()
+
+
+def test_indexes_are_compared_where_they_are_stored(
+    store: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = [write(tmp_path / "actual", (2, 6)), write(tmp_path / "reference")]
+    here = compare_indexes(*sides)
+    for side in sides:
+        for path in side.rglob("*"):
+            if path.is_file():
+                store.pipe_file(f"/{path.relative_to(tmp_path)}", path.read_bytes())
+    # Of one rank there is the catalog only.
+    [place] = (tmp_path / "reference").glob("*_global_rank3")
+    ascend_dump.open(place).catalog().collect().write_parquet(tmp_path / "rank-3.parquet")
+    store.rm(f"/reference/{place.name}", recursive=True)
+    store.pipe_file("/reference/rank-3.parquet", (tmp_path / "rank-3.parquet").read_bytes())
+    urls = ("memory://actual", "memory://reference")
+    assert compare_indexes(*urls).to_dict() == here.to_dict()
+    assert compare_indexes(urls[0], sides[1]).to_dict() == here.to_dict()
+    with ThreadPoolExecutor(2) as executor:
+        assert compare_indexes(*urls, executor=executor).to_dict() == here.to_dict()
+    assert here.verdict == "different"
+    code, out, _ = verb(capsys, *urls)
+    # 11 records of rank 2 from the output of operator 6 on, and of three ranks 5 from the all_reduce on, operator 9.
+    assert (code, out.splitlines()[0]) == (1, "different: 96 records of 4 ranks, 26 differ")
+    store.pipe_file("/reference/rank-3.parquet", b"PAR1 and no more")
+    with pytest.raises(ascend_dump.CorruptDump, match=r"memory://reference/rank-3.parquet.*not the catalog"):
+        compare_indexes(*urls)
+    with pytest.raises(ascend_dump.DumpNotFound, match="memory://nowhere"):
+        compare_indexes(urls[0], "memory://nowhere")
+
+
+def test_a_store_that_does_not_answer_is_said(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.pipe_file("/actual/worldsize1_global_rank0/x", b"")
+
+    def refuse(*arguments: Any, **named: Any) -> None:
+        raise PermissionError(13, "Access Denied")
+
+    monkeypatch.setattr(type(store), "find", refuse)
+    with pytest.raises(ascend_dump.StorageError, match="memory://actual"):
+        compare_indexes("memory://actual", "memory://actual")
 
 
 def test_nothing_to_compare(tmp_path: Path) -> None:
