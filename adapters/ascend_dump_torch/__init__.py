@@ -14,17 +14,17 @@ __all__ = ["TorchAdapter"]
 
 _OPTIONS = {
     "stack": "True: the call stack of each operator, `record.stack`; without it the line of the program alone",
-    "rehash": "True: tell tensors apart by content only, for kernels that write memory unseen by PyTorch",
-    "buffer_bytes": "how many bytes of tensors may wait for the writer",
+    "rehash": "True: compare tensors by content only, for kernels that write memory unseen by PyTorch",
+    "buffer_bytes": "the most bytes of tensors that may be queued for the writer",
     "graft": "outputs or inputs to replace by recorded values: {'layers.3/addmm_0.output.0': PATH of a dump}",
-    "outline": "of a launched program: a directory for a few numbers of each step, for `ascend-dump triage --run`",
-    "outline_gradients": "steps in which it looks at gradients too, such as '100-115'",
-    "outline_wait": "seconds for which the program waits, at the end of the outline, to be stopped",
-    "outline_until": "'wrong': record nothing, end with NaN or Inf; 'recorded' (default): end with the selected steps; "
-    "'end': record nothing",
-    "step": "'optimizer': a step ends with the optimizer's, however many calls of the model it has",
-    "skip_warmup": "True: calls in which a server profiles its memory, warms up or captures graphs are no steps",
-    "steps_after_origin": "with scene='overflow', steps that are recorded after the first of a row with NaN or Inf (1)",
+    "outline": "launched programs only: a directory for a few numbers per step, used by `ascend-dump triage --run`",
+    "outline_gradients": "steps in which the outline checks gradients too, such as '100-115'",
+    "outline_wait": "seconds that the program waits at the end of the outline, so that it can be stopped",
+    "outline_until": "when the outline ends. 'recorded' (default): after the selected steps; 'wrong': at NaN or Inf; "
+    "'end': at the end of the program. With the last two no tensors are recorded",
+    "step": "'optimizer': a step ends with each optimizer step, whatever the number of calls of the model",
+    "skip_warmup": "True: calls in which a server profiles memory, warms up or captures graphs do not count as steps",
+    "steps_after_origin": "with scene='overflow': steps recorded after the first of several with NaN or Inf (1)",
 }
 
 

@@ -1,4 +1,4 @@
-"""The tensors among what an operator is given and what it gives."""
+"""Find the tensors among the arguments and results of an operator."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["collect", "collect_named", "has_own_kernels", "with_others"]
 
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
-#: Most of what is passed beside tensors; to ask whether it is one takes longer.
+#: Common types of other arguments: a lookup here is faster than isinstance.
 _NO_TENSORS = frozenset(
     (bool, int, float, str, type(None), torch.dtype, torch.layout, torch.device, torch.memory_format)
 )
 
 
 def collect(values: Any, found: list[torch.Tensor]) -> None:
-    """Append the tensors in `values`, those in lists too, in their order."""
+    """Append the tensors in `values` to `found`, in order; lists and tuples are searched too."""
     for value in values:
         kind = type(value)
         if kind is _Tensor or kind is _Parameter:
@@ -34,7 +34,7 @@ def collect(values: Any, found: list[torch.Tensor]) -> None:
 
 
 def with_others(values: Any, others: Iterator[torch.Tensor]) -> Any:
-    """The same with the tensors that `collect` finds replaced by others, in their order."""
+    """A copy of `values` with the tensors that `collect` finds replaced by `others`, in order."""
     return [_with_other(value, others) for value in values]
 
 
@@ -47,7 +47,7 @@ def _with_other(value: Any, others: Iterator[torch.Tensor]) -> Any:
 
 
 def collect_named(value: Any, name: str, found: list[torch.Tensor], names: list[str]) -> None:
-    """`collect` of one argument, with the place of each tensor in it: `grads[2]`."""
+    """`collect` for one argument; appends the position of each tensor to `names`, such as `grads[2]`."""
     kind = type(value)
     if kind is _Tensor or kind is _Parameter:
         found.append(value)
@@ -61,10 +61,7 @@ def collect_named(value: Any, name: str, found: list[torch.Tensor], names: list[
 
 
 def has_own_kernels(args: Any, kwargs: Any, devices: frozenset[str]) -> bool:
-    """Whether an argument is of a kind that has kernels of its own for a composite operator.
-
-    Those are nested tensors, as a rule, and tensors on these `devices`.
-    """
+    """Whether a composite operator has its own kernel for these arguments: nested tensors, or tensors on `devices`."""
     found: list[torch.Tensor] = []
     collect(args, found)
     if kwargs:
@@ -75,7 +72,7 @@ def has_own_kernels(args: Any, kwargs: Any, devices: frozenset[str]) -> bool:
 
 
 def _base(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as a plain tensor: a subclass may have other ideas of its shape and methods."""
+    """The same memory as a plain tensor: a subclass may override shape and methods."""
     if not is_plain(type(tensor)):
         return tensor
     with torch._C.DisableTorchFunctionSubclass():

@@ -1,4 +1,4 @@
-"""What of a request the host adapter cannot do, or does differently."""
+"""Report the settings of a request that the PyTorch adapter does not support, or that have no effect."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str], *, laun
             Problem(
                 "AD211",
                 "silent",
-                "options['skip_warmup'] changes nothing where the program draws the steps itself",
+                "options['skip_warmup'] changes nothing if the program calls `step()` itself",
                 "capture the model, or the whole program with `ascend-dump run`",
                 "options.skip_warmup",
             )
@@ -94,7 +94,7 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str], *, laun
             Problem(
                 "AD203",
                 "error",
-                f"scene={request.scene!r} is a service of the NPU's own dump, which this adapter does not use",
+                f"scene={request.scene!r} is a feature of the NPU's own dump, which this adapter does not use",
                 _SCENES_OF_THE_NPU[request.scene],
                 "scene",
             )
@@ -107,7 +107,7 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str], *, laun
                     Problem(
                         "AD203",
                         "error",
-                        f"level='module' records modules, and {name}= looks at operators",
+                        f"level='module' records modules, but {name}= applies to operators",
                         "leave one of them out",
                         name,
                     )
@@ -149,7 +149,7 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str], *, laun
             )
         )
     if target is not None:
-        # Only now: a launcher has no target and checks without loading PyTorch.
+        # Imported here, because a launcher has no target and checks without loading PyTorch.
         from ascend_dump.adapter.pytorch.calls import is_compiled
 
         if is_compiled(target):
@@ -158,7 +158,7 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str], *, laun
 
 
 def compiled_problem() -> Problem:
-    """What becomes of compiled code in selected steps."""
+    """The problem that tells how compiled code is recorded."""
     from ascend_dump_torch._eager import can_force_eager
 
     if can_force_eager():

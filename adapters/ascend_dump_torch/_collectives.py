@@ -1,7 +1,7 @@
-"""Collectives that work on after they have returned: their outputs are recorded once somebody has waited for them.
+"""Asynchronous collectives: their outputs are recorded when they are complete.
 
-That is when `Work.wait` or `wait_tensor` has returned, or when an operator reads or overwrites such an output, which
-nobody may let happen before. At the end of a step the collective itself is asked.
+A collective is complete when `Work.wait` or `wait_tensor` has returned, or when an operator reads or overwrites one of
+its outputs, which a correct program does only after waiting. At the end of a step `Work.is_completed` decides.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ascend_dump_torch._memory import range_in, storages_of
 
 __all__ = ["WORK", "Collectives", "RunningCollective", "work_of"]
 
-#: What collectives give to wait for; None where PyTorch is built without them.
+#: The class `torch.distributed.Work`; None if PyTorch is built without distributed.
 WORK: Any = None
 with contextlib.suppress(ImportError, AttributeError):
     WORK = torch._C._distributed_c10d.Work
 
 
 def work_of(result: Any) -> Any:
-    """What to wait for, among what an operator of c10d returned, as the program sees it; None where there is none."""
+    """The `Work` among the results of an operator of c10d, as the program sees it; None if there is none."""
     last = result[-1] if isinstance(result, (tuple, list)) else result
     if isinstance(last, torch.ScriptObject):
         with contextlib.suppress(Exception):  # of another class
@@ -32,10 +32,10 @@ def work_of(result: Any) -> Any:
 
 
 class RunningCollective(msgspec.Struct, eq=False):
-    """A collective on its way: what it writes to, and what to call when that is there.
+    """A collective that has started: its outputs, and a function that records them.
 
-    work      of c10d, None of a functional collective
-    conclude  takes whether the outputs are complete
+    work      its `Work`; None for a functional collective
+    conclude  called with whether the outputs are complete
     """
 
     outputs: list[torch.Tensor]
@@ -44,11 +44,11 @@ class RunningCollective(msgspec.Struct, eq=False):
 
 
 class Collectives:
-    """The operations nobody has waited for, as far as is known."""
+    """The collectives that have started and are not known to be complete."""
 
     def __init__(self) -> None:
         self.running: list[RunningCollective] = []
-        #: By the storage that they write to.
+        #: By the storage to which they write.
         self._writing: dict[int, list[RunningCollective]] = {}
         self._waits = 0
 
@@ -58,7 +58,7 @@ class Collectives:
             self._writing.setdefault(key, []).append(operation)
 
     def settle(self, tensors: list[torch.Tensor]) -> None:
-        """Call before an operator reads or writes tensors: the collectives that write there have ended."""
+        """Record the collectives that write to these tensors. Call before an operator reads or writes them."""
         if not self.running or self._waits:
             return
         for tensor in tensors:
@@ -68,11 +68,11 @@ class Collectives:
                         self._end(operation, complete=True)
 
     def waits(self, work: Any) -> None:
-        """Call before `work.wait()`: some collectives run operators in there, which write their outputs."""
+        """Call before `work.wait()`: some collectives run operators inside it that write their outputs."""
         self._waits += 1
 
     def waited(self, work: Any, complete: bool) -> None:
-        """Call when `work.wait()` has returned, or raised."""
+        """Call after `work.wait()` has returned or raised."""
         self._waits = max(self._waits - 1, 0)
         if not complete:
             return
@@ -81,7 +81,7 @@ class Collectives:
                 self._end(operation, complete=True)
 
     def end_step(self) -> None:
-        """Ask those that are left whether they are done."""
+        """Record the remaining collectives, as complete or not."""
         for operation in list(self.running):
             self._end(operation, complete=operation.work is not None and bool(operation.work.is_completed()))
 
@@ -92,7 +92,7 @@ class Collectives:
 
     def _end(self, operation: RunningCollective, *, complete: bool) -> None:
         if operation not in self.running:
-            return  # concluded meanwhile
+            return  # recorded in the meantime
         self.running.remove(operation)
         for key in _storages(operation):
             self._writing[key].remove(operation)

@@ -1,4 +1,4 @@
-"""Devices beside the host, which work on after an operator has returned: CUDA, NPUs and what else PyTorch knows."""
+"""Accelerators, which run operators asynchronously: CUDA, NPUs and others that PyTorch supports."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["BACKENDS", "Devices", "find_devices", "privateuse1"]
 
 
 def privateuse1() -> str:
-    """What devices of other packages are called here: "npu" where torch_npu is imported."""
+    """The device type registered by another package: "npu" after torch_npu is imported."""
     name: str = torch._C._get_privateuse1_backend_name()
     return name
 
 
-#: The dispatch keys of kernels for one kind of device, by its name; that of other packages is `privateuse1`.
+#: Dispatch keys by device type, without the type that another package registers (`privateuse1`).
 BACKENDS = {"cpu": "CPU", "cuda": "CUDA", "xpu": "XPU", "mps": "MPS", "mtia": "MTIA", "hpu": "HPU"}
 
 
 class Devices:
-    """The kinds of devices beside the CPU that this process may use."""
+    """The types of accelerators that this process may use."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._modules: list[Any] = [getattr(torch, name, None) for name in names]
@@ -32,14 +32,14 @@ class Devices:
         ]
 
     def graph(self) -> str:
-        """The kind of device into whose graph operators go right now: reading a tensor would spoil it."""
+        """The type of device whose graph is being captured, "" if none: reading a tensor would break the capture."""
         for name, module in self._graphs:
             if _in_use(module) and module.is_current_stream_capturing():
                 return name
         return ""
 
     def wait_for_copies(self, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
-        """Wait until what an operator copied to the host is there; `non_blocking=True` lets it arrive later."""
+        """Wait until copies from a device to the host are complete, since `non_blocking=True` returns earlier."""
         if any(map(_in_use, self._modules)) and any(tensor.is_cpu for tensor in made):
             for tensor in given:
                 if not (tensor.is_cpu or tensor.is_meta):
@@ -47,7 +47,7 @@ class Devices:
 
 
 def find_devices() -> Optional[Devices]:
-    """What this PyTorch is built for or another package has added; None where that is the CPU alone."""
+    """The accelerators that PyTorch was built for or that another package added; None if there is only the CPU."""
     names = ["cuda"] if torch.backends.cuda.is_built() else []
     if hasattr(torch, privateuse1()):
         names.append(privateuse1())
@@ -61,7 +61,7 @@ def _accelerators() -> list[str]:
     if accelerator is not None:
         try:
             current = accelerator.current_accelerator()
-        except RuntimeError:  # PyTorch 2.6 says so that there is none
+        except RuntimeError:  # PyTorch 2.6 raises it if there is none
             return []
         return [] if current is None else [current.type]
     # Before PyTorch 2.6.
@@ -70,12 +70,12 @@ def _accelerators() -> list[str]:
 
 
 def _in_use(module: Any) -> bool:
-    """Whether this process has begun to use such a device: other questions would begin to."""
+    """Whether this process uses the device already: other queries would initialize it."""
     return not hasattr(module, "is_initialized") or bool(module.is_initialized())
 
 
 def _wait(device: torch.device) -> None:
-    """Return when the device has done what it was given by this thread; one without streams has done it already."""
+    """Synchronize the current stream of a device; nothing to do for a device without streams."""
     modules: list[Any] = [getattr(torch, device.type, None), getattr(torch, "accelerator", None)]
     for module in modules:
         if hasattr(module, "current_stream"):

@@ -15,7 +15,7 @@ __all__ = ["can_force_eager", "force_eager"]
 
 
 def can_force_eager() -> bool:
-    """Since PyTorch 2.6."""
+    """Whether PyTorch can run compiled code eagerly: since 2.6."""
     return hasattr(torch.compiler, "set_stance")
 
 

@@ -1,7 +1,7 @@
-"""What an operator is called with, as JSON for its first line (`ascend_dump.host.read_call` says how).
+"""The arguments of an operator as JSON for its first line, in the format of `ascend_dump.host.read_call`.
 
-This runs for every operator, so what was written for a call is kept for those that are like it: the same types, and
-the same values where these are no tensors.
+This runs for every operator, so texts are cached: calls with the same types, and the same values of arguments that are
+no tensors, share one text.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ __all__ = ["Signature", "describe_call", "read_signature", "with_stack"]
 
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
-#: Calls with longer texts lose their long lists: a line of an index may have a megabyte.
+#: Longer texts are written without their long lists, because a line of an index is limited to a megabyte.
 _LONGEST = 1 << 18
 _LONG = 1 << 12
-#: Lists of these are written in Python as in JSON. Numbers of operators have 64 bits.
+#: Lists of these types have the same text in Python and in JSON. Integers of operators have 64 bits.
 _SPELT_AS_JSON = frozenset((int, float))
 
 
-#: What is kept of one operator; a program that goes on giving other values must not fill the memory.
+#: Texts cached per operator; limited, because a program may pass a new value in every call.
 _MOST_KNOWN = 512
-#: Types whose equal values have the same text: 1, 1.0 and True are equal.
+#: Types whose equal values have the same text; not so numbers, because 1 == 1.0 == True.
 _DISTINCT = frozenset((type(None), bool, torch.dtype, torch.device, torch.layout, torch.memory_format))
 _LISTS_OF_INTEGERS = ("List[int]", "List[bool]", "Optional[List[int]]", "Optional[List[bool]]")
 
 
 class _Pattern(msgspec.Struct, eq=False):
-    """Calls of an operator with the same types: the texts that are known.
+    """The cached texts of calls of an operator with the same argument types.
 
-    plan  the places of the arguments that tell such calls apart, and what of them does; None: texts are not kept
+    plan  positions of the arguments in the cache key, each with a function that makes the key; None: not cached
     """
 
     plan: Optional[list[tuple[int, Callable[[Any], Any]]]]
@@ -45,15 +45,15 @@ class _Pattern(msgspec.Struct, eq=False):
 
 
 class Signature(msgspec.Struct, eq=False):
-    """What the schema of an operator says of the text of its calls.
+    """What is needed from the schema of an operator to write its calls.
 
     head       the text up to the arguments
-    keys       `"name":` of each argument, in their order
-    defaults   of each argument by its name, as text; None where that is None, or there is none
-    types      of each argument, as the schema says
-    patterns   by the types of the arguments given by place, with the values of those given by name
-    outs       names of the arguments that are results only, as they come among the outputs
-    seeded     it draws random numbers, unless its argument `unseeded` (place and name) is 0 or False
+    keys       `"name":` of each argument, in order
+    defaults   the text of each argument's default by name; None if the default is None or does not exist
+    types      the type of each argument, as in the schema
+    patterns   by the types of the positional arguments and the values of the keyword arguments
+    outs       names of `out=` arguments, which are recorded as outputs
+    seeded     whether it draws random numbers, unless its argument `unseeded` (position and name) is 0 or False
     """
 
     head: str
@@ -84,7 +84,7 @@ def read_signature(func: Any) -> Signature:
 
 
 def describe_call(signature: Signature, args: Any, kwargs: Any) -> msgspec.Raw:
-    """The call of an operator that is about to run."""
+    """The arguments of an operator that is about to run, as JSON."""
     kinds: Any = tuple(map(type, args))
     if kwargs:
         if not _DISTINCT.issuperset(map(type, kwargs.values())):
@@ -112,7 +112,7 @@ def describe_call(signature: Signature, args: Any, kwargs: Any) -> msgspec.Raw:
 
 
 def with_stack(call: msgspec.Raw, stack: bytes) -> msgspec.Raw:
-    """The call with the stack that led to it, as `CallSite.stack` has it; the call alone where that is empty."""
+    """The call with its call stack (`CallSite.stack`); unchanged if the stack is empty."""
     return msgspec.Raw(bytes(call)[:-1] + b',"stack":' + stack + b"}") if stack and call else call
 
 
@@ -172,7 +172,7 @@ def _write(signature: Signature, args: Any, kwargs: Any) -> msgspec.Raw:
 
 
 def _with_tensors(value: Any, io: str, number: int) -> tuple[str, int]:
-    """The text of an argument that may hold tensors, and the number of the next tensor."""
+    """The text of an argument that may contain tensors, and the number of the next tensor."""
     kind = type(value)
     if kind is not list and kind is not tuple:
         return (f'{{"{io}":{number}}}', number + 1) if isinstance(value, _Tensor) else (_text(value), number)
@@ -180,7 +180,7 @@ def _with_tensors(value: Any, io: str, number: int) -> tuple[str, int]:
     kinds = set(map(type, value))
     if kinds <= _SPELT_AS_JSON and count <= MOST_KEPT:
         text = str(value if kind is list else [*value])
-        if "n" not in text:  # NaN and Inf have it, and infinity
+        if "n" not in text:  # neither nan nor inf
             return text, number
     elif count and all(issubclass(one, _Tensor) for one in kinds):
         return f'{{"{io}s":[{number},{count}]}}', number + count
@@ -209,7 +209,7 @@ def _named(value: Any) -> str:
 
 
 def _symbolic(value: Any) -> str:
-    """A number that PyTorch keeps as a symbol: what it is, where that is known."""
+    """The text of a symbolic number: its value if PyTorch knows it, else the symbol."""
     known = value.node.maybe_as_int()
     return text_of(f"{value}" if known is None else known)
 
@@ -229,7 +229,7 @@ _TEXTS: dict[type, Callable[[Any], str]] = {
 
 
 def _generator(signature: Signature, args: Any, kwargs: Any) -> str:
-    """`,"generator":...` of an operator that draws random numbers; empty where it draws none in this call."""
+    """`,"generator":...` of an operator that draws random numbers; empty if it draws none in this call."""
     if signature.unseeded is not None:
         place, name = signature.unseeded
         if not (args[place] if place < len(args) else kwargs.get(name)):
@@ -243,12 +243,12 @@ def _generator(signature: Signature, args: Any, kwargs: Any) -> str:
             generator = _default_generator(device)
         kind = str(generator.device)
         state = generator.get_state()
-        # Read through its address: `Tensor.numpy` shares the memory, and the session would take the tensor for
-        # shared with others from then on.
+        # Read by address: `Tensor.numpy` shares the memory, and the session would treat the tensor as shared from
+        # then on.
         digest = xxhash.xxh3_128_hexdigest(copy_memory(state.data_ptr(), state.nbytes))
         offset = f',"offset":{generator.get_offset()}' if kind.startswith("cuda") else ""
     except (RuntimeError, AttributeError, IndexError, TypeError):
-        # Others are drawn from in ways of their own.
+        # Other generators have no state that can be read here.
         return f',"generator":{{"device":{text_of(str(device))}}}'
     return f',"generator":{{"device":"{kind}","hash":"{digest}","seed":{generator.initial_seed()}{offset}}}'
 

@@ -1,8 +1,8 @@
-"""`graft=`: give the running program the values that another dump recorded, to see what becomes of a difference.
+"""`graft=`: replace tensors of the running program by values that another dump recorded.
 
-If what differs later in the program is gone then, the operator whose output was replaced is its cause. The value is
-copied into the memory that the operator has just written, before anybody reads it. In place of an input the operator
-is given another tensor: what else reads that memory still gets what the program has.
+If a later difference disappears, the operator whose output was replaced is its cause. An output is replaced by copying
+the value into its memory before the next operator reads it. An input is replaced by another tensor in this call only:
+other readers of its memory still get the program's value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Grafts", "read_grafts"]
 
 
 class _Graft(NamedTuple):
-    """One output or input to replace: its place, and the records of the other dump that hold it, by step."""
+    """An output or input to replace, and the records of the other dump with its values, by step."""
 
     key: str
     op_name: str
@@ -32,16 +32,16 @@ class _Graft(NamedTuple):
 
 
 def read_grafts(given: Any) -> list[_Graft]:
-    """What to replace, by the setting `graft`: names such as `layers.3/addmm_0.output.0`, each with the path of a dump.
+    """Read the setting `graft`: names such as `layers.3/addmm_0.output.0`, each with the path of a dump.
 
-    Raises ConfigError for a name that is none or that the dump does not have, NotSupported for what cannot be replaced,
-    and ReadError for the dump.
+    Raises ConfigError for an invalid name or one that the dump does not contain, NotSupported for a tensor that cannot
+    be replaced, and ReadError if the dump cannot be read.
     """
     import ascend_dump
 
     if not isinstance(given, Mapping) or not given:
         raise ConfigError(
-            f"graft={given!r}: expected names with the dumps that have their values",
+            f"graft={given!r}: expected a mapping from names to the dumps with their values",
             hint="such as {'layers.3/addmm_0.output.0': 'reference'}",
         )
     dumps: dict[str, Any] = {}
@@ -64,7 +64,7 @@ def read_grafts(given: Any) -> list[_Graft]:
                 f"graft of {key!r}: {path} has no such record",
                 hint=f"`ascend-dump ls {path}` lists its operators",
             )
-        next(iter(records.values())).numpy()  # raises where there are statistics only
+        next(iter(records.values())).numpy()  # raises if there are only statistics
         found.append(_Graft(str(key), op_name, io, index, records))
     return found
 
@@ -81,7 +81,7 @@ def _parts(key: str) -> tuple[str, str, int]:
 
 
 class Grafts:
-    """What to replace in the steps that are recorded; `step` is the open one."""
+    """Replaces tensors in recorded steps; `step` is the number of the open step."""
 
     def __init__(self, grafts: list[_Graft]) -> None:
         self.step: Optional[int] = None
@@ -92,10 +92,10 @@ class Grafts:
         self._missing: set[str] = set()
 
     def apply(self, op_name: str, views: bool, outputs: list[torch.Tensor]) -> None:
-        """Replace what is asked for among the outputs of an operator that has just run.
+        """Replace the requested outputs of an operator that has just run.
 
-        Raises ConfigError where the tensor has another shape, NotSupported for a view, whose memory is that of another
-        tensor.
+        Raises ConfigError if the tensor has another shape, NotSupported for a view, which shares its memory with
+        another tensor.
         """
         for graft, record in self._due("output", op_name):
             if views:
@@ -107,16 +107,16 @@ class Grafts:
             self._applied.add(graft.key)
 
     def give(self, op_name: str, views: bool, written: Sequence[torch.Tensor], inputs: list[torch.Tensor]) -> bool:
-        """Replace what is asked for among the inputs of an operator that is about to run; whether there is any.
+        """Replace the requested inputs of an operator that is about to run. Returns whether there were any.
 
-        Raises as `apply`; NotSupported for an input that the operator writes to, too.
+        Raises as `apply`, and NotSupported for an input that the operator writes to.
         """
         found = False
         for graft, record in self._due("input", op_name):
             before = _fitting(graft, record, inputs)
             if views or any(before is one for one in written):
                 raise NotSupported(
-                    f"graft of {graft.key!r}: the operator gives that memory on, or writes to it",
+                    f"graft of {graft.key!r}: the operator returns a view of that memory, or writes to it",
                     hint="graft the output of the operator that makes it",
                 )
             inputs[graft.position] = _tensor_of(record).to(before.device, before.dtype)
@@ -133,7 +133,7 @@ class Grafts:
                 yield graft, record
 
     def reasons(self) -> list[str]:
-        """What was asked for and not done, a sentence each."""
+        """The requested replacements that did not happen, a sentence each."""
         keys = [graft.key for grafts in self._grafts.values() for graft in grafts]
         return [
             f"graft of {key!r} was not done: "
@@ -148,7 +148,7 @@ class Grafts:
 
 
 def _fitting(graft: _Graft, record: Record, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The tensor of the program that a graft is for. Raises ConfigError where it has another shape."""
+    """The tensor of the program that a graft replaces. Raises ConfigError if it has another shape."""
     there = graft.position < len(tensors)
     if not there or tuple(tensors[graft.position].shape) != record.shape:
         shape = list(tensors[graft.position].shape) if there else f"no such {graft.io}"
@@ -163,7 +163,7 @@ def _tensor_of(record: Record) -> torch.Tensor:
     import numpy as np
     import torch
 
-    array = np.array(record.numpy())  # a copy: what is read of a dump may be read-only
+    array = np.array(record.numpy())  # a copy: arrays of a dump may be read-only
     if record.dtype == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     if array.dtype.kind not in "fiubc":

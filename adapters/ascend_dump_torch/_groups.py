@@ -1,4 +1,4 @@
-"""Which call of its group a collective operator is: ranks of a run are joined by that."""
+"""Number the collective calls of each process group: ranks of a run are matched by these numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["GroupCalls", "Reductions", "kind_of_collective"]
 _C10D: Any = None
 with contextlib.suppress(ImportError, AttributeError):
     _C10D = torch._C._distributed_c10d
-#: Operators of c10d, and functional collectives, without the underscores around their names.
+#: Operators of c10d and functional collectives, without leading and trailing underscores.
 _KINDS = {
     **dict.fromkeys(("allreduce", "all_reduce", "allreduce_coalesced", "all_reduce_coalesced"), "all_reduce"),
     **dict.fromkeys(
@@ -38,21 +38,21 @@ _KINDS = {
     "monitored_barrier": "barrier",
     "recv_any_source": "recv",
 }
-#: Methods of a process group that take an operation, as their names begin.
+#: Prefixes of the methods of a process group that take a reduction operation.
 _REDUCING = ("allreduce", "reduce", "_reduce_scatter_base")
 
 
 def kind_of_collective(namespace: str, base: str) -> str:
-    """`CollectiveCall.kind` of an operator; "" of one that belongs to no group."""
+    """`CollectiveCall.kind` of an operator; "" if it is not a collective."""
     if namespace not in ("c10d", "c10d_functional", "_c10d_functional"):
         return ""
     return _KINDS.get(base.strip("_"), "")
 
 
 class Reductions:
-    """A context in which the operation of a reduction is known: dispatch modes see an object that does not tell it.
+    """A context that tracks the operation of reductions, because dispatch modes get an opaque object for it.
 
-    Reductions that PyTorch starts by itself, as those of DistributedDataParallel, stay unknown.
+    The operation of reductions that PyTorch starts itself, such as in DistributedDataParallel, stays unknown.
     """
 
     def __init__(self, guard: Callable[..., Any]) -> None:
@@ -62,7 +62,7 @@ class Reductions:
 
     @property
     def now(self) -> str:
-        """The operation that this thread has begun; "" where it is not known."""
+        """The operation of the reduction that this thread is calling; "" if it is not known."""
         return getattr(self._running, "name", "")
 
     def __enter__(self) -> None:
@@ -81,7 +81,7 @@ class Reductions:
         self._before = []
 
     def _begin(self, values: tuple[Any, ...]) -> None:
-        self._running.name = "sum"  # without an operation it is that
+        self._running.name = "sum"  # the default
         for value in values:
             operation = getattr(value, "reduceOp", value)
             if isinstance(operation, (_C10D.ReduceOp, _C10D.ReduceOp.RedOpType)):
@@ -100,20 +100,20 @@ class Reductions:
 
 
 class GroupCalls:
-    """Counts the collectives of one rank in a step."""
+    """Counts the collectives per process group in a step of one rank."""
 
     def __init__(self, reductions: Reductions) -> None:
         self._reductions = reductions
         self._calls: Counter[tuple[Any, ...]] = Counter()
-        #: The ranks of the groups that were seen in this step, by name.
+        #: The ranks of each group seen in this step, by the name of the group.
         self._ranks: dict[str, tuple[int, ...]] = {}
 
     def begin_step(self) -> None:
         self._calls.clear()
-        self._ranks.clear()  # another group may have got the name
+        self._ranks.clear()  # another group may have this name now
 
     def describe(self, kind: str, names: tuple[str, ...], args: Any, kwargs: Any) -> Optional[CollectiveCall]:
-        """The call of a collective of this kind, given its arguments and their names; None where its group is gone."""
+        """Describe a call of a collective from its arguments; None if its group no longer exists."""
         given = {**dict(zip(names, args)), **kwargs}
         name, ranks = self._group(given)
         if name is None:

@@ -1,4 +1,4 @@
-"""Starts the dump of a whole PyTorch program at the first call of a top-level module, which is its first step."""
+"""Record a whole PyTorch program: the first call of a top-level module starts the capture and the first step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def attach(begin: Begin) -> Callable[[], bool]:
 
 
 class _TorchLaunch:
-    """Begins the capture at the first step, and tells its session the steps."""
+    """Starts the capture at the first step, and calls `enter_step` of its session for each step."""
 
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
@@ -67,7 +67,7 @@ class _TorchLaunch:
             self._unfollow()
 
     def begin_again(self) -> None:
-        """In a forked child, which writes a dump of its own if its parent was launched."""
+        """Start over in a forked child, which writes its own dump."""
         if self._begin.over:
             self._steps.end()
             return
@@ -99,7 +99,7 @@ class _TorchLaunch:
             time.sleep(self._begin.request.options.get("outline_wait", 0))
 
     def _returned(self, root: Root, result: Any) -> None:
-        assert self._outline is not None, "asked for where there is one"
+        assert self._outline is not None, "the hook is installed only with an outline"
         self._outline.returned(root, result)
 
     def unused(self) -> str:
@@ -142,7 +142,7 @@ class _TorchLaunch:
         self._adopt(root)
         self._session.guard(self._session.enter_step, step)
         if self._session.recording and not was_recording and not self._steps.compiled:
-            # The session's own hooks were not there yet when this call began.
+            # The session's own hooks were not installed yet when this call began.
             self._session.guard(self._session.tracker.enter, root)
         if self._session.recording and self._steps.compiled and not self._told_compiled:
             self._told_compiled = True
@@ -151,13 +151,13 @@ class _TorchLaunch:
         if not self._session.armed or self._session.over or (last is not None and step > last):
             self._steps.end()
             if self._outline is not None:
-                # Whoever reads that it is over finds the files complete.
+                # First the files, so that they are complete when the outline says that it is over.
                 self._session.guard(self._session.stop)
                 self._outline.finish(Over.RECORDED)
                 self._wait()
 
     def _adopt(self, root: Root) -> None:
-        assert self._session is not None, "called once there is one"
+        assert self._session is not None, "called after it was created"
         if isinstance(root, torch.nn.Module):
             self._session.guard(self._session.tracker.adopt, root)
 

@@ -1,4 +1,4 @@
-"""`layers=`: which operators are recorded, by operator name or module path."""
+"""`layers=`: select operators by operator name or module path."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from ascend_dump.adapter import text_matcher
 
 __all__ = ["LayerFilter"]
 
-#: Enough names to suggest one; a long run makes no more.
+#: The number of names kept for suggestions.
 _REMEMBERED = 5000
 
 
 class LayerFilter:
-    """Globs and `re:` patterns over `layers.0.linear1/addmm_0` and over `layers.0.linear1`."""
+    """Globs and `re:` patterns, matched with names of operators (`layers.0.linear1/addmm_0`) and of modules."""
 
     def __init__(self, layers: tuple[str, ...]) -> None:
         self._layers = layers
@@ -35,7 +35,7 @@ class LayerFilter:
         return decided
 
     def reasons(self) -> list[str]:
-        """For each pattern that matched nothing, a sentence with the nearest names that ran."""
+        """A sentence for each pattern that matched nothing, with the most similar names that ran."""
         if not self._seen:
             return []
         found = []

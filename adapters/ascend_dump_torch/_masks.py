@@ -1,6 +1,6 @@
-"""Which operators of the scene `overflow` only make or carry a mask, by `ascend_dump.nonfinite.masks`.
+"""Decide whether an operator of the scene `overflow` only makes or passes on a mask, by `ascend_dump.nonfinite.masks`.
 
-An operator that gives NaN is never taken for one of these, nor one that gives more Inf than it was given.
+An operator that produces NaN never counts as such, nor one that produces more Inf than its inputs have.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ __all__ = ["is_mask"]
 def is_mask(
     base: str, views: bool, given: Sequence[torch.Tensor], numbers: Sequence[float], made: Sequence[torch.Tensor]
 ) -> bool:
-    """Whether an operator that gave NaN or Inf only made or carried a mask.
+    """Whether an operator with NaN or Inf in its outputs only made or passed on a mask.
 
-    base     its name without namespace and overload; views: whether its outputs are views of what it was given
-    given    its input tensors as it read them, numbers: those that are not finite
-    made     its outputs that are not finite
+    base     its name without namespace and overload
+    views    whether its outputs are views of its inputs
+    given    its input tensors as it read them
+    numbers  its arguments that are NaN or Inf
+    made     its outputs with NaN or Inf
     """
     if any(map(math.isnan, numbers)):
-        # Where nothing is asked of the inputs, nothing is asked of the numbers either.
+        # A rule without conditions on the inputs has none on numbers either.
         rule = masks.rule_of(base)
         if rule is None or not rule.unasked:
             return False

@@ -1,4 +1,4 @@
-"""What a tensor is made of: the memory it lies in, how it lies there, and why it cannot be stored."""
+"""The storages and memory layout of tensors, and the reasons why a tensor cannot be stored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter}
 
 
 def is_plain(kind: type) -> bool:
-    """Whether tensors of this class are their memory: it has no `__torch_dispatch__` of its own."""
+    """Whether this class of tensors has no `__torch_dispatch__` of its own, so that its memory holds its values."""
     if kind in _PLAIN:
         return True
     plain = getattr(kind, "__torch_dispatch__", None) is torch._C._disabled_torch_dispatch_impl
@@ -38,7 +38,7 @@ def is_plain(kind: type) -> bool:
 
 
 def storages_of(tensor: torch.Tensor) -> list[Any]:
-    """The memory of a tensor of any layout; nothing where it cannot be had."""
+    """The storages of a tensor of any layout; empty if they are not accessible."""
     if not is_plain(type(tensor)):
         return []
     if tensor.layout is torch.strided:
@@ -53,7 +53,7 @@ def storages_of(tensor: torch.Tensor) -> list[Any]:
 
 
 def range_in(tensor: torch.Tensor, storage: Any) -> tuple[int, int]:
-    """The bytes of its storage that a tensor lies in; all of it where that cannot be told."""
+    """The range of bytes (begin, end) that a tensor covers in its storage; the whole storage if it is not known."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return 0, storage.nbytes()
     if not tensor.numel():
@@ -72,17 +72,17 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-#: What makes a tensor on a storage, as a rule: where it begins, its sizes and strides in elements, and its type.
+#: Identifies a view of a storage: its offset, sizes and strides in elements, and its type.
 ViewKey = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
 class ViewLayout(msgspec.Struct, eq=False, gc=False):
-    """What follows from where a tensor lies in its storage.
+    """The position of a view in its storage.
 
-    nbytes  of its elements
-    begin   its first byte in the storage
-    span    bytes from there to its last
-    dense   the shape with its dimensions as they follow each other there, unless there are gaps or shared places
+    nbytes  size of its elements in bytes
+    begin   offset of its first byte
+    span    bytes from its first to its last byte
+    dense   its shape with the dimensions in memory order; None if elements overlap or have gaps between them
     """
 
     dtype: str
@@ -111,7 +111,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def _extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, Optional[tuple[int, ...]]]:
-    """Elements of memory from the first to the last of a tensor that is not empty, and `ViewLayout.dense`."""
+    """The number of elements from the first to the last of a non-empty tensor, and `ViewLayout.dense`."""
     elements = 1 + sum((n - 1) * s for n, s in zip(shape, stride))
     if all(n == 1 or s == dense for n, s, dense in zip(shape, stride, row_major(shape))):
         return elements, shape
@@ -127,10 +127,10 @@ def _extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, Optio
 
 
 def unstorable(tensor: torch.Tensor) -> str:
-    """Why the bytes of a tensor cannot be stored, empty when they can."""
+    """Why the bytes of a tensor cannot be stored; empty if they can."""
     if not is_plain(type(tensor)):
         kind = type(tensor).__name__
-        # What functional collectives return until it is waited for.
+        # The result of a functional collective, until it is waited for.
         return UNWAITED if kind == "AsyncCollectiveTensor" else f"a {kind}"
     if tensor.layout is not torch.strided:
         return f"{str(tensor.layout).replace('torch.', '')} layout"

@@ -1,4 +1,4 @@
-"""The dispatch mode that sees every ATen operator of a selected step."""
+"""The dispatch mode that records the ATen operators of a selected step."""
 
 from __future__ import annotations
 
@@ -36,42 +36,44 @@ _mode_of_kind = torch._C._get_dispatch_mode
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
-#: Their kernels for every device may run under a mode; others assert that there is none.
+#: Higher-order operators whose device-independent kernels can run with a dispatch mode active; others assert that
+#: there is none.
 _SEEN_THROUGH = ("flex_attention", "flex_attention_backward")
 _NO_CALL = msgspec.Raw()
 _FUNCTIONS = (types.FunctionType, types.MethodType, torch.nn.Module)
 
 
 class RecordMode(TorchDispatchMode):
-    """Hands each operator's tensors to the session, before it runs and after."""
+    """Dispatch mode that records the inputs of each operator before it runs, and its outputs after."""
 
     supports_higher_order_operators = True
 
     def __init__(self, session: Recording) -> None:
         super().__init__()
         self._session = session
-        # The backward passes of several devices run in a thread each, with this mode in all of them.
+        # Autograd runs the backward pass of each device in its own thread, with this mode active in all of them.
         self._lock = threading.RLock()
-        #: By the id of the operator, which has a hash of its own that takes longer.
+        #: By the id of the operator: faster than its own hash.
         self._schemas: dict[int, Schema] = {}
         self._collectives = Collectives()
-        #: To be entered while steps are recorded.
+        #: A context to enter while steps are recorded.
         self.reductions = Reductions(session.guard)
         self._groups = GroupCalls(self.reductions)
         self._placements = Placements()
-        #: The thread that runs an operator of distributed tensors, until that is taken apart.
+        #: Thread-local flag `begins`: a DTensor operator was dispatched and is not decomposed yet.
         self._distributed = threading.local()
         self._devices: Optional[Devices] = None
-        #: That this mode has taken.
+        #: Seconds spent in this mode, without the operators.
         self.seconds = 0.0
 
     def find_devices(self) -> None:
-        """Call before steps are recorded: packages such as torch_npu add devices when they are imported."""
+        """Detect the available devices. Call before each recorded step: packages such as torch_npu add devices when
+        they are imported."""
         self._devices = find_devices()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # PyTorch would wrap the method below and import all of torch._dynamo for it.
+        # Otherwise PyTorch wraps `__torch_dispatch__` and imports all of torch._dynamo for it.
         return False
 
     def __torch_dispatch__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -80,19 +82,19 @@ class RecordMode(TorchDispatchMode):
         if not session.recording:
             return func(*args, **kwargs)
         if _dispatch_modes() and _mode_of_kind(_FAKE) is not None:
-            return func(*args, **kwargs)  # computes shapes only, as DTensor does before an operator runs
+            return func(*args, **kwargs)  # only shapes are computed, as DTensor does before an operator runs
         if kinds and not all(map(is_plain, kinds)):
             if _dispatch_modes():
-                return func(*args, **kwargs)  # for a mode of PyTorch's own below, such as FakeTensorMode
+                return func(*args, **kwargs)  # handled by an inner mode of PyTorch, such as FakeTensorMode
             if self._placements.are_of(kinds) and not getattr(self._distributed, "begins", False):
                 return self._run_distributed(func, args, kwargs)
             self._distributed.begins = False
-            # A tensor subclass takes the operator apart; its parts come here again.
+            # Let the tensor subclass decompose the operator; the resulting operators are dispatched here again.
             return NotImplemented
         if self._devices is not None:
             kind = self._devices.graph()
             if kind:
-                session.note_skipped(f"operators that go into a graph of the device ({kind})")
+                session.note_skipped(f"operators captured into a device graph ({kind})")
                 return func(*args, **kwargs)
         schema = self._schemas.get(id(func))
         if schema is None:
@@ -100,12 +102,11 @@ class RecordMode(TorchDispatchMode):
                 return self._run_higher_order(func, args, kwargs)
             schema = self._schemas[id(func)] = read_schema(func)
         if schema.composite and not has_own_kernels(args, kwargs, schema.own_kernels):
-            # Happens in inference mode, where autograd has not taken it apart already. The
-            # kernel is the one that would run without us.
+            # In inference mode autograd has not decomposed it. This is the kernel that would run without this mode.
             with self:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         began = time.perf_counter()
-        # What goes wrong in our functions ends the recording, never the user's run.
+        # An exception in recording code ends the recording, never the user's run.
         try:
             with self._lock:
                 if _function_modes():
@@ -133,7 +134,7 @@ class RecordMode(TorchDispatchMode):
         return result
 
     def _run_distributed(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Have an operator of distributed tensors taken apart, and see how what it is given and gives lies on ranks."""
+        """Decompose an operator on DTensors, and record the placements of its inputs and outputs."""
         guard = self._session.guard
         guard(_apart, self._placements.note, (args, tuple(kwargs.values())))
         self._distributed.begins = True
@@ -146,9 +147,9 @@ class RecordMode(TorchDispatchMode):
         return result
 
     def _run_higher_order(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Record the operators inside (`cond`, `flex_attention`), and mind what they write to."""
+        """Run a higher-order operator (`cond`, `flex_attention`) and record the operators inside."""
         if func.name() in _SEEN_THROUGH and _EXPLICIT in func.py_kernels:
-            # What would run without us: everything that goes before it has run above us.
+            # The kernel that would run without this mode: all dispatch keys of higher priority were handled already.
             with self:
                 return func.py_kernels[_EXPLICIT](*args, **kwargs)
         tensors: list[torch.Tensor] = []
@@ -160,7 +161,7 @@ class RecordMode(TorchDispatchMode):
         return result
 
     def _enter_in(self, value: Any) -> Any:
-        """A function that a higher-order operator calls, with this mode active inside."""
+        """Wrap a function that a higher-order operator calls, so that this mode is active inside."""
         if isinstance(value, (tuple, list)) and any(isinstance(one, _FUNCTIONS) for one in value):
             return type(value)(self._enter_in(one) for one in value)
         if not isinstance(value, _FUNCTIONS):
@@ -185,7 +186,7 @@ class RecordMode(TorchDispatchMode):
         name = session.tracker.name(place.module, schema.base)
         overflow = session.overflow_only
         if overflow and schema.views and not schema.writes:
-            # Its values are those of its input, whose operator was looked at.
+            # A view has the values of its input, which was checked as the output of an earlier operator.
             session.next_seq()
             return None
         now = time.time_ns() // 1000
@@ -207,7 +208,8 @@ class RecordMode(TorchDispatchMode):
             given = args, named
         selects = session.selects
         selected = selects is None or selects(name, place.module)
-        # Few are recorded there; what random numbers are drawn from is something else afterwards.
+        # In the scene `overflow` few operators are recorded, so calls are described when needed; except those that
+        # draw random numbers, because they change the state of the generator.
         described = selected and (schema.signature.seeded or not overflow)
         call = describe_call(schema.signature, args, kwargs) if described else _NO_CALL
         if schema.reads and (tensors.any_in_flight or self._collectives.running):
@@ -243,7 +245,7 @@ class RecordMode(TorchDispatchMode):
                 for tensor in written:
                     tensors.set_in_flight(tensor, True)
         if overflow and pending.selected:
-            # A collective is recorded once it is waited for, and its inputs may be overwritten until then.
+            # A collective is recorded after it was waited for; its inputs may be overwritten before.
             late = schema.asynchronous or schema.functional
             if late or written:
                 pending.copies = copy_overwritten(inputs, inputs if late else written)
@@ -254,10 +256,10 @@ class RecordMode(TorchDispatchMode):
         session = self._session
         tensors = session.tensors
         if pending.written:
-            # What was known of this memory was its content before.
+            # The operator changed the content of this memory.
             self._protect(pending.written)
         outputs: list[torch.Tensor] = []
-        if not schema.asynchronous:  # those return what they were given
+        if not schema.asynchronous:  # asynchronous collectives return their arguments
             collect(result if isinstance(result, (tuple, list)) else (result,), outputs)
         if session.grafts is not None:
             session.grafts.apply(pending.op.name, schema.views, outputs)
@@ -283,7 +285,7 @@ class RecordMode(TorchDispatchMode):
             return
         if pending.items:
             pending.items[0].line.call = with_stack(pending.call, pending.stack)
-            session.write(pending.items)  # the program may wait for the outputs for ever
+            session.write(pending.items)  # now, since the program may hang in the wait for the outputs
             pending.items = []
         if not session.overflow_only:
             pending.inputs = []
@@ -293,7 +295,10 @@ class RecordMode(TorchDispatchMode):
             self._collectives.begin(RunningCollective(outputs, work, conclude))
 
     def _conclude(self, pending: _Pending, outputs: list[torch.Tensor], names: Sequence[str]) -> None:
-        """Write the records of an operator that has run; `names` are those of `Line.argument`, if one has any."""
+        """Write the records of an operator that has run.
+
+        names  `Line.argument` of each output; empty if no output has one
+        """
         session = self._session
         tensors = session.tensors
         op, schema = pending.op, pending.schema
@@ -343,7 +348,7 @@ class RecordMode(TorchDispatchMode):
     def _describe_ranks(
         self, collective: Optional[CollectiveCall], items: Sequence[Item], tensors: Sequence[torch.Tensor]
     ) -> None:
-        """Say in records what they are among those of other ranks."""
+        """Add collective and placement to the records."""
         if collective is not None:
             for item in items:
                 item.line.collective = collective
@@ -352,7 +357,7 @@ class RecordMode(TorchDispatchMode):
                 item.line.placement = self._placements.of(tensor)
 
     def _name_parameters(self, items: Sequence[Item], tensors: Sequence[torch.Tensor]) -> None:
-        """Say in the records of an operator outside of all modules, as an optimizer's are, which parameters it has."""
+        """Add parameter names to the records of operators outside modules, such as an optimizer's."""
         of = self._session.tracker.parameter_of
         for item, tensor in zip(items, tensors):
             item.line.parameter = of(tensor)
@@ -365,50 +370,53 @@ class RecordMode(TorchDispatchMode):
         self._conclude(pending, outputs, names)
 
     def _settle(self, tensors: list[torch.Tensor]) -> None:
-        """Call before an operator reads or writes them: the collectives that write there have ended."""
+        """Mark collectives that write to these tensors as finished. Call before an operator reads or writes them."""
         self._collectives.settle(tensors)
         self._session.tensors.settle(tensors)
 
     def waits(self, work: Any) -> None:
-        """Call before the program waits for a collective."""
+        """Called before `work.wait()`."""
         self._outside(self._collectives.waits, work)
 
     def waited(self, work: Any, complete: bool) -> None:
-        """Call when the program has waited for it, or given up."""
+        """Called after `work.wait()`.
+
+        complete  whether it returned without an exception
+        """
         self._outside(self._collectives.waited, work, complete)
 
     def end_step(self) -> None:
-        """Record what is left of the step, while the memory of its tensors is still followed."""
+        """Record pending collectives, while writes to memory are still tracked."""
         if self._session.recording:
             self._outside(self._collectives.end_step)
         self.forget()
 
     def forget(self) -> None:
-        """Let go of what is not recorded yet, and of what is known of other ranks."""
+        """Drop pending records and what is known of other ranks."""
         self._collectives.forget()
         self._groups.begin_step()
         self._placements.clear()
 
     def _outside(self, function: Any, *args: Any) -> None:
-        """Call one of our functions outside an operator, where modes and autograd would see it looking at tensors."""
+        """Call a function outside an operator, hidden from dispatch modes, function modes and autograd."""
         with self._lock, torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
             function(*args)
 
 
 class _Pending(msgspec.Struct, eq=False):
-    """One operator, from before it runs until its records are written.
+    """An operator between the start of its call and the writing of its records.
 
-    items        the records that are made already: those of its inputs
+    items        the records made so far: those of its inputs
     written      the tensors that it writes to
-    call         what it was called with, for the first of its lines
-    copies       of the inputs that it overwrites, as they were before, by position
-    called       its arguments, by place and by name, in the scene `overflow`
-    first_unset  its first argument was memory that nobody had filled
-    unset        its outputs are memory that nobody has filled
-    unreturned   its outputs that it does not return; names: the arguments that these are
-    given        what it is called with in place of the program's arguments, where inputs are replaced
-    collective   which call of its group it is, of an operator that ranks run together
-    stack        of `CallSite`
+    call         its arguments as JSON, stored in its first line
+    copies       copies of the inputs that it overwrites, by position
+    called       its (args, kwargs), in the scene `overflow`
+    first_unset  whether its first argument was uninitialized memory
+    unset        whether its outputs are uninitialized memory
+    unreturned   outputs that it writes to but does not return; names: the names of these arguments
+    given        (args, kwargs) that replace those of the program, if inputs are replaced by `graft=`
+    collective   its `CollectiveCall`, None if it is not a collective
+    stack        `CallSite.stack`
     """
 
     schema: Schema
@@ -430,6 +438,6 @@ class _Pending(msgspec.Struct, eq=False):
 
 
 def _apart(function: Any, *args: Any) -> Any:
-    """Call one of our functions; the user's modes for functions do not see it looking at tensors."""
+    """Call a function hidden from the user's `TorchFunctionMode`s."""
     with torch._C.DisableTorchFunction():
         return function(*args)

@@ -1,8 +1,8 @@
-"""`level="module"`: what modules are given and give, forward and backward, instead of operators.
+"""`level="module"`: record inputs and outputs of modules, forward and backward, instead of operators.
 
-Gradients are taken by hooks on the tensors that a module was given and gave: hooks on the module itself would put
-functions of their own into autograd's graph, and in-place operators behind them would fail. The gradient of an input
-that several modules read is the one of the tensor: the sum over all of them.
+Gradients are recorded by hooks on the input and output tensors: backward hooks of modules insert functions into the
+autograd graph, after which in-place operators fail. If several modules read a tensor, its gradient is the sum over all
+of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ascend_dump_torch._tensors import OperatorCall
 
 __all__ = ["ModuleRecorder"]
 
-#: Containers that are looked into: so deep.
+#: How deep nested containers are searched for tensors.
 _DEEPEST = 8
 
 
@@ -33,11 +33,11 @@ class _ModuleCall(msgspec.Struct, eq=False):
     """One call of a module.
 
     module    its id
-    items     the records of its forward pass so far; what it was given by name comes when it returns, since PyTorch
-              shows it only then
-    given     the tensors it was given
-    backward  its backward pass, once that has begun
-    gradients the records of its backward pass so far, and how many gradients are to come
+    items     the records of its forward pass so far; keyword arguments are added when it returns, because only then
+              PyTorch passes them to hooks
+    given     its input tensors
+    backward  its backward pass, None before it begins
+    gradients the records of its backward pass so far, and the number of gradients still missing
     """
 
     module: int
@@ -53,18 +53,18 @@ class _ModuleCall(msgspec.Struct, eq=False):
 class ModuleRecorder:
     """A context in which the modules of one step are recorded.
 
-    seconds  that it has taken
+    seconds  the time spent in hooks
     """
 
     def __init__(self, session: Recording) -> None:
         self._session = session
         self.seconds = 0.0
-        # Gradients of several devices come in a thread each.
+        # Autograd runs the backward pass of each device in its own thread.
         self._lock = threading.RLock()
         self._stack: list[_ModuleCall] = []
         self._open: list[_ModuleCall] = []
         self._hooks: list[RemovableHandle] = []
-        #: Of hooks on tensors.
+        #: Handles of the hooks on tensors.
         self._handles: list[RemovableHandle] = []
 
     def __enter__(self) -> None:
@@ -76,14 +76,14 @@ class ModuleRecorder:
     def __exit__(self, *error: object) -> None:
         self.end_step()
         hooks, self._hooks = self._hooks, []
-        # PyTorch 2.13 keeps the number of a removed hook there, and Dynamo then warns of hooks on all modules.
+        # PyTorch 2.13 keeps the id of a removed hook in this dict, and Dynamo then warns about hooks on all modules.
         with_kwargs: dict[int, bool] = getattr(modules, "_global_forward_hooks_with_kwargs", {})
         for hook in hooks:
             hook.remove()
             with_kwargs.pop(hook.id, None)
 
     def end_step(self) -> None:
-        """Record what has come of backward passes, and let go of the tensors of the step."""
+        """Write incomplete backward passes, and release the tensors of the step."""
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
@@ -99,7 +99,7 @@ class ModuleRecorder:
 
     def _returned(self, module: torch.nn.Module, args: Any, *more: Any) -> None:
         if self._session.recording:
-            # Where the module has raised, PyTorch calls this without what it was given by name.
+            # If the module raised, PyTorch calls this without the keyword arguments.
             kwargs, output = more if len(more) == 2 else ({}, *more)
             self._guard(self._end, module, args, kwargs, output)
 
@@ -122,7 +122,7 @@ class ModuleRecorder:
 
     def _end(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if not self._stack or self._stack[-1].module != id(module):
-            self._begin(module, args)  # its call began the step, before anybody could see it
+            self._begin(module, args)  # its call began the step, before the hooks were installed
         call = self._stack.pop()
         if not call.selected:
             return
@@ -135,7 +135,7 @@ class ModuleRecorder:
         if call.items:
             session.write(call.items)
             call.items = []
-        # In the backward pass a module is given the gradients of its outputs.
+        # In the backward pass the inputs of a module are the gradients of its outputs.
         watched = [("input", at, name, tensor) for at, (name, tensor) in enumerate(outputs)]
         watched += [("output", at, "", tensor) for at, tensor in enumerate(call.given)]
         call.given = []
@@ -150,7 +150,7 @@ class ModuleRecorder:
     def _add_inputs(self, call: _ModuleCall, values: Any, prefix: str) -> None:
         for name, tensor in _tensors(values, prefix):
             if self._session.records_inputs:
-                # A position says nothing that the index does not.
+                # The index already tells the position.
                 label = "" if name.startswith("[") else name
                 call.items.append(self._item(call.op, tensor, "input", len(call.given), label))
             call.given.append(tensor)
@@ -176,7 +176,7 @@ class ModuleRecorder:
         if call.awaited == 0:
             session.write(call.gradients)
             call.gradients = []
-            # By identity: calls have no equality of their own.
+            # By identity: calls do not define equality.
             self._open = [one for one in self._open if one is not call]
 
     def _item(self, op: OperatorCall, tensor: torch.Tensor, io: str, at: int, name: str) -> Item:
@@ -188,7 +188,7 @@ class ModuleRecorder:
 
 
 def _tensors(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in what a module is given or gives, with their places: `hidden_states[2]`."""
+    """The tensors in the arguments or results of a module, with their positions, such as `hidden_states[2]`."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif depth < _DEEPEST and isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Where an operator runs: module, phase, name and the user's source line."""
+"""Determine where an operator is called: module, phase, name and the user's source line."""
 
 from __future__ import annotations
 
@@ -23,21 +23,24 @@ _LIBRARIES = (
     os.path.dirname(__file__) + os.sep,
     "<",  # frozen modules and generated code
 )
-#: What the user types into an interpreter, by the names that Python and IPython have for it.
+#: File names that Python and IPython give to interactive input.
 _TYPED = ("<stdin>", "<console>", "<python-input-", "<ipython-input-")
-#: Wrappers that repeat the names of what they wrap.
+#: Levels that wrappers insert into the paths of modules.
 _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 _current_node = torch._C._current_autograd_node
 _sequence_nr = torch.autograd._get_sequence_nr
 
 
-#: Functions of a call stack that are kept, from the innermost.
+#: The number of innermost functions of a call stack that are kept.
 _MOST_FRAMES = 64
 
 
 class CallSite(msgspec.Struct, eq=False, gc=False):
-    """stack: as JSON, for the text of the call; empty where it is not asked for."""
+    """Where an operator is called.
+
+    stack  the call stack as JSON; empty if it is not recorded
+    """
 
     module: str
     phase: str
@@ -46,7 +49,7 @@ class CallSite(msgspec.Struct, eq=False, gc=False):
 
 
 def module_names(target: torch.nn.Module) -> dict[int, str]:
-    """Paths of the target's modules by id, without the levels that wrappers insert."""
+    """Paths of the target's modules by id, without the levels that wrappers such as DDP insert."""
     names = {}
     prefix = "module." if type(target).__name__ in ("DistributedDataParallel", "DataParallel") else ""
     for path, module in target.named_modules():
@@ -69,26 +72,26 @@ class Tracker:
     def __init__(self, target: Optional[torch.nn.Module], *, stacks: bool = False) -> None:
         self._names: dict[int, str] = {}
         self._owners: dict[int, str] = {}
-        #: Names of parameters by id, and of their gradients, which are looked for after each backward pass.
+        #: Names of parameters by id, and of their gradients, which are searched again after each backward pass.
         self._parameters: dict[int, str] = {}
         self._gradients: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._old_gradients = True
         self._adopted: dict[int, weakref.ref[torch.nn.Module]] = {}
-        #: To be named when a step is recorded: many captures record none of the steps that they see.
+        #: Its modules are named when the first step is recorded: many captures record no step.
         self._target = target
-        # By id, since Python hashes code by all that is in it; the code itself keeps the id taken.
+        # By id, because hashing a code object is slow; the value keeps the code alive, and so its id unique.
         self._user_code: dict[int, tuple[bool, CodeType]] = {}
         self._lines: dict[tuple[int, int], str] = {}
         self._with_stacks = stacks
         self._call_stacks: dict[tuple[int, ...], bytes] = {}
-        # (path, pushed while an autograd node ran): modules called again by checkpointing.
+        # (path, whether it was called while an autograd node ran, as checkpointing does)
         self._stack: list[tuple[str, bool]] = []
         self._nodes: dict[int, CallSite] = {}
         self._last_node = 0
         self._counts: dict[tuple[str, str], int] = {}
 
     def adopt(self, root: torch.nn.Module) -> None:
-        """Name the modules and parameters of a target; a second one's under its class name."""
+        """Name the modules and parameters of a target; those of further targets are prefixed with the class name."""
         self._adopt_target()
         if id(root) in self._adopted:
             return
@@ -111,7 +114,7 @@ class Tracker:
         me = weakref.ref(self)
 
         def forget(_: object) -> None:
-            # An id may come again, for another module.
+            # The id may be reused for another module.
             tracker = me()
             if tracker is not None:
                 del tracker._adopted[key]
@@ -125,7 +128,7 @@ class Tracker:
         self._adopted[key] = weakref.ref(root, forget)
 
     def parameter_of(self, tensor: torch.Tensor) -> str:
-        """The name of the parameter that a tensor is, `fc.weight`, or whose gradient, `fc.weight.grad`; else ""."""
+        """The name of a tensor that is a parameter (`fc.weight`) or its gradient (`fc.weight.grad`); else ""."""
         name = self._parameters.get(id(tensor))
         if name is not None:
             return name
@@ -159,11 +162,11 @@ class Tracker:
     def enter(self, module: torch.nn.Module) -> None:
         path = self._names.get(id(module))
         if path is None and not self._stack and next(module.parameters(), None) is not None:
-            # A model that the program calls beside the target, or without one.
+            # A model that is not the target.
             self.adopt(module)
             path = self._names[id(module)]
         if path is None:
-            # Not part of the target when it started: a loss, or a module made on the way.
+            # Not part of the target at the start: a loss, or a module created later.
             outer = self._stack[-1][0] if self._stack else ""
             name = type(module).__name__
             path = f"{outer}.{name}" if outer else name
@@ -174,7 +177,7 @@ class Tracker:
             self._stack.pop()
 
     def place(self) -> CallSite:
-        """Where the operator that runs right now comes from."""
+        """The call site of the operator that is being dispatched."""
         node = _current_node()
         top = self._stack[-1] if self._stack else None
         if node is not None:
@@ -189,34 +192,34 @@ class Tracker:
             owner = getattr(node, "variable", None)  # AccumulateGrad: the gradient of a parameter
             return CallSite(self._owners.get(id(owner), ""), "backward", self._source(), self._call_stack())
         source, stack = self._source(), self._call_stack()
-        # A module that is called while a node runs is computed again, for a backward pass of its own.
+        # A module called while a node runs is recomputed by checkpointing, with its own backward pass.
         phase = "backward" if node is not None else "forward" if top else "other"
         place = CallSite(top[0] if top else "", phase, source, stack)
         newest = _sequence_nr()
         if newest != self._last_node:
-            # Nodes are made before their operator runs, so these belong to this one.
+            # A node is created before its operator runs, so these nodes belong to this operator.
             for number in range(max(self._last_node, newest - 16), newest):
                 self._nodes[number] = place
             self._last_node = newest
         return place
 
     def name(self, module: str, base: str) -> str:
-        """`module/base_N`, N counting the operators of that name in this step."""
+        """`module/base_N`; N counts the operators of that name in this step."""
         key = (module, base)
         count = self._counts.get(key, 0)
         self._counts[key] = count + 1
         return f"{module}/{base}_{count}" if module else f"{base}_{count}"
 
     def _source(self) -> str:
-        # Not this function, `place`, nor the mode's `_before`. A thread of PyTorch's own, which runs a backward pass,
-        # has no frames below those.
+        # Skips the frames of this function, `place` and the mode's `_before`. An autograd thread has no frames below
+        # these.
         frame: Any = sys._getframe(3)
         user_code = self._user_code
         while frame is not None:
             code = frame.f_code
             known = user_code.get(id(code)) or self._judge(code)
             if known[0]:
-                # Python counts to the number of a line each time it is asked.
+                # Cached, because Python computes a line number by a scan of the line table.
                 key = (id(code), frame.f_lasti)
                 line = self._lines.get(key)
                 if line is None:
@@ -226,13 +229,13 @@ class Tracker:
         return ""
 
     def _judge(self, code: CodeType) -> tuple[bool, CodeType]:
-        """Whether the code is the user's: neither PyTorch's nor ours."""
+        """Whether the code is the user's, and not that of a library or of ascend_dump."""
         name = code.co_filename
         known = self._user_code[id(code)] = (name.startswith(_TYPED) or not name.startswith(_LIBRARIES), code)
         return known
 
     def _call_stack(self) -> bytes:
-        """The user's functions that led here, the innermost first, as a JSON list."""
+        """The user's functions on the call stack, innermost first, as a JSON list."""
         if not self._with_stacks:
             return b""
         frame: Any = sys._getframe(3)

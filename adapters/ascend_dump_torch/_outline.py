@@ -1,9 +1,9 @@
 """A few numbers of each step, cheap enough for all steps of a training: `ascend_dump.host.OutlineLine`.
 
-Looked at are the tensors that top-level calls return, by their largest and smallest elements: NaN and Inf show in
-these. A gradient with NaN makes parameters NaN, which show in the next outputs as a rule; so parameters are looked at
-from time to time only, and gradients where it is asked for. Tensors of a device are asked for some steps later, so that
-the program need not wait for it.
+The outline has the largest and the smallest element of the tensors that top-level calls return, which show NaN and Inf.
+NaN in a gradient makes parameters NaN, which usually shows in the next outputs; so parameters are checked only every
+few steps, and gradients only in requested steps. Numbers computed on a device are read some steps later, so that the
+program does not wait for the device.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ __all__ = ["StepOutline"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Tensors of one call that are looked at; so many calls and optimizers of a step.
+#: The most tensors checked per call, and the most checks per step.
 _MOST_TENSORS, _MOST_LOOKS = 32, 32
-#: Steps that may wait until a device has computed their numbers.
+#: The number of steps after which numbers are read from a device.
 _LAG = 16
-#: Seconds that lines may wait in memory, and how many steps have one: of the later ones every hundredth.
+#: Seconds between writes of the file; the number of steps with a line each; of later steps every hundredth has one.
 _PAUSE, _MOST_LINES, _SPARSE = 0.5, 100_000, 100
-#: Every so many steps an optimizer's parameters are looked at.
+#: Interval in steps at which the parameters of optimizers are checked.
 _PARAMETERS_EVERY = 16
 
 
 class _Look(NamedTuple):
-    """Numbers of one tensor, or of several: the largest, and of outputs the smallest too."""
+    """The largest number of one or several tensors; for outputs the smallest too."""
 
     what: str
     numbers: list[torch.Tensor]
@@ -50,11 +50,11 @@ class _Look(NamedTuple):
 class StepOutline:
     """Writes the outline of this process, from its first step until `finish`.
 
-    over  why it has ended, "" while it has not
+    over  why it ended; "" before that
     """
 
     def __init__(self, directory: Path, *, until_wrong: bool, gradients: Container[int] = ()) -> None:
-        """gradients: the steps in which they are looked at."""
+        """gradients: the steps in which gradients are checked."""
         self.over = ""
         self._gradients = gradients
         self._until_wrong = until_wrong
@@ -76,19 +76,19 @@ class StepOutline:
         self._step = step
 
     def returned(self, root: Any, result: Any) -> None:
-        """A top-level call has returned."""
+        """Call after a top-level call has returned `result`."""
         if not self.over and self._step >= 0:
             self._guard(self._look_at, root, result)
 
     def finish(self, over: str, reason: str = "") -> None:
-        """Write what is left, and why the outline ends. A second call does nothing."""
+        """Write the remaining steps and the reason of the end. A second call does nothing."""
         if self.over:
             return
         self._guard(self._end_step, True)
         self._end(over, reason)
 
     def abandon(self) -> None:
-        """In a forked child, which writes one of its own."""
+        """Drop this outline in a forked child, which writes its own."""
         self.over = Over.ENDED
         self._undo()
         if self._file >= 0:
@@ -102,7 +102,7 @@ class StepOutline:
         self._undo()
         self._looks, self._waiting = [], []
         try:
-            if self._file >= 0 or self._lines:  # without a step there is nothing to tell
+            if self._file >= 0 or self._lines:  # nothing is written if there was no step
                 self._add(OutlineLine(over=over, reason=reason))
                 self._flush()
                 os.close(self._file)
@@ -117,12 +117,12 @@ class StepOutline:
             with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
                 function(*args)
         except Exception as error:
-            # The program must not suffer.
+            # A failure here must not end the program.
             log.warning("the outline of the run ends at step %d: %s", self._step, error)
             log.debug("the outline failed", exc_info=True)
             self._end(Over.FAILED, f"{type(error).__name__}: {error}"[:500])
 
-    # What is looked at.
+    # Checking tensors.
 
     def _look_at(self, root: Any, result: Any) -> None:
         if len(self._looks) >= _MOST_LOOKS or self._captures():
@@ -135,7 +135,7 @@ class StepOutline:
 
     def _optimizes(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if self._step in self._gradients:
-            # The scaler of mixed precision has been told of Inf in them, which it makes on purpose.
+            # With a gradient scaler Inf is expected, and the scaler handles it.
             if getattr(optimizer, "found_inf", None) is None:
                 self._guard(self._look_at_many, (one.grad for one in _parameters_of(optimizer)), GRADIENTS)
         elif self._step % _PARAMETERS_EVERY == _PARAMETERS_EVERY - 1:
@@ -157,13 +157,13 @@ class StepOutline:
         self._on_device = self._on_device or not numbers[0].is_cpu
 
     def _captures(self) -> bool:
-        """Whether operators go into a graph of a device right now."""
+        """Whether operators are being captured into a graph of a device."""
         return self._devices is not None and bool(self._devices.graph())
 
-    # What is written.
+    # Writing lines.
 
     def _end_step(self, all_of_it: bool = False) -> None:
-        # With the end a step may just have begun.
+        # At the end the open step may be empty.
         if self._step >= 0 and (self._looks or not all_of_it):
             self._waiting.append((self._step, self._looks))
             self._looks = []
@@ -174,7 +174,7 @@ class StepOutline:
                     return
 
     def _write_step(self, step: int, looks: Sequence[_Look]) -> bool:
-        """Write a step; whether the outline ends with it."""
+        """Write a step. Returns whether the outline ends with it."""
         values: list[float] = []
         wrong = masked = ""
         for look in looks:
@@ -215,7 +215,7 @@ def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _what(numbers: Sequence[float]) -> str:
-    """What the largest and the smallest element say: "NaN", "Inf", "-Inf" where that is all, else nothing."""
+    """The kind of non-finite value: "NaN", "Inf", or "-Inf" if there is no other; "" if all numbers are finite."""
     if any(map(math.isnan, numbers)):
         return "NaN"
     if numbers[0] == math.inf:
@@ -224,7 +224,7 @@ def _what(numbers: Sequence[float]) -> str:
 
 
 def _tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors in what a call returned: in lists, mappings and data classes too."""
+    """The tensors in the result of a call, searched in lists, mappings and data classes."""
     found: list[torch.Tensor] = []
     left = [value]
     while left and len(found) < _MOST_TENSORS:
@@ -241,9 +241,9 @@ def _tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def _plain(tensor: torch.Tensor) -> Any:
-    """The same numbers as a tensor that `aminmax` takes; None where there are none that could be NaN or Inf."""
+    """The tensor in a form that `aminmax` accepts; None if it cannot hold NaN or Inf."""
     if not is_plain(type(tensor)):
-        # What one rank has of a distributed tensor.
+        # The local part of a distributed tensor.
         tensor = getattr(tensor, "_local_tensor", None)
         if tensor is None or not is_plain(type(tensor)):
             return None

@@ -1,4 +1,4 @@
-"""What the scene `overflow` asks of the tensors of an operator."""
+"""Checks of the scene `overflow`: NaN and Inf in tensors, and the steps to record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FINITE_ONLY = {getattr(torch, name) for name in ("float4_e2m1fn_x2",) if hasatt
 
 
 def copy_overwritten(inputs: list[torch.Tensor], written: list[torch.Tensor]) -> dict[int, torch.Tensor]:
-    """Copies of the inputs that share memory with what is about to be written, by position."""
+    """Copies of the inputs that share memory with `written`, by position."""
     memory = {storage._cdata for tensor in written for storage in storages_of(tensor)}
     return {
         i: tensor.clone()
@@ -27,7 +27,7 @@ def copy_overwritten(inputs: list[torch.Tensor], written: list[torch.Tensor]) ->
 
 
 def nonfinite(tensor: torch.Tensor) -> bool:
-    """Whether a NaN or Inf is in the tensor; reads it once, waits for the device."""
+    """Whether a tensor has NaN or Inf. Reads it once, and waits for its device."""
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.layout is not torch.strided:
         return False
     if tensor.is_meta or not tensor.numel():
@@ -38,7 +38,7 @@ def nonfinite(tensor: torch.Tensor) -> bool:
         tensor = tensor.float()
     elif tensor.is_complex():  # complex32 has none either
         tensor = torch.view_as_real(tensor.resolve_conj())
-    # A sum is the cheapest pass and never misses; it can overflow by itself, hence the second.
+    # A sum is the fastest check and misses nothing; the sum itself may overflow, so a second check confirms it.
     return not math.isfinite(tensor.sum().item()) and not bool(torch.isfinite(tensor).all())
 
 
@@ -47,9 +47,9 @@ def nonfinite_numbers(args: Iterable[Any]) -> list[float]:
 
 
 class Aftermath:
-    """Which steps are recorded of a row of steps that all have NaN or Inf: the first and `keep` more.
+    """Limits recording to the first of consecutive steps with NaN or Inf, and `keep` steps after it.
 
-    A step without ends the row. `followed` counts the operators of the others.
+    `followed` counts the operators of the steps that are left out.
     """
 
     def __init__(self, keep: int) -> None:
@@ -63,7 +63,7 @@ class Aftermath:
         self._found = False
 
     def records(self) -> bool:
-        """Whether the operator that was just found to overflow is to be recorded."""
+        """Note an operator with NaN or Inf. Returns whether it is to be recorded."""
         self._found = True
         if self._before > self._keep:
             self.followed += 1

@@ -1,4 +1,4 @@
-"""How the parts of distributed tensors lie on their mesh: noted where a DTensor is taken apart, or made."""
+"""Track the placements of DTensors: noted when a DTensor is decomposed or created."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["Placements"]
 
 
 class Placements:
-    """The placements of the local tensors that were seen in a step."""
+    """The placements of the local tensors seen in a step."""
 
     def __init__(self) -> None:
-        #: By the id of the local tensor, which another one may have got since.
+        #: By the id of the local tensor; the reference tells whether the id was reused.
         self._of: dict[int, tuple[weakref.ref[torch.Tensor], Placement]] = {}
-        #: By the mesh, which is kept as long as this, what its axes are and the shape of the tensor.
+        #: By (id of the mesh, placements, shape of the whole tensor); the value keeps the mesh alive.
         self._known: dict[Any, tuple[Any, Placement]] = {}
 
     def clear(self) -> None:
@@ -29,13 +29,13 @@ class Placements:
 
     @staticmethod
     def are_of(kinds: Any) -> bool:
-        """Whether one of these classes of tensors is distributed."""
+        """Whether one of these classes is a DTensor."""
         module = sys.modules.get("torch.distributed.tensor")
         found = None if module is None else getattr(module, "DTensor", None)
         return found is not None and any(issubclass(kind, found) for kind in kinds)
 
     def note(self, values: Any) -> None:
-        """Look at the distributed tensors among what an operator is given, or gives."""
+        """Note the placements of the DTensors among the arguments or results of an operator."""
         tensors: list[torch.Tensor] = []
         collect(values, tensors)
         for tensor in tensors:
@@ -68,7 +68,7 @@ def _placement(spec: Any, shape: Any) -> Placement:
 
 
 def _axis(placement: Any) -> str:
-    """`shard 0`, `replicate`, `partial sum`; of other placements what PyTorch calls them."""
+    """`shard 0`, `replicate`, `partial sum`; other placements as PyTorch prints them."""
     if placement.is_replicate():
         return "replicate"
     if placement.is_partial():

@@ -1,4 +1,4 @@
-"""What those parts ask of a session that see the program's operators and writes."""
+"""The interface of a session for the modules that record operators and track writes to memory."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Recording(Protocol):
     """One capture, while a step of it is open.
 
     recording   whether a selected step is open and nothing has failed
-    selects     whether an operator is recorded, by its name and the path of its module; None where each is
-    next_seq    gives the number of the next operator of this step
-    grafts      values of another dump that are put into the program, None where there are none
-    guard       calls a function; what it raises ends the recording, never the user's run
+    selects     whether an operator is recorded, by its name and the path of its module; None: all are
+    next_seq    returns the number of the next operator of this step
+    grafts      the tensors to replace by values of another dump; None if there are none
+    guard       calls a function; an exception ends the recording, never the user's run
     give_up     ends the recording because of an exception
     """
 

@@ -1,4 +1,4 @@
-"""What the schema of an ATen operator says of the memory it reads and writes."""
+"""The memory that an ATen operator reads and writes, by its schema."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ __all__ = ["Argument", "Schema", "read_schema"]
 
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
-#: Arguments that operators write to without saying so in their schema: batch norms of every
+#: Arguments that operators write to although their schema does not say so: batch norms of every
 #: backend, and the recurrent layers of oneDNN, cuDNN and MIOpen.
 _WRITTEN_FORWARD = ("running_mean", "running_var")
 _WRITTEN_BACKWARD = ("workspace", "reserve")
-#: And one of FSDP's, of which it fills a part.
+#: One operator of FSDP fills a part of such an argument.
 _WRITTEN_AND_RETURNED = {"fsdp::all_gather_copy_in": "all_gather_output"}
-#: Arguments of batch norms without which they only read the running statistics.
+#: Arguments of batch norms that tell whether running statistics are written.
 _TRAINING = ("training", "train")
-#: Operators of c10d that only read their tensors. The others say in names what they write to.
+#: Operators of c10d that only read their tensors. For the others the names of arguments tell which are written.
 _SENDERS = ("send", "barrier", "monitored_barrier_", "check_for_nan")
 
-#: These keep what fits of the content.
+#: Operators that resize a tensor and keep its content as far as it fits.
 _RESIZES = ("resize_", "resize_as_")
-#: These give memory that nobody has filled.
+#: Operators that return uninitialized memory.
 _UNSET = {
     *_RESIZES,
     "empty",
@@ -46,7 +46,7 @@ _UNSET = {
     "unsafe_empty_with_format",
 }
 
-#: These overwrite their first argument without reading it.
+#: Operators that overwrite their first argument without reading it.
 _FILLS = {
     "bernoulli_",
     "cauchy_",
@@ -69,52 +69,52 @@ class Argument(NamedTuple):
     name: str
 
     def of(self, args: Any, kwargs: Any) -> Any:
-        """Its value in a call, None where it is left out."""
+        """Its value in a call; None if it is omitted."""
         return args[self.position] if self.position < len(args) else kwargs.get(self.name)
 
 
 class Schema(msgspec.Struct, frozen=True, eq=False):
-    """What an operator's schema says, looked up once."""
+    """Properties of an operator, computed once from its schema."""
 
-    #: The operator itself, so that no other gets its id.
+    #: The operator itself, kept alive so that its id stays unique.
     func: Any
     op_type: str
     base: str
-    #: The arguments it writes to.
+    #: The arguments that it writes to.
     writes: tuple[Argument, ...]
-    #: Those among them that are outputs and that it does not return.
+    #: Those of them that are outputs and not returned.
     unreturned: tuple[Argument, ...]
-    #: The one that says whether it writes to `unreturned` at all.
+    #: The argument that tells whether it writes to `unreturned` at all.
     training: Optional[Argument]
-    #: Names of the arguments that are results only.
+    #: Names of the `out=` arguments.
     outs: frozenset[str]
-    #: Its outputs are memory that nobody has filled, or not all of it.
+    #: Whether its outputs are uninitialized memory, at least in part.
     unset: bool
-    #: It keeps what fits of the content.
+    #: Whether it resizes a tensor and keeps its content as far as it fits.
     resizes: bool
-    #: It overwrites its first argument without reading it, or gives a view of it.
+    #: Whether it does not read its first argument: it overwrites it, or returns a view of it.
     ignores_first: bool
-    #: Among its arguments may be memory for its results that nobody has filled: collectives, and what FSDP is made of.
+    #: Whether its arguments may be uninitialized memory for its results: collectives and operators of FSDP.
     fills: bool
-    #: The output that it fills in part only, -1 for none.
+    #: The index of an output that it fills only in part; -1 if there is none.
     partial: int
-    #: Its outputs are views of what it is given.
+    #: Whether its outputs are views of its inputs.
     views: bool
-    #: It is made of other operators, which are recorded instead of it.
+    #: Whether it is composed of other operators, which are recorded instead.
     composite: bool
-    #: The kinds of devices on which it is not.
+    #: Device types on which it has its own kernel although it is composite.
     own_kernels: frozenset[str]
-    #: It reads its arguments; otherwise it looks at them in another way, or lets others read them.
+    #: Whether it reads the values of its arguments when it is called.
     reads: bool
-    #: It works on after it returned (collectives), on the memory of its arguments.
+    #: Whether it is a collective that writes to its arguments after it has returned.
     asynchronous: bool
-    #: It works on after it returned, on the memory of its outputs; `wait_tensor` waits for it.
+    #: Whether it is a functional collective: it writes to its outputs after it has returned, until `wait_tensor`.
     functional: bool
-    #: It is that `wait_tensor`.
+    #: Whether it is `wait_tensor`.
     waits: bool
-    #: How its calls are described.
+    #: Describes its calls.
     signature: Signature
-    #: `CollectiveCall.kind`, "" of operators of no group; and the names of its arguments.
+    #: `CollectiveCall.kind`, "" if it is not a collective; and the names of its arguments.
     collective: str
     arguments: tuple[str, ...]
 
@@ -131,7 +131,7 @@ def read_schema(func: Any) -> Schema:
         or (namespace == "c10d" and base not in _SENDERS and _is_result_of_collective(argument))
         or _WRITTEN_AND_RETURNED.get(name) == argument.name
     )
-    # What a backward pass leaves in its workspace means nothing.
+    # The workspace of a backward pass holds no results.
     unreturned = tuple(
         one
         for one in writes
@@ -141,7 +141,7 @@ def read_schema(func: Any) -> Schema:
     training = next((Argument(i, one.name) for i, one in enumerate(schema.arguments) if one.name in _TRAINING), None)
     outs = frozenset(argument.name for argument in schema.arguments if argument.is_out)
     unset = namespace in ("aten", "npu") and base in _UNSET
-    # A device's own kernel goes before the composite one and may round differently.
+    # A device's own kernel takes precedence over the composite one and may round differently.
     composite = _has_kernel(func.name(), "CompositeImplicitAutograd")
     backends = {**BACKENDS, privateuse1(): "PrivateUse1"} if composite else {}
     own_kernels = frozenset(device for device, key in backends.items() if _has_kernel(func.name(), key))
@@ -179,12 +179,12 @@ def read_schema(func: Any) -> Schema:
 
 
 def _functional(base: str) -> bool:
-    """Whether it is one of the batch norms that return running statistics, or leave them as they are."""
+    """Whether this batch norm returns running statistics or leaves them unchanged, instead of writing to them."""
     return "_functional" in base or "_no_" in base
 
 
 def _is_result_of_collective(argument: Any) -> bool:
-    """Collectives say in names, not in their schema, what they write to."""
+    """Whether a collective writes to this argument: its name tells, not the schema."""
     return "Tensor" in str(argument.type) and not argument.name.startswith(("input", "sparse_indices"))
 
 
@@ -193,6 +193,6 @@ def _is_returned(schema: Any, argument: Any) -> bool:
     alias = argument.alias_info
     if alias is None:
         return False
-    # PyTorch names no set for a list of tensors.
+    # The alias info of a list of tensors has no set of its own.
     returned = (value.alias_info for value in schema.returns if value.alias_info is not None)
     return any(one.is_write and one.before_set == alias.before_set for one in returned)

@@ -1,4 +1,4 @@
-"""One capture of a PyTorch process: it counts steps, and installs what records a selected one."""
+"""A capture of a PyTorch process: counts steps, and installs the hooks and the mode that record a selected step."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ __all__ = ["TorchSession"]
 log = logging.getLogger("ascend_dump")
 
 
-_FOLLOWED = "operators had NaN or Inf in later steps of a row and are not recorded: see options['steps_after_origin']"
+_FOLLOWED = "operators with NaN or Inf in later consecutive steps are not recorded: see options['steps_after_origin']"
 
 
 class TorchSession(Session):
-    """Armed by `TorchAdapter.start`. Between selected steps only the target's hooks are there."""
+    """A capture, started by `TorchAdapter.start`. Between selected steps only the hooks of the target are installed."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class TorchSession(Session):
         self.launched: bool = run.launched
         self.recording = False
         self._abandoned = False
-        #: The program has asked for the end of the recording.
+        #: Whether the program requested the end of the recording.
         self._ends = False
         self._superseded = False
         self._target = target
@@ -68,11 +68,11 @@ class TorchSession(Session):
         self._other_threads = 0
         self._calls = 0
         self._step: Optional[int] = None
-        #: When the open step began, how long those before it took, and the seconds spent on recording between steps.
+        #: When the open step began (`perf_counter`); seconds in the steps before it, and in recording between steps.
         self._opened: Optional[float] = None
         self._took = self._between = 0.0
         self._leaves_warmup_out = bool(request.options.get("skip_warmup"))
-        #: Whether the program draws the steps.
+        #: Whether the program calls `step` itself.
         self._drawn = False
         self._layers = LayerFilter(request.layers)
         self.selects: Optional[Callable[[str, str], bool]] = self._layers.selects if request.layers else None
@@ -105,9 +105,9 @@ class TorchSession(Session):
         self.tensors = Tensors(
             self._writer,
             whole=with_stats,
-            # Nobody sees operators write to what is recorded of modules, so that it is copied at once.
+            # At level="module" no operator is seen, so writes are not seen either and tensors are copied at once.
             rehash=request.level == "module" or bool(request.options.get("rehash", False)),
-            # Without tensors there are no shards that could go.
+            # Without tensors there are no shards to delete.
             keep=None if request.data == "stats" else request.keep,
         )
         self._mode = RecordMode(self)
@@ -117,23 +117,23 @@ class TorchSession(Session):
         self._modules = ModuleRecorder(self) if request.level == "module" else None
         if target is not None:
             self._watch = Watch(target, self._target_called)
-        # The launcher follows from the start: this call may be inside such a block already.
+        # The launcher does this from its start, because this call may already be inside such a block.
         self._unfollow: Callable[[], None] = (lambda: None) if run.launched else _stack.follow_inference_mode()
         self.armed = True
         _sessions.add(self)
 
     @property
     def claims_operators(self) -> bool:
-        """Whether a second capture would record the same operators: not between calls of a decorated function."""
+        """Whether a second capture would record the same operators. False between calls of a decorated function."""
         return self.armed and (self._target is not None or self._undo is not None)
 
     def _refuse_others(self) -> None:
-        """Raise CaptureError when another capture claims the operators; end the launcher's."""
+        """Raise CaptureError if another capture records the same operators; a capture of the launcher is ended."""
         for other in list(_sessions):
             if other is self or not other.armed:
                 continue
             if other.launched:
-                # What the script itself asks for is more precise than the launcher's settings.
+                # The script's own capture is more specific than the settings of the launcher.
                 log.warning("the capture of ASCEND_DUMP ends here: the script starts one of its own")
                 other.stop()
                 other._superseded = True
@@ -159,12 +159,12 @@ class TorchSession(Session):
         self._calls = number + 1
         self.guard(self.enter_step, number)
         if self.recording and not entered:
-            # The global hooks were not there yet when this call began.
+            # The global hooks were not installed yet when this call began.
             assert self._target is not None, "only a target is watched"
             self.guard(self.tracker.enter, self._target)
 
     def skips_warmup(self) -> bool:
-        """Whether the call that begins serves no request and is to be left out; ends the open step then."""
+        """Whether this call is a warm-up call of a server, which is no step; if so, end the open step."""
         if not self._leaves_warmup_out or not is_warmup():
             return False
         self.guard(self.enter_step, None)
@@ -174,19 +174,19 @@ class TorchSession(Session):
         return self._target is None or self._target.training
 
     def _updated(self) -> None:
-        """The optimizer has made its step."""
-        assert self._updates is not None, "it has told so"
+        """Called after each optimizer step."""
+        assert self._updates is not None, "the hook belongs to it"
         self.guard(self.enter_step, None if self._target is not None else self._updates.count)
 
     def step(self, number: Optional[int]) -> None:
-        """`enter_step` for steps that the program draws. Raises CaptureError inside another capture."""
+        """`enter_step`, called by the program. Raises CaptureError inside another capture."""
         if number is not None and self._undo is None:
             self._refuse_others()
         self._drawn = True
         self.guard(self.enter_step, number)
 
     def enter_step(self, number: Optional[int]) -> None:
-        """End the open step and begin `number`, if it is selected; None only ends."""
+        """End the open step, and begin step `number` if it is selected. None only ends the open step."""
         over = self.over
         if not self.armed:
             return
@@ -214,7 +214,7 @@ class TorchSession(Session):
             if self._undo is None:
                 self._arm_step()
             elif self.launched and self._modules is None:
-                # The capture may have begun inside a block of torch.inference_mode, which has ended since.
+                # The capture may have begun inside a torch.inference_mode block that has ended since.
                 _stack.align()
             self._opened = time.perf_counter()
         if selected or recorded:
@@ -224,7 +224,7 @@ class TorchSession(Session):
             self._stop_watching()
 
     def _end_recording(self) -> None:
-        """Record what is left of the step."""
+        """Write the pending records of the step."""
         if self._modules is not None:
             self._modules.end_step()
         self._mode.end_step()
@@ -236,11 +236,11 @@ class TorchSession(Session):
 
     @property
     def over(self) -> bool:
-        """Whether no step is recorded any more."""
+        """Whether no further step will be recorded."""
         return self._ends or self.failure is not None or self._writer.failure is not None or bool(self._writer.ended)
 
     def trigger(self, reason: str) -> None:
-        """Record nothing after the open step, which stays with those before it. The first reason holds."""
+        """Keep the open step and those before it, and record nothing after it. The first reason is kept."""
         self._ends = True
         self._writer.end(reason)
 
@@ -272,7 +272,7 @@ class TorchSession(Session):
         self.tensors.forget()
 
     def _take_mode_out(self) -> None:
-        # A child that another thread forked has no thread with the mode.
+        # In a child forked by another thread, the thread with the mode does not exist.
         if not _stack.remove(self._mode) and not self._abandoned:
             log.warning(
                 "the capture was stopped in another thread than the one it recorded: "
@@ -290,7 +290,7 @@ class TorchSession(Session):
     def _records_here(self) -> bool:
         return threading.get_ident() == self._thread or _stack.is_active(self._mode)
 
-    # What the mode asks and tells.
+    # Called by the recorders.
 
     def write(self, items: list[Item]) -> None:
         new_bytes, self.tensors.new_bytes = self.tensors.new_bytes, 0
@@ -301,7 +301,7 @@ class TorchSession(Session):
             self.recording = False
 
     def _tell_changed(self) -> None:
-        """Say once that records are marked because their memory changed too early; copy from now on."""
+        """Warn once that memory changed before it was stored, so records are marked; copy all tensors from now on."""
         if not self.tensors.copies_all:
             self.tensors.copies_all = True
             first = self._writer.first_skipped.get(CHANGED, "")
@@ -315,7 +315,7 @@ class TorchSession(Session):
         self._writer.skipped[reason] += 1
 
     def guard(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call one of our functions; a failure ends the recording, never the user's run."""
+        """Call a function; an exception ends the recording, never the user's run. Returns None then."""
         try:
             result = function(*args)
         except Exception as error:
@@ -326,14 +326,14 @@ class TorchSession(Session):
         return result
 
     def give_up(self, error: Exception) -> None:
-        """Stop recording because of what one of our functions raised. Raises it where the request asks for that."""
+        """Stop recording because of an exception in recording code; with options={"debug": True} raise it."""
         if self._request.options.get("debug"):
             raise error
         self.recording = False
         if self.failure is not None:
             return
         self._mode.forget()
-        # Writes are not seen any more, so what is queued must not lie in the user's memory.
+        # Writes are no longer seen, so queued payloads must not refer to the program's memory.
         with contextlib.suppress(Exception):
             self.tensors.forget()
         self.failure = CaptureError(
@@ -372,7 +372,7 @@ class TorchSession(Session):
         began = time.perf_counter()
         self._note_end(began)
         self.guard(self._end_recording)
-        empty = self._writer.empty_steps  # the open one has not been left by the program
+        empty = self._writer.empty_steps  # without the open step, which the program has not ended
         self.guard(self._disarm_step)
         self._stop_watching()
         self._unfollow()
@@ -388,7 +388,7 @@ class TorchSession(Session):
         if self._writer.records:
             if self._drawn and not self.overflow_only and self.failure is None:
                 tell_of_empty("step", *empty)
-            # With nothing written they are among `reasons`.
+            # If nothing was written, `reasons` reports them.
             for reason in [*self._layers.reasons(), *([] if self.grafts is None else self.grafts.reasons())]:
                 self.note_skipped(reason)
                 log.warning("%s", reason)
@@ -415,7 +415,7 @@ class TorchSession(Session):
         )
 
     def abandon(self) -> None:
-        """In a forked child, which has a copy of everything but not of the writer's thread."""
+        """Drop this capture in a forked child, which has a copy of everything except the writer's thread."""
         self.armed = self.recording = False
         self._abandoned = True
         self._mode.forget()
@@ -462,7 +462,7 @@ def _device(target: Optional[torch.nn.Module]) -> int:
     return 0
 
 
-#: One capture at a time: two would record each other's copies of the same operators.
+#: Sessions of this process. Only one may record at a time: two would record each other's operators.
 _sessions: weakref.WeakSet[TorchSession] = weakref.WeakSet()
 
 

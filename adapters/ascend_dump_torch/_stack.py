@@ -1,15 +1,13 @@
-"""Put a dispatch mode below the user's own modes, and take it out again from wherever it is.
+"""Insert a dispatch mode below the user's modes, and remove it from any position.
 
-A step begins inside the target's call, where the user may have entered modes of their own
-(`with FlopCounterMode(): model(x)`) that end before the step does. Modes are popped from the
-top, so ours must lie at the bottom: there each mode still removes itself. The base class's
-enter and exit keep PyTorch's bookkeeping flags; the overridden ones of the user's modes are not
-called, they may have effects.
+A step begins inside the target's call, where the user may have entered modes that end before the step does
+(`with FlopCounterMode(): model(x)`). Modes are popped from the top of the stack, so our mode must be at the bottom.
+`__enter__` and `__exit__` of the base class update PyTorch's flags; the overrides of the user's modes may have side
+effects and are not called.
 
-`torch.inference_mode` puts the thread's dispatch keys back as they were when it was entered,
-whatever modes came or went in between. A step that begins or ends in such a block would leave
-keys and modes at odds: nothing recorded any more, or operators without tensors failing in the
-user's program. So after each such block the keys are set by the modes again.
+At its end `torch.inference_mode` restores the thread's dispatch keys, although modes may have been added or removed
+inside. If a step begins or ends in such a block, keys and modes would disagree: nothing is recorded any more, or
+operators without tensors fail in the user's program. So the keys are aligned with the modes after each such block.
 """
 
 from __future__ import annotations
@@ -22,14 +20,14 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 __all__ = ["align", "follow_inference_mode", "insert", "is_active", "remove"]
 
-#: What PyTorch itself sets while a thread has modes.
+#: The dispatch keys that PyTorch includes while a thread has modes.
 _KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
-#: Captures of decorated functions end in any order, so only the last of them puts the method back.
+#: Captures of decorated functions end in any order, so only the last one restores the method.
 _followers: list[object] = []
 
 
 def insert(mode: TorchDispatchMode) -> None:
-    """Activate `mode` in this thread, below every user mode that is active."""
+    """Activate `mode` in this thread, below all active user modes."""
     above = _user_modes()
     _leave(above)
     try:
@@ -39,7 +37,7 @@ def insert(mode: TorchDispatchMode) -> None:
 
 
 def remove(mode: TorchDispatchMode) -> bool:
-    """Deactivate `mode` in this thread; False when it is not active here."""
+    """Deactivate `mode` in this thread. Returns False if it is not active here."""
     modes = _user_modes()
     place = next((i for i, one in enumerate(modes) if one is mode), -1)
     if place < 0:
@@ -79,19 +77,19 @@ def _align_after(leave: Any) -> None:
 
 
 def align() -> None:
-    """Have this thread dispatch to the modes that it has: a block that was entered before anybody followed does not."""
+    """Set the dispatch keys of this thread by its modes, as inference_mode may have changed them."""
     active = depth() > 0
     for key in _KEYS:
         torch._C._dispatch_tls_set_dispatch_key_included(key, active)
 
 
 def is_active(mode: TorchDispatchMode) -> bool:
-    """Whether this thread has the mode: threads in which PyTorch runs a backward pass have those of the caller."""
+    """Whether the mode is active in this thread. Autograd threads inherit the modes of the caller."""
     return any(one is mode for one in _get_current_dispatch_mode_stack())
 
 
 def _user_modes() -> list[Any]:
-    """Active modes from bottom to top, without PyTorch's own, which are kept in other slots."""
+    """Active modes from bottom to top, without PyTorch's infra modes, which have their own slots."""
     return [
         mode
         for mode in _get_current_dispatch_mode_stack()

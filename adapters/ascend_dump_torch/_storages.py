@@ -1,8 +1,8 @@
-"""Changes of memory that no operator makes: storages resized, moved or shared, and threads that are not recorded.
+"""Changes of memory outside operators: storages resized, moved or shared, and writes of other threads.
 
 FSDP frees gathered parameters with `resize_(0)`, sending a tensor to another process moves its storage to shared
-memory, and numpy writes to the arrays that `Tensor.numpy` gives it. Another thread has no dispatch mode, so its
-operators are not recorded. Bytes that still wait for the writer are copied before any of these happens.
+memory, and numpy writes to the arrays that `Tensor.numpy` returns. Other threads have no dispatch mode, so their
+operators are not seen. Bytes still queued for the writer are copied before any of these happens.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _SHARES_TENSOR = ("numpy", "__dlpack__")
 
 
 class MemoryGuard:
-    """A context in which the session is called before memory is freed, moved or shared.
+    """A context that calls the session before memory is freed, moved or shared.
 
-    waits   is called with the `Work` of a collective before the program waits for it
-    waited  is called after that, with the `Work` and with whether the collective is complete
+    waits   called with the `Work` of a collective before the program waits for it
+    waited  called after that, with the `Work` and with whether the collective is complete
     """
 
     def __init__(self, session: Recording, waits: Callable[[Any], None], waited: Callable[[Any, bool], None]) -> None:
@@ -36,8 +36,8 @@ class MemoryGuard:
 
     def __enter__(self) -> None:
         tensors = self._session.tensors
-        # What gives the memory to others, who may write to it at any time from then on, is named after the device.
-        # Moving to shared memory runs operators on the old memory before it frees it.
+        # Methods that share memory with another process, which may write to it at any time, are named by device.
+        # Moving to shared memory runs operators on the old memory before freeing it.
         shares = [name for name in dir(torch.UntypedStorage) if name.startswith("_share_") and name.endswith("_")]
         for kind, names, tell, wrap in (
             (torch.UntypedStorage, ("resize_",), tensors.resize_storage, self._wrap),

@@ -1,11 +1,10 @@
-"""What is recorded of a tensor, and telling tensors apart without reading them.
+"""Make the records of tensors, and recognise tensors that are stored already without reading them.
 
-A tensor that is already known in this step is recognised by its storage, by what wrote to that
-storage since, and by the part of it that the tensor covers. Only operators that pass through
-PyTorch's dispatcher are seen writing; memory shared with others (numpy, shared memory) is
-therefore always read anew: PyTorch marks such storages as not resizable. Other threads, and modes that
-take ours out, write unseen: what is queued is sealed with its hash, which is compared with that of what was
-stored, a few words are compared where a tensor is known, and from the first thread or difference on tensors are copied.
+A tensor is recognised by its storage, the number of writes to it, and the range that it covers. Only writes by
+operators that pass through PyTorch's dispatcher are seen, so memory that is shared (numpy, shared memory) is read each
+time; PyTorch marks such storages as not resizable. Writes by other threads, and while our mode is disabled, are not
+seen: queued bytes have a hash that is checked when they are stored, a sample of a known tensor is compared with its
+memory, and after the first difference, or while other threads run, tensors are copied.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ from ascend_dump_torch._memory import (
 
 __all__ = ["OperatorCall", "Tensors"]
 
-#: Smaller tensors are copied at once: cheaper than guarding them.
+#: Smaller tensors are copied at once, which is cheaper than tracking their memory.
 _COPY_AT_ONCE = 16 * 1024
-#: Operators between two looks whether storages are gone that were used last before the look before.
+#: Storages that were not used since the sweep before are checked for release every so many operators.
 _SWEEP = 4
 
 _expired = torch.UntypedStorage._expired
@@ -47,7 +46,7 @@ _View = tuple[str, tuple[int, ...], int, str, tuple[int, ...], int, int, int, in
 
 
 class OperatorCall(msgspec.Struct, eq=False, gc=False):
-    """What the records of one operator share."""
+    """The fields that all records of an operator share."""
 
     seq: int
     op_type: str
@@ -59,15 +58,15 @@ class OperatorCall(msgspec.Struct, eq=False, gc=False):
 
 
 class _Known(msgspec.Struct, eq=False, gc=False):
-    """A storage seen in this step: the parts of it that are stored, as of one version.
+    """A storage seen in this step, and its ranges that are stored, for its current version.
 
-    key          by which it is known
-    handle       a weak reference: PyTorch reuses the key, an address, only after it is given back
-    unset        nobody has written to it since it was allocated, as far as is known
-    in_flight    ranges of bytes that collectives write right now, as far as is known
-    ranges       from and to which byte they go, the type they are stored as, and their payload
-    views        tensors on them, by what makes them one, and what is recorded of each
-    pending      payloads whose bytes are still this memory, of whatever version
+    key          its address
+    handle       a weak reference to it: PyTorch reuses the address only after this reference is freed
+    unset        whether no write to it was seen since it was allocated
+    in_flight    ranges of bytes that unfinished collectives write
+    ranges       (begin, end, stored type, payload) of stored ranges of bytes
+    views        what is recorded of each tensor on it, by `ViewKey`
+    pending      queued payloads that still refer to this memory, of any version
     """
 
     key: int
@@ -87,36 +86,37 @@ class _Known(msgspec.Struct, eq=False, gc=False):
 
 
 class Tensors:
-    """Slots of tensors for one capture; identities last from step to step while all writes are seen."""
+    """The storages known to a capture. They stay known over steps as long as all writes are seen."""
 
     def __init__(self, writer: HostWriter, *, whole: bool, rehash: bool, keep: Optional[int] = None) -> None:
-        """keep: how many recorded steps stay on disk, None where nothing that was written goes."""
+        """whole: whether each view is stored on its own; rehash: whether nothing is recognised by its storage; keep:
+        the number of recorded steps that stay on disk, None if all do."""
         self._writer = writer
         self._keep = keep
         self._steps = 0
-        #: Statistics belong to a view, so a part of a known tensor is not known by itself.
+        #: Statistics belong to a view, so a part of a known tensor needs its own payload.
         self._whole = whole
         self._rehash = rehash
         self._known: dict[int, _Known] = {}
         self._numbered = 0
         self._operators = 0
         self._next_sweep = 0
-        #: By their keys, as `_known`: those used since the last look, and before it.
+        #: Storages by key: those used since the last sweep, and before it.
         self._just_used: dict[int, _Known] = {}
         self._used: dict[int, _Known] = {}
-        #: Whether a collective writes to one of them, as far as is known.
+        #: Whether an unfinished collective may write to one of them.
         self.any_in_flight = False
         self._any_unset = False
-        #: Those that began in this step: their operators are not seen.
+        #: Threads that started in this step: their operators are not seen.
         self._threads: list[threading.Thread] = []
-        #: Whether somebody has written unseen: nothing is queued as it is from then on.
+        #: Whether an unseen write was detected: from then on tensors are copied.
         self.copies_all = False
         self.new_bytes = 0
 
     def begin_step(self) -> None:
-        """Number storages anew and drop the dead ones. Call between two recorded steps."""
+        """Restart the numbering of storages and drop the freed ones. Call between two recorded steps."""
         self._steps += 1
-        # Bytes are read from where they were first written as long as that step is sure to be there; then anew.
+        # A record may refer to bytes of an earlier step only as long as that step is kept on disk.
         forgets = self._keep is not None and self._steps % (self._keep + 1) == 0
         for known in list(self._known.values()):
             if _expired(known.handle):
@@ -125,29 +125,29 @@ class Tensors:
             known.number = -1
             if forgets:
                 known.ranges.clear()
-            known.views.clear()  # the number is among what is recorded
+            known.views.clear()  # they contain the number of the storage
         self._numbered = 0
 
     def thread_starts(self, thread: threading.Thread) -> None:
-        """Call before another thread of the program begins."""
+        """Call before another thread of the program starts."""
         if thread.name.startswith("ascend_dump"):
-            return  # it writes to nothing of the program, and the writer may start it, which must not wait for itself
+            return  # does not write to the program's memory; may be started by the writer, which would wait for itself
         for known in list(self._known.values()):
             self._secure(known)
         self._threads.append(thread)
 
     def _others_write(self) -> bool:
-        """Whether memory may change at any time: a copy for each tensor takes longer than to seal it."""
+        """Whether memory may change unseen at any time, so that tensors must be copied."""
         if self._threads:
             self._threads = [thread for thread in self._threads if thread.is_alive() or thread.ident is None]
         return self.copies_all or bool(self._threads)
 
     def next_operator(self) -> None:
-        """Let go of storages that are gone.
+        """Drop the handles of storages that were freed.
 
-        The handle of one stands in the heap, and keeps the allocator from joining the free blocks around it: the
-        program's next large tensor then takes fresh pages from the system, which costs it up to a third of its time.
-        Most tensors die soon after an operator that used them; of the others one is looked at for each operator.
+        A handle is a small heap block that keeps the allocator from merging the free blocks around it: the program's
+        next large tensor then needs new pages from the system, which costs up to a third of its time. Most tensors are
+        freed soon after their last operator; of the others one is checked per operator.
         """
         self._operators += 1
         if self._operators % _SWEEP == 0:
@@ -157,7 +157,7 @@ class Tensors:
                 self._next_sweep = self._operators + len(used)
             every = self._known
             for key, known in used.items():
-                # In this order: the handle of one that was dropped meanwhile points at nothing.
+                # In this order: the handle of a storage that was dropped in the meantime is invalid.
                 if every.get(key) is known and _expired(known.handle):
                     self._drop(known)
 
@@ -166,7 +166,7 @@ class Tensors:
         del self._known[known.key]
 
     def forget(self) -> None:
-        """Forget everything: from now on writes are not seen, so nothing may stay queued as it is."""
+        """Forget all storages, and copy queued bytes, because writes are not seen from now on."""
         known, self._known = self._known, {}
         self._used, self._just_used = {}, {}
         for one in known.values():
@@ -178,7 +178,7 @@ class Tensors:
         self._threads = []
 
     def protect(self, tensor: torch.Tensor) -> None:
-        """Call before the memory of `tensor` is written or freed, and after: its content is a new one."""
+        """Call before and after the memory of `tensor` is written or freed: copies queued bytes, begins a version."""
         for storage in storages_of(tensor):
             self.protect_storage(storage)
 
@@ -190,14 +190,14 @@ class Tensors:
             known.unset = False
 
     def resize_storage(self, storage: Any) -> None:
-        """Call before the memory is given back, or allocated anew."""
+        """Call before the memory is freed or reallocated."""
         self.protect_storage(storage)
         if not storage.nbytes():
             self._any_unset = True
             self._find(storage).unset = True
 
     def distrust(self, tensor: torch.Tensor) -> None:
-        """From now on read this memory anew each time: something writes to it unseen."""
+        """Read this memory each time from now on, because it may be written unseen."""
         for storage in storages_of(tensor):
             self.distrust_storage(storage)
 
@@ -209,7 +209,7 @@ class Tensors:
         known.unset = False
 
     def mark_unset(self, tensor: torch.Tensor) -> None:
-        """Say that this memory was allocated and not filled."""
+        """Mark this memory as uninitialized."""
         self._any_unset = True
         for storage in storages_of(tensor):
             self._find(storage).unset = True
@@ -224,7 +224,7 @@ class Tensors:
         return False
 
     def set_in_flight(self, tensor: torch.Tensor, in_flight: bool) -> None:
-        """Say that a collective begins to write this memory, or that somebody has waited for it."""
+        """Mark this memory as written by an unfinished collective, or as complete."""
         for storage in storages_of(tensor):
             self.distrust_storage(storage)
         if in_flight:
@@ -235,7 +235,7 @@ class Tensors:
             self.settle([tensor])
 
     def settle(self, tensors: list[torch.Tensor]) -> None:
-        """Call before an operator reads them: nobody may before the collectives that write there have ended."""
+        """Mark collectives that write to these tensors as finished. Call before an operator reads them."""
         if not self.any_in_flight:
             return
         for tensor, storage, known in self._in_flight_around(tensors):
@@ -265,10 +265,10 @@ class Tensors:
         unset: bool = False,
         copy: Optional[torch.Tensor] = None,
     ) -> Item:
-        """The record of one tensor; its bytes are queued with it unless they are known.
+        """The record of a tensor, with its bytes unless they are stored already.
 
-        unset: nobody has filled the memory (`empty`), so there is nothing to store.
-        copy: holds the values that the tensor had, when it does not hold them any more.
+        unset  whether the memory is uninitialized (`empty`), so that nothing is stored
+        copy   the earlier values of the tensor, if it was overwritten
         """
         kind = type(tensor)
         if not (kind is _Tensor or is_plain(kind)) or tensor.layout is not _strided or tensor.is_nested:
@@ -277,7 +277,7 @@ class Tensors:
         version = -1 if tensor.is_inference() else tensor._version
         key = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
         known = self._known.get(storage._cdata)
-        # Most tensors come again as they are, as an output here and an input there.
+        # Most tensors occur again unchanged: the output of one operator is the input of another.
         view = known.views.get(key) if known is not None and known.version == version else None
         if known is None or view is None or unset or copy is not None or tensor.is_neg() or not storage.resizable():
             return self._look(op, tensor, storage, version, key, io, index, unset, copy)
@@ -286,11 +286,11 @@ class Tensors:
         if payload.changed or (
             window is not None and (storage.data_ptr() != address or window.tobytes() != payload.sample)
         ):
-            # Somebody has written to it unseen.
+            # It was written unseen.
             self.distrust_storage(storage)
             return self._look(op, tensor, storage, version, key, io, index, unset, copy)
         self._just_used[known.key] = known
-        # By position, in the order of Line: this runs for every tensor.
+        # Positional arguments in the order of Line are faster, and this runs for every tensor.
         line = Line(
             op.seq, op.op_type, op.name, io, index, op.time, dtype, shape, nbytes, device,
             op.phase, op.module, op.source, stride, first, number, address, size, version, offset,
@@ -309,7 +309,7 @@ class Tensors:
         unset: bool,
         copy: Optional[torch.Tensor],
     ) -> Item:
-        """`item` of a tensor that is not known as it is."""
+        """`item` for a tensor that is not known in this version."""
         if tensor.is_meta or tensor._is_zerotensor():
             return _not_stored(op, tensor, io, index)
         known = self._find(storage)
@@ -327,7 +327,7 @@ class Tensors:
         if tensor.is_quantized:
             line.quantization = quantization(tensor)
         if io == "input" and tensor.requires_grad and _is_leaf(tensor):
-            line.requires_grad = True  # where it is first seen in the step: later records are made of what is known
+            line.requires_grad = True  # in its first record of the step; later records are copies of known ones
         if not nbytes:
             return Item(line, None)
         if known.in_flight and self.is_in_flight(tensor):
@@ -344,13 +344,13 @@ class Tensors:
     def _stored(
         self, tensor: torch.Tensor, storage: Any, known: _Known, key: ViewKey, layout: ViewLayout, line: Line
     ) -> Item:
-        """The bytes of a tensor for its line: those of a range of this memory that is queued already, or new ones."""
+        """The record with the bytes of a tensor: a range of this storage that is queued already, or a new payload."""
         dtype, begin, span, dense = layout.dtype, layout.begin, layout.span, layout.dense
         if begin + span > line.storage_nbytes:
             line.skipped = FREED
             return Item(line, None)
         plain = not (tensor.is_neg() or (layout.is_complex and tensor.is_conj()))
-        # Memory that others share cannot be resized: numpy, another process, a file.
+        # Memory shared with numpy, another process or a file is not resizable.
         trusted = plain and not known.unseen_writes and storage.resizable() and not self._rehash
         if trusted:
             found = known.ranges.get((begin, begin + span, dtype)) if dense is not None else None
@@ -365,7 +365,7 @@ class Tensors:
             if found is not None:
                 return _keep_view(known, key, layout, line, found)
         if not plain or span > layout.nbytes or (dense is None and not tensor.is_cpu):
-            # Elements with gaps between them, or not as they stand in memory: stored on their own.
+            # Not dense in memory, or other values than in memory: stored as a contiguous copy.
             line.stored_stride = row_major(layout.shape)
             packed = (tensor if plain else tensor.resolve_conj().resolve_neg()).contiguous()
             return Item(line, self._own(packed, dtype, layout.shape, layout.nbytes))
@@ -394,11 +394,11 @@ class Tensors:
         return Item(line, payload)
 
     def _own(self, tensor: torch.Tensor, dtype: str, shape: tuple[int, ...], nbytes: int) -> Payload:
-        """A payload of a dense tensor that nobody else has, or of one on a device."""
+        """The payload of a dense tensor, copied to the host if it is on a device."""
         try:
             host = tensor.cpu()  # keeps the strides
         except RuntimeError:
-            # Of types like uint3 and bits16, which PyTorch has no operators for. What is wrong otherwise is so again.
+            # Types such as uint3 and bits16 have no operators in PyTorch. Any other error is raised again here.
             host = tensor.view(torch.uint8 if tensor.element_size() == 1 else torch.int16).cpu()
         self.new_bytes += nbytes
         return Payload(host.untyped_storage(), host.data_ptr(), nbytes, dtype, shape)
@@ -421,19 +421,19 @@ class Tensors:
 def _is_leaf(tensor: torch.Tensor) -> bool:
     try:
         return bool(tensor.is_leaf)
-    except RuntimeError:  # a view that was made without grad, of a base that was written to since, tells nothing
+    except RuntimeError:  # raised for a view created under no_grad whose base was written to since
         return False
 
 
 def _is_sample(payload: Payload, address: int) -> bool:
-    """Whether memory that is there looks as a payload did."""
+    """Whether the sample of a payload is still equal to its memory."""
     if payload.window is not None and address == payload.address:
         return payload.window.tobytes() == payload.sample
     return not payload.sample or sample_of(address, payload.nbytes) == payload.sample
 
 
 def _keep_view(known: _Known, key: ViewKey, layout: ViewLayout, line: Line, payload: Payload) -> Item:
-    # The key does not tell whether a tensor is conjugated, nor the scale of a quantized one.
+    # The key does not include conjugation, nor the scale of a quantized tensor.
     if not layout.is_complex and line.quantization is None:
         known.views[key] = (
             line.dtype, line.shape, line.nbytes, line.device, line.stride, line.storage_offset, line.storage,
@@ -444,7 +444,7 @@ def _keep_view(known: _Known, key: ViewKey, layout: ViewLayout, line: Line, payl
 
 def _not_stored(op: OperatorCall, tensor: torch.Tensor, io: str, index: int) -> Item:
     """The record of a tensor whose bytes cannot be stored."""
-    # A nested tensor of the strided layout has no sizes.
+    # A nested tensor with strided layout has no sizes.
     shape = () if tensor.is_nested else tuple(tensor.shape)
     device = "cpu" if tensor.is_cpu else str(tensor.device)
     line = Line(

@@ -1,4 +1,4 @@
-"""`options={"step": "optimizer"}`: a step ends with the optimizer's, as trainers count them, whatever calls it had."""
+"""`options={"step": "optimizer"}`: count optimizer steps, as trainers do, instead of calls of the model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["OptimizerSteps"]
 
 
 class OptimizerSteps:
-    """Counts the steps of the first optimizer that has parameters of the target; without a target of the first one.
+    """Counts the steps of the first optimizer that has parameters of the target, or of the first one without a target.
 
-    A step begins with a call of the model in training mode: what is evaluated between two updates belongs to none.
-    ended   is called after each update
+    A step begins with a call of the model in training mode: evaluations between two steps belong to no step.
+    ended   called after each optimizer step
     """
 
     def __init__(self, ended: Callable[[], None], target: Optional[torch.nn.Module] = None) -> None:
@@ -27,7 +27,7 @@ class OptimizerSteps:
         self._hook = register_optimizer_step_post_hook(self._updated)
 
     def begins(self, training: bool) -> Optional[int]:
-        """The number of the step that a call of the model begins, None where it belongs to the open one or to none."""
+        """The number of the step that a call of the model begins; None if it begins no step."""
         if self._begun or not training:
             return None
         self._begun = True

@@ -235,7 +235,7 @@ class TestFailures:
     def test_bad_requests(self, dumps: Path) -> None:
         model = net()
         for settings, message in (
-            ({"scene": "watch"}, "service of the NPU"),
+            ({"scene": "watch"}, "feature of the NPU"),
             ({"options": {"nonsense": 1}}, "has no option 'nonsense'"),
             ({"options": {"buffer_bytes": "many"}}, "buffer_bytes"),
             ({"options": {"buffer_bytes": 0}}, "buffer_bytes"),
@@ -299,5 +299,5 @@ if sys.argv[1] == "failure":
 def test_a_refusal_tells_what_else_is_wrong(dumps: Path) -> None:
     with pytest.raises(ascend_dump.ConfigError) as error:
         ascend_dump.capture(torch.nn.Linear(2, 2), path=dumps, scene="watch", watch="x", quant=True).start()
-    assert "scene='watch' is a service of the NPU's own dump" in str(error.value)
+    assert "scene='watch' is a feature of the NPU's own dump" in str(error.value)
     assert "quant=True changes nothing" in str(error.value)

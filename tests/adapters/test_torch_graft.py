@@ -96,7 +96,7 @@ def test_an_input_that_is_written_or_given_on_is_left_alone(
         program(torch.zeros(2, 2))
     with ascend_dump.capture(path=tmp_path / "b", graft={key: tmp_path / "a"}):
         assert program(torch.ones(2, 2)).sum() == (8 if "add" in key else 4)
-    assert "gives that memory on, or writes to it" in caplog.text
+    assert "returns a view of that memory, or writes to it" in caplog.text
 
 
 def test_steps_that_are_not_recorded_are_left_alone(reference: Path, tmp_path: Path) -> None:

@@ -203,4 +203,4 @@ def test_operators_that_go_into_a_graph_are_left_alone(monkeypatch: pytest.Monke
         total = product.sum()
     assert total.item() == 12
     assert [record.op_type for record in cap.dump().select(io="output")] == ["aten::ones", "aten::add", "aten::sum"]
-    assert "operators that go into a graph of the device (cuda)" in (cap.path / "manifest.json").read_text()
+    assert "operators captured into a device graph (cuda)" in (cap.path / "manifest.json").read_text()
