@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import json
 import re
 import sys
@@ -305,3 +306,13 @@ def test_every_field_is_taken_from_a_file_by_its_name_and_by_other_spellings() -
         for spelling in others:
             with pytest.raises(ConfigError, match=f"{spelling}= is CANN's spelling"):
                 ascend_dump.capture(**{spelling: given[name]})
+
+
+def test_capture_takes_the_fields_of_a_request_with_the_same_defaults() -> None:
+    """It names them all, so that `help(capture)` does."""
+    taken, fields = (inspect.signature(one).parameters for one in (ascend_dump.capture, DumpRequest))
+    own = {"target", "framework", "strict", "graft", "unknown"}
+    assert {name: one.default for name, one in taken.items() if name not in own} == {
+        name: one.default for name, one in fields.items()
+    }
+    assert {field.name for field in dataclasses.fields(DumpRequest)} == set(fields)
