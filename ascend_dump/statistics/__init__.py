@@ -1,4 +1,4 @@
-"""Statistics of tensors: the value, and the functions that compute it."""
+"""Statistics of tensors: the value type, and functions that compute it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    # Imported when used: whoever only reads statistics from a file needs no numpy.
+    # Imported on first use: reading statistics from a file needs no numpy.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,4 +1,4 @@
-"""When kernels are compiled: where it pays, announced, by one thread at a time, and never while the process forks."""
+"""Decide when kernels are compiled: by one thread at a time, never during a fork, and announced to the user."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from ascend_dump._log import spoken
 
 __all__ = ["announce_compiling", "compiling", "is_worth_loading"]
 
-#: Elements that numpy has been through in about the time that loading numba takes.
+#: Elements that numpy processes in about the time of loading numba.
 _WORTH_LOADING = 1 << 24
 
-#: Longest wait of a fork for a compiler, in seconds: its first run takes some.
+#: The most seconds that a fork waits for a compilation.
 _PATIENCE = 60.0
 
-# A child forked while another thread compiles would inherit numba's locks, and hang when it uses numba itself.
+# A child forked while another thread compiles would inherit numba's locks, and hang when it uses numba.
 _busy = threading.RLock()
 _held = False
 
 
-#: Elements that were left to numpy so far; it need not be exact.
+#: Number of elements processed by numpy so far; need not be exact.
 _left_to_numpy = 0
 
 
 def is_worth_loading(elements: int) -> bool:
-    """Whether numba is loaded, or so many elements were left to numpy by now that loading it pays."""
+    """Whether numba is loaded, or enough elements were processed that loading it is worth its time."""
     global _left_to_numpy
     if "numba" in sys.modules:
         return True
@@ -39,8 +39,8 @@ def is_worth_loading(elements: int) -> bool:
 
 
 def announce_compiling(kernel: Any, purpose: str) -> None:
-    """Say once that the kernels for something are compiled, unless numba has compiled this one before."""
-    # For any machine: numba looks for itself which one.
+    """Log once that kernels are being compiled, unless numba has this one in its cache."""
+    # Cache files for any machine count; numba checks the machine itself.
     name = f"{kernel.__module__.rpartition('.')[2]}.{kernel.__name__}-"
     with contextlib.suppress(OSError):
         if any(file.startswith(name) for file in os.listdir(kernel.stats.cache_path)):
@@ -55,7 +55,7 @@ def _announce(purpose: str) -> None:
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """Hold this while numba is loaded or compiles."""
+    """The context in which numba may be loaded or compile: holds a lock."""
     with _busy:
         yield
 

@@ -1,4 +1,4 @@
-"""Which engine computes statistics, over which blocks of an array, on how many threads."""
+"""Compute statistics: choose the engine, split the array into blocks, and run them on threads."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ log = logging.getLogger("ascend_dump")
 
 _Result = TypeVar("_Result")
 
-#: Memory bandwidth is used up by a few threads, and the others belong to the program.
+#: A few threads use the full memory bandwidth; the other processors are left to the program.
 _MOST_THREADS = 4
-#: Starting a thread and passing the interpreter around costs more than it saves below this size.
+#: Smaller parts are not worth a thread.
 _PART_BYTES = 8 << 20
-#: More parts than threads, for where one of the processors is busy with something else.
+#: More parts than threads, so that a busy processor does not delay the result.
 _PARTS_PER_THREAD = 4
-#: A part begins at a multiple of it: whole blocks of the kernels, whole complex elements.
+#: Parts begin at multiples of this, so that they have complete blocks and complex elements.
 _PART_STEP = 1 << 11
 
-#: What training uses most.
+#: The most common types in training.
 _COMMON = ("float32", "bfloat16", "float16", "float64", "int64", "int32", "bool")
 
 _numba_tried = False
-#: None before it is loaded, and where it cannot be used.
+#: None before it is loaded, and if it cannot be used.
 _numba: Optional[Engine] = None
 _numba_error: Optional[Exception] = None
 
@@ -48,28 +48,27 @@ _numba_error: Optional[Exception] = None
 def statistics(array: np.ndarray, *, engine: Optional[str] = None, threads: Optional[int] = None) -> Statistics:
     """Compute the statistics of an array of any shape, memory order, alignment and byte order, without copying it.
 
-    engine: "numba", "numpy", or None for numba where it can be used, from the first elements on for which loading it
-    pays. Both give the same counts and extremes, and mean and l2norm to about 1e-12 of the mean magnitude and of the
+    engine: "numba", "numpy", or None: numba if it is available and there are enough elements to be worth loading it.
+    Counts and extremes of both are the same; mean and l2norm agree to about 1e-12 of the mean magnitude and of the
     norm.
-    threads: how many may work on a large array, this one among them; None for up to four.
+    threads: the most threads for a large array, including the calling one; None for up to four.
 
     dtypes: float16/32/64, integers of 8 to 64 bits, bool, complex64/128, and from ml_dtypes bfloat16, the floats of
     8, 6 and 4 bits, the integers of 1, 2 and 4 bits, and complex32 and bcomplex32.
 
-    - Sums are taken in float64; of float64, where a sum or square leaves its range, again on scaled values, so that
-      l2norm is Inf only if the norm itself is beyond float64. Sums of integers are exact, and so is everything of
-      one-byte elements, rounded once.
+    - Sums are computed in float64. If a sum or square overflows or underflows, it is computed again on scaled values,
+      so that l2norm is Inf only if the norm itself exceeds float64. Sums of integers are exact; of one-byte elements
+      all results are exact, rounded once.
     - max and min of bool are the ints 0 and 1. A zero max or min is +0.0 and -0.0 respectively if the array holds
       such a zero.
-    - Of complex elements max, min, mean and l2norm are those of the magnitude, in float64 (where a complex128
+    - For complex elements max, min, mean and l2norm are those of the magnitude, in float64 (if a complex128
       magnitude exceeds float64, max is Inf). `nan` counts elements with a NaN part, `posinf` those with an infinite
       and no NaN part, `neginf` is 0, and `zero` and `poszero` count those with two zero parts of any sign.
-    - Elements that were broadcast (strides of 0), or share memory in sliding windows many times over, are looked at
-      once and counted as often as they occur.
-    - Of an empty array max, min and mean are None, l2norm is 0.0 and the counts are 0.
+    - Elements that share memory, by broadcasting (strides of 0) or in sliding windows, are read once and counted as
+      often as they occur.
+    - For an empty array max, min and mean are None, l2norm is 0.0 and the counts are 0.
 
-    Raises ConfigError (AD101) for other dtypes and other engines. Safe to call from several threads; the other
-    threads end with the call.
+    Raises ConfigError (AD101) for other dtypes and engines. Thread-safe; threads that it starts end with the call.
     """
     array = np.asarray(array)
     layout = layout_of(array.dtype)
@@ -82,7 +81,7 @@ def statistics(array: np.ndarray, *, engine: Optional[str] = None, threads: Opti
     most = _MOST_THREADS if threads is None else threads
     try:
         partials = _scan(array, layout, chosen, most)
-    except Exception as error:  # whatever a compiler or its cache may raise: numpy can do the same work
+    except Exception as error:  # a compiler or its cache may raise anything; numpy computes the same
         if chosen is NUMPY:
             raise
         _give_up(error, engine)
@@ -93,11 +92,11 @@ def statistics(array: np.ndarray, *, engine: Optional[str] = None, threads: Opti
 
 
 def warm_up(dtypes: Iterable[Union[str, np.dtype[Any], type]] = _COMMON) -> str:
-    """Load numba and compile what these dtypes need, or load it from numba's cache, before it is in a hurry.
+    """Load numba, and compile the kernels for these dtypes or load them from numba's cache.
 
-    Returns the engine that `statistics` will use, "numba" or "numpy". Without it the first call for a dtype takes
-    the time (a second or so per dtype the first time on a machine, some hundredths after). Raises ConfigError
-    (AD101) for dtypes that have no statistics, and nothing when numba fails: that is logged once as a warning.
+    Otherwise this happens in the first call for a dtype: about a second per dtype the first time on a machine, some
+    hundredths later. Returns the engine that `statistics` will use, "numba" or "numpy". Raises ConfigError (AD101) for
+    dtypes that have no statistics; a failure of numba is only logged, as a warning.
     """
     layouts = [layout_of(dtype_named(each)) for each in dtypes]
     engine = _choose(None)
@@ -111,7 +110,7 @@ def warm_up(dtypes: Iterable[Union[str, np.dtype[Any], type]] = _COMMON) -> str:
 
 
 def is_ready(dtype: np.dtype[Any]) -> bool:
-    """Whether `statistics` of a dtype begins at once: numba is loaded and has compiled for it, or cannot be used.
+    """Whether `statistics` of a dtype compiles nothing: numba has compiled its kernel, or cannot be used.
 
     Raises ConfigError (AD101) for a dtype that has no statistics.
     """
@@ -120,7 +119,7 @@ def is_ready(dtype: np.dtype[Any]) -> bool:
 
 
 def compiled(layout: Layout) -> Optional[Callable[[np.ndarray], Any]]:
-    """The kernel that scans words of a layout, if numba is loaded and has compiled it; compiles nothing."""
+    """The kernel for a layout, if numba has compiled it; else None. Compiles nothing."""
     return _numba.scanner(layout) if _numba is not None and _numba.is_ready(layout) else None
 
 
@@ -136,9 +135,7 @@ def _choose(engine: Optional[str]) -> Engine:
     if engine == "numpy":
         return NUMPY
     if engine not in (None, "numba"):
-        raise ConfigError(
-            f"engine={engine!r}, expected 'numpy', 'numba' or None", hint="None takes the fastest there is"
-        )
+        raise ConfigError(f"engine={engine!r}, expected 'numpy', 'numba' or None", hint="None chooses the fastest")
     if not _numba_tried:
         _load()
     if _numba is None and engine == "numba":
@@ -159,7 +156,7 @@ def _load() -> None:
             _numba = NUMBA
         except Exception as error:  # a broken installation raises anything
             _numba_error = error
-            # That it is not installed is no fault: it is an extra.
+            # No warning if it is not installed: it is an extra.
             if not (isinstance(error, ModuleNotFoundError) and error.name in ("numba", "llvmlite")):
                 _warn(error)
         finally:
@@ -188,7 +185,7 @@ def _warn(error: Exception) -> None:
 
 
 def _scan(array: np.ndarray, layout: Layout, engine: Engine, most: int) -> list[Any]:
-    """Give what the engine finds in each block."""
+    """The result of the engine for each block."""
     scan = engine.scanner(layout)
     block = engine.block
     if scan is None:
@@ -207,10 +204,10 @@ def _scan(array: np.ndarray, layout: Layout, engine: Engine, most: int) -> list[
 
 
 def _over_parts(task: Callable[[np.ndarray], _Result], flat: np.ndarray, most: int) -> list[_Result]:
-    """Run a task that releases the GIL on the parts of an array, on this thread and some more: `most` in all.
+    """Run a task that releases the GIL on the parts of an array, on `most` threads including this one.
 
-    The threads end with the call: none is left behind to hang a forked process. Each takes the next part when it is
-    done with one, so a thread that a busy machine starts late is not waited for. The results come in any order.
+    The threads end with the call, because a thread pool could hang in a forked process. Each thread takes the next part
+    when it has finished one. The results are in any order.
     """
     threads = min(most, _cpus(), flat.nbytes // _PART_BYTES)
     if threads < 2:
@@ -227,7 +224,7 @@ def _over_parts(task: Callable[[np.ndarray], _Result], flat: np.ndarray, most: i
                 try:
                     part = parts.popleft()
                 except IndexError:
-                    return  # another thread was faster
+                    return  # no parts are left
                 results.append(task(part))
         except BaseException as error:  # raised by the calling thread when all threads have ended
             failures.append(error)

@@ -1,4 +1,4 @@
-"""Whether an array may hold NaN or Inf, faster than its statistics are computed."""
+"""A fast check whether an array may have NaN or Inf."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ascend_dump.statistics._layout import CHUNK
 
 __all__ = ["surely_finite"]
 
-#: Bits of the exponent, all of which are set in NaN and Inf and in nothing else.
+#: Bits of the exponent: all are set in NaN and Inf only.
 _EXPONENTS = {
     "float16": ("u2", 0x7C00),
     "bfloat16": ("u2", 0x7F80),
@@ -22,8 +22,8 @@ _EXPONENTS = {
 
 
 def surely_finite(array: np.ndarray[Any, Any]) -> bool:
-    """Whether no element is NaN or Inf. False also where only the statistics can tell: other types of floats, and
-    arrays with gaps."""
+    """Whether certainly no element is NaN or Inf. False for other types of floats and arrays that are not contiguous,
+    which are not checked."""
     if array.dtype.kind in "biu":
         return True
     found = _EXPONENTS.get(array.dtype.name)

@@ -1,13 +1,12 @@
-"""Statistics of a block, compiled: one pass over memory, a block of which stays in the first-level cache.
+"""Compiled statistics of floats and integers: one pass over memory, in blocks that fit the first-level cache.
 
-The order of IEEE floats is that of their bits: as signed integers the largest pattern is the largest positive
-number, as unsigned integers the largest is the most negative number, and the smallest is what is closest to zero on
-the positive side, or on the negative side when there is no positive one. So three integer reductions and two counts
-of zeros find everything that is rare, and only a block that holds NaN or Inf is looked at again. None of it is
-widened for that; sums are widened to float64 in registers.
+IEEE floats are ordered as their bits: as signed integers the largest pattern is the largest positive number; as
+unsigned integers the largest is the most negative number, and the smallest is the positive number closest to zero, or
+the negative one if there is no positive number. So three integer reductions and two counts of zeros find the extremes
+without widening, and only a block with NaN or Inf is read again. Sums are widened to float64 in registers.
 
-Every kernel takes the words of one contiguous array that is not empty, releases the GIL and runs on the calling
-thread only: numba's own threads abort the process when two threads start them at once.
+Every kernel takes the words of one contiguous non-empty array, releases the GIL and runs on the calling thread only:
+numba's own threads abort the process if two threads start them at once.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def _add_block(values: Any) -> Any:
     return total, squares
 
 
-# In line, because shifting by a constant takes half of what shifting by a variable does.
+# Inlined, because a shift by a constant takes half the time of a shift by a variable.
 @inner(inline=True)
 def _widen_block(words: Any, wide: Any, shift: Any, mask: Any) -> None:
     for i in range(words.size):
@@ -59,7 +58,7 @@ def _widen_block(words: Any, wide: Any, shift: Any, mask: Any) -> None:
 
 @inner()
 def _reduce_block(words: Any, lowest: Any, sign: Any) -> Any:
-    """Give the largest signed, largest and smallest unsigned word, and the number of +0 and -0."""
+    """The largest signed, largest and smallest unsigned word, and the number of +0 and -0."""
     top = lowest
     high = words[0]
     low = words[0]
@@ -77,7 +76,7 @@ def _reduce_block(words: Any, lowest: Any, sign: Any) -> Any:
 
 @inner()
 def _reduce_nonfinite(words: Any, lowest: Any, sign: Any, infinity: Any) -> Any:
-    """Give what `_reduce_block` gives without NaN, and the number of NaN, +Inf and -Inf."""
+    """The results of `_reduce_block` without NaN, and the number of NaN, +Inf and -Inf."""
     magnitude = like(sign - like(1, sign), sign)
     top = lowest
     high = like(0, sign)
@@ -101,8 +100,8 @@ def _reduce_nonfinite(words: Any, lowest: Any, sign: Any, infinity: Any) -> Any:
 def _scan_floats(
     words: Any, values: Any, lowest: Any, sign: Any, infinity: Any, shift: Any, mask: Any, scale: float
 ) -> Any:
-    """Scan words that are the floats `values`, or the upper part of float32 if there are no values."""
-    # Widening in memory that stays in the first-level cache beats widening in registers.
+    """Scan the words of the floats `values`; if `values` is empty, words are the upper part of float32."""
+    # Widening in memory in the first-level cache is faster than in registers.
     wide = np.empty(0 if values.size else BLOCK, dtype=np.int32)
     top = lowest
     high = like(0, sign)
@@ -162,7 +161,7 @@ def _extreme(word: Any, sign: Any, infinity: Any, shift: Any, mask: Any, scale: 
 
 @kernel
 def scan_float16(words: Any) -> Any:
-    # As float32 times 2**-112: exact for subnormals too. NaN and Inf come out finite; the counts speak for them.
+    # As float32 times 2**-112: exact for subnormals too. NaN and Inf become finite, but they are counted.
     return _scan_floats(
         words,
         np.empty(0, dtype=np.float32),
@@ -241,7 +240,7 @@ def _integer_block(words: Any) -> Any:
 
 @inner()
 def _add_halves(words: Any) -> Any:
-    """Add the high and the low 32 bits apart, so that neither sum leaves 64 bits."""
+    """Sum the high and the low 32 bits separately, so that neither sum exceeds 64 bits."""
     high = 0
     low = 0
     for i in range(words.size):
@@ -274,7 +273,7 @@ def scan_integers(words: Any) -> Any:
 
 @kernel
 def count_bytes(words: Any) -> Any:
-    # Equal neighbours would wait for each other's store in one histogram.
+    # Four histograms, because in one equal neighbours would wait for each other's store.
     counts = np.zeros((4, 256), dtype=np.uint32)
     whole = words.size - words.size % 4
     for i in range(0, whole, 4):

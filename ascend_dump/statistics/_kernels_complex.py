@@ -1,6 +1,6 @@
-"""Statistics of a block of complex64, compiled: those of the magnitude, with NaN and Inf counted by element.
+"""Compiled statistics of complex64: those of the magnitude, with NaN and Inf counted per element.
 
-The kernel takes two words per element, and what `_statistics_kernels` says of kernels holds.
+The kernel takes two words per element; see `_kernels` for the rules of kernels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ascend_dump.statistics._numba_primitives import BLOCK, as_float, inner, ker
 __all__ = ["scan_complex64"]
 
 
-# No NaN comes here, so that the extremes of squared magnitudes can be vectorised too.
+# Called without NaN, so that the extremes of squared magnitudes can be vectorised too.
 @inner({"reassoc", "contract", "nnan", "nsz"})
 def _add_complex_block(words: Any) -> Any:
     total = 0.0

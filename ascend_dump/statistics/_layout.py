@@ -1,4 +1,4 @@
-"""How the elements of each dtype are laid out, and how an array is walked without copying it."""
+"""The layout of the elements of each dtype, and iteration over the words of an array without copying it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ascend_dump._errors import ConfigError
 
 __all__ = ["CHUNK", "Engine", "Layout", "Table", "chunks", "flatten", "layout_of"]
 
-#: Elements looked at together where an array is not one aligned native block: small enough for the second-level cache.
+#: Elements per chunk of an array that is not one aligned native block; fits the second-level cache.
 CHUNK = 1 << 16
 
 
 class Table(NamedTuple):
-    """What each of the 256 patterns of a one-byte element stands for.
+    """The values of the 256 patterns of a one-byte element.
 
-    values      of `patterns`: int64 for integers and bool, float64 for floats
-    patterns    those that are not NaN, by rising value
-    poszero, negzero   the patterns that are such
+    values      the values of `patterns`: int64 for integers and bool, float64 for floats
+    patterns    the patterns that are not NaN, by increasing value
+    poszero, negzero   the patterns of +0 and -0
     finite      whether no pattern is NaN or Inf
     """
 
@@ -32,12 +32,12 @@ class Table(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What the kernels need to know of a dtype.
+    """How kernels read a dtype.
 
     name      "float32", "bfloat16", "int64", "complex64", "bool", …; "table" for every other one-byte dtype
     kind      "float", "integer", "complex" or "table"
-    word      the dtype the elements are read as; a complex element is two words
-    table     of one-byte elements
+    word      the dtype as which the elements are read; a complex element is two words
+    table     the values of a one-byte dtype; else None
     """
 
     name: str
@@ -47,12 +47,12 @@ class Layout(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """What computes statistics.
+    """An implementation of statistics.
 
-    block     words of one call of a scanner
-    scanner   gives the function that looks at a block of words of a layout: to a `Partial`, or of one-byte elements
-              to 256 counts; None where this engine has none
-    prepare   does what takes long the first time
+    block     the most words per call of a scanner
+    scanner   returns the function that reduces a block of words of a layout to a `Partial`, or to 256 counts for
+              one-byte elements; None if this engine has none
+    prepare   compiles the scanner of a layout
     is_ready  whether that was done
     """
 
@@ -70,12 +70,12 @@ _FLOATS = {
 }
 _COMPLEX = {"complex32": "float16", "bcomplex32": "bfloat16", "complex64": "float32", "complex128": "float64"}
 
-#: By scalar class, because byte order does not matter here and the user-defined dtypes share one kind.
+#: By scalar class: byte order does not matter here, and all user-defined dtypes have the same kind.
 _known: dict[type, Layout] = {}
 
 
 def layout_of(dtype: np.dtype[Any]) -> Layout:
-    """Give the layout of a dtype, of either byte order.
+    """The layout of a dtype, of either byte order.
 
     Raises ConfigError (AD101) for a dtype that has no statistics: object, text, dates, structures, extended floats.
     """
@@ -88,11 +88,11 @@ def layout_of(dtype: np.dtype[Any]) -> Layout:
 def _describe(dtype: np.dtype[Any]) -> Layout:
     name = dtype.type.__name__
     if issubclass(dtype.type, np.bool_):
-        # numpy writes bools as 0 and 1, and reads every other byte as True.
+        # numpy writes bools as 0 and 1, and reads every other value as True.
         return Layout("bool", "table", np.dtype("u1"), table=_tabulate(np.minimum(np.arange(256), 1)))
-    # Time differences are signed integers by class, not by kind.
+    # timedelta64 is a subclass of signed integers, but has another kind.
     if issubclass(dtype.type, np.integer) and dtype.kind in "iu":
-        # "int64" whether the class is called long or longlong.
+        # "int64" for both classes, long and longlong.
         native = np.dtype(f"{dtype.kind}{dtype.itemsize}")
         if native.itemsize > 1:
             return Layout(native.name, "integer", native)
@@ -128,10 +128,10 @@ def _tabulate(values: np.ndarray) -> Table:
 
 
 def flatten(array: np.ndarray, layout: Layout) -> Optional[np.ndarray]:
-    """Give the words of an array as one block without copying, in any order; None where it is not one block.
+    """The words of an array as one block without copying, in any order; None if it is not one block.
 
-    The block is one-dimensional, contiguous, aligned and of native byte order. Elements of an array that was
-    transposed or reversed as a whole still are one block.
+    The block is one-dimensional, contiguous, aligned and of native byte order. An array that was transposed, or
+    reversed along all axes, is still one block.
     """
     flags = array.flags
     if not (flags.aligned and array.dtype.isnative):
@@ -147,9 +147,9 @@ def flatten(array: np.ndarray, layout: Layout) -> Optional[np.ndarray]:
 
 
 def chunks(array: np.ndarray, layout: Layout) -> Iterator[np.ndarray]:
-    """Yield the words of any array in blocks of at most CHUNK elements, each valid until the next is taken.
+    """Yield the words of any array in blocks of at most CHUNK elements, each valid until the next one.
 
-    A block is a view where memory allows it, else a copy into one small buffer that is used again.
+    A block is a view if possible, else a copy in a small buffer that is reused.
     """
     flat = flatten(array, layout)
     if flat is not None:
@@ -157,7 +157,7 @@ def chunks(array: np.ndarray, layout: Layout) -> Iterator[np.ndarray]:
         for start in range(0, flat.size, size):
             yield flat[start : start + size]
         return
-    # Of one element without an axis, where it is not aligned, the iterator of numpy 2.0 gives memory nobody wrote.
+    # For an unaligned array without axes the iterator of numpy 2.0 yields uninitialized memory.
     array = array if array.ndim else array.reshape(1)
     # Typed loosely because numpy's stubs misspell "contig".
     wanted: Any = [["readonly", "nbo", "aligned", "contig"]]

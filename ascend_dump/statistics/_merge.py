@@ -1,4 +1,4 @@
-"""From what the kernels found in each block to the statistics of the tensor."""
+"""Combine the results of kernels for each block into the statistics of a tensor."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ascend_dump.statistics._widen import widen
 
 __all__ = ["Partial", "combine", "combine_counts"]
 
-#: Below it a float64 sum of squares may have lost squares to underflow that matter.
+#: Below this, underflow may have changed a float64 sum of squares noticeably.
 _SMALL_SQUARES = 1e-270
 
 
 class Partial(NamedTuple):
-    """What one block says. Kernels may return a plain tuple of this order.
+    """The result for one block. Kernels may return a plain tuple in this order.
 
-    maximum, minimum   of the elements that are not NaN; -Inf and +Inf when there are none
-    total, squares     sum of the elements and of their squares; of no meaning with NaN or Inf among them
+    maximum, minimum   of the elements that are not NaN; -Inf and +Inf if there are none
+    total, squares     sum of the elements and of their squares; meaningless if there is NaN or Inf
     """
 
     maximum: float
@@ -39,8 +39,10 @@ class Partial(NamedTuple):
 def combine(
     count: int, layout: Layout, partials: Sequence[Sequence[float]], array: Callable[[], np.ndarray]
 ) -> Statistics:
-    """Join the partials of all blocks of an array of `count` elements, which is read again only if float64 sums left
-    their range."""
+    """Combine the results of all blocks of an array of `count` elements.
+
+    array  returns the array; called only if float64 sums overflowed or underflowed
+    """
     if len(partials) == 1:
         maximum, minimum, total, squares, *counted = partials[0]
     else:
@@ -74,7 +76,7 @@ def combine(
 
 
 def combine_counts(table: Table, counts: np.ndarray) -> Statistics:
-    """Compute the statistics of one-byte elements from how often each pattern occurs: exact, rounded once."""
+    """Compute the statistics of one-byte elements from the counts of patterns: exact, rounded once."""
     weights = counts[table.patterns]
     present = weights.nonzero()[0]
     weights = weights[present]
@@ -88,7 +90,7 @@ def combine_counts(table: Table, counts: np.ndarray) -> Statistics:
     if nan or posinf or neginf:
         mean, norm = _propagate(nan, posinf, neginf)
     else:
-        # A product has at most 8 significant bits more than the count, so it is exact; fsum rounds the sum once.
+        # Exact, since a product has at most 8 significant bits more than the count; fsum rounds the sum once.
         products = weights * values
         add: Callable[[list[float]], float] = sum if values.dtype.kind == "i" else math.fsum
         mean = add(products.tolist()) / count
@@ -122,19 +124,19 @@ def _add(terms: Sequence[float]) -> float:
     try:
         return math.fsum(terms)
     except (OverflowError, ValueError):
-        # Beyond float64, or Inf of both signs: `combine` goes by the counts or reads again.
+        # Overflow, or Inf of both signs: `combine` uses the counts or reads the array again.
         return math.nan
 
 
 def _signed(value: float, plus: bool) -> float:
-    """Give a zero the sign that orders -0.0 below +0.0, whatever order the elements came in."""
+    """The value; a zero gets the given sign, so that the result does not depend on the order of elements."""
     if value == 0 and isinstance(value, float):
         return 0.0 if plus else -0.0
     return value
 
 
 def _scaled(array: np.ndarray, layout: Layout, maximum: float, minimum: float) -> tuple[float, float]:
-    """Compute mean and l2norm of finite elements whose sum or squares leave float64, scaled by a power of two."""
+    """Compute mean and l2norm of finite elements whose sum or squares exceed float64, scaled by a power of two."""
     largest = max(abs(maximum), abs(minimum))
     # The magnitude of a finite complex128 can be beyond float64; it is at most sqrt(2) times the largest float.
     exponent = math.frexp(largest)[1] if largest < math.inf else 1025
@@ -146,5 +148,5 @@ def _scaled(array: np.ndarray, layout: Layout, maximum: float, minimum: float) -
             squares.append(float(np.multiply(values, values).sum()))
         mean = float(np.ldexp(math.fsum(totals) / array.size, exponent))
         norm = float(np.ldexp(math.sqrt(math.fsum(squares)), exponent))
-    # Rounding must not lift the mean of equal elements over them, least of all to Inf.
+    # Rounding must not move the mean of equal elements beyond them, in particular not to Inf.
     return min(max(mean, minimum), maximum), norm

@@ -1,4 +1,4 @@
-"""The numba engine: which kernel serves which dtype, compiled when first needed."""
+"""The numba engine: the kernel of each dtype, compiled on first use."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ascend_dump.statistics._layout import Engine, Layout
 
 __all__ = ["NUMBA"]
 
-#: Words of one call: the sums of integers hold that many.
+#: The most words per call: sums of this many integers do not overflow.
 _BLOCK = 1 << 30
 
-#: The kernel of the statistics of each layout; numpy does the others.
+#: The kernel of each layout; other layouts are left to numpy.
 _KERNELS: dict[str, Any] = {
     "float16": kernels.scan_float16,
     "bfloat16": kernels.scan_bfloat16,
@@ -46,7 +46,7 @@ def _prepare(layout: Layout) -> None:
     with compiling():
         announce_compiling(kernel, "statistics")
         word = numba.from_dtype(layout.word)
-        # A kernel for read-only arrays takes writable ones too, unless it may compile one more for them.
+        # Otherwise numba compiles a second version for writable arrays, which the one for read-only arrays accepts.
         kernel.disable_compile(False)
         kernel.compile((numba.types.Array(word, 1, "C", readonly=True),))
         kernel.disable_compile()
@@ -54,7 +54,7 @@ def _prepare(layout: Layout) -> None:
 
 
 def _scanner(layout: Layout) -> Optional[Callable[[np.ndarray], Any]]:
-    """Give the function that looks at a block of words of this layout, None where numpy has to."""
+    """The function that reduces a block of words of this layout; None if numba has none."""
     kernel = _KERNELS.get(layout.name)
     if kernel is None:
         return None

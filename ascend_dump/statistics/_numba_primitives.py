@@ -1,6 +1,6 @@
-"""What numba kernels are made of: how they are compiled, and the few operations that numba itself widens to 64 bits.
+"""Decorators that compile numba kernels, and operations for which numba would widen integers to 64 bits.
 
-numba recompiles a cached kernel when its own file changes, so touch the kernels after a change of what is here.
+numba recompiles a cached kernel only if the kernel's own file changes, so touch these files after changing this one.
 """
 
 from __future__ import annotations
@@ -35,24 +35,25 @@ __all__ = [
     "two_sum",
 ]
 
-#: Its values are set at run time, so that their names are not known before.
+#: Untyped, because numba defines its attributes at run time.
 _config: Any = numba_config
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 #: Words of a block: 16 KiB of float64, and few enough for counters of 16 bits.
 BLOCK = 2048
-#: Sums may be reordered and fused to be vectorised; NaN, Inf and signed zeros keep their meaning.
+#: Fast-math flags: sums may be reordered and fused for vectorisation; NaN, Inf and signed zeros are respected.
 SUMS = frozenset({"reassoc", "contract"})
 
 
 def inner(fastmath: Any = (), *, inline: bool = False) -> Callable[[_Function], _Function]:
-    """Compile a function that kernels call, in line whether or not LLVM thinks it worth it."""
+    """Compile a function that kernels call; with `inline` it is always inlined."""
     return cast("Callable[[_Function], _Function]", numba.njit(fastmath=set(fastmath), forceinline=inline, nogil=True))
 
 
 @functools.cache
 def _directory() -> str:
-    """Where what was compiled stays: it is run as it is found, so that nobody else may write there."""
+    """The private directory of compiled kernels, which are executed, so no other user may write to it; "" if it cannot
+    be created."""
     directory = user_cache() / "numba"
     try:
         make_private_directory(directory)
@@ -62,10 +63,10 @@ def _directory() -> str:
 
 
 def kernel(function: _Function) -> _Function:
-    """Compile a function that Python calls: without the GIL, and once per user of a machine.
+    """Compile a function that Python calls; it releases the GIL.
 
-    What was compiled stays in the user's cache directory, wherever this package is installed; where numba cannot write
-    there, it takes a place of its own. Call while nothing else loads or compiles.
+    The result is cached in the user's cache directory; if that is not writable, numba chooses another one. Call while
+    nothing else loads or compiles.
     """
     before = _config.CACHE_DIR
     _config.CACHE_DIR = before or _directory()
@@ -76,13 +77,13 @@ def kernel(function: _Function) -> _Function:
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make an operation of kernels of a function that says which types it takes, and writes its instructions."""
+    """A typed `numba.extending.intrinsic`: the function returns the signature and the code generator."""
     return cast("Callable[..., Any]", numba.extending.intrinsic(function))
 
 
 @intrinsic
 def as_float(typing: Any, word: Any, shift: Any, mask: Any) -> Any:
-    """Read the bits of a float as float64; of 16 bits they are moved by `shift` and cut by `mask` into float32."""
+    """Convert the bits of a float to float64; 16 bits are shifted by `shift` and masked by `mask` to float32 first."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         bits, shift, mask = arguments
@@ -97,7 +98,7 @@ def as_float(typing: Any, word: Any, shift: Any, mask: Any) -> Any:
 
 @intrinsic
 def float_bits(typing: Any, value: Any) -> Any:
-    """Read a float64 as a signed integer of as many bits."""
+    """The bits of a float64 as int64."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.IntType(64))
@@ -107,7 +108,7 @@ def float_bits(typing: Any, value: Any) -> Any:
 
 @intrinsic
 def larger(typing: Any, value: Any, other: Any) -> Any:
-    """Give the larger of two float64, of which none is NaN; LLVM vectorises this, and what numba makes of `max` not."""
+    """The larger of two float64 that are not NaN. LLVM vectorises this, unlike numba's `max`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         flags = ("nnan", "nsz")
@@ -118,7 +119,7 @@ def larger(typing: Any, value: Any, other: Any) -> Any:
 
 @intrinsic
 def high_half(typing: Any, word: Any) -> Any:
-    """Give the high half of 64 bits as int64; 0 of a narrower integer."""
+    """The high half of 64 bits as int64; 0 for a narrower integer."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if word.bitwidth < 64:
@@ -131,7 +132,7 @@ def high_half(typing: Any, word: Any) -> Any:
 
 @intrinsic
 def low_half(typing: Any, word: Any) -> Any:
-    """Give the low half of 64 bits, unsigned, as int64; the whole of a narrower integer."""
+    """The low half of 64 bits, unsigned, as int64; a narrower integer as a whole."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if word.bitwidth == 64:
@@ -154,7 +155,7 @@ def like(typing: Any, value: Any, other: Any) -> Any:
 
 @intrinsic
 def prefetch(typing: Any, words: Any, index: Any) -> Any:
-    """Have the processor load an element of a contiguous array into its cache; one beyond the array does no harm."""
+    """Prefetch an element of a contiguous array into the processor's cache; an index beyond the end is harmless."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
@@ -162,7 +163,7 @@ def prefetch(typing: Any, words: Any, index: Any) -> Any:
         element = builder.gep(context.make_array(words)(context, builder, array).data, [place])
         name = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
         function = builder.module.declare_intrinsic("llvm.prefetch", [byte], name)
-        # To read, keep it in every cache, data.
+        # For reading, in all cache levels, of the data cache.
         builder.call(function, [builder.bitcast(element, byte), word(0), word(3), word(1)])
         return context.get_dummy_value()
 
@@ -171,7 +172,7 @@ def prefetch(typing: Any, words: Any, index: Any) -> Any:
 
 @inner()
 def two_sum(total: float, lost: float, term: float) -> Any:
-    """Add a term and carry what rounding loses; this function must never be compiled with reordering."""
+    """Add a term and accumulate the rounding error. Must not be compiled with reordering."""
     result = total + term
     if abs(total) >= abs(term):
         return result, lost + ((total - result) + term)

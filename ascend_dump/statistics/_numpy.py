@@ -1,4 +1,4 @@
-"""Statistics of a block in numpy, chunk by chunk: what is used without numba, and what numba is held against."""
+"""The numpy engine, used without numba, and as the reference in tests of numba."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCK = 1 << 15
 
 
 def _scanner(layout: Layout) -> Callable[[np.ndarray], Any]:
-    """Give the function that looks at a chunk of words: to a Partial, or of one-byte elements to 256 counts."""
+    """The function that reduces a chunk of words to a `Partial`, or to 256 counts for one-byte elements."""
     if layout.name == "bool":
         return _count_bools
     if layout.kind == "table":
@@ -37,12 +37,12 @@ def _count_bools(words: np.ndarray) -> np.ndarray:
 
 def _scan_floats(layout: Layout, words: np.ndarray) -> Partial:
     nan = posinf = neginf = 0
-    # The error state belongs to the thread, so it is set here, where the parts of an array are computed.
+    # The error state is per thread, so it is set in the thread that computes a part.
     with np.errstate(all="ignore"):
         values = widen(layout, words)
         maximum, minimum = _extremes(values)
         if not (maximum < np.inf and minimum > -np.inf):
-            # NaN shows in both extremes, so the common case needs no mask.
+            # NaN propagates to both extremes, so no mask is needed in the common case.
             missing = np.isnan(values)
             nan = int(np.count_nonzero(missing))
             posinf = int(np.count_nonzero(values == np.inf))
@@ -60,9 +60,9 @@ def _scan_complex(layout: Layout, words: np.ndarray) -> Partial:
         nan = int(np.count_nonzero(missing))
         infinite = (np.isinf(parts[0::2]) | np.isinf(parts[1::2])) & ~missing
         values = magnitudes(layout, parts)
-        # hypot calls the magnitude of (Inf, NaN) Inf.
+        # hypot(Inf, NaN) is Inf.
         maximum, minimum = _extremes(values[~missing] if nan else values)
-        # A magnitude may round to zero where its parts are not.
+        # A magnitude may round to zero although its parts are not zero.
         zero = int(np.count_nonzero((parts[0::2] == 0) & (parts[1::2] == 0)))
         return Partial(maximum, minimum, *_sums(values), nan, int(np.count_nonzero(infinite)), 0, zero, 0)
 
@@ -73,7 +73,7 @@ def _scan_integers(words: np.ndarray) -> Partial:
 
 
 def _scan_wide_integers(words: np.ndarray) -> Partial:
-    # Halves, so that neither sum leaves 64 bits.
+    # Halves, so that neither sum exceeds 64 bits.
     half = words.dtype.type(32)
     high = int((words >> half).sum(dtype=words.dtype))
     low = int((words & words.dtype.type(0xFFFFFFFF)).sum(dtype=words.dtype))
@@ -94,7 +94,7 @@ def _extremes(values: np.ndarray) -> tuple[float, float]:
 
 
 def _sums(values: np.ndarray) -> tuple[float, float]:
-    # numpy adds in pairs, which keeps the error far below that of a running sum.
+    # numpy uses pairwise summation, whose error is far below that of a running sum.
     return float(values.sum()), float(np.multiply(values, values).sum())
 
 

@@ -1,7 +1,7 @@
-"""Arrays whose elements share memory: broadcast ones, and sliding windows.
+"""Statistics of arrays whose elements share memory: broadcast arrays and sliding windows.
 
-A few bytes can stand for more elements than could ever be looked at one by one, so each place in
-memory is looked at once and counted as often as it is an element.
+A few bytes can represent more elements than could be read one by one, so each address is read once
+and counted as often as it is an element.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OVERLAP = 16
 
 
 def distinct(array: np.ndarray) -> list[tuple[np.ndarray, int]]:
-    """Give arrays, and how many times the elements of each occur in `array`; most arrays are their own only part."""
+    """Arrays without shared memory, and how often each counts; together they have the elements of `array`."""
     once: list[Any] = []
     times = 1
     if 0 in array.strides:
@@ -40,7 +40,7 @@ def distinct(array: np.ndarray) -> list[tuple[np.ndarray, int]]:
     if places * _OVERLAP > array.size:
         return [(array, times)]
     corner = forward[(0,) * forward.ndim + (Ellipsis,)]
-    # By size: as_strided tells types by a name that not all have.
+    # As a void type of the same size, because as_strided does not support all dtypes.
     raw = np.lib.stride_tricks.as_strided(
         corner.view(f"V{array.itemsize}"), (places,), (array.itemsize,), writeable=False
     )
@@ -51,13 +51,13 @@ def distinct(array: np.ndarray) -> list[tuple[np.ndarray, int]]:
 
 
 def _count(shape: tuple[int, ...], steps: list[int], places: int) -> np.ndarray:
-    """How many elements each place in memory is."""
+    """The number of elements at each address."""
     weights = np.zeros(places, dtype=np.int64)
     weights[0] = 1
     reach = 1
     for n, step in zip(shape, steps):
         if n > 1:
-            # The sum of n copies, each a step behind the one before, as a difference of two running sums.
+            # The sum of n copies, each shifted by one step, as a difference of two cumulative sums.
             reach += (n - 1) * step
             table = np.zeros((-(-reach // step), step), dtype=np.int64)
             table.reshape(-1)[:reach] = weights[:reach]
@@ -68,7 +68,7 @@ def _count(shape: tuple[int, ...], steps: list[int], places: int) -> np.ndarray:
 
 
 def merge(parts: Sequence[tuple[Statistics, int]]) -> Statistics:
-    """Give the statistics of all parts together, the elements of each as many times as it says."""
+    """Combine the statistics of parts, each with the number of times that its elements occur."""
     parts = [part for part in parts if part[0].count]
     names = ("count", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
     counts = {name: sum(times * getattr(part, name) for part, times in parts) for name in names}
@@ -81,7 +81,7 @@ def merge(parts: Sequence[tuple[Statistics, int]]) -> Statistics:
         mean = math.nan if counts["posinf"] and counts["neginf"] else math.inf if counts["posinf"] else -math.inf
     elif not counts["nan"] and highest is not None and lowest is not None:
         shares = [(part, times * part.count / counts["count"]) for part, times in parts]
-        # Halves, because rounding could lift a sum of the largest floats over them.
+        # Halves, because a sum of the largest floats could overflow by rounding.
         mean = 2 * math.fsum(float(part.mean or 0) / 2 * share for part, share in shares)
         mean = min(max(mean, lowest), highest) if len(parts) > 1 else float(parts[0][0].mean or 0)
         norm = _join_norms([(float(part.l2norm or 0), times) for part, times in parts])

@@ -1,4 +1,4 @@
-"""Statistics in two parts: what has to be read of memory now, and what can be computed of that at any time later."""
+"""Statistics in two parts: a pass over memory now, and the computation from its result at any time later."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from ascend_dump.statistics._value import Statistics
 
 __all__ = ["Scan", "scanner"]
 
-#: Words of which sums and squares always stay within float64: a second look is never needed.
+#: Words up to this many bytes have sums and squares within float64, so a second pass is never needed.
 _NARROW = 4
 
 
 class Scan(NamedTuple):
-    """What was read of `count` elements."""
+    """The result of the pass over `count` elements."""
 
     layout: Layout
     count: int  # type: ignore[assignment]  # it hides tuple.count on purpose, as in Statistics
     partial: Any
 
     def statistics(self) -> Statistics:
-        """What `ascend_dump.statistics.statistics` gives for these elements; reads no memory."""
+        """The same as `ascend_dump.statistics.statistics` of these elements; reads no memory."""
         if self.layout.table is not None:
             return combine_counts(self.layout.table, self.partial)
         return combine(self.count, self.layout, [self.partial], _unread)
 
 
 def scanner(dtype: np.dtype[Any]) -> Optional[Callable[[Union[bytes, memoryview]], Scan]]:
-    """A function that reads aligned elements in a row, at least one and at most 2**30; None where that takes more than
-    one look or a kernel that is not compiled (yet). It raises ValueError for memory that is not aligned.
+    """A function that scans 1 to 2**30 contiguous elements; it raises ValueError for memory that is not aligned.
 
+    None if one pass is not enough, or the kernel is not compiled yet.
     Raises ConfigError (AD101) for a dtype that has no statistics.
     """
     layout = layout_of(dtype)

@@ -1,4 +1,4 @@
-"""Statistics of a tensor as a value."""
+"""The value type of the statistics of a tensor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["COUNTS", "STATISTIC_NAMES", "Statistics", "merged"]
 
 
 class Statistics(NamedTuple):
-    """Statistics of a tensor, from one pass over it. None where the source did not record a value.
+    """Statistics of a tensor. A value that the source did not record is None.
 
     count       number of elements
     max, min    over the elements that are not NaN (None if there are none); int for integers
@@ -35,16 +35,16 @@ class Statistics(NamedTuple):
     negzero: Optional[int] = None
 
 
-#: Its fields that count elements: whole numbers.
+#: Its fields that are counts of elements.
 COUNTS = ("count", "nan", "posinf", "neginf", "zero", "poszero", "negzero")
-#: Its fields that can be asked for one by one.
+#: Its fields that can be requested separately.
 STATISTIC_NAMES: tuple[str, ...] = Statistics._fields[1:]
 
 
 def merged(parts: Sequence[Statistics]) -> Statistics:
     """The statistics of a tensor from those of its parts: counts and extremes exactly, mean and norm up to rounding.
 
-    A field that one part lacks is None.
+    A field that is None in one part is None.
 
     >>> merged([Statistics(2, max=3.0, nan=0), Statistics(4, max=1.0, nan=1)])[:2]
     (6, 3.0)
@@ -60,12 +60,12 @@ def merged(parts: Sequence[Statistics]) -> Statistics:
         known = every(name)
         found[name] = None if known is None else sum(known)
     for name, worst in (("max", max), ("min", min)):
-        # A part of NaN only has none.
+        # A part with NaN only has no extremes.
         known = [getattr(one, name) for one in parts if one.count and one.nan != one.count]
         found[name] = None if None in known or not known else worst(known)
     means, norms = every("mean"), every("l2norm")
     sizes = [one.count for one in parts if one.count]
-    # NaN and Inf spread as they do in a sum; math.fsum and math.hypot have rules of their own for them.
+    # NaN and Inf propagate as in a sum; math.fsum and math.hypot treat them differently.
     add = math.fsum if all(map(math.isfinite, [*(means or ()), *(norms or ())])) else sum
     found["mean"] = None if means is None else add(m * n for m, n in zip(means, sizes)) / count
     found["l2norm"] = None if norms is None else math.hypot(*norms) if add is math.fsum else sum(norms)

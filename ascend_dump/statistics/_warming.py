@@ -1,4 +1,4 @@
-"""Compiling while the program runs: until that is done, numpy computes the same statistics."""
+"""Compile kernels in the background; meanwhile numpy computes the same statistics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _thread: Optional[threading.Thread] = None
 
 
 def warm_up_soon(dtype: np.dtype[Any]) -> None:
-    """`warm_up` for a dtype in a thread of its own; returns at once. A program that ends waits for one dtype."""
+    """Start `warm_up` for a dtype in another thread, and return at once. At its end the program waits for one dtype."""
     global _thread
     with _lock:
         if dtype in _asked:
@@ -29,11 +29,11 @@ def warm_up_soon(dtype: np.dtype[Any]) -> None:
         _asked.add(dtype)
         _wanted.append(dtype)
         if _thread is None:
-            # Not a daemon: such a thread is stopped anywhere in the compiler when the interpreter exits.
+            # Not a daemon thread: these are stopped in the middle of the compiler when the interpreter exits.
             _thread = threading.Thread(target=_work, name="ascend_dump compiler")
             try:
                 _thread.start()
-            except RuntimeError:  # no thread is to be had, or the interpreter exits
+            except RuntimeError:  # no thread is available, or the interpreter exits
                 _thread = None
                 _wanted.clear()
 
@@ -46,13 +46,13 @@ def _work() -> None:
                 _thread = None
                 return
             dtype = _wanted.pop(0)
-        # What cannot be measured is said where it is measured.
+        # `statistics` raises the same error.
         with contextlib.suppress(AscendDumpError):
             warm_up([dtype])
 
 
 def _forget_in_child() -> None:
-    """The thread is the parent's."""
+    """Reset the state in a forked child, where the thread does not exist."""
     global _lock, _thread
     _lock = threading.Lock()
     _thread = None

@@ -1,4 +1,4 @@
-"""The values of a chunk of words as float64."""
+"""Convert a chunk of words to float64."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["floats", "magnitudes", "widen"]
 
 
 def widen(layout: Layout, words: np.ndarray, exponent: int = 0) -> np.ndarray:
-    """Give float64 values of a chunk times two to the power of `exponent`; of complex elements their magnitude."""
+    """The float64 values of a chunk times two to the power of `exponent`; for complex elements the magnitudes."""
     values = floats(layout, words)
     if layout.kind == "complex":
         return magnitudes(layout, values, exponent)
@@ -20,11 +20,11 @@ def widen(layout: Layout, words: np.ndarray, exponent: int = 0) -> np.ndarray:
 def magnitudes(layout: Layout, parts: np.ndarray, exponent: int = 0) -> np.ndarray:
     real, imaginary = parts[0::2], parts[1::2]
     if exponent:
-        # Before, because the magnitude may be beyond float64 where its parts are not.
+        # Scaled first, because the magnitude may exceed float64 although its parts do not.
         real, imaginary = np.ldexp(real, exponent), np.ldexp(imaginary, exponent)
     if layout.name == "complex128":
         return np.asarray(np.hypot(real, imaginary))
-    # The squares of the narrower floats are exact in float64 and far from its limits.
+    # The squares of narrower floats are exact in float64 and far below its limits.
     return np.asarray(np.sqrt(real * real + imaginary * imaginary))
 
 
@@ -37,7 +37,7 @@ def floats(layout: Layout, words: np.ndarray) -> np.ndarray:
         return words.view(np.float64)
     if layout.word.itemsize == 4:
         return words.view(np.float32).astype(np.float64)
-    # By integers, because numpy's own conversion takes up to six times longer. It makes numbers of NaN and Inf.
+    # With integers, because numpy's conversion takes up to six times longer. NaN and Inf become finite numbers.
     bits = words.view(np.int16).astype(np.int32)
     bits <<= 13
     bits &= -0x70002000

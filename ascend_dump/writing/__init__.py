@@ -1,4 +1,4 @@
-"""Writing host dumps: asynchronous, each distinct tensor once, readable after a kill."""
+"""Write host dumps: asynchronously, each distinct tensor once, readable after the process is killed."""
 
 from __future__ import annotations
 

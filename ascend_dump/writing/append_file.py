@@ -1,4 +1,4 @@
-"""A text file that only ever ends with a whole line, even on a full disk."""
+"""A text file that always ends with a complete line, even on a full disk."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class AppendFile:
         self.nbytes = os.fstat(self._fd).st_size
 
     def append(self, data: bytes, lines: int) -> None:
-        """Append so many whole lines.
+        """Append `data`, which has this many complete lines.
 
-        Raises OSError; then the lines that had room are in the file, and no part of another.
+        Raises OSError; the file then has the lines that fit, and no partial line.
         """
         view = memoryview(data)
         try:
             while view:
                 count = os.write(self._fd, view)
                 if count <= 0:
-                    raise OSError(errno.EIO, "the file takes no bytes")
+                    raise OSError(errno.EIO, "no bytes could be written to the file")
                 view = view[count:]
         except OSError:
             whole = data.rfind(b"\n", 0, len(data) - len(view)) + 1

@@ -1,4 +1,4 @@
-"""How much may be written: `max_bytes`, a share of the free space without it, and what must stay free for others."""
+"""Limit the size of a dump: `max_bytes`, or a share of the free space, and a reserve that stays free."""
 
 from __future__ import annotations
 
@@ -18,25 +18,29 @@ __all__ = ["Budget", "SizeLimit", "explain", "size_limit"]
 
 log = logging.getLogger("ascend_dump")
 
-#: The free space of the file system is looked at each time this much was written.
+#: Bytes written between two checks of the free space.
 _CHECK_EVERY = 64 << 20
-#: Free space that is left to others: 5 % of the file system, within these bounds.
+#: Bounds of the reserve, which is 5 % of the file system, in bytes.
 _LEAST_RESERVE, _MOST_RESERVE = 64 << 20, 1 << 30
-#: Of the free space, for all ranks of a host together, where the request sets no bound.
+#: Percentage of the free space for all ranks of a host together, if the request sets no limit.
 _SHARE = 10
-#: Steps that nobody counted beforehand are warned of where fewer than this fit.
+#: If the number of steps is unknown, warn if fewer than this many fit.
 _FEW = 100
 
 
 class SizeLimit(NamedTuple):
-    """How many bytes a dump may have. by_default: the user has set no limit."""
+    """The most bytes of a dump.
+
+    by_default  whether the user set no limit
+    """
 
     nbytes: int
     by_default: bool = False
 
 
 def size_limit(request: DumpRequest, run: RunDirectory) -> Optional[SizeLimit]:
-    """`max_bytes`; without it, `steps` and `keep` 10 % of what is free, which the ranks of a host share."""
+    """`max_bytes`; if it, the number of steps and `keep` are not given, 10 % of the free space, shared by the ranks of
+    this host. None if there is no limit."""
     if request.max_bytes is not None:
         return SizeLimit(request.max_bytes)
     if request.steps.count is not None or request.keep is not None:
@@ -45,12 +49,12 @@ def size_limit(request: DumpRequest, run: RunDirectory) -> Optional[SizeLimit]:
     try:
         disk = os.statvfs(run.path)
     except OSError:
-        return None  # the write itself will tell
+        return None  # the first write reports the error
     return SizeLimit(disk.f_bavail * disk.f_frsize // _SHARE // max(1, ranks), by_default=True)
 
 
 class Budget:
-    """Say before each write whether there is room for it."""
+    """Checks before each write whether there is room for it."""
 
     def __init__(self, directory: Path, limit: Optional[SizeLimit]) -> None:
         self._directory = directory
@@ -58,10 +62,11 @@ class Budget:
         self._next_check = 0
 
     def forecast(self, step: int, more: Optional[int], *, endless: bool = False) -> None:
-        """Warn where the steps that are to come do not fit, if they are like the first one.
+        """Warn if the following steps do not fit, assuming that they are as large as the first one.
 
-        step: bytes that the first one has on disk. more: how many are to come at most, None: nobody knows
-        endless: nothing of ours stops before the disk is full, as where a framework writes by itself
+        step     size of the first step on disk in bytes
+        more     the most steps that may follow; None if unknown
+        endless  whether nothing stops writing before the disk is full, because the framework writes the files
         """
         limit = self._limit
         if step <= 0 or (more is None and not endless and (limit is None or not limit.by_default)):
@@ -78,7 +83,7 @@ class Budget:
         fits = max(room, 0) // step
         if fits < (_FEW if more is None else more):
             log.warning(
-                "a step is %s, %s, %s: %s after about %d of them, if they are alike%s\n"
+                "a step is %s, %s, %s: %s after about %d steps of this size%s\n"
                 "Hint: select steps=, layers= or data='stats', keep the last steps with keep=%s",
                 size(step),
                 "all steps were asked for" if more is None else f"{counted(more + 1, 'step')} were asked for",
@@ -90,7 +95,7 @@ class Budget:
             )
 
     def check(self, written: int, nbytes: int) -> None:
-        """Raise WriteError when `nbytes` more than the `written` ones are too many (AD503, AD502)."""
+        """Raise WriteError (AD503, AD502) if there is no room for `nbytes` after the `written` bytes."""
         limit = self._limit
         if limit is not None and written + nbytes > limit.nbytes:
             what = f"the default limit of {size(limit.nbytes)}" if limit.by_default else f"max_bytes={limit.nbytes}"
@@ -108,7 +113,7 @@ class Budget:
         try:
             free, reserve = self._free()
         except OSError:
-            return  # the write itself will tell
+            return  # the next write reports the error
         if free - nbytes - _CHECK_EVERY < reserve:
             raise WriteError(
                 f"only {free >> 20} MiB are free below {self._directory}: the capture stops, the run goes on",
@@ -117,7 +122,7 @@ class Budget:
             )
 
     def _free(self) -> tuple[int, int]:
-        """Bytes that are free, and how many of them are left to others."""
+        """The free bytes of the file system, and the reserve."""
         disk = os.statvfs(self._directory)
         reserve = min(max(disk.f_blocks * disk.f_frsize // 20, _LEAST_RESERVE), _MOST_RESERVE)
         return disk.f_bavail * disk.f_frsize, reserve
@@ -128,7 +133,7 @@ def _reason(limit: SizeLimit) -> str:
 
 
 def explain(error: OSError, directory: Path) -> WriteError:
-    """What an error of the file system means for the capture."""
+    """Make a WriteError of an error of the file system, with a hint."""
     if isinstance(error, WriteError):
         return error
     if isinstance(error, ForeignFile):

@@ -1,4 +1,4 @@
-"""When a recorder ends before the capture does: a step produced NaN or Inf, or the program asked for it."""
+"""End a recording before the capture ends: at NaN or Inf (`until=`), or on request of the program."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ascend_dump.writing.payload import CHANGED, Item
 
 __all__ = ["Ended", "NonfiniteWatch"]
 
-#: Stands for every tensor without NaN and Inf.
+#: Used for every tensor without NaN and Inf.
 _FINITE = Statistics(1, nan=0, posinf=0, neginf=0)
 _NO_VALUES = frozenset((*NO_VALUES, CHANGED))
 
 
 class Ended(NamedTuple):
-    """Why nothing more is recorded.
+    """Why the recording ended.
 
-    reason    a sentence, or what the program gave as one
-    step      the last one that stays, None where none had begun
-    operator  whose output it was
+    reason    a sentence, or the reason that the program gave
+    step      the last recorded step; None if none had begun
+    operator  the tensor with NaN or Inf, such as "fc/addmm_0.output.0"; "" for another reason
     """
 
     reason: str
@@ -32,15 +32,20 @@ class Ended(NamedTuple):
 
 
 class NonfiniteWatch:
-    """Looks at records as they are written. `unknown`: how many tensors of floats nobody could look at."""
+    """Checks records for NaN and Inf as they are written.
+
+    unknown  number of floating-point tensors that could not be checked
+    """
 
     def __init__(self) -> None:
         self.unknown = 0
         self._judge = Judge()
 
     def look_at(self, items: Sequence[Item]) -> Optional[Ended]:
-        """Why the recording is to end with the step of these records; None where it is not. Those of an operator come
-        together."""
+        """Check the records of one or more operators; those of an operator must be passed together.
+
+        Returns why the recording must end with their step; None if it goes on.
+        """
         wrong = False
         for item in items:
             payload = item.payload

@@ -1,4 +1,4 @@
-"""A cache of bounded size that forgets what was used least recently."""
+"""A cache of bounded size that evicts the least recently used entry."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _Value = TypeVar("_Value")
 
 
 class LRUCache(Generic[_Key, _Value]):
-    """A mapping of at most `size` entries. `functools.lru_cache` takes no values from outside.
+    """A mapping of at most `size` entries. Unlike `functools.lru_cache`, values are put by the caller.
 
-    Threads may use it together, with keys that Python compares without running code of theirs.
+    Safe to share between threads if the keys are of built-in types.
     """
 
     def __init__(self, size: int) -> None:
@@ -25,7 +25,7 @@ class LRUCache(Generic[_Key, _Value]):
     def get(self, key: _Key) -> Optional[_Value]:
         found = self._entries.get(key)
         if found is not None:
-            with contextlib.suppress(KeyError):  # another thread has put more than there is room for
+            with contextlib.suppress(KeyError):  # another thread has evicted it
                 self._entries.move_to_end(key)
         return found
 

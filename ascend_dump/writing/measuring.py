@@ -1,4 +1,4 @@
-"""Statistics of tensors on their way to the files: of each distinct content once."""
+"""Compute statistics of queued tensors, once per distinct content."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ __all__ = ["Measuring"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Distinct tensors whose statistics are remembered.
+#: Distinct tensors whose statistics are cached.
 _KNOWN = 1 << 15
-#: Bytes that are measured on the thread that makes records: while they are in the cache, and without being kept alive
-#: for the other thread, which lets the program go on in memory that is not in the cache.
+#: Tensors up to this many bytes are measured on the recording thread, while they are in the processor's cache; their
+#: memory need not be kept alive for the writer's thread then.
 _AT_ONCE = 16 << 20
-#: A digest, the type of the elements, and `Payload.strided`.
+#: Key of the cache: digest, type of the elements, `Payload.strided`.
 _Content = tuple[bytes, str, Optional[tuple[tuple[int, ...], tuple[int, ...]]]]
 
 
 class Measuring:
-    """Used by the writer's thread, and `at_once` by the thread that makes records.
+    """Computes statistics on the writer's thread; `at_once` runs on the recording thread.
 
-    stats    names of the fields of `Statistics` that are wanted
+    stats    names of the requested fields of `Statistics`
     """
 
     def __init__(self, stats: tuple[str, ...]) -> None:
-        # Not on the writer's thread: a process that is forked while another thread imports a module has half of it.
+        # Not on the writer's thread: a fork during an import by another thread leaves a half-imported module.
         from ascend_dump.writing import summary
 
         self._summary: Any = summary
@@ -43,12 +43,12 @@ class Measuring:
         self._known: LRUCache[_Content, MeasuredBytes] = LRUCache(_KNOWN)
 
     def prepare(self) -> None:
-        """Do what takes long the first time."""
+        """Load modules and compile kernels in advance."""
         if self._stats:
             self._summary.prepare()
 
     def at_once(self, payload: Payload) -> bool:
-        """Measure bytes that `digest` is of, if that takes one look at them; False: nothing was done."""
+        """Measure a payload that has a digest, if one pass is enough. Returns False if nothing was done."""
         if payload.strided is not None:
             return False
         key = (payload.digest, payload.dtype, None)
@@ -60,16 +60,16 @@ class Measuring:
             memory = payload.view()
             try:
                 found = MeasuredBytes(scan(memory))
-            except Exception:  # the other way says what is wrong
+            except Exception:  # `measure` reports the error
                 return False
             if xxhash.xxh3_128_digest(memory) != payload.digest:
-                return False  # somebody writes to it
+                return False  # it is being written to
             self._known.put(key, found)
         payload.measured = found
         return True
 
     def measure(self, payload: Payload) -> bool:
-        """Measure bytes; False where that cannot be done, and `payload.unmeasured` says why."""
+        """Measure a payload. Returns False if that fails; `payload.unmeasured` is the reason."""
         payload.measured = self._known.get((payload.digest, payload.dtype, payload.strided))
         if payload.measured is None:
             try:
@@ -83,12 +83,12 @@ class Measuring:
         return True
 
     def remember(self, payload: Payload) -> None:
-        """Say that what was measured is of the bytes that `digest` is of."""
+        """Cache the statistics of a payload by its digest."""
         if payload.measured is not None:
             self._known.put((payload.digest, payload.dtype, payload.strided), payload.measured)
 
     def finish(self, measured: MeasuredBytes) -> None:
-        """Compute what was left for later."""
+        """Complete statistics of which only the pass over memory was done."""
         scan, measured.scan = measured.scan, None
         if scan is not None:
             self._enter(measured, scan.statistics())

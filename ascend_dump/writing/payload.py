@@ -1,4 +1,4 @@
-"""Bytes in memory on their way to the writer, and the records that read from them."""
+"""Bytes in memory that are queued for the writer, and the records that refer to them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 QUEUED, COPYING, WRITING, DONE = range(4)
 
-#: Why a record has no bytes whose payload is `changed`.
+#: The reason given in a record whose payload changed before it was stored.
 CHANGED = "changed before it was stored, by another thread or unseen"
 
 #: Number of words sampled to detect that memory changed: filling a tensor changes some of them.
@@ -44,13 +44,13 @@ _view_memory = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssi
 
 
 def copy_memory(address: int, nbytes: int) -> bytes:
-    """The bytes at an address. `ctypes.string_at` does the same below 2 GiB, and takes the size modulo 4 GiB above."""
+    """A copy of the bytes at an address. `ctypes.string_at` is wrong from 2 GiB on: it takes the size modulo 4 GiB."""
     found: bytes = _bytes_at(address, nbytes) if nbytes else b""
     return found
 
 
 def sample_of(address: int, nbytes: int) -> bytes:
-    """A few words of memory, to compare with what they are later."""
+    """A few words of memory, to detect later changes."""
     return _window(_view_memory(address, nbytes, _READ_ONLY), nbytes).tobytes() if nbytes else b""
 
 
@@ -64,11 +64,11 @@ def _window(memory: memoryview, nbytes: int) -> memoryview:
 
 
 class MeasuredBytes(msgspec.Struct, eq=False, gc=False):
-    """What is known of the elements of equal bytes.
+    """The statistics of some bytes, shared by all payloads with equal bytes.
 
-    scan       what was read of them, until the rest is computed
-    stats      `Line.stats` as JSON: many lines, and rows of the table, have the same
-    nonfinite  their statistics where NaN or Inf is among them and somebody asked for these or that (`until=`)
+    scan       the result of the pass over memory, until the statistics are computed from it
+    stats      `Line.stats` as JSON, shared by many lines and rows of the table
+    nonfinite  the statistics if there is NaN or Inf, and statistics or `until=` were requested
     """
 
     scan: Optional[Scan]
@@ -77,19 +77,19 @@ class MeasuredBytes(msgspec.Struct, eq=False, gc=False):
 
 
 class Payload(msgspec.Struct, eq=False, gc=False):
-    """Bytes in memory that one or more records read from.
+    """Bytes in memory to which one or more records refer.
 
-    owner    keeps the memory at `address` alive, or is the bytes themselves
-    dtype, shape  how the bytes are entered in the shard
-    strided  (shape, strides in bytes) for statistics, when they are not over the plain range
-    counted  it is among the bytes that wait for the writer
-    digest   xxh3-128 of the bytes, once they are hashed
-    sealed   `digest` is that of the bytes as they were when a record was made of them
-    sample   some of the bytes as they were then; empty where nothing but the payload has them
-    window   where those are in memory, to be read only while somebody knows that it is still there
-    changed  what was stored is something else, because the memory was written to meanwhile
-    measured  what is known of their values, where somebody asked for that
-    unmeasured  why there is nothing
+    owner    keeps the memory at `address` alive, or is a bytes object with the content
+    dtype, shape  of the entry in the shard
+    strided  (shape, strides in bytes) of the view for statistics; None if the bytes are contiguous
+    counted  whether it is included in the queued bytes
+    digest   xxh3-128 of the bytes; b"" before they are hashed
+    sealed   whether `digest` was computed when the record was made
+    sample   some of the bytes at that time; empty if the payload owns its bytes
+    window   the memory of the sample, to be read only while the storage is known to be alive
+    changed  whether the memory was written to before it was stored
+    measured  the statistics, if requested
+    unmeasured  why there are no statistics
     """
 
     owner: Any
@@ -111,7 +111,7 @@ class Payload(msgspec.Struct, eq=False, gc=False):
     changed: bool = False
 
     def seal(self) -> None:
-        """Say what the bytes are at this moment: memory of the program may be something else when it is stored."""
+        """Hash and sample the bytes now, to detect if the program's memory changes before it is stored."""
         memory = _view_memory(self.address, self.nbytes, _READ_ONLY)
         self.digest = xxhash.xxh3_128_digest(memory)
         self.sealed = True
@@ -119,17 +119,17 @@ class Payload(msgspec.Struct, eq=False, gc=False):
         self.sample = self.window.tobytes()
 
     def take_sample(self) -> None:
-        """Say what some of the bytes are at this moment."""
+        """Sample the bytes now."""
         self.window = _window(_view_memory(self.address, self.nbytes, _READ_ONLY), self.nbytes)
         self.sample = self.window.tobytes()
 
     def copy(self) -> None:
-        """Keep the bytes as they are at this moment, whatever becomes of the memory; what was sealed is forgotten."""
+        """Copy the bytes now, so that later changes of the memory do not matter. Drops the digest."""
         self.owner = copy_memory(self.address, self.nbytes)
         self.digest, self.sealed = b"", False
 
     def is_as_sealed(self) -> bool:
-        """Whether the bytes are still those. Call after they were read: they may change at any time."""
+        """Whether the bytes still have the digest. Call after reading them, because they may change at any time."""
         return not self.sealed or xxhash.xxh3_128_digest(self.view()) == self.digest
 
     def view(self) -> Union[bytes, memoryview]:
@@ -140,10 +140,10 @@ class Payload(msgspec.Struct, eq=False, gc=False):
 
 
 class Item(msgspec.Struct, eq=False, gc=False):
-    """One record on its way: the line, and the bytes it reads from, if any.
+    """A queued record: its line, and its bytes, if any.
 
-    The line's `offset` is the byte position of element 0 within the payload; the writer makes
-    it a file position, and fills in hash, shard, blob and statistics.
+    The `offset` of the line is the byte position of element 0 in the payload; the writer turns
+    it into a file position, and adds hash, shard, blob and statistics.
     """
 
     line: Line

@@ -1,8 +1,8 @@
-"""Which recorded steps of a writer stay on disk: the last `keep`, and the shards that they read from.
+"""Keep the last `keep` steps of a writer on disk, with the shards that they use, and remove older ones.
 
-A step is removed so that a reader, or the next start after a kill, finds it whole or not at all: its index gets another
-name first, at once, and from then on the step is no part of the dump. Its shards go when no step that stays reads
-from them. Files that the writer did not make are left alone.
+A reader, or a restart after a kill, finds a step either complete or not at all: first its index is renamed, which
+removes the step from the dump. Its shards are deleted when no remaining step uses them. Files that the writer did not
+create are not touched.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from ascend_dump.host import INDEX, REMOVED, STATISTIC
 
 __all__ = ["GONE", "Retention"]
 
-#: Why a record has no bytes whose shard was removed before the record came.
+#: The reason given in a record whose shard was removed before the record was written.
 GONE = "its bytes went with an older step (keep=)"
 
 
 class _StepOnDisk:
-    """What a step has on disk.
+    """The files of a step.
 
-    shards  its own, with the bytes of tensors in each
-    reads   the shards that its lines read from, by the names that lines have for them
-    text    bytes of its files that are no shards, headers: room that its shards reserve
+    shards  its own shards, with the bytes of tensors in each
+    reads   names of the shards that its lines refer to
+    text    bytes of its other files
+    headers bytes that its shards reserve for headers
     """
 
     __slots__ = ("headers", "operators", "reads", "records", "shards", "text")
@@ -39,10 +40,10 @@ class _StepOnDisk:
 
 
 class Retention:
-    """The steps of one writer, in the order in which they were written to last. Used by one thread.
+    """The steps of one writer, in the order of their last write. Not thread-safe.
 
-    tensor_bytes, other_bytes  on disk: of tensors, and of all else in the files of completed steps
-    steps, operators, records  on disk: numbers of the completed steps with records, and what they hold
+    tensor_bytes, other_bytes  bytes on disk: of tensors, and of everything else in completed steps
+    steps, operators, records  on disk: the numbers of completed steps with records; counts of operators and records
     """
 
     def __init__(self, directory: Path, keep: Optional[int]) -> None:
@@ -55,17 +56,17 @@ class Retention:
         self._last_removed: Optional[int] = None
         self._directory = directory
         self._steps: dict[int, _StepOnDisk] = {}
-        #: Removed steps of which shards stay.
+        #: Removed steps whose shards are still in use.
         self._remains: dict[int, _StepOnDisk] = {}
-        #: Shards of the steps that stay: tensors that come again are read from these.
+        #: Shards of the steps on disk: equal tensors may refer to these.
         self._live: set[str] = set()
-        #: Above the numbers of the shards that a step had: none comes twice, even if its file is gone.
+        #: The next number of a shard by step: no number is used twice, even if the file was deleted.
         self._next_shards: dict[int, int] = {}
-        #: The same for removed steps together, which are not higher than `_highest`.
+        #: The next number for all removed steps, which are the steps up to `_highest`.
         self._next_removed, self._highest = 0, -1
 
     def begin(self, step: int) -> None:
-        """Say that a step gets its first files, or more of them; older steps go. Raises OSError."""
+        """Note that files of a step are opened, and remove older steps. Raises OSError."""
         if self.keep is None:
             return
         remains = self._remains.pop(step, None)
@@ -75,7 +76,7 @@ class Retention:
         self.thin(besides=step)
 
     def wrote(self, step: int, shard: str, nbytes: int) -> None:
-        """Say that a tensor was stored in a shard."""
+        """Note that a tensor was stored in a shard."""
         self.tensor_bytes += nbytes
         if self.keep is not None:
             shards = self._steps[step].shards
@@ -83,11 +84,12 @@ class Retention:
             self._live.add(shard)
 
     def completed(self, step: int, *, text: int, headers: int, operators: int, records: int, next_shard: int) -> None:
-        """Say what a step that was closed has besides tensors.
+        """Note the sizes of a step that was closed.
 
-        text        bytes of its files that are no shards
-        headers, operators, records  what was added since it was opened: room that shards reserve, operators and lines
-        next_shard  above the numbers of its shards
+        text        bytes of its files other than shards
+        headers     bytes reserved for headers of shards since it was opened
+        operators, records  how many were added since it was opened
+        next_shard  the next free number of a shard
         """
         self._next_shards[step] = next_shard
         if records:
@@ -104,14 +106,11 @@ class Retention:
         self.other_bytes += text - before + headers
 
     def is_live(self, shard: str) -> bool:
-        """Whether a tensor that comes again is to be read from this shard, and not stored anew.
-
-        Not from one of a removed step: it would stay for good.
-        """
+        """Whether an equal tensor may refer to this shard. Not if its step was removed, else the shard would stay."""
         return self.keep is None or shard in self._live
 
     def reads(self, step: int, shard: str) -> bool:
-        """Note that a line of this step reads from a shard. False: the shard is gone."""
+        """Note that a line of this step refers to a shard. Returns False if the shard was deleted."""
         found = self._steps[step].reads
         if shard in found:
             return True
@@ -121,7 +120,7 @@ class Retention:
         return True
 
     def next_shard(self, step: int) -> int:
-        """A number that no shard of this step has or had."""
+        """A number that no shard of this step has had."""
         found = self._next_shards.get(step)
         if found is not None:
             return found
@@ -130,7 +129,7 @@ class Retention:
     def thin(self, *, besides: Optional[int] = None) -> None:
         """Remove all but the last `keep` steps. Raises OSError.
 
-        besides: the step that is being written, which does not count
+        besides  the step that is being written, which does not count
         """
         if self.keep is None:
             return
@@ -147,7 +146,7 @@ class Retention:
                 self._remove(step, needed)
 
     def summary(self) -> dict[str, Any]:
-        """How many steps were removed, how many records they had, the first and the last of them."""
+        """The number of removed steps and of their records, and the first and last of these steps."""
         return {
             "steps": self._removed_steps,
             "records": self._removed_records,
@@ -156,12 +155,12 @@ class Retention:
         }
 
     def _hide(self, step: int, found: _StepOnDisk) -> None:
-        """Take a step out of the dump; what stays of it are shards."""
+        """Remove a step from the dump; only its shards remain."""
         with _opened(self._directory / str(step)) as directory:
             if directory is not None:
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(INDEX, REMOVED, src_dir_fd=directory, dst_dir_fd=directory)
-                    # Emptied, since it may stay for long.
+                    # Truncated, because the file may remain for long.
                     os.close(open_private(REMOVED, os.O_WRONLY | os.O_TRUNC, directory=directory))
                 _unlink(STATISTIC, directory)
         self.other_bytes -= found.text
@@ -170,14 +169,14 @@ class Retention:
         self.steps.discard(step)
         self.operators -= found.operators
         self.records -= found.records
-        found.operators = found.records = 0  # it may be begun anew
+        found.operators = found.records = 0  # the step may be recorded again
         self._first_removed = step if self._first_removed is None else self._first_removed
         self._last_removed = step
         self._highest = max(self._highest, step)
         self._next_removed = max(self._next_removed, self._next_shards.pop(step, 0))
 
     def _remove(self, step: int, needed: set[str]) -> None:
-        """Remove the shards of a removed step that no step needs, and its directory with the last one."""
+        """Delete the shards of a removed step that no step uses; with the last one its directory too."""
         found = self._remains[step]
         with _opened(self._directory / str(step)) as directory:
             for shard in [one for one in found.shards if one not in needed]:
@@ -190,14 +189,14 @@ class Retention:
                 _unlink(REMOVED, directory)
         del self._remains[step]
         self.other_bytes -= found.headers
-        # It stays where somebody else has put a file into it.
+        # The directory stays if it has other files.
         with contextlib.suppress(OSError):
             os.rmdir(self._directory / str(step))
 
 
 @contextlib.contextmanager
 def _opened(step: Path) -> Iterator[Optional[int]]:
-    """A descriptor of the directory of a step, None where somebody has removed it."""
+    """A descriptor of the directory of a step; None if it was deleted."""
     try:
         directory = open_directory(step)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""One run of one rank: its directory, which no other run shares, and its manifest."""
+"""The directory and the manifest of one run of one rank."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ascend_dump.writing.budget import explain
 
 __all__ = ["HostRun"]
 
-#: Bytes; file systems take 255.
+#: In bytes; file systems allow 255.
 _LONGEST_NAME = 200
 
 
 class HostRun:
-    """The directory of a run, which exists and is empty, with its manifest. Raises WriteError."""
+    """Writes the manifest of a run into its directory, which must exist and be empty. Raises WriteError."""
 
     def __init__(self, directory: RunDirectory, *, request: dict[str, Any], versions: dict[str, str]) -> None:
         self.root, rank = directory.path, directory.rank
@@ -47,9 +47,9 @@ class HostRun:
         self.write_manifest()
 
     def directory(self, device: int, model: str) -> Path:
-        """Create and return `{device}/{model}/{model_id}`, with a model_id that is still free.
+        """Create and return `{device}/{model}/{model_id}`, with an unused model_id.
 
-        Raises WriteError when it cannot be made.
+        Raises WriteError if it cannot be created.
         """
         base = self.root / str(device) / _file_name(model)
         make_private_directory(base)
@@ -67,12 +67,12 @@ class HostRun:
                 ) from error
 
     def write_manifest(self, **changes: Any) -> None:
-        """Replace the manifest as a whole, so that a reader never sees half of one.
+        """Update fields of the manifest, and replace the file atomically.
 
-        Raises WriteError when it cannot be written; the one before stays.
+        Raises WriteError if it cannot be written; the earlier file stays.
         """
         self._manifest.update(changes)
-        # Not to be known before it is there.
+        # A name that others cannot predict.
         draft = f".{MANIFEST}.{secrets.token_hex(8)}"
         try:
             directory = open_directory(self.root)
@@ -98,7 +98,7 @@ def _encode(manifest: dict[str, Any]) -> bytes:
 
 
 def _encodable(value: Any) -> Any:
-    """The value with every text in it encodable: arguments and paths may hold any byte."""
+    """The value with all texts encodable in UTF-8: arguments and paths may have any byte."""
     if isinstance(value, str):
         return encodable(value)
     if isinstance(value, dict):
@@ -109,7 +109,7 @@ def _encodable(value: Any) -> Any:
 
 
 def _file_name(model: str) -> str:
-    """A model name as CANN writes it into a path (device-side dump_task), cut to the length of a file name."""
+    """A model name as CANN writes it into a path (device-side dump_task), truncated to the length of a file name."""
     name = "".join("_" if letter in " ./\\\0" else letter for letter in encodable(model))
     while len(name.encode()) > _LONGEST_NAME:
         name = name[:-1]

@@ -1,8 +1,8 @@
-"""One safetensors file, appended to as operators run.
+"""A safetensors file to which tensors are appended.
 
 The format is an 8-byte little-endian header length, a JSON header, and the tensors without
-gaps. Room for the header is reserved when the file is created and filled in when it is closed,
-so that no tensor byte is ever moved.
+gaps. Room for the header is reserved when the file is created, and the header is written when it is
+closed, so that tensors are never moved.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ __all__ = ["LIMITS", "Limits", "Shard"]
 
 Buffer = Union[bytes, bytearray, memoryview]
 
-#: Largest element of any type; readers that view the mapped file need aligned tensors.
+#: The size of the largest element type: tensors must be aligned for readers that map the file.
 _ALIGNMENT = 16
-#: Small tensors are gathered into one system call.
+#: Small tensors are buffered up to this many bytes per system call.
 _GATHER = 256 * 1024
 #: Linux writes at most this many bytes at once.
 _WRITE_MAX = 0x7FFFF000
-#: A longer name is shortened in the middle: no name may use up the room of the header.
+#: Longer names are shortened in the middle, so that no name fills the header.
 _LONGEST_NAME = 1000
 _MOST_DIMENSIONS = 64
-#: What an entry adds to the header besides its name (whose letters may need six bytes each) and its shape.
+#: The most bytes of an entry of the header without its name (up to six bytes per letter) and its shape.
 _ENTRY = 200
 _DIMENSION = 21
 _LARGEST_ENTRY = 6 * _LONGEST_NAME + _DIMENSION * _MOST_DIMENSIONS + 2 * _ENTRY
 
 
 class Limits(NamedTuple):
-    """When a shard is full: a tensor for which it has no room goes into the next one.
+    """The size limits of a shard: a tensor that does not fit goes into the next one.
 
-    room    bytes of the header, here about 2,000 tensors; 8 + room should be a multiple of the page size
-    nbytes  of the file; a larger tensor has a shard of its own
+    room    bytes of the header, by default enough for about 2,000 tensors; 8 + room should be a multiple of the page
+            size
+    nbytes  size of the file; a larger tensor gets its own shard
     """
 
     room: int = 256 * 1024 - 8
@@ -52,15 +53,15 @@ LIMITS = Limits()
 
 
 class Shard:
-    """Append tensors; `append` gives the file offset, `finish` completes the header.
+    """Append tensors; `append` returns the file offset, `finish` completes the header.
 
-    written  position in the file up to which it holds what was appended. After a failed write
-             it stays behind for good: what lies beyond it is cut off by `finish`.
+    written  position up to which appended bytes are in the file. It does not move after a failed
+             write; `finish` truncates the file there.
     """
 
     def __init__(self, name: str, directory: int, metadata: dict[str, str], limits: Limits = LIMITS) -> None:
-        """Create the file in a directory, given by descriptor, with its blank header. Raises OSError, FileExistsError
-        when it is there."""
+        """Create the file in a directory, given by descriptor, with a blank header. Raises OSError; FileExistsError if
+        it exists."""
         self._limits = limits
         self._start = self._end = self.written = 8 + limits.room
         self._metadata = b'"__metadata__":' + msgspec.json.encode(metadata)
@@ -78,7 +79,7 @@ class Shard:
         self._encode = msgspec.json.Encoder().encode
         self._fd = open_private(name, os.O_WRONLY | os.O_EXCL, directory=directory)
         try:
-            # Written and not skipped, so that a disk that fills up later has room for the header.
+            # Written instead of skipped, so that the header still fits if the disk fills up later.
             _write_at(self._fd, struct.pack("<Q", limits.room) + bytes(limits.room), 0)
         except OSError:
             os.close(self._fd)
@@ -94,7 +95,7 @@ class Shard:
     def append(self, name: str, dtype: str, shape: tuple[int, ...], data: Buffer, nbytes: int) -> int:
         """Append `nbytes` of data as tensor `name`; returns its offset in the file. Raises OSError.
 
-        A dtype that safetensors lacks is stored as U8 with the same bytes.
+        A dtype that safetensors does not support is stored as U8 with the same bytes.
         """
         gap = -self._end % _ALIGNMENT
         if gap:
@@ -104,7 +105,7 @@ class Shard:
         elements = 1
         for size in shape:
             elements *= size
-        # A header with one entry that does not match its shape is refused as a whole.
+        # Readers refuse the whole file if one entry does not match its shape.
         if native is None or elements * native.itemsize != nbytes or len(shape) > _MOST_DIMENSIONS:
             self._enter(self._unique(name), "U8", (nbytes,), nbytes)
         else:
@@ -114,7 +115,7 @@ class Shard:
         return offset
 
     def flush(self) -> None:
-        """Hand gathered bytes to the operating system. Raises OSError, and the same again after a write failed."""
+        """Write buffered bytes to the file. Raises OSError; after a failed write it raises that error again."""
         if self._failure is not None:
             raise OSError(*self._failure.args)
         gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
@@ -136,7 +137,7 @@ class Shard:
 
     def _complete(self) -> None:
         if self._failure is not None:
-            # The last tensor may be there in part: the file ends before it.
+            # The last tensor may be incomplete: the file is truncated before it.
             while self._ends and self._ends[-1] > self.written:
                 self._ends.pop()
             os.ftruncate(self._fd, self._ends[-1] if self._ends else self._start)
@@ -164,7 +165,7 @@ class Shard:
     def _put(self, data: Buffer, nbytes: int) -> None:
         self._end += nbytes
         if nbytes < _GATHER and self._failure is None:
-            # A copy, because the caller's memory may change once this returns.
+            # A copy, because the caller's memory may change after this returns.
             self._gathered.append(bytes(data))
             self._gathered_bytes += nbytes
             if self._gathered_bytes >= _GATHER:
@@ -196,5 +197,5 @@ def _write_at(fd: int, data: Buffer, position: int) -> None:
 def _write_some(fd: int, view: memoryview, position: int) -> int:
     count = os.pwrite(fd, view[:_WRITE_MAX], position)
     if count <= 0:
-        raise OSError(errno.EIO, "the file takes no bytes")
+        raise OSError(errno.EIO, "no bytes could be written to the file")
     return count

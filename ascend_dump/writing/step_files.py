@@ -1,4 +1,4 @@
-"""The files of one step: shards, index, and the statistics as a table."""
+"""The files of one step: shards, index, and a table of statistics."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ascend_dump.writing.shard import LIMITS, Buffer, Limits, Shard
 
 __all__ = ["StepFiles"]
 
-#: This many records are handed to the operating system at once.
+#: Number of buffered records that are written at once.
 _GATHER = 200
 
 
 class StepFiles:
-    """Append tensors and lines; a line reaches the file only after the bytes it points at.
+    """Append tensors and lines; a line is written only after the bytes that it refers to.
 
     step        its number
-    table       write statistic.csv
-    next_shard  the number of the next shard; pass it on when the step is visited again, since a
-                number must not come twice even if its file was deleted meanwhile
+    table       whether to write statistic.csv
+    next_shard  the number of the next shard; pass it on when the step is opened again, since no
+                number may be used twice, even if its file was deleted
     """
 
     def __init__(
@@ -48,19 +48,19 @@ class StepFiles:
         self._shard: Optional[Shard] = None
         self._shard_name = ""
         self._lines: list[Line] = []
-        #: The operators in the index, by their position in the step and their name: several runs count from 0 in it.
+        #: The operators in the index, by (position, name): several runs in one step each count positions from 0.
         self._operators: set[tuple[int, str]] = set()
         self._encoder = msgspec.json.Encoder()
         self._csv: Optional[AppendFile] = None
         with contextlib.ExitStack() as opened:
             self._directory = open_directory(directory)
             opened.callback(os.close, self._directory)
-            # The index of an earlier visit to this step is continued, its shards are not touched.
+            # If the step was opened before, its index is continued and its shards are not changed.
             taken = (SHARD.fullmatch(f"{step}/{name}") for name in os.listdir(self._directory))
             self.next_shard = self._first_shard = max(next_shard, *(int(one[2][8:-12]) + 1 for one in taken if one), 0)
             self._index = AppendFile(INDEX, self._directory)
             opened.callback(self._index.close)
-            # A step that was removed is begun anew; with an index it is part of the dump again.
+            # If the step was removed before: with an index it is part of the dump again.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(REMOVED, dir_fd=self._directory)
             if table:
@@ -72,28 +72,28 @@ class StepFiles:
 
     @property
     def records(self) -> int:
-        """Records that are in the index."""
+        """Number of records in the index."""
         return self._index.lines
 
     @property
     def operators(self) -> int:
-        """Operators that were added to the index."""
+        """Number of operators added to the index."""
         return len(self._operators)
 
     @property
     def text_bytes(self) -> int:
-        """Sizes of the files that are not shards."""
+        """Bytes of the files other than shards."""
         return self._index.nbytes + (self._csv.nbytes if self._csv is not None else 0)
 
     @property
     def header_bytes(self) -> int:
-        """Room that the shards of this visit reserve."""
+        """Bytes reserved for headers of the shards created by this object."""
         return (self.next_shard - self._first_shard) * (8 + self._limits.room)
 
     def append(self, name: str, dtype: str, shape: tuple[int, ...], data: Buffer, nbytes: int) -> tuple[str, int]:
-        """Store one tensor; returns its shard, as lines name it, and its offset. Raises OSError."""
+        """Store one tensor; returns the name of its shard and its offset there. Raises OSError."""
         if self._shard is not None and not self._shard.has_room(name, shape, nbytes):
-            # Kept until it is finished: if that fails, its last lines may point at nothing.
+            # Replaced only after `finish` succeeded: if it fails, the last lines may refer to missing bytes.
             self._shard.finish()
             self._shard = None
         if self._shard is None:
@@ -110,7 +110,7 @@ class StepFiles:
             self.flush()
 
     def flush(self) -> None:
-        """Hand everything to the operating system, tensors first. Raises OSError."""
+        """Write all buffered data to the files, tensors first. Raises OSError."""
         if self._shard is not None:
             self._shard.flush()
         lines, self._lines = self._lines, []
@@ -119,7 +119,7 @@ class StepFiles:
     def close(self) -> None:
         """Flush, complete the shard header and close. Raises OSError after closing everything.
 
-        After a failure the records whose bytes are in the files are kept.
+        After a failure, records whose bytes are in the files are kept.
         """
         with self._opened as stack:
             if self._shard is not None:
@@ -152,7 +152,7 @@ class StepFiles:
 
 def _rows(lines: list[Line]) -> list[str]:
     rows = []
-    # Lines of one tensor share their statistics, and most their shape; both live as long as the lines.
+    # Cached by id: lines of one tensor share their statistics and usually their shape.
     written: dict[tuple[int, int], str] = {}
     op_type = op_name = phase = name = ""
     when = -1
@@ -164,10 +164,10 @@ def _rows(lines: list[Line]) -> list[str]:
         key = (id(stats), id(shape))
         values = written.get(key)
         if values is None:
-            # JSON's numbers are those of the table.
+            # Numbers have the same text in JSON and in the table.
             text = bytes(stats)[1:-1].decode().replace("null", "").replace('"', "")
             values = written[key] = f"{line.nbytes},{line.dtype},{_shape(shape)},{text}\n"
-        # Not by `seq`: several runs of a program may count from 0 in one step.
+        # Not by `seq`: several runs in one step each count from 0.
         if line.op_name != op_name or line.time != when or line.op_type != op_type or line.phase != phase:
             op_type, op_name, phase, when = line.op_type, line.op_name, line.phase, line.time
             name = f"{_field(op_type)},{_field(op_name)},{phase},{_local_time(when // 1_000_000)}"
@@ -177,7 +177,7 @@ def _rows(lines: list[Line]) -> list[str]:
 
 @functools.lru_cache(1 << 13)
 def _field(text: str) -> str:
-    """As the csv module writes it, which takes several times as long for a row."""
+    """Quote a field as the csv module does, which is several times slower."""
     if any(char in text for char in ',"\r\n'):
         quoted = text.replace('"', '""')
         return f'"{quoted}"'

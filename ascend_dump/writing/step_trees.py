@@ -1,8 +1,7 @@
-"""Step directories that a framework writes by itself: finding them by the layout it has, and removing old ones.
+"""Find step directories that a framework writes, and remove old ones.
 
-Only directories that the layout names as those of a step are touched, only below the directory of one run, and links
-are not followed. A directory is renamed before it is emptied, so that a reader, or whoever comes after a kill, finds it
-whole or not at all.
+Only directories that match the layout are touched, only below the directory of one run, and links are not followed. A
+directory is renamed before it is deleted, so that a reader, or a restart after a kill, finds it complete or not at all.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from ascend_dump._paths import REMOVED_DIRECTORY
 
 __all__ = ["StepDirectory", "find_steps", "remove_step"]
 
-#: Levels from the directory of a run down to that of a step: CANN has five, torchair one more.
+#: The most levels from the directory of a run to that of a step; CANN has five, torchair six.
 _DEEPEST = 7
 
 
 class StepDirectory(NamedTuple):
-    """One step of one stream of steps: a graph, a model or a process that counts them by itself.
+    """The directory of one step.
 
-    stream  the path of the directory above, relative to that of the run
+    stream  its parent directory, relative to that of the run: a graph, model or process with its own step count
     """
 
     stream: str
@@ -34,9 +33,9 @@ class StepDirectory(NamedTuple):
 
 
 def find_steps(root: Path, layout: re.Pattern[str]) -> list[StepDirectory]:
-    """The step directories below the directory of a run, those of a stream in order.
+    """The step directories below the directory of a run, sorted by stream and step.
 
-    layout: matches the path of one, relative to `root`; its last group is the number of the step
+    layout  matches the path of a step directory relative to `root`; its last group is the number of the step
     """
     return sorted(_below(os.fspath(root), "", layout, 1))
 
@@ -45,7 +44,7 @@ def _below(directory: str, above: str, layout: re.Pattern[str], level: int) -> I
     try:
         with os.scandir(directory) as entries:
             found = [one.name for one in entries if one.is_dir(follow_symlinks=False)]
-    except OSError:  # somebody removed it, or closed it to us: there is nothing to remove in there
+    except OSError:  # deleted or not readable: nothing to remove
         return
     for name in found:
         inside = f"{above}{name}"
@@ -57,9 +56,9 @@ def _below(directory: str, above: str, layout: re.Pattern[str], level: int) -> I
 
 
 def remove_step(step: StepDirectory) -> None:
-    """Remove the directory of a step with all that is in it. Raises OSError."""
+    """Remove the directory of a step with its contents. Raises OSError."""
     aside = step.path.with_name(f"{REMOVED_DIRECTORY}{step.path.name}")
-    # What an earlier attempt has left behind would refuse the new name.
+    # A directory left by an earlier attempt would make the rename fail.
     shutil.rmtree(aside, ignore_errors=True)
     try:
         os.rename(step.path, aside)

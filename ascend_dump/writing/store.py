@@ -1,4 +1,4 @@
-"""What a writer does with records: each distinct tensor once, statistics, the step's files."""
+"""Store records: each distinct tensor once, with statistics, in the files of its step."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from ascend_dump.writing.step_files import StepFiles
 
 __all__ = ["Store"]
 
-#: Distinct tensors whose place is remembered (about 200 bytes each).
+#: Distinct tensors whose position in the files is cached (about 200 bytes each).
 _KNOWN_PLACES = 1 << 20
-#: Bytes besides those of tensors that do not count for `max_bytes`; many short steps have more than their tensors.
+#: Bytes other than those of tensors that do not count for `max_bytes`.
 _FREE = 1 << 20
 
 
 class Store:
-    """Store tensors and records of one step after the other. Used by one thread, but for `complete`.
+    """Stores tensors and records, one step after the other. Used by one thread, except `complete`.
 
-    bytes_written  of distinct tensors
-    ended          why nothing is recorded after the open step, None while more is
-    retention      which steps are on disk
-    skipped        number of tensors by the reason for which something of them is not stored
-    first_skipped  the first of each
+    bytes_written  bytes of distinct tensors
+    ended          why nothing is recorded after the open step; None if recording goes on
+    retention      the steps on disk
+    skipped        number of tensors of which something is not stored, by reason
+    first_skipped  the first such tensor of each reason
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Store:
         self._step: Optional[int] = None
         self._last_step: Optional[int] = None
         self._files: Optional[StepFiles] = None
-        #: Whether the steps to come were compared with the room for them.
+        #: Whether the free space was checked for the following steps.
         self._forecast = False
         self._closed_records = 0
         self._places: LRUCache[bytes, tuple[str, int]] = LRUCache(_KNOWN_PLACES)
@@ -80,12 +80,12 @@ class Store:
 
     @property
     def records(self) -> int:
-        """Records that are in index files."""
+        """Number of records in index files."""
         files = self._files
         return self._closed_records + (files.records if files is not None else 0)
 
     def on_disk(self) -> tuple[int, int, int]:
-        """How many steps, operators and records are on disk: those written, but for what was removed."""
+        """The number of steps, operators and records on disk, without removed steps."""
         files, kept = self._files, self.retention
         steps, operators, records = len(kept.steps), kept.operators, kept.records
         if files is not None and files.records:
@@ -95,17 +95,17 @@ class Store:
         return steps, operators, records
 
     def end(self, reason: str) -> None:
-        """Record nothing after the open step, and remove nothing. The first reason holds."""
+        """Record nothing after the open step, and remove no step any more. The first reason is kept."""
         if self.ended is None:
             self.ended = Ended(reason, self._step if self._step is not None else self._last_step)
 
     def prepare(self) -> None:
-        """Do what takes long the first time."""
+        """Load modules and compile kernels in advance."""
         if self._measuring is not None:
             self._measuring.prepare()
 
     def begin(self, step: Optional[int]) -> None:
-        """Close the open step and open another, or none. Raises OSError."""
+        """Close the open step and open another one; None opens none. Raises OSError."""
         self.close()
         if step is not None and not self._forecast and self.retention.steps:
             self._forecast = True
@@ -115,16 +115,16 @@ class Store:
         self._step = step if self.ended is None else None
 
     def store(self, payload: Payload, line: Line) -> None:
-        """Write the bytes unless they are known, and say in the payload where they are. Raises OSError.
+        """Write the bytes unless they are stored already, and set their position in the payload. Raises OSError.
 
-        line: the record to name them after
+        line  the record that names the entry in the shard
         """
         if not payload.digest:
             payload.digest = xxhash.xxh3_128_digest(payload.view())
         place: Optional[tuple[str, int]] = None
         appended = measured = False
         if self._tensors:
-            files = self._open()  # first, since it may let older shards go
+            files = self._open()  # first, because it may delete older shards
             place = self._places.get(payload.digest)
             if place is None or not self.retention.is_live(place[0]):
                 self._budget.check(self._spent(), payload.nbytes)
@@ -140,7 +140,7 @@ class Store:
         if (appended or measured) and not payload.is_as_sealed():
             _disown(payload)
             return
-        # Not before: the thread that makes records looks up both too.
+        # Last, because `complete` reads both in another thread.
         if place is not None:
             payload.shard, payload.offset = place
             if appended:
@@ -149,12 +149,12 @@ class Store:
             self._measuring.remember(payload)
 
     def complete(self, payload: Payload) -> bool:
-        """Finish a payload with its digest without any file, if what it holds is known; False: it is to be stored.
+        """Complete a payload that has a digest, if its bytes and statistics are known; False if it must be stored.
 
-        For the thread that makes records. Its bytes are not needed after that.
+        Called by the recording thread. The bytes are not needed after that.
         """
         if self._tensors:
-            # Whether the place stays with `keep=` is known to the writer's thread only.
+            # With `keep=` only the writer's thread knows whether the shard will be kept.
             place = self._places.get(payload.digest) if self.retention.keep is None else None
             if place is None:
                 return False
@@ -165,7 +165,7 @@ class Store:
         return True
 
     def add(self, items: list[Item]) -> int:
-        """Add records, whose bytes are stored, to the open step; returns how many bytes they are of. Raises OSError."""
+        """Add records whose bytes are stored to the open step; returns their size in bytes. Raises OSError."""
         lines = []
         nbytes = 0
         files = self._open()
@@ -203,12 +203,12 @@ class Store:
         return nbytes
 
     def flush(self) -> None:
-        """Make everything so far readable. Raises OSError."""
+        """Write all buffered data to the files. Raises OSError."""
         if self._files is not None:
             self._files.flush()
 
     def finish(self) -> None:
-        """Complete the open step, the last one, and remove those that are not to stay. Raises OSError."""
+        """Complete the open step, and remove the steps that are not kept. Raises OSError."""
         self.close()
         if self.ended is None:
             self.retention.thin()
@@ -236,7 +236,7 @@ class Store:
         self.first_skipped.setdefault(reason, f"{line.op_name}.{line.io}.{line.index}")
 
     def _spent(self) -> int:
-        """What counts for `max_bytes`."""
+        """The bytes that count for `max_bytes`."""
         files = self._files
         besides = self.retention.other_bytes
         if files is not None:
@@ -263,6 +263,6 @@ class Store:
 
 
 def _disown(payload: Payload) -> None:
-    """Forget where a payload is that changed between hashing and storing: its digest does not describe those bytes."""
+    """Mark a payload as changed between hashing and storing, and drop its digest, which is wrong then."""
     payload.digest, payload.measured = b"", None
     payload.changed = True

@@ -1,4 +1,4 @@
-"""Statistics of bytes in memory, as the index stores them."""
+"""Compute statistics of bytes in memory, in the form that the index stores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _scanners: dict[str, _Scanner] = {}
 
 
 def prepare() -> None:
-    """Begin to load what most statistics need."""
+    """Start loading the engine of statistics in the background."""
     warm_up_soon(np.dtype("float32"))
 
 
@@ -29,23 +29,23 @@ def summarize(
 ) -> Statistics:
     """Statistics of bytes.
 
-    strided: shape and strides in bytes of a view on the data, None for all of it in a row.
+    strided: shape and strides in bytes of a view of the data; None if it is contiguous.
     Raises NotSupported or ConfigError for a type without statistics.
     """
     array = _array(data, dtype, strided)
-    # Records do not wait for a compiler: a program that is killed meanwhile would lose them.
+    # Records do not wait for a compiler: if the program is killed meanwhile they would be lost.
     ready = is_ready(array.dtype)
     if not ready:
         warm_up_soon(array.dtype)
-    # On this thread only: the others belong to the program that is captured.
+    # One thread: the other processors belong to the captured program.
     return statistics(array, engine=None if ready else "numpy", threads=1)
 
 
 def scanner(dtype: str) -> Optional[_Scanner]:
-    """`ascend_dump.statistics.scanner` of a type by its name; None for one without statistics too."""
+    """`ascend_dump.statistics.scanner` for a type by name; None if there is none, or the type has no statistics."""
     found = _scanners.get(dtype)
     if found is None:
-        # Not remembered: its kernel may be compiled later.
+        # Not cached, because its kernel may be compiled later.
         try:
             kind = numpy_dtype(dtype)
             found = scanner_of(kind) if has_values(dtype) and kind.subdtype is None else None
@@ -59,9 +59,9 @@ def scanner(dtype: str) -> Optional[_Scanner]:
 def nonfinite(
     data: Union[bytes, memoryview], dtype: str, strided: Optional[tuple[tuple[int, ...], tuple[int, ...]]]
 ) -> Optional[Statistics]:
-    """Statistics of bytes with NaN or Inf among their elements, None where there is neither.
+    """Statistics of bytes that have NaN or Inf; None if all elements are finite.
 
-    Raises NotSupported or ConfigError for a type of which nobody can tell.
+    Raises NotSupported or ConfigError for a type that cannot be checked.
     """
     array = _array(data, dtype, strided)
     if surely_finite(array):
@@ -84,7 +84,7 @@ def _array(
 
 
 def as_stored(found: Statistics) -> tuple[Any, ...]:
-    """The values in their order, with NaN and Inf as text: JSON has none."""
+    """The values in order, with NaN and Inf as text, because JSON has no such numbers."""
     count, top, low, mean, norm, *counts = found
     return (count, _plain(top), _plain(low), _plain(mean), _plain(norm), *counts)
 

@@ -1,9 +1,8 @@
 """The asynchronous writer of host dumps.
 
-The training thread hands over records; one writer thread hashes, deduplicates, computes
-statistics and writes. A tensor is not copied to be queued: its storage is kept alive, and
-`protect` is called before anything overwrites it. One of which nothing new is to be written
-needs not be queued at all (`complete`).
+The recording thread queues records; one writer thread hashes, deduplicates, computes
+statistics and writes. A queued tensor is not copied: its storage is kept alive, and `protect`
+is called before it is overwritten. A tensor that is stored already is not queued (`complete`).
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ __all__ = ["HostWriter"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Bytes of tensors kept alive for the writer before the training thread waits for it.
+#: Bytes of queued tensors above which the recording thread waits.
 _BUFFER_BYTES = 512 << 20
-#: What a queued record takes besides its tensor's bytes: they too must not pile up without bound.
+#: Bytes counted for each queued record besides those of its tensor.
 _ITEM_BYTES = 1024
-#: Records are handed to the writer in batches of about this size.
+#: Records are queued in batches of about this many bytes.
 _BATCH_BYTES = 4 << 20
 _BATCH_ITEMS = 100
-#: A smaller batch waits at most this long: the program may hang and then be killed.
+#: A smaller batch is queued after this many seconds, because the program may hang and then be killed.
 _IDLE_SECONDS = 0.5
-#: A program that is killed loses at most about so many records, or those of so many seconds, whichever are more:
-#: it waits when the writer falls behind further. A third of the records may be in the batch.
+#: A killed program loses at most about this many records, or those of the last seconds, whichever are more: if the
+#: writer falls behind further, the program waits. A third of these records may be in the batch.
 _LOST_ITEMS = 300
 _LOST_SECONDS = 0.5
-#: What the names of our own threads begin with.
+#: Prefix of the names of ascend_dump's threads.
 _OURS = "ascend_dump"
 _Task = Union[list[Item], threading.Event, "_Step", str, None]
 
@@ -53,7 +52,7 @@ class _Step(NamedTuple):
 
 
 class EmptySteps(NamedTuple):
-    """How many steps there are without a record, and the first of them."""
+    """The number of steps without a record, and the first of them."""
 
     total: int = 0
     first: Optional[int] = None
@@ -62,22 +61,21 @@ class EmptySteps(NamedTuple):
 class HostWriter:
     """Write records below `directory`, one subdirectory per step.
 
-    tensors    write values; otherwise only the index
-    stats      names of `Statistics` fields to record, empty for none
-    max_bytes  stop before more bytes of tensors than this are written, with what the files hold besides from
-               1 MiB on; without `tensors` when the index and statistics have about this size
-    steps      how many will be recorded, None if unknown. Once the first one is complete, its size is multiplied by
-               this, and a warning says when the disk or `max_bytes` has no room for all of them
-    keep       how many steps stay, the last ones; `max_bytes` then counts what is on disk
-    until      "nonfinite": nothing is recorded after the first step that produced NaN or Inf
-    limits     when a shard is full
-    buffer_bytes  of tensors that are kept alive for the thread before the program waits for it
+    tensors    whether to write values; otherwise only the index is written
+    stats      names of the `Statistics` fields to record; empty for none
+    max_bytes  the most bytes of tensors, plus other bytes in excess of 1 MiB; without `tensors` the most bytes of
+               index and statistics. Recording stops before the limit is exceeded
+    steps      the number of steps that will be recorded; None if unknown. After the first one a warning is logged if
+               the disk or `max_bytes` has no room for all of them
+    keep       the number of last steps to keep on disk; `max_bytes` then applies to the bytes on disk
+    until      "nonfinite": record nothing after the first step that produced NaN or Inf
+    limits     the size limits of a shard
+    buffer_bytes  bytes of queued tensors above which the program waits
 
-    Nothing raised by the file system reaches the program: the writer stops, reports once, and
-    `failure` says why. `put` after that is accepted and dropped.
-    `records`, `bytes_written` (of distinct tensors) and `logical_bytes` (of all records) are
-    those of what was written; they are exact once `flush` or `close` has returned.
-    `empty_steps` tells of steps that have ended without a record.
+    Errors of the file system never reach the program: the writer stops, logs the error once and sets `failure`. Later
+    records are dropped.
+    `records`, `bytes_written` (of distinct tensors) and `logical_bytes` (of all records) count what was written; they
+    are exact after `flush` or `close` has returned. `empty_steps` counts steps that ended without a record.
     """
 
     def __init__(
@@ -116,7 +114,7 @@ class HostWriter:
         self.skipped = self._store.skipped
         self.first_skipped = self._store.first_skipped
         self._buffer = buffer_bytes
-        # Reentrant both: a finalizer that runs an operator may come in between.
+        # Reentrant, because a finalizer may run an operator while the lock is held.
         self._handing_over = threading.RLock()
         self._change = threading.Condition(threading.RLock())
         self._queued_bytes = 0  # written under _handing_over
@@ -124,16 +122,16 @@ class HostWriter:
         self._batch: list[Item] = []
         self._batch_bytes = 0
         self._batch_time = 0.0
-        #: When each batch began that was handed over and is not in the files; and how many records those are.
+        #: When each queued batch began that is not in the files yet; and counts of queued and saved records.
         self._unsaved: deque[float] = deque()
         self._handed_over = 0  # written under _handing_over
-        self._saved = 0  # written by the writer thread only, as what follows
+        self._saved = 0  # this and the next are written by the writer thread only
         self._unsaved_batches = 0
         self._unsaved_items = 0
         self._waiting = 0
         self._queue: SimpleQueue[_Task] = SimpleQueue()
         self._closing = False
-        #: None until there is something to write: a block of which no step is selected needs none.
+        #: None until there is something to write: without a selected step no thread is started.
         self._thread: Optional[threading.Thread] = None
 
     @property
@@ -145,30 +143,30 @@ class HostWriter:
         return self._store.bytes_written
 
     def tally(self) -> Tally:
-        """What was recorded so far; exact once `close` has returned."""
+        """Counts of what was recorded so far; exact after `close` has returned."""
         steps, operators, records = self._store.on_disk()
         return Tally(steps, operators, records, self.logical_bytes, self._begun)
 
     @property
     def tensor_bytes(self) -> int:
-        """Of distinct tensors that are on disk: those written, but for what was removed."""
+        """Bytes of distinct tensors on disk, without removed steps."""
         return self._store.retention.tensor_bytes
 
     @property
     def ended(self) -> Optional[Ended]:
-        """Why nothing is recorded after a step, None while more is. The thread is behind the program by what waits."""
+        """Why the recording ended; None if it goes on. Set when the writer thread gets to it."""
         return self._store.ended
 
     def end(self, reason: str) -> None:
-        """Record nothing after the open step, which stays with those before it. The first reason holds."""
+        """Keep the open step and those before it, and record nothing after it. The first reason is kept."""
         self._send(reason)
 
     def kept(self) -> dict[str, Any]:
-        """What a manifest says of the steps that stay; exact once `close` has returned.
+        """Fields of the manifest about kept steps; exact after `close` has returned.
 
-        removed  with keep: how many steps were removed, how many records they had, the first and the last of them
+        removed  with keep: the number of removed steps and of their records, and the first and last of these steps
         ended    why and where the recording ended before the capture did, if it did
-        unknown  with until="nonfinite": of how many tensors nobody could tell whether they hold NaN or Inf
+        unknown  with until="nonfinite": the number of tensors that could not be checked for NaN and Inf
         """
         store = self._store
         found: dict[str, Any] = {}
@@ -181,7 +179,7 @@ class HostWriter:
         return found
 
     def begin_step(self, number: int) -> None:
-        """Open a step; ends the one before."""
+        """End the open step and open another one."""
         self._note_end()
         self._open = number
         self._begun += 1
@@ -200,9 +198,9 @@ class HostWriter:
         self._open, self._is_empty = None, True
 
     def put(self, items: list[Item], new_bytes: int) -> None:
-        """Queue the records of one operator; waits while more than the buffer is queued.
+        """Queue the records of one operator; waits while more than `buffer_bytes` are queued.
 
-        new_bytes: about how many bytes of payloads this operator brings for the first time.
+        new_bytes  approximate bytes of the new payloads among them
         """
         if self.failure is not None or self._closing:
             return
@@ -221,9 +219,9 @@ class HostWriter:
                 self._wait(lambda: not self._is_behind(_LOST_SECONDS / 2))
 
     def complete(self, payload: Payload) -> bool:
-        """Finish a payload whose digest is known, if nothing is to be written of it: the memory may change after that.
+        """Complete a payload that has a digest, if its bytes are stored already; its memory may change after that.
 
-        False: it has to be queued, since its bytes are new.
+        Returns False if its bytes are new and it must be queued.
         """
         if not self._store.complete(payload):
             return False
@@ -240,7 +238,7 @@ class HostWriter:
             mine = payload.state == QUEUED
             if mine:
                 if self.failure is not None or not self._is_alive():
-                    return  # nothing will read it any more
+                    return  # its bytes are not needed any more
                 payload.state = COPYING
         if mine:
             self._copy(payload)
@@ -248,7 +246,7 @@ class HostWriter:
             self._wait(lambda: payload.state == DONE or isinstance(payload.owner, bytes))
 
     def flush(self) -> None:
-        """Return when everything taken so far is readable."""
+        """Wait until all records queued so far are in the files."""
         if self._thread is None and not self._batch:
             return
         done = threading.Event()
@@ -270,22 +268,22 @@ class HostWriter:
             thread.join()
 
     def abandon(self) -> None:
-        """In a forked child: the files belong to the parent."""
+        """Drop all state in a forked child, because the files belong to the parent."""
         self._thread = None
         self._closing = True
-        # The parent's threads may have held the locks as it forked.
+        # Threads of the parent may have held the locks at the fork.
         self._handing_over = threading.RLock()
         self._change = threading.Condition(threading.RLock())
         self._queue = SimpleQueue()
         self._batch = []
 
     def _send(self, then: _Task = None) -> None:
-        """Hand over what `put` gathered: waking the writer for each operator costs more."""
+        """Queue the batch of records, because waking the writer for each operator is slower; then queue `then`."""
         self._start_thread()
         if not self._is_alive():
             self._batch.clear()
             if self.failure is None and not self._closing:
-                # Only the end of the interpreter stops it from outside.
+                # The thread ends this way only at the end of the interpreter.
                 self.failure = WriteError(
                     "the writer thread has ended", hint="stop the capture before the process ends"
                 )
@@ -315,7 +313,7 @@ class HostWriter:
         except MemoryError:
             self._send()
             if not payload.counted:
-                raise  # not handed over yet, so that waiting would not help
+                raise  # not queued yet, so waiting would not help
         finally:
             with self._change:
                 if copy is not None:
@@ -326,7 +324,7 @@ class HostWriter:
             self._wait(lambda: payload.state == DONE)
 
     def _is_behind(self, seconds: float) -> bool:
-        """Whether many records wait, the first of them for longer than this."""
+        """Whether many records are queued, the first of them for longer than this."""
         if self.failure is not None or self._handed_over - self._saved <= _LOST_ITEMS - _BATCH_ITEMS:
             return False
         try:
@@ -335,13 +333,13 @@ class HostWriter:
             return False
 
     def _start_thread(self) -> None:
-        """With the first thing to write."""
+        """Start the writer thread, when there is something to write."""
         if self._thread is not None or self._closing or self.failure is not None:
             return
         with self._handing_over:
             if self._thread is not None:
                 return
-            # Known before it runs: a finalizer that comes in between must not start another.
+            # Set before it runs: a finalizer may run in between and must not start another thread.
             self._thread = threading.Thread(target=self._run, name=f"{_OURS} writer", daemon=True)
             try:
                 self._thread.start()
@@ -383,7 +381,7 @@ class HostWriter:
                 return
 
     def _attempt(self, function: Callable[..., None], *args: Any) -> None:
-        """Call a function; whatever it raises ends the capture, and not this thread: others wait for it."""
+        """Call a function. An exception ends the capture, but not this thread, for which others may wait."""
         try:
             function(*args)
         except OSError as error:
@@ -400,7 +398,7 @@ class HostWriter:
         with contextlib.suppress(Exception):
             self._store.close()
         if first:
-            # A handler of the user's may raise anything.
+            # A logging handler of the user may raise.
             with contextlib.suppress(Exception):
                 log.warning("%s", error)
 
@@ -425,7 +423,7 @@ class HostWriter:
         self._tell_end()
 
     def _tell_end(self) -> None:
-        """Say once which step ended the recording by what it produced."""
+        """Log once which step ended the recording by NaN or Inf."""
         ended = self._store.ended
         if ended is not None and ended.operator and not self._told:
             self._told = True
@@ -443,7 +441,7 @@ class HostWriter:
             if self.failure is None and self._store.step is not None:
                 self._write_records(items)
         finally:
-            # Whatever happened, nothing may stay queued: the training thread could wait for it.
+            # In any case nothing may stay queued: the recording thread may be waiting for it.
             for item in items:
                 payload = item.payload
                 if payload is not None and payload.state != DONE:
@@ -489,10 +487,10 @@ class HostWriter:
 
 
 def _may_be_left_alone() -> bool:
-    """Whether another thread than the main one forked this process.
+    """Whether this process was forked by a thread other than the main one.
 
-    That thread is the main one here, and only returns: Python calls none of its exit functions for it, and the process
-    ends with its last thread, which must not be the one that waits for more to write.
+    That thread is the main thread here. When it returns, Python runs no exit functions, and the process ends with its
+    last thread, which must not be a writer waiting for records.
     """
     return type(threading.main_thread()).__name__ != "_MainThread"
 
