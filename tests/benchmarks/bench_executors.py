@@ -4,11 +4,14 @@
 
 Every tensor of `actual` differs from that of `reference` by rounding, so each pair is read and measured. The three ways
 take turns in each round and the best round of each counts, since other work on the machine only adds to it. `bound`
-is what the cluster is to reach.
+is what the cluster is to reach. The one process has nothing else in it: dask, whose scheduler runs in the process that
+calls the workers, would take time from it and give the collector of garbage more to look at.
 
-Where other programs keep the processors busy, which the load tells, wall time says little. `CPU` does: for one process
-what it took, for the cluster what the calling process took (the scheduler among it) and the busier of the workers,
-which is what the wall time would be with a processor for each. Other work makes that larger too, by its caches.
+Where other programs keep the processors busy, which the load tells, wall time says little: two processes get a larger
+share of them than one, so that two workers may seem more than twice as fast. `CPU` says more: for one process what it
+took, for the cluster what the calling process took (the scheduler among it) and the busier of the workers, which is
+what the wall time would be with a processor for each. Other work makes that larger too, by its caches. `all` is the CPU
+of all processes together: where it is that of the one process or more, both did the same work.
 """
 
 from __future__ import annotations
@@ -18,10 +21,11 @@ import os
 import shutil
 import tempfile
 import time
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import ExitStack
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -55,38 +59,55 @@ def write(root: Path, ranks: int, operators: int, off: float) -> Path:
 
 
 class Took(NamedTuple):
-    """Seconds; cpu: of the calling process and of the busiest worker."""
+    """Seconds; cpu: of the calling process and of the busiest worker; every: of all processes."""
 
     wall: float
     cpu: float
+    every: float
 
 
 def cpu_of_worker() -> tuple[int, float]:
     return os.getpid(), time.process_time()
 
 
-class Way:
-    """One way to compare."""
+def compared(actual: Path, reference: Path, executor: Optional[Executor] = None) -> tuple[Took, dict[str, int]]:
+    """The comparison as the process that asks for it sees it, without what its workers took."""
+    start, own = time.perf_counter(), time.process_time()
+    counts = ascend_dump.compare(actual, reference, executor=executor).counts
+    wall, own = time.perf_counter() - start, time.process_time() - own
+    return Took(wall, own, own), counts
 
-    def __init__(self, executor: Optional[Executor] = None, client: Any = None) -> None:
+
+class OneProcess:
+    """A process of its own, which does all of it and stays for the next round."""
+
+    def __init__(self, pool: ProcessPoolExecutor) -> None:
+        self._pool = pool
+
+    def compare(self, actual: Path, reference: Path) -> tuple[Took, dict[str, int]]:
+        return self._pool.submit(compared, actual, reference).result()
+
+
+class Workers:
+    """An executor with two workers; client: that of dask, to ask its workers."""
+
+    def __init__(self, executor: Executor, client: Any = None) -> None:
         self._executor = executor
         self._client = client
 
-    def _of_workers(self) -> dict[int, float]:
+    def _seconds(self) -> dict[int, float]:
         if self._client is not None:
             return dict(self._client.run(cpu_of_worker).values())
-        if self._executor is not None:
-            # Those that wait take turns.
-            return dict(self._executor.submit(cpu_of_worker).result() for _ in range(2))
-        return {}
+        # Those that wait take turns.
+        return dict(self._executor.submit(cpu_of_worker).result() for _ in range(2))
 
     def compare(self, actual: Path, reference: Path) -> tuple[Took, dict[str, int]]:
-        before, start, own = self._of_workers(), time.perf_counter(), time.process_time()
-        counts = ascend_dump.compare(actual, reference, executor=self._executor).counts
-        wall, own = time.perf_counter() - start, time.process_time() - own
-        after = self._of_workers()
-        busiest = max((after[name] - before[name] for name in before), default=0.0)
-        return Took(wall, own + busiest), counts
+        before = self._seconds()
+        took, counts = compared(actual, reference, self._executor)
+        after = self._seconds()
+        assert after.keys() == before.keys(), "a worker was replaced, or one of two was asked twice"
+        seconds = [after[name] - before[name] for name in before]
+        return Took(took.wall, took.cpu + max(seconds), took.cpu + sum(seconds)), counts
 
 
 def main() -> None:
@@ -101,7 +122,11 @@ def main() -> None:
         actual = write(place / "actual", given.ranks, given.operators, 1e-7)
         reference = write(place / "reference", given.ranks, given.operators, 0.0)
         with ExitStack() as stack:
-            ways = {"one process": Way(), "2 workers of ours": Way(stack.enter_context(RankWorkers(2)))}
+            alone = stack.enter_context(ProcessPoolExecutor(1, get_context("spawn")))
+            ways: dict[str, Union[OneProcess, Workers]] = {
+                "one process": OneProcess(alone),
+                "2 workers of ours": Workers(stack.enter_context(RankWorkers(2))),
+            }
             try:
                 from distributed import Client, LocalCluster
             except ImportError:
@@ -110,7 +135,7 @@ def main() -> None:
                 options = {"dashboard_address": None, "worker_dashboard_address": None}
                 cluster = stack.enter_context(LocalCluster(n_workers=2, threads_per_worker=1, **options))
                 client = stack.enter_context(Client(cluster, set_as_default=False))
-                ways["2 workers of dask"] = Way(client.get_executor(pure=False), client)
+                ways["2 workers of dask"] = Workers(client.get_executor(pure=False), client)
             rounds: dict[str, list[Took]] = {name: [] for name in ways}
             counts: dict[str, dict[str, int]] = {}
             for number in range(given.rounds + 1):
@@ -121,15 +146,18 @@ def main() -> None:
         assert len({str(one) for one in counts.values()}) == 1, counts
         pairs = given.ranks * given.operators * 2
         print(f"{given.ranks} ranks, {pairs} pairs; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
-        print(f"{'':<20}{'wall':>8}{'':>11}{'CPU':>6}")
-        walls = {name: min(one.wall for one in found) for name, found in rounds.items()}
-        cpus = {name: min(one.cpu for one in found) for name, found in rounds.items()}
-        for name in ways:
-            wall, cpu = walls[name], cpus[name]
-            against = (walls["one process"] / wall, cpus["one process"] / cpu)
-            print(f"{name:<20}{wall:8.2f} s{against[0]:8.2f}x{cpu:8.2f} s{against[1]:8.2f}x")
-        if "2 workers of dask" in walls:
+        print(f"{'':<20}{'wall':>8}{'':>11}{'CPU':>8}{'':>11}{'all':>8}")
+        best = {name: Took(*(min(values) for values in zip(*found))) for name, found in rounds.items()}
+        one = best["one process"]
+        for name, took in best.items():
+            print(
+                f"{name:<20}{took.wall:8.2f} s{one.wall / took.wall:8.2f}x{took.cpu:8.2f} s"
+                f"{one.cpu / took.cpu:8.2f}x{took.every:8.2f} s"
+            )
+        if "2 workers of dask" in best:
             print(f"bound: {BOUND}x for 2 workers of dask")
+            if one.wall / best["2 workers of dask"].wall > 2:
+                print("more than 2x is the share of busy processors that two processes get: go by CPU, or wait")
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
