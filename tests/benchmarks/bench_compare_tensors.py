@@ -13,13 +13,17 @@ ratios are of calls in turns. "2 processors" is twice what one second of a proce
 threads of a library, which wait busily for some time after a call: they are given time to fall asleep before the next
 one is measured, and what they waited within a call counts as time of msprobe's processors, not of the wall.
 
-Measured on two processors with AVX-512 (load 5, so that the wall says little of our own throughput; msprobe 26.2.0),
-where every element differs, on arrays of 64 MB: float32 11 GB/s on 2 processors, 61 times msprobe by the time of a
-processor and 62 by the wall; bfloat16 5.6, 100 and 95 times; float16 6.1, 97 times; float64 13, 82 and 91 times; int32
-21, 482 times; float8_e4m3fn 5.2. The kernel takes 0.6 ns for an element of any type; of float64 that is as fast as the
-memory of both processors gives two arrays. On arrays of 4 MB, which stay in the cache, msprobe takes half the time for
-an element of float64, and it is 30 times. On another machine with two processors (load 16), two dumps of 256 MB: 7
-times from start to exit, of 1 GB: 11 times; what the larger ones take more: 31 times, 39 times by the clock.
+Measured on two processors with AVX-512 (load 4 to 7, so that ratios vary; msprobe 26.2.0), where every element differs,
+on arrays of 64 MB, two runs or more: float32 11 GB/s on 2 processors, 61 to 81 times msprobe by the time of a processor
+and 62 to 105 by the wall; bfloat16 5.3 to 5.6, 87 to 102 and 95 to 115 times; float16 5.7 to 6.1, 97 times and more;
+float64 13 to 15, 34 to 82 and 40 to 91 times; int32 20, 482 times and more; float8_e4m3fn 5. With load 1 and both
+threads busy, the kernels alone took 0.41 ns of the wall for an element of float64 and 0.38 for one of bfloat16, msprobe
+35 and 31 ns: 86 and 83 times. They take 0.6 ns of a processor for an element in the cache; of float64 what memory
+gives is the limit. On arrays of 4 MB, which stay in the cache, msprobe takes half the time for an element of float64,
+and it is 25 times.
+
+On another machine with two processors (load 16), two dumps of 256 MB: 7 times from start to exit, of 1 GB: 11 times;
+what the larger ones take more: 31 times, 39 times by the clock.
 """
 
 from __future__ import annotations

@@ -12,7 +12,11 @@ passed. The row `torch.compile` runs operator by operator, because a capture mak
 `held-out` takes ten networks that no rule was chosen by. The first run of these, before any change: 248 of 252 right.
 Two of the four were right too (an attention reads the weight of its last layer itself, which the judge knows since); in
 one Adadelta's first step makes a wrong sum equal to another one, which is paired with it, and the kind of the origin is
-wrong; and one update of a second moment, of 1e-8, was called rounding, which led to a change.
+wrong; and one update of a second moment, of 1e-8, was called rounding, which led to a change. With 3 seeds of each kind
+377 of 378 now, the Adadelta left. Of their roundings, no rule was chosen by which either, 88 of 99 have no origin: in
+three the noise of the autoencoder is drawn as other numbers, which is told as random; 7 are graphs that PyTorch's
+tables took apart, one is the mixer's optimizer with kernels of float64. The experts' shapes depend on values, so that
+no graph is made of them.
 """
 
 from __future__ import annotations

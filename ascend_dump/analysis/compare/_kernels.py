@@ -397,9 +397,11 @@ def pair(a: Any, b: Any, table_a: Any, table_b: Any, kind: Any) -> Any:
     room = np.empty((2, _BLOCK), dtype=np.int16), np.empty(_BLOCK // 2, dtype=np.uint16)
     places = np.empty(_BLOCK, dtype=np.int64)
     values = np.empty((2, _BLOCK))
-    for start in range(0, a.size, _BLOCK):
-        left = a[start : start + _BLOCK]
-        right = b[start : start + _BLOCK]
+    # What is fetched while a block is counted should be there soon after.
+    block = _BLOCK // 2 if kind[4] else _BLOCK
+    for start in range(0, a.size, block):
+        left = a[start : start + block]
+        right = b[start : start + block]
         if kind[3] and _same_words(left, right):
             if _add_equal(right, table_b, kind, found):
                 continue
