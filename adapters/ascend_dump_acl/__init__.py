@@ -1,15 +1,15 @@
 """Dumps of offline models (`.om`) that run through pyACL, by CANN's own dump service.
 
 CANN's settings apply to the models that are loaded after them, and it counts the steps: one per
-execution of a model. There are two roads, and the return codes of acl tell which one is open:
+execution of a model. There are two ways, and the capture chooses by the return codes of acl:
 
     acl.init()                                            acl is initialised: the block switches the dump
-    with capture(framework="acl", path="dumps") as cap:   on and off by itself
+    with capture(framework="acl", path="dumps") as cap:   on and off
         model, ret = acl.mdl.load_from_file("net.om")
         acl.mdl.execute(model, inputs, outputs)
 
-    with capture(framework="acl", path="dumps") as cap:   acl is not initialised: hand it the file that the
-        acl.init(cap.config)                              capture has prepared
+    with capture(framework="acl", path="dumps") as cap:   acl is not initialised: pass it the file that the
+        acl.init(cap.config)                              capture has written
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["AclAdapter"]
 class AclAdapter(Adapter):
     name = "acl"
     framework = "acl"
-    # A process that uses the device is after what runs there, not after its host side.
+    # A user of the device wants the operators on the device, not those on the host.
     priority = 5
     process_hooks = ("acl",)
     only_from_the_start = "CANN dumps only models that are loaded after the dump was set"

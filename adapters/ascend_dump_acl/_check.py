@@ -1,4 +1,4 @@
-"""What CANN would refuse of a request, or accept without doing it, and what comes too late."""
+"""Report settings that CANN refuses, accepts and ignores, or gets too late."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["check"]
 
 
 def check(request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
-    """Everything to know before the start, errors first."""
+    """All problems of a request, errors first."""
     problems = list(_too_late(target))
     try:
         situation = look_around(request)
@@ -38,7 +38,7 @@ def _too_late(target: Any) -> Iterator[Problem]:
 
 
 def _of_acl(request: DumpRequest) -> Iterator[Problem]:
-    """What only a capture of offline models has to say."""
+    """Problems specific to captures of offline models."""
     if request.scene in (None, "watch") and request.steps.all:
         yield Problem(
             "AD115",

@@ -1,7 +1,7 @@
-"""When the dump of a whole pyACL program begins: once acl is initialised, before it loads a model.
+"""Record a whole pyACL program: starts after acl is initialised, before a model is loaded.
 
-CANN dumps only models that are loaded after the dump is set. Single operators have no load, so `acl.init` is the
-moment; where something else has initialised acl, it is the first load.
+CANN dumps only models that are loaded after the dump is set. Single operators are not loaded, so the capture starts
+after `acl.init`; if something else initialised acl, at the first load.
 """
 
 from __future__ import annotations

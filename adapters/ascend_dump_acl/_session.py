@@ -1,4 +1,4 @@
-"""One dump through acl: armed by acl.mdl.set_dump, or prepared for acl.init."""
+"""A capture through acl: started by acl.mdl.set_dump, or by a file for acl.init."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ log = logging.getLogger("ascend_dump")
 
 
 class AclSession(Session):
-    """One active capture.
+    """An active capture.
 
-    root     the dump_path of CANN, new and empty
-    config   the file that holds the settings
-    prepared acl was not initialised at the start, so the program hands `config` to acl.init
+    root     the dump_path of CANN, a new and empty directory
+    config   the file with the settings
+    prepared whether acl was not initialised at the start, so that the program must pass `config` to acl.init
 
-    Raises at the start: ConfigError, CaptureError and AdapterError for what acl refuses, each
-    with the name of its code, and WriteError when the file cannot be written.
+    Creating it raises ConfigError, CaptureError or AdapterError for an error of acl, with the name of its code, and
+    WriteError if the file cannot be written.
     """
 
     step_directories = STEP_DIRECTORY
@@ -61,7 +61,7 @@ class AclSession(Session):
             raise
 
     def stop(self) -> None:
-        """Switch the dump off, by whichever road it came on. A second call does nothing."""
+        """Switch the dump off. A second call does nothing."""
         if self._stopped:
             return
         self._stopped = True
@@ -93,7 +93,7 @@ class AclSession(Session):
         return found
 
     def _init_dump(self) -> bool:
-        """Begin a dump in an initialised acl. True: it is not initialised yet."""
+        """Start a dump. Returns True if acl is not initialised yet."""
         code = self._acl.mdl.init_dump()
         if code == AclError.UNINITIALIZE:
             return True
@@ -108,6 +108,6 @@ class AclSession(Session):
 
 
 def refusal(acl: Any, call: str, code: int) -> AscendDumpError:
-    """The typed error for what a call of acl returned, with CANN's own words where it has some."""
+    """The typed error for the return code of a call of acl, with CANN's own message if there is one."""
     ask = getattr(acl, "get_recent_err_msg", None)
     return interface.refusal(call, code, str((ask() if ask is not None else None) or ""))

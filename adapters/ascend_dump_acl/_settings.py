@@ -1,4 +1,4 @@
-"""A request as CANN's dump JSON, and what is known about the process that will dump."""
+"""Convert a request to CANN's dump JSON, and describe the process that will dump."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ascend_dump.native.cann.config.situation import Situation, in_container
 
 __all__ = ["OPTIONS", "build", "look_around"]
 
-#: What `options` may hold beside what the dump JSON itself knows.
+#: Options in addition to the keys of the dump JSON.
 OPTIONS: Mapping[str, str] = MappingProxyType(
     {
         "graph": "GE's graph as text (ge_proto_*_Build.txt): patterns in layers and watch are expanded with it",
@@ -29,7 +29,7 @@ def build(request: DumpRequest, path: Path, situation: Situation) -> dict[str, A
 
 
 def look_around(request: DumpRequest) -> Situation:
-    """This process and what the options tell about the model. Raises ReadError for the graph."""
+    """The situation of this process, and of the model by the options. Raises ReadError for the graph."""
     here = Situation.here()._replace(container=in_container(), status_check=request.options.get("status_check"))
     graph = request.options.get("graph")
     if graph is None:

@@ -25,7 +25,7 @@ __all__ = ["TorchNpuAdapter"]
 class TorchNpuAdapter(PyTorchAdapter):
     name = "torch_npu"
     framework = "torch_npu"
-    # In a process that uses the device the user wants the operators on the device, not those on the host.
+    # A user of the device wants the operators on the device, not those on the host.
     priority = 10
     process_hooks = ("torch_npu",)
     # torchair uses acl's dump interface itself, and dumps the operators of its graphs.

@@ -1,4 +1,4 @@
-"""What torch_npu and CANN would refuse of a request for eager kernels, or accept without doing it."""
+"""Report settings of a request for eager kernels that torch_npu or CANN refuse, or accept and ignore."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SWITCH = "dump.dump_op_switch"
 
 
 def check(request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
-    """Everything to know before the start, errors first."""
+    """All problems of a request, errors first."""
     situation = look_around()
     problems = [*_taken(situation), *_of_scene(request, situation), *_of_target(request, target), *_of_eager(request)]
     if request.scene != "watch":
@@ -32,7 +32,7 @@ def check(request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]
 
 
 def _taken(situation: Situation) -> Iterator[Problem]:
-    """What holds acl's dump interface, of which a process has one."""
+    """Whether something else uses acl's dump interface, of which a process has one."""
     found = re.match(r"\s*[+-]?(\d+)", situation.env.get(_ACL_DUMP_DATA, ""))
     if found and int(found[1]):
         yield Problem(
@@ -144,5 +144,5 @@ def _of_configuration(request: DumpRequest, run: RunDirectory, situation: Situat
         problems = problems_of_config(build(request, planned), planned, situation)
     except AscendDumpError as error:
         return [Problem(error.code, "error", error.message, error.hint)]
-    # That the switch dumps models too is worth knowing where there are any.
+    # The warning that the switch dumps models too matters only if there are models.
     return [one for one in problems if one.where != _SWITCH or one.severity != "warning" or "torchair" in sys.modules]

@@ -1,9 +1,9 @@
-"""torch_npu's dump interface, of which there are two.
+"""The two dump interfaces of torch_npu.
 
-`torch_npu.npu.utils` has `init_dump`, `set_dump` and `finalize_dump` that initialise the NPU and raise what acl
-refuses. `torch_npu.npu` itself shows those of `npu_config`, which are options: before the NPU is initialised they wait
-for it, and what acl returns is dropped. Sources: torch_npu 2.13, `npu/__init__.py`, `npu/utils.py`,
-`npu/npu_config.py`, OptionRegister.cpp, EnvVariables.cpp.
+`init_dump`, `set_dump` and `finalize_dump` in `torch_npu.npu.utils` initialise the NPU and raise the errors of acl.
+Those in `torch_npu.npu` come from `npu_config` and set options, which take effect when the NPU is initialised; return
+codes of acl are dropped. Sources: torch_npu 2.13, `npu/__init__.py`, `npu/utils.py`, `npu/npu_config.py`,
+OptionRegister.cpp, EnvVariables.cpp.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DumpInterface:
     def __init__(self) -> None:
         self._npu: Any = importlib.import_module("torch_npu").npu
         utils = getattr(self._npu, "utils", None)
-        #: Whether what acl refuses is raised.
+        #: Whether errors of acl are raised.
         self.checked = all(hasattr(utils, name) for name in _NAMES)
         self._utils: Any = utils if self.checked else self._npu
         self._waits = False
@@ -49,10 +49,10 @@ class DumpInterface:
         return ask is not None and self.initialised and bool(ask())
 
     def begin(self, config: str) -> None:
-        """Dump what is launched from now on, as the file says.
+        """Start dumping, with the settings in the file `config`.
 
-        Raises the typed error of `cann.interface.refusal`. Before the NPU is initialised the dump waits for it,
-        so that the program still chooses the device.
+        If the NPU is not initialised yet, the dump starts when it is, so that the program still chooses the device.
+        Raises the typed error of `acl_interface.refusal`.
 
         (assumption acl.begin_again)
         (assumption torch_npu.waiting_interface)
@@ -74,7 +74,7 @@ class DumpInterface:
             raise
 
     def end(self) -> None:
-        """Dump nothing more. Raises as `begin`; also where a dump that waited could not begin.
+        """Stop dumping. Raises as `begin`, also if a delayed dump could not start.
 
         (assumption torch_npu.set_between_kernels)
         """
@@ -88,9 +88,9 @@ class DumpInterface:
                 self._utils.finalize_dump()
 
     def synchronize(self) -> None:
-        """Wait for the kernels of the step: the host is ahead of the device, and of what launches them.
+        """Wait until the kernels of the step have run, because they are launched asynchronously.
 
-        Raises AdapterError for a kernel that failed meanwhile.
+        Raises AdapterError if a kernel failed.
 
         (assumption torch_npu.step_numbering)
         """
@@ -108,7 +108,7 @@ class DumpInterface:
 
 @contextmanager
 def _typed(call: str) -> Iterator[None]:
-    """Turn torch_npu's RuntimeError into the error of its code."""
+    """Convert torch_npu's RuntimeError into the typed error for its code."""
     try:
         yield
     except (RuntimeError, AssertionError) as error:

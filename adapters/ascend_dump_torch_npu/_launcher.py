@@ -1,4 +1,4 @@
-"""Starts the dump of a whole program on NPUs at the first call of a top-level module, which is its first step."""
+"""Record a whole program on NPUs: the first call of a top-level module starts the capture and the first step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def attach(begin: Begin) -> Callable[[], bool]:
 
 
 class _TorchNpuLaunch:
-    """Begins at the first step; an exception dump is set up before, while the NPU is not initialised yet."""
+    """Starts the capture at the first step; an exception dump earlier, before the NPU is initialised."""
 
     def __init__(self, begin: Begin) -> None:
         self._begin = begin

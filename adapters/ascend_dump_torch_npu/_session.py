@@ -1,4 +1,4 @@
-"""One capture of eager kernels: counts steps, and switches the dump on for the selected ones."""
+"""A capture of eager kernels: counts steps, and switches the dump on in selected ones."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ __all__ = ["TorchNpuSession"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Steps that `keep=` has not removed yet: its thread looks from time to time only.
+#: The most steps that `keep=` may not have removed yet, because its thread runs from time to time only.
 _LATE = 10_000
 
 
 class TorchNpuSession(Session):
-    """Outside selected steps nothing is changed in the process but a hook on the target, which counts its calls.
+    """A capture. Outside selected steps only a hook on the target is installed, which counts its calls.
 
-    root     one directory for each dumped step, which is CANN's dump_path
-    failure  what kept the capture from being complete
+    root     has one directory for each dumped step, which is CANN's dump_path
+    failure  why the capture is incomplete
     """
 
     step_directories = re.compile(r"(\d{1,18})", re.ASCII)
@@ -58,7 +58,7 @@ class TorchNpuSession(Session):
         self._calls = 0
         #: How many steps were dumped.
         self.dumped = 0
-        # Of those whose directories may be there at the end: that were begun, and that have ended.
+        # Of steps whose directories may exist at the end: the begun and the completed ones.
         most = None if request.keep is None else request.keep + _LATE
         self._begun: deque[int] = deque(maxlen=most)
         self._ended: deque[int] = deque(maxlen=most)
@@ -85,7 +85,7 @@ class TorchNpuSession(Session):
     def _end_launched(self) -> None:
         for other in list(_sessions):
             if other.launched and other.armed and not self.launched:
-                # What the script itself asks for is more precise than the launcher's settings.
+                # The script's own capture is more specific than the settings of the launcher.
                 log.warning("the capture of ASCEND_DUMP ends here: the script starts one of its own")
                 other.stop()
                 other._superseded = True
@@ -100,7 +100,7 @@ class TorchNpuSession(Session):
             self.guard(self.enter_step, self._calls)
 
     def skips_warmup(self) -> bool:
-        """Whether the call that begins serves no request and is to be left out; ends the open step then."""
+        """Whether this call is a warm-up call of a server, which is no step; if so, end the open step."""
         if not self._request.options.get(SKIP_WARMUP) or not is_warmup():
             return False
         self.guard(self.enter_step, None)
@@ -184,7 +184,7 @@ class TorchNpuSession(Session):
     def _set_scene(self) -> Callable[[], None]:
         """Set the variable by which torch_npu hands the scene to aclInit. Returns the function that restores it."""
         if self._interface.initialised:
-            return lambda: None  # it would change nothing, which the check has said
+            return lambda: None  # it would have no effect, as the check reports
         before = own_initial_config()
         config = build_initial(self._request, self.root)
         if before is not None:
@@ -238,7 +238,7 @@ class TorchNpuSession(Session):
             )
 
     def abandon(self) -> None:
-        """In a forked child, where the NPU cannot be used."""
+        """Drop this capture in a forked child, where the NPU cannot be used."""
         self.armed = self._on = False
         self._superseded = True
         self._let_go()
@@ -275,7 +275,7 @@ class TorchNpuSession(Session):
 
 
 def _read(file: str) -> dict[str, Any]:
-    """The user's own file for aclInit, without which the rest of its settings would be lost."""
+    """The user's own file for aclInit, whose other settings must be kept."""
     found = read_config(file)
     if found.refusal is not None:
         raise CaptureError(

@@ -22,9 +22,9 @@ __all__ = [
     "torchair_dump",
 ]
 
-#: Names the file that torch_npu hands to aclInit.
+#: The environment variable with the path of the file that torch_npu passes to aclInit.
 INIT_CONFIG = "TORCH_ACL_INIT_CONFIG_PATH"
-#: The option by which calls that serve no request are no steps.
+#: The option that leaves out warm-up calls.
 SKIP_WARMUP = "skip_warmup"
 _OF_MODELS = ("optype_blacklist", "opname_blacklist", "opname_range")
 _LAZY_DEVICE = "8.3.RC1"
@@ -33,8 +33,8 @@ _LAZY_DEVICE = "8.3.RC1"
 def build(request: DumpRequest, path: Path) -> dict[str, Any]:
     """The dump JSON for one step. Raises ConfigError and NotSupported.
 
-    It holds no steps: what they count does not exist for single kernels, the capture switches instead. Models are
-    listed only where something asks for them.
+    It has no steps, because CANN counts executions of models only; the capture switches the dump instead. Models are
+    listed only if the request selects in models.
 
     (assumption cann.single_operators)
     """
@@ -55,7 +55,7 @@ def selects_in_models(request: DumpRequest) -> bool:
 
 
 def build_initial(request: DumpRequest, path: Path) -> dict[str, Any]:
-    """The file for aclInit with a scene, and with the default device that torch_npu requires in such a file."""
+    """The content of the file for aclInit with a scene, and the default device that torch_npu requires there."""
     config = build(request, path)
     torch_npu: Any = sys.modules["torch_npu"]
     at_least = getattr(getattr(torch_npu.npu, "utils", None), "_is_gte_cann_version", None)
@@ -65,9 +65,8 @@ def build_initial(request: DumpRequest, path: Path) -> dict[str, Any]:
 
 
 def look_around() -> Situation:
-    """This process. torch_npu hands `lite_exception` to aclInit, and CANN keeps the first exception dump.
-
-    Overflow detection is a switch of atc, by which nothing is converted here.
+    """The situation of this process. torch_npu passes `lite_exception` to aclInit, and CANN keeps the first exception
+    dump. Overflow detection is an option of atc, which converts nothing here.
 
     (assumption torch_npu.initial_config)
     """
@@ -77,7 +76,7 @@ def look_around() -> Situation:
 
 
 def torchair_dump() -> Optional[str]:
-    """Why torchair holds acl's dump interface in this process, None when it does not."""
+    """Why torchair uses acl's dump interface in this process; None if it does not."""
     backend: Any = sys.modules.get("torchair.core._backend")
     recorded = getattr(backend, "_GLOBAL_COMPILE_OPTION", None) or {}
     for name in ("ge_dump_with_acl_config", "ge.exec.enableDump"):
@@ -90,5 +89,5 @@ def torchair_dump() -> Optional[str]:
 
 
 def own_initial_config() -> Optional[str]:
-    """The file for aclInit that the user has chosen."""
+    """The file for aclInit that the user chose; None if there is none."""
     return os.environ.get(INIT_CONFIG)

@@ -4,15 +4,15 @@ torchair reads its options when the process builds its first graph and keeps the
 begin before that. GE counts the steps: one per execution of a graph, from 0.
 
     with capture(model, framework="torchair", steps="0|1"):      a module: it is compiled in place for the block,
-        model(x)                                                 and is the eager one again behind it
+        model(x)                                                 and is eager again after it
 
-    config = torchair.CompilerConfig()                           a config: it is filled for the block, the program
-    with capture(config, steps="0|1"):                           builds its own backend of it
+    config = torchair.CompilerConfig()                           a config: it is filled for the block, and the program
+    with capture(config, steps="0|1"):                           builds its backend from it
         backend = torchair.get_npu_backend(compiler_config=config)
         torch.compile(model, backend=backend)(x)
 
-    with capture(framework="torchair", steps="0|1"):             neither: every config that is given to
-        main()                                                   get_npu_backend in the block is filled
+    with capture(framework="torchair", steps="0|1"):             neither: every config passed to get_npu_backend
+        main()                                                   in the block is filled
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = ["TorchairAdapter", "check_options", "configure"]
 class TorchairAdapter(Adapter):
     name = "torchair"
     framework = "torchair"
-    # Below the host references: a module is compiled only where the program asks for it by name.
+    # Below the host adapters: a module is compiled only if framework="torchair" is given.
     priority = -1
-    # Not torchair itself: torch_npu puts a proxy into sys.modules, which no import hook sees.
+    # Not torchair itself, because torch_npu puts a proxy into sys.modules, which import hooks do not see.
     process_hooks = ("torchair.npu_fx_compiler",)
     only_from_the_start = "torchair reads its dump options when the process builds its first graph"
     repeats = Repeats.NEVER
-    #: Of the last check, whose settings the start behind it needs too.
+    #: The plan of the last check, reused by the following start.
     _plan: Optional[SettingsPlan] = None
 
     def accepts(self, target: Any) -> bool:

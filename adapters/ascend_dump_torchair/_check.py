@@ -1,4 +1,4 @@
-"""What torchair would refuse of a request, or accept without doing it, and what comes too late."""
+"""Report settings that torchair refuses, accepts and ignores, or gets too late."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CACHE = "a model of cache_compile keeps the dump options it was first compiled 
 
 
 def check(request: DumpRequest, target: Any, run: RunDirectory, plan: SettingsPlan) -> list[Problem]:
-    """Everything to know before the start, errors first. plan: of this request and run."""
+    """All problems of a request, errors first. plan: of this request and run."""
     given = request.options.get("compiler_config")
     problems = list(_of_torchair(target, given))
     if problems:
@@ -60,10 +60,10 @@ def check(request: DumpRequest, target: Any, run: RunDirectory, plan: SettingsPl
 
 
 def _of_torchair(target: Any, given: Any) -> Iterator[Problem]:
-    """Whether torchair is there, and the config is one of its own."""
+    """Whether torchair can be imported, and the config is an instance of its class."""
     try:
         loaded = torchair()
-        loaded.CompilerConfig  # noqa: B018  (a proxy imports torchair, or raises, when it is looked at)
+        loaded.CompilerConfig  # noqa: B018  (accessing a proxy imports torchair, or raises)
     except (ImportError, AttributeError) as error:
         first = (str(error).splitlines() or [""])[0]
         yield Problem("AD248", "error", f"torchair cannot be used: {first}", "import torchair before the capture")
@@ -84,7 +84,7 @@ def _of_torchair(target: Any, given: Any) -> Iterator[Problem]:
 
 
 def _of_target(target: Any, given: Any) -> Iterator[Problem]:
-    """Whether the target can be captured. given: the config that the options of the request give."""
+    """Whether the target can be captured. given: the config in the options of the request."""
     if is_config(target) and given is not None and given is not target:
         message = "options['compiler_config'] changes nothing: the config that is captured is the target"
         yield Problem("AD255", "silent", message, "leave it out", "options")
@@ -102,7 +102,7 @@ def _of_target(target: Any, given: Any) -> Iterator[Problem]:
 
 
 def _of_engine(road: str, *, reset: bool) -> Iterator[Problem]:
-    """Whether GE, which takes options once, can still take these. reset: it is closed first."""
+    """Whether GE, which reads options once, can still read these. reset: whether it is closed first."""
     if road in ("options", "json") and _engine.recorded() is not None:
         if not reset:
             message = "GE is initialised already, by a graph that was built before: its options count for the process"
@@ -136,7 +136,7 @@ def _of_engine(road: str, *, reset: bool) -> Iterator[Problem]:
 
 
 def _of_config(options: Mapping[str, Any], detours: list[str], road: str) -> Iterator[Problem]:
-    """What the options of the config say already: the capture puts it aside, or it keeps graphs from the device."""
+    """Options that the config has already: they are overridden by the capture, or make graphs run eagerly."""
     file = options.get("dump_config.dump_config_path")
     enabled = options.get("dump_config.enable_dump") == "1"
     if file is not None and road == "options":
@@ -152,8 +152,8 @@ def _of_config(options: Mapping[str, Any], detours: list[str], road: str) -> Ite
 
 
 def _of_settings(settings: TorchairSettings, options: Mapping[str, Any], run: RunDirectory) -> Iterator[Problem]:
-    """What CANN, or an aclgraph mode of torchair, makes of the settings. options: of the config as it is now."""
-    # Overflow detection is a switch of atc, by which nothing is converted here.
+    """Problems that CANN, or an aclgraph mode of torchair, has with the settings. options: of the current config."""
+    # Overflow detection is an option of atc, which converts nothing here.
     here = Situation.here()._replace(
         exception_on="torch_npu" in sys.modules or None, status_check=True, planned=os.fspath(run.path)
     )
@@ -175,7 +175,7 @@ def _of_settings(settings: TorchairSettings, options: Mapping[str, Any], run: Ru
 
 
 def _of_model(target: Any, road: str) -> Iterator[Problem]:
-    """What in the code of the model itself keeps it from being dumped as asked."""
+    """Features in the code of the model that prevent its dump."""
     if target is None or is_config(target):
         return
     if uses_cache(target):

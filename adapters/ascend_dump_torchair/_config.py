@@ -1,4 +1,4 @@
-"""Reading, setting and restoring the options of a torchair.CompilerConfig, by what it has and not by its version."""
+"""Read, set and restore options of a torchair.CompilerConfig, by the attributes that it has, not by its version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 _ABSENT = object()
-#: What of a config matters to a dump.
+#: The options of a config that matter to a dump.
 _OPTIONS = (
     "mode",
     *(
@@ -50,43 +50,43 @@ _OPTIONS = (
 
 
 def torchair() -> Any:
-    """The torchair that the program has imported or can import. Raises what that import raises."""
+    """The module torchair, imported if necessary. Raises what that import raises."""
     import importlib
 
     return importlib.import_module("torchair")
 
 
 def is_config(target: Any) -> bool:
-    """Whether this is a CompilerConfig, of torchair or of the copy that a long import path makes."""
+    """Whether this is a CompilerConfig, of torchair or of a copy imported under a longer path."""
     kind = type(target)
     return kind.__name__ == "CompilerConfig" and hasattr(target, "dump_config") and hasattr(target, "mode")
 
 
 def is_foreign(target: Any) -> bool:
-    """Whether a config is of another class than `torchair.CompilerConfig`."""
+    """Whether the class of a config is not `torchair.CompilerConfig`."""
     loaded = sys.modules.get("torchair")
     # A proxy of torch_npu raises AttributeError until it is initialised.
     return type(target) is not getattr(loaded, "CompilerConfig", None)
 
 
 def config_of(target: Any, given: Any) -> Any:
-    """The config to fill: the target, the one that the options of the request give, or a new one."""
+    """The config to fill: the target, the one in the options of the request, or a new one."""
     if is_config(target):
         return target
     return torchair().CompilerConfig() if given is None else given
 
 
 def read_options(config: Any) -> dict[str, Any]:
-    """The options that matter to a dump, as far as this torchair has them: text, or None."""
+    """The options that matter to a dump and that this torchair has, each as text or None."""
     found = {option: _find(config, option) for option in _OPTIONS}
     options = {option: _read(value) for option, value in found.items() if value is not _ABSENT}
-    # torchair's oldest versions have one mode only.
+    # The oldest versions of torchair have only this mode.
     options["mode"] = str(options.get("mode") or "max-autotune")
     return options
 
 
 def find_detours(options: Mapping[str, Any]) -> list[str]:
-    """The options that let every graph run eagerly, so that GE gets none and dumps nothing."""
+    """The options that make every graph run eagerly, so that GE gets none and dumps nothing."""
     of_ge = options["mode"] == "max-autotune"
     summary = options.get("debug.fx_summary.type") is not None and options.get("debug.fx_summary.skip_compile") == "1"
     found = {
@@ -109,20 +109,20 @@ def _find(config: Any, option: str) -> Any:
 
 
 class Filled:
-    """Options set on a config, which `restore` puts back as they were."""
+    """Sets options on a config; `restore` resets them to their earlier values."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
         #: The options that were set here, and their values.
         self.options: dict[str, Any] = {}
-        #: How each reads: text, and paths without links.
+        #: The values as text; paths with links resolved.
         self._set_to: dict[str, Any] = {}
         self._undo: list[Callable[[], None]] = []
 
     def set(self, options: Mapping[str, Any]) -> None:
-        """Set options, such as {"dump_config.dump_step": "0|1"}; all of them, or none.
+        """Set options, such as {"dump_config.dump_step": "0|1"}; if one fails, none is set.
 
-        Raises ConfigError for what torchair refuses and NotSupported for what this torchair does not have.
+        Raises ConfigError for a value that torchair refuses, NotSupported for an option that it does not have.
         """
         try:
             for option, value in options.items():
@@ -147,19 +147,19 @@ class Filled:
         self._set_to[option] = _read(_find(self.config, option))
 
     def replaced(self) -> dict[str, Any]:
-        """The options that somebody has set to something else since, and how they read now."""
+        """The options that were changed since `set`, with their current values."""
         now = {option: _read(_find(self.config, option)) for option in self._set_to}
         return {option: value for option, value in now.items() if value != self._set_to[option]}
 
     def restore(self) -> None:
-        """Put every option back; a second call does nothing."""
+        """Reset every option; a second call does nothing."""
         self.options, self._set_to = {}, {}
         while self._undo:
             self._undo.pop()()
 
 
 def _refusal(option: str, value: object, error: Exception) -> ConfigError:
-    """torchair's refusal in one line: its messages carry a traceback."""
+    """The error for a refused option, with the first line of torchair's message, which has a traceback."""
     said = (str(error).splitlines() or [type(error).__name__])[0]
     return ConfigError(
         f"torchair refuses config.{option} = {value!r}: {said}",
@@ -169,7 +169,8 @@ def _refusal(option: str, value: object, error: Exception) -> ConfigError:
 
 
 def _remember(section: Any, name: str) -> Callable[[], None]:
-    """How to undo an assignment. An option keeps its raw value, as reading gives text and some refuse their default."""
+    """A function that undoes an assignment. It restores the raw value: reading an option returns text, and some options
+    refuse their own default."""
     held = vars(section).get(name, vars(section).get(f"_{name}", _ABSENT))
     if hasattr(held, "_value"):
         before = held._value
@@ -179,7 +180,7 @@ def _remember(section: Any, name: str) -> Callable[[], None]:
 
 
 def engine_modules() -> tuple[Optional[Any], Optional[Any], Optional[Any]]:
-    """torchair's modules that keep what the process has once, as far as they are loaded."""
+    """The modules of torchair with global state of the process; None for each that is not loaded."""
     names = ("torchair.core._backend", "torchair._ge_concrete_graph.fx2ge_converter", "torchair.core._torchair")
     backend, converter, native = (sys.modules.get(name) for name in names)
     return backend, converter, native

@@ -1,4 +1,4 @@
-"""The plain function: a config is filled and stays filled."""
+"""Set the dump options of a config permanently."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What torchair's process has once: GE is initialised by the first graph, with options that count from then on.
+"""GE in this process: the first graph initialises it, and its options apply to all later graphs.
 
-The steps to begin anew are torchair's own function and two of its globals, which nothing else resets. The function ends
-GE's session with its models, and what was set through acl; a new session takes new options.
+To reset it, a function of torchair is called and two of its globals are cleared, which nothing else resets. The
+function ends GE's session with its models, and the settings made through acl; a new session reads new options.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ascend_dump_torchair._config import engine_modules
 __all__ = ["can_close", "close", "forget_graphs", "generates_json", "recorded", "was_closed"]
 
 _RECORDED, _GENERATED = "_GLOBAL_COMPILE_OPTION", "g_cached_dump_root"
-#: The torchairs whose GE was closed here.
+#: The instances of torchair's backend module whose GE was closed here.
 _closed: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def recorded() -> Optional[Mapping[str, str]]:
-    """GE's options of the first graph of this process; None before there is one."""
+    """The options with which GE was initialised; None if it was not."""
     backend, _, _ = engine_modules()
     return getattr(backend, _RECORDED, None)
 
@@ -31,15 +31,15 @@ def can_close() -> bool:
 
 
 def was_closed() -> bool:
-    """Whether GE was closed in this process, so that the next graph begins anew."""
+    """Whether GE was closed in this process, so that the next graph initialises it again."""
     backend, _, _ = engine_modules()
     return backend is not None and backend in _closed
 
 
 def close() -> None:
-    """Close GE, end its dump and forget every compiled graph: the next one begins with options of its own.
+    """Close GE, end its dump and drop all compiled graphs, so that the next graph sets new options.
 
-    Raises what torchair raises; it has forgotten its options then, too.
+    Raises what torchair raises; its options are cleared in that case too.
 
     (assumption torchair.closed_engine)
     """
@@ -47,7 +47,7 @@ def close() -> None:
     if backend is None or not can_close():
         return
     _closed.add(backend)
-    # Older versions do not do it themselves; what was compiled would run in a session that is gone.
+    # Older versions do not do this themselves; compiled graphs would run in a closed session.
     forget_graphs()
     try:
         backend.finalize_graph_engine()
@@ -58,13 +58,13 @@ def close() -> None:
 
 
 def forget_graphs() -> None:
-    """Forget every compiled graph, so that what was compiled into it is compiled anew."""
+    """Drop all compiled graphs, so that they are compiled again."""
     import torch
 
     torch._dynamo.reset()
 
 
 def generates_json() -> bool:
-    """Whether this torchair also hands a dump JSON of its own to the device, written into the working directory."""
+    """Whether this torchair writes its own dump JSON into the working directory and passes it to the device."""
     _, converter, native = engine_modules()
     return hasattr(converter, "_set_dump_options_json") or hasattr(native, "AclmdlSetDump")

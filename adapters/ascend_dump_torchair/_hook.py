@@ -1,4 +1,4 @@
-"""What the program gives to torchair inside a block: configs, and options of `torch.compile`."""
+"""Intercept the configs, and the options of `torch.compile`, that the program passes to torchair."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _CONFIG = "compiler_config"
 
 
 class _Maker(NamedTuple):
-    """A function of torchair that makes something of a config. positional: its arguments without a name."""
+    """A function of torchair that takes a config. positional: names of its positional arguments."""
 
     name: str
     modules: tuple[str, ...]
     positional: tuple[str, ...] = ()
 
 
-#: `get_compiler` only where programs find it: torchair calls it itself for the configs of `get_npu_backend`.
+#: `get_compiler` is replaced only in the public namespace, because `get_npu_backend` calls it too.
 _MAKERS = (
     _Maker("get_npu_backend", ("torchair", "torchair.npu_fx_compiler", "torch_npu.dynamo.torchair")),
     _Maker("get_compiler", ("torchair", "torch_npu.dynamo.torchair"), (_CONFIG,)),
@@ -34,7 +34,7 @@ _MAKERS = (
 
 
 class _LeftAlone(NamedTuple):
-    """A function of torchair that compiles a model which no capture without a target can dump."""
+    """A function of torchair that compiles a model in a way that a capture without a target cannot dump."""
 
     name: str
     modules: tuple[str, ...]
@@ -58,10 +58,10 @@ _LEFT_ALONE = (
         "that runs the file, with framework='acl'",
     ),
 )
-#: The function by which torchair sets `torch.compile(options=…)` on the config of a backend, when it compiles a graph.
+#: The function with which torchair sets `torch.compile(options=…)` on the config of a backend when it compiles a graph.
 _APPLY = "_process_kwargs_options"
 _COMPILER = "torchair.npu_fx_compiler"
-#: Those among these options that are about the dump, and the option of a CompilerConfig that each of them sets.
+#: Options of torch.compile about the dump, each with the option of a CompilerConfig that it sets.
 _OF_DUMP: Mapping[str, str] = {
     "dump_tensor_data": "dump_config.enable_dump",
     "data_dump_dir": "dump_config.dump_path",
@@ -70,11 +70,11 @@ _OF_DUMP: Mapping[str, str] = {
 
 
 class Hook:
-    """Calls `fill(config)` with each config that a backend or a compiler is made of, until `remove`.
+    """Calls `fill(config)` with each config from which a backend or compiler is made, until `remove`.
 
-    Where the program gives none, torchair gets a new one. What the program compiles otherwise is left alone and told
-    in the log: a model of `cache_compile` keeps the options of its first compilation, in later processes too, and
-    cannot be compiled anew; one of `dynamo_export` is not run. `left` has why, once for each such function.
+    If the program passes no config, a new one is used. Models compiled in other ways are not captured, and this is
+    logged: a model of `cache_compile` keeps the options of its first compilation, even in later processes; one of
+    `dynamo_export` is not run. `left` has the reason, once per function.
     """
 
     def __init__(self, fill: Callable[[Any], object]) -> None:
@@ -122,20 +122,21 @@ class Hook:
         self._undo.append(lambda: self._put_back(module, name, replacement, original))
 
     def _put_back(self, module: Any, name: str, ours: object, original: object) -> None:
-        # Replaced again by somebody else: that one stays.
+        # If it was replaced again since, that replacement stays.
         if getattr(module, name, None) is ours:
             setattr(module, name, original)
 
     def remove(self) -> None:
-        """Put the functions back; a second call does nothing."""
+        """Restore the functions; a second call does nothing."""
         while self._undo:
             self._undo.pop()()
 
 
 class OptionsOfCompile:
-    """Keeps `torch.compile(options=…)` from replacing what the capture has set on a config, until `remove`.
+    """Ignores options in `torch.compile(options=…)` that the capture has set on a config, until `remove`.
 
-    held(config): the options that the capture has set there. report(name, value): called for an option that is ignored.
+    held(config)         returns the options that the capture has set there
+    report(name, value)  called for an option that is ignored
     """
 
     def __init__(self, held: Callable[[Any], Mapping[str, Any]], report: Callable[[str, Any], object]) -> None:
@@ -164,6 +165,6 @@ class OptionsOfCompile:
         self._undo = put_back
 
     def remove(self) -> None:
-        """Put torchair's function back; a second call does nothing."""
+        """Restore torchair's function; a second call does nothing."""
         self._undo()
         self._undo = lambda: None

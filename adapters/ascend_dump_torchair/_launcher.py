@@ -1,7 +1,7 @@
-"""When the dump of a whole torchair program begins: at the first config for a backend or compiler, the target then.
+"""Record a whole torchair program: starts at the first config for a backend or compiler, which becomes the target.
 
-Later configs are filled as well. The program's own settings of a config after that call win, as torchair reads a
-config when the first graph is built.
+Later configs are filled too. Settings that the program makes on a config after that call take precedence, because
+torchair reads a config when the first graph is built.
 """
 
 from __future__ import annotations

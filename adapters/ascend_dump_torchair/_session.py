@@ -1,4 +1,4 @@
-"""One active capture: options are set on a config, and GE is closed at the end if it was initialised with them."""
+"""A capture through torchair: sets options on configs, and closes GE at the end if it was initialised with them."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _LARGEST_GENERATED = 1 << 28
 
 
 class TorchairSession(Session):
-    """One active capture.
+    """An active capture.
 
-    root      where this capture's files are, new and empty; torchair and GE add levels of their own below it
-    failure   what kept the graphs from being compiled, if anything did
+    root      the new, empty directory of the capture; torchair and GE create directories below it
+    failure   why graphs could not be compiled; None if they could
 
-    Raises at the start ConfigError and NotSupported for what torchair refuses or lacks, WriteError when the path
-    cannot be written.
+    Creating it raises ConfigError and NotSupported for settings that torchair refuses or does not have, WriteError if
+    the path cannot be written.
     """
 
-    #: Of GE, and of graphs that run eagerly.
+    #: The directories of steps of GE, and of graphs that run eagerly.
     step_directories = re.compile(
         rf"{STEP_DIRECTORY.pattern}|worldsize\d+_global_rank\d+/graph_\d+/(\d{{1,18}})", re.ASCII
     )
@@ -89,7 +89,7 @@ class TorchairSession(Session):
             raise
 
     def add(self, config: Any) -> None:
-        """Set the options of the dump on one more config, until `stop`. Raises what the start raises."""
+        """Set the dump options on another config, until `stop`. Raises the same errors as creating the session."""
         settings, filled = fill(self._plan, config)
         try:
             self._claim(settings.road)
@@ -222,7 +222,7 @@ class TorchairSession(Session):
 
     def _files(self) -> Iterator[tuple[Path, dict[str, Any]]]:
         """The dump JSON files that torchair wrote into the working directory for this capture, and their `dump`."""
-        # Of the first run of a graph: the program may have changed it since the start.
+        # The working directory at the first run of a graph, which may not be that of the start.
         for directory in {self._directory, *_working_directory()}:
             for file in directory.glob(f"ge_dump_data_json/dump_options_*_pid{os.getpid()}.json"):
                 with contextlib.suppress(OSError, ValueError, AttributeError, TypeError, RecursionError):
@@ -245,7 +245,7 @@ class TorchairSession(Session):
     def _look_for_scopes(self, listed: list[dict[str, list[str]]]) -> None:
         """Find out from the generated JSON whether a graph used torchair's scope.
 
-        Where only a config is captured, the model is not known before.
+        Needed if only a config is captured, because then the model is not known.
         """
         asked = {name for layers in self._layers for name in layers.split()}
         types = {name for entry in listed for name in entry.get("layer", ())} - asked
@@ -260,7 +260,7 @@ class TorchairSession(Session):
 
     def _remove_generated(self) -> None:
         for file, _ in list(self._files()):
-            with contextlib.suppress(OSError):  # another process has its own in the directory
+            with contextlib.suppress(OSError):  # the directory has files of other processes
                 file.unlink()
                 file.parent.rmdir()
 
@@ -304,14 +304,14 @@ class TorchairSession(Session):
 
 
 def _working_directory() -> list[Path]:
-    """The current working directory; nothing where it has been removed."""
+    """The current working directory; empty if it was removed."""
     with contextlib.suppress(OSError):
         return [Path.cwd()]
     return []
 
 
 def _close() -> Optional[CaptureError]:
-    """Close GE. Returns the error where torchair cannot."""
+    """Close GE. Returns the error if torchair fails to."""
     try:
         _engine.close()
     except RuntimeError as error:

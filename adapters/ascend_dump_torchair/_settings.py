@@ -1,4 +1,4 @@
-"""A request as torchair's options: which road it takes, and what is set on a CompilerConfig for it."""
+"""Convert a request to torchair's options: the kind of dump, and the options to set on a CompilerConfig."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TorchairSettings(NamedTuple):
 
 
 def _find_road(request: DumpRequest, mode: str) -> str:
-    """Which of torchair's ways can say the request. Raises NotSupported and ConfigError."""
+    """The kind of torchair's dump that can do the request. Raises NotSupported and ConfigError."""
     for name in _SWITCHES:
         if not isinstance(request.options.get(name, False), bool):
             raise ConfigError(
@@ -57,7 +57,7 @@ def _find_road(request: DumpRequest, mode: str) -> str:
 
 
 def _exact(layers: Iterable[str]) -> list[str]:
-    """The layers that are no patterns."""
+    """The layers that are exact names, not patterns."""
     return [layer for layer in layers if not layer.startswith("re:") and not re.search(r"[*?]|\[.*\]", layer)]
 
 
@@ -70,7 +70,7 @@ def _refuse_scenes(request: DumpRequest, what: str, hint: str) -> None:
 
 
 def _names_of(request: DumpRequest) -> Optional[list[str]]:
-    """The operators of the graph that the request names. Raises ConfigError and ReadError."""
+    """The operators in the graph file that the request names; None without one. Raises ConfigError and ReadError."""
     graph = request.options.get("graph")
     if graph is None:
         return None
@@ -82,9 +82,9 @@ def _names_of(request: DumpRequest) -> Optional[list[str]]:
 
 
 class SettingsPlan:
-    """The settings of one request for a dump into one run, built once for configs with the same mode and options.
+    """The settings of a request for one run, built once for configs with the same mode and options.
 
-    file: where the dump JSON goes if one is needed; by default beside the directory of the run.
+    file  path of the dump JSON, if one is needed; by default next to the directory of the run
     """
 
     def __init__(self, request: DumpRequest, run: RunDirectory, file: Optional[Path] = None) -> None:
@@ -97,9 +97,10 @@ class SettingsPlan:
         return self._request is request and self._run == run
 
     def settings(self, options: Mapping[str, Any]) -> TorchairSettings:
-        """What to set on a config with these options.
+        """The settings for a config with these options.
 
-        Raises ConfigError, NotSupported also for an option that the config does not have, and ReadError for the graph.
+        Raises ConfigError, NotSupported (also for an option that the config does not have), and ReadError for the
+        graph.
         """
         key = (options["mode"], frozenset(options))
         if key not in self._built:
@@ -108,7 +109,7 @@ class SettingsPlan:
 
 
 def _build(request: DumpRequest, mode: str, has: Set[str], root: Path, file: Path) -> TorchairSettings:
-    """mode: of the config, which has these options. file: where the dump JSON will be."""
+    """mode: of the config; has: its options; file: path of the dump JSON."""
     for name in request.options:
         if name not in OPTIONS and name not in CANN_OPTIONS:
             known = ", ".join([*OPTIONS, *CANN_OPTIONS])
@@ -150,7 +151,7 @@ def _build(request: DumpRequest, mode: str, has: Set[str], root: Path, file: Pat
 
 
 def _filter(request: DumpRequest) -> Any:
-    """Which FX nodes the eager dumper saves: by the name of the node or of its ATen operator."""
+    """A function that selects the FX nodes that the eager dumper saves, by name of the node or of its operator."""
     given = request.options.get("filter")
     if given is not None:
         if not callable(given):

@@ -1,4 +1,4 @@
-"""A module that is compiled in place for a block, and what can be found out about a module without running it."""
+"""Compile a module in place for a block, and inspect a module without running it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class InPlace:
         return (self._target._call_impl if compiled is None else compiled)(*args, **kwargs)
 
     def remove(self) -> None:
-        """Make it the eager module again; one that was compiled anew in the block stays as it is."""
+        """Restore the eager module, unless the program compiled it again in the block."""
         self._compiled = None
         if self._target.__dict__.get(_IMPL) is self._put:
             del self._target.__dict__[_IMPL]
@@ -46,8 +46,8 @@ def calls_of(target: Any) -> Callable[..., Any]:
 def steering_exceptions() -> tuple[type[Exception], ...]:
     """Exceptions by which PyTorch restarts its analysis of a frame, or skips the frame.
 
-    They are no failures, so a wrapper of a backend has to let them pass. Those that restart have one base class in
-    every PyTorch since 2.1; TensorifyScalarRestartAnalysis (dynamic shapes) is raised from within a backend.
+    They are not failures, so a wrapper of a backend must not catch them. Those that restart have a common base class
+    since PyTorch 2.1; TensorifyScalarRestartAnalysis (dynamic shapes) is raised inside a backend.
     """
     import torch._dynamo.exc as found
 
@@ -55,14 +55,14 @@ def steering_exceptions() -> tuple[type[Exception], ...]:
 
 
 def is_compilable(target: Any) -> bool:
-    """Whether the module's calls look for a compiled form; script modules have none, nor does PyTorch before 2.1."""
+    """Whether the module can be compiled in place: not script modules, and not before PyTorch 2.1."""
     import torch
 
     return hasattr(torch.nn.Module, _IMPL) and not isinstance(target, torch.jit.ScriptModule)
 
 
 def find_compiled(target: Any) -> Optional[str]:
-    """Which part of the module was compiled before; None when it is eager."""
+    """The part of the module that is compiled already; None if there is none."""
     from torch._dynamo import OptimizedModule
 
     for name, module in target.named_modules():
@@ -82,6 +82,6 @@ def find_scopes(target: Any) -> Iterator[str]:
 
 
 def uses_cache(target: Any) -> bool:
-    """Whether a part of the module holds what torchair.inference.cache_compile returns."""
+    """Whether an attribute of a module holds a result of torchair.inference.cache_compile."""
     held = (value for module in target.modules() for value in vars(module).values())
     return any(type(value).__module__.endswith(_CACHE_MODULE) for value in held)

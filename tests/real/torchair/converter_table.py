@@ -46,15 +46,14 @@ _HEAD = """\
 torchair converts each ATen operator of a compiled graph into GE operators. With `torchair_native` its real Python runs
 on the simulated NPU, which computes those operators; one it does not have raises `NotSupported` with its name.
 
-Measured for each operator alone, beside eager mode on the CPU: with the cases its converter declares, or with cases of
-our own where it declares none, or few, or such as eager mode refuses. Values may differ as far as rounding a few times
-in the coarsest type of the inputs leaves them; random operators are compared by distribution. What is refused as it
-stands is tried the way of `torch.compile`, which decomposes some operators first. Sizes are fixed and there is no
-torch_npu, so what torchair writes for Ascend950 alone is not here. `make test-real-torchair` measures again and holds
-this page against it.
+Each operator is run alone and compared with eager mode on the CPU, on the test cases that its converter declares, or on
+cases of this project if there are none, only few, or cases that eager mode refuses. Differences of a few roundings in
+the coarsest type of the inputs are accepted; random operators are compared by distribution. A refused operator is tried
+again after decomposition, as `torch.compile` does. Sizes are fixed, and torch_npu is not installed, so converters for
+Ascend950 only are missing. `make test-real-torchair` repeats the measurement and compares it with this page.
 
-All versions run under PyTorch 2.13.0. Those before are made for older ones: a module of converters that names an
-operator which this PyTorch has no more is left out by torchair, and with it the others in it (`full`, `select`, ...).
+All versions run under PyTorch 2.13.0. torchair before 2.13 was made for older versions of PyTorch: it skips a module of
+converters that uses an operator which PyTorch has removed, with all converters in it (`full`, `select`, ...).
 
 | operators | {versions} |
 |---|{rules}|
