@@ -155,11 +155,12 @@ def start_to_exit(folder: Path) -> None:
 
 
 def main(operators: int) -> None:
+    # First, since its memory is that of the process at its largest so far.
+    pairing(operators, names=True)
+    pairing(operators, names=False)
     with tempfile.TemporaryDirectory() as folder:
         equal_hashes(operators, Path(folder))
         start_to_exit(Path(folder))
-    pairing(operators, names=True)
-    pairing(operators, names=False)
 
 
 if __name__ == "__main__":
