@@ -28,7 +28,7 @@ __all__ = ["MindSporeAdapter"]
 class MindSporeAdapter(Adapter):
     name = "mindspore"
     framework = "mindspore"
-    # Its own framework's dump says more than what another framework in the process would see.
+    # In a process with MindSpore its own dump has more than that of another framework.
     priority = 3
     process_hooks = ("mindspore",)
     only_from_the_start = "MindSpore reads its dump configuration once, when its first operator runs"

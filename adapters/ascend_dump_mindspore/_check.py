@@ -1,4 +1,4 @@
-"""What MindSpore would refuse of a request or silently ignore, and what comes too late."""
+"""Report settings that MindSpore refuses, ignores, or gets too late."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from ascend_dump_mindspore._settings import build, can_pause
 
 __all__ = ["check"]
 
-#: The path in the JSON is a link that the capture makes; the user's own path is the capture's to check.
+#: The path in the JSON is a link created by the capture; the user's path is checked by the capture.
 _ANY_PATH = Path("/tmp")
 
 
 def check(request: DumpRequest, target: Any) -> list[Problem]:
-    """Everything to know before the start, errors first."""
+    """All problems of a request, errors first."""
     mindspore = importlib.import_module("mindspore")
     problems: list[Problem] = []
     try:
@@ -44,7 +44,7 @@ def check(request: DumpRequest, target: Any) -> list[Problem]:
     else:
         problems += left_out(request)
         problems += _too_late(mindspore, config)
-        # Without a target the program may choose its mode later, so the capture tells it when it ends.
+        # Without a target the program may choose its mode later, so the capture reports problems with it at its end.
         known = known_of(target, mindspore, mode_is_chosen=target is not None or armed() is not None)
         found = check_mindspore_config(
             json.dumps(config).encode(), all=True, runtime=current_runtime(mindspore), known=known

@@ -1,8 +1,8 @@
 """Complex numbers: MindSpore 2.10 refuses to compile any graph that has them while its Dump is on.
 
-It describes each graph in a form without complex types (`Unexpected type Complex`), also when no operator of the graph
-is selected and while the dump is paused. What a graph is given is known before it is compiled; what it computes
-inside is not.
+It serialises each graph in a format without complex types (`Unexpected type Complex`), even if no operator of the graph
+is selected and while the dump is paused. Inputs and parameters of a graph are known before it is compiled, types inside
+it are not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REFUSED = "Unexpected type Complex"
 
 
 def has_complex_parameters(cell: Any) -> bool:
-    """Whether a parameter of a Cell, or an input that `set_inputs` has described, is complex."""
+    """Whether a parameter of a Cell, or an input described by `set_inputs`, is complex."""
     ask = getattr(cell, "get_parameters", None)
     inputs = getattr(cell, "get_inputs", None)
     given = inputs() if callable(inputs) else None
@@ -31,11 +31,10 @@ def has_complex_parameters(cell: Any) -> bool:
 
 
 def watch_compilations(can_give_up: Callable[[], bool], give_up: Callable[[], None]) -> Wrapped:
-    """Look at what graphs are compiled for, until the result's `remove()` is called.
+    """Check the inputs and parameters of compiled graphs for complex types, until the result's `remove()` is called.
 
-    While MindSpore has not read its configuration (`can_give_up`), `give_up` is called before a graph with complex
-    inputs or parameters is compiled, to keep MindSpore from dumping. Later MindSpore refuses such a graph: the program
-    gets its error, and a warning says why.
+    While MindSpore has not read its configuration (`can_give_up`), `give_up` is called before such a graph is compiled,
+    to prevent the dump. Later MindSpore refuses to compile it: the program gets the error, and a warning explains it.
     """
 
     def around(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,7 +1,7 @@
-"""Count the runs of graphs, once MindSpore has left that to the user.
+"""Count the runs of graphs as iterations of MindSpore.
 
-A dump that was paused can only be resumed with iterations that the user counts. Each run of a root graph goes
-through one of two methods, so each is one iteration.
+A paused dump can be resumed only if the user counts iterations. Each run of a root graph goes through one of two
+methods, and is one iteration.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """MindSpore's two executors of root graphs: one for cells, one for functions under `jit`.
 
-They are private, so whoever wraps them asks first whether this version has them.
+They are private, so check that this version has them before wrapping them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MODULES = ("mindspore.graph.api", "mindspore.common.api")
 
 
 def find(methods: tuple[Method, ...]) -> list[tuple[type, str]]:
-    """The classes with the names of their methods; none unless this MindSpore has all of them."""
+    """The classes with the names of their methods; empty unless this MindSpore has all of them."""
     for module in map(sys.modules.get, _MODULES):
         found = [(getattr(module, owner, None), name) for owner, name in methods]
         if all(isinstance(owner, type) and name in owner.__dict__ for owner, name in found):
@@ -30,7 +30,7 @@ def find(methods: tuple[Method, ...]) -> list[tuple[type, str]]:
 
 
 class Wrapped:
-    """Puts `around` in the place of these methods, until `remove()`."""
+    """Routes calls of these methods through `around`, until `remove()`."""
 
     def __init__(self, methods: tuple[Method, ...], around: Around) -> None:
         self._replaced: list[tuple[type, str, Any, Any]] = []
@@ -43,7 +43,7 @@ class Wrapped:
     def remove(self) -> None:
         replaced, self._replaced = self._replaced, []
         for owner, name, original, wrapped in replaced:
-            # Somebody else may have wrapped it meanwhile; then ours stays inside, and must be harmless from now on.
+            # If something else has wrapped it, this wrapper stays inside and only calls the original.
             if owner.__dict__.get(name) is wrapped:
                 setattr(owner, name, original)
 

@@ -1,4 +1,4 @@
-"""When the dump of a whole MindSpore program begins: at its import, before MindSpore reads its configuration."""
+"""Record a whole MindSpore program: starts at the import of mindspore, before it reads its configuration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def launch(begin: Begin) -> None:
 
 
 def _only_starts_others() -> bool:
-    """msrun and its scheduler import MindSpore too; their workers run the models."""
+    """Whether this process is msrun or its scheduler, which import MindSpore but only start workers."""
     if os.environ.get("MS_ROLE") == "MS_SCHED":
         return True
     started = (*sys.argv[:1], *getattr(sys, "orig_argv", ()))

@@ -1,4 +1,4 @@
-"""What one process has handed to MindSpore, which reads it once and keeps it."""
+"""The configuration that this process has given to MindSpore, which reads it only once."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ascend_dump_mindspore._scratch import ACCEPTED, Scratch
 
 __all__ = ["OURS", "ArmedRun", "armed", "forget", "is_foreign"]
 
-#: Beside MINDSPORE_DUMP_CONFIG, so that a child tells its parent's capture from a file of the user.
+#: Set in addition to MINDSPORE_DUMP_CONFIG, so that a child process can tell its parent's file from one of the user.
 OURS = "ASCEND_DUMP_MINDSPORE_CONFIG"
-#: Files that MindSpore writes once: in a process, or per graph when it is compiled.
+#: Files that MindSpore writes only once: per process, or per graph when it is compiled.
 _WRITTEN_ONCE = ("rank_*/.dump_metadata/*", "rank_*/graphs/*", "rank_*/execution_order/ms_execution_order_graph_*")
 
 _armed: Optional[ArmedRun] = None
 
 
 def armed() -> Optional[ArmedRun]:
-    """What was handed to the MindSpore of this process, None when nothing was."""
+    """The configuration given to the MindSpore of this process; None if there is none."""
     global _armed
     loaded = sys.modules.get("mindspore")
     if _armed is not None and (_armed.pid != os.getpid() or _armed.module is not loaded):
@@ -37,7 +37,7 @@ def armed() -> Optional[ArmedRun]:
 
 
 def forget() -> None:
-    """MindSpore has read nothing: the next capture is free in its settings."""
+    """Drop the configuration, if MindSpore has not read it: the next capture may have other settings."""
     global _armed
     if _armed is not None:
         _armed.remove()
@@ -45,18 +45,20 @@ def forget() -> None:
 
 
 def is_foreign(config: str) -> bool:
-    """Whether MINDSPORE_DUMP_CONFIG names a file of somebody else."""
+    """Whether MINDSPORE_DUMP_CONFIG names a file of the user."""
     return bool(config) and config != os.environ.get(OURS)
 
 
 class ArmedRun:
-    """The file that MindSpore reads, and the link through which it writes.
+    """The file that MindSpore reads, and the symbolic link through which it writes.
 
-    MindSpore keeps the path it has read, so that path is a link, which leads to the directory of the capture that
-    is on. It also has only the characters that MindSpore accepts, whatever the user's path is.
+    MindSpore keeps the path that it has read, so this path is a link to the directory of the current capture. The path
+    of the link has only characters that MindSpore accepts, whatever the user's path is.
 
-    settings: the dump JSON without its path, text: all of it. The file is written and the environment set when it is
-    made. Raises WriteError.
+    settings  the dump JSON without its path
+    text      the whole dump JSON
+
+    Creating it writes the file and sets the environment. Raises WriteError.
     """
 
     def __init__(self, module: Any, build: Any, run: RunDirectory) -> None:
@@ -89,15 +91,15 @@ class ArmedRun:
         at_exit(self._exit)
 
     def lead_to(self, run: RunDirectory) -> None:
-        """Let MindSpore write into this run from now on, and add the graphs that it has written for earlier ones.
+        """Point the link to this run, and copy the graphs that MindSpore has written for earlier runs into it.
 
-        Raises WriteError; MindSpore then goes on writing into the directory it had.
+        Raises WriteError; the link is unchanged then.
         """
         try:
             self._mend()
             for before in self._roots:
                 _share(before, run.path)
-            # The reader takes the settings of a dump from the file beside it.
+            # The reader takes the settings of a dump from the file next to it.
             self._write(run)
             self._lead_to(run.path)
         except OSError as error:
@@ -105,11 +107,11 @@ class ArmedRun:
         self._roots.append(run.path)
 
     def lead_away(self) -> None:
-        """Let MindSpore write into a directory that belongs to no dump: it writes each graph that it compiles.
+        """Point the link to a scratch directory, because MindSpore still writes each graph that it compiles.
 
         Raises WriteError.
         """
-        if self._removed:  # at the end of the process the link goes first, then open captures are stopped
+        if self._removed:  # at the end of the process the link is removed before open captures are stopped
             return
         try:
             self._scratch = self._scratch or Scratch()
@@ -140,21 +142,21 @@ class ArmedRun:
             self._scratch.remove()
 
     def _exit(self) -> None:
-        # A forked child must not take the link away from its parent.
+        # A forked child must not remove the link of its parent.
         if self.pid == os.getpid():
             self.remove()
 
     def _mend(self) -> None:
-        """Make the place of the link again, where the user removed the directory it stood in."""
+        """Recreate the directory of the link, if the user removed it."""
         make_private_directory(self.link.parent)
         if self.link.is_dir() and not self.link.is_symlink():
-            # Without the link MindSpore has made a directory of that name for its graphs: keep them.
+            # Without the link MindSpore has created a directory of that name for its graphs: keep them.
             self._scratch = self._scratch or Scratch()
             kept = Path(tempfile.mkdtemp(prefix="kept", dir=self._scratch.path))
             self._roots.append(Path(shutil.move(self.link, kept)))
 
     def forget_config(self, run: RunDirectory) -> None:
-        """Remove what was written beside a run that did not start."""
+        """Remove the configuration file of a run that did not start."""
         with contextlib.suppress(OSError):
             self._config_of(run).unlink()
 
@@ -171,12 +173,12 @@ class ArmedRun:
     def _lead_to(self, directory: Path) -> None:
         beside = self.link.with_name(f"{self.link.name}-new")
         os.symlink(os.path.abspath(directory), beside, target_is_directory=True)
-        # At once, so that MindSpore finds a directory at any time.
+        # Atomically, so that MindSpore finds a directory at any time.
         os.replace(beside, self.link)
 
 
 def without_path(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The dump JSON without its path, which alone may differ between captures."""
+    """The dump JSON without its path, the only setting that may differ between captures."""
     common = {key: value for key, value in config["common_dump_settings"].items() if key != "path"}
     return {**config, "common_dump_settings": common}
 

@@ -1,4 +1,4 @@
-"""What the program does that MindSpore's dump does not go with, as far as its objects tell."""
+"""Detect features of the program that MindSpore's dump does not support, by inspecting its objects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SINK_RULES = ("mindspore-o2-sink-size", "mindspore-gpu-sink")
 
 
 def known_of(target: Any, mindspore: ModuleType, *, mode_is_chosen: bool) -> Known:
-    """What is known of the program in this process. mode_is_chosen: its choice of graph or PyNative mode is final."""
+    """Facts about the program in this process. mode_is_chosen: whether its mode (graph or PyNative) is final."""
     cell = cell_of(target)
     primitives = list(_primitives(cell))
     ascend = context(mindspore, "ascend_config")
@@ -41,7 +41,7 @@ def known_of(target: Any, mindspore: ModuleType, *, mode_is_chosen: bool) -> Kno
 
 
 def _primitives(cell: Any) -> Iterator[Any]:
-    """The operators that a Cell holds as attributes; those that it calls as functions are unknown."""
+    """The operators that a Cell has as attributes; those that it calls as functions are unknown."""
     walk = getattr(cell, "cells_and_names", None)
     for _, one in walk() if callable(walk) else ():
         found = getattr(one, "_primitives", None)
@@ -49,9 +49,9 @@ def _primitives(cell: Any) -> Iterator[Any]:
 
 
 class SinkWatch:
-    """Tells once of a `Model.train` whose data sinks in a way that cannot be dumped, until `remove()`.
+    """Warns once about a `Model.train` with a data sink mode that cannot be dumped, until `remove()`.
 
-    How data sinks is known only when the program begins to train, and then it is too late to refuse the capture.
+    The sink mode is known only when training begins, which is too late to refuse the capture.
     """
 
     def __init__(self, mindspore: ModuleType, config: bytes) -> None:
@@ -70,7 +70,7 @@ class SinkWatch:
         if self._replaced is not None:
             owner, original, watching = self._replaced
             self._replaced = None
-            # Somebody else may have wrapped it meanwhile; then ours stays inside and says nothing more.
+            # If something else has wrapped it, this wrapper stays inside and does nothing.
             if owner.__dict__.get("train") is watching:
                 owner.train = original
 

@@ -1,4 +1,4 @@
-"""What the MindSpore of this process says about itself. Looks only at what is imported already."""
+"""Query the MindSpore of this process. Uses only modules that are imported already."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def is_target(target: Any) -> bool:
 
 
 def current_runtime(mindspore: ModuleType) -> Runtime:
-    """The device and the kind of execution that the context asks for."""
+    """The device and the kind of execution, by the context."""
     device = context(mindspore, "device_target")
     if device != "Ascend":
         return Runtime("GPU" if device == "GPU" else "CPU")
@@ -43,13 +43,13 @@ def current_runtime(mindspore: ModuleType) -> Runtime:
 
 
 def is_initialized(mindspore: ModuleType) -> bool:
-    """Whether MindSpore's device is up, after which it reads no dump configuration any more."""
+    """Whether MindSpore's device is initialised; after that it reads no dump configuration."""
     ask = _reach(mindspore, "hal.device.is_initialized") or _reach(mindspore, "hal.is_initialized")
     if ask is None:
         return False
     try:
         return bool(ask(str(context(mindspore, "device_target"))))
-    except (RuntimeError, ValueError):  # the device is not there at all
+    except (RuntimeError, ValueError):  # there is no such device
         return False
 
 
@@ -64,15 +64,15 @@ def cell_of(target: Any) -> Any:
 
 
 def native(mindspore: ModuleType, name: str) -> Optional[Callable[..., Any]]:
-    """A function of the extension module, None where this version has none. They are private."""
+    """A private function of the extension module; None if this version does not have it."""
     found = getattr(sys.modules.get("mindspore._c_expression"), name, None)
     return found if callable(found) else None
 
 
 def wait_for_operators() -> None:
-    """Until the operators of PyNative mode have run: they are queued, and the first one initialises the device.
+    """Wait until queued operators of PyNative mode have run; the first one initialises the device.
 
-    Raises what one of them fails with, as MindSpore does wherever their results are asked for.
+    Raises the error of a failed operator, as MindSpore does when a result is read.
     """
     for module in ("mindspore.graph.api", "mindspore.common.api"):
         sync = _reach(sys.modules.get(module), "_pynative_executor.sync")
@@ -82,23 +82,23 @@ def wait_for_operators() -> None:
 
 
 def set_dump(mindspore: ModuleType) -> Optional[Callable[..., Any]]:
-    """`set_dump` under its new name, or under the one that is deprecated since 2.7.1."""
+    """`set_dump` under its new name, or under the one deprecated since 2.7.1."""
     found = _reach(mindspore, "tools.set_dump") or getattr(mindspore, "set_dump", None)
     return found if callable(found) else None
 
 
 def device_id() -> Optional[int]:
-    """The device of this process, where a launcher has told."""
+    """The device of this process, if a launcher has set DEVICE_ID."""
     text = os.environ.get("DEVICE_ID", "")
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 def context(mindspore: ModuleType, name: str) -> Any:
-    """What `get_context` says, None for a name that this version does not know."""
+    """The value of `get_context`; None for a name that this version does not have."""
     ask = getattr(mindspore, "get_context", None)
     try:
         return None if ask is None else ask(name)
-    except (KeyError, ValueError):  # a name that this version does not know
+    except (KeyError, ValueError):  # an unknown name
         return None
 
 

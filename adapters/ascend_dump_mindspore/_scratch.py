@@ -1,4 +1,4 @@
-"""A directory for what belongs to no dump. It goes with its process, or with the next one where that was killed."""
+"""A temporary directory that is removed at the end of its process; if that was killed, by a later process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ __all__ = ["ACCEPTED", "Scratch"]
 #: The characters of a path that MindSpore accepts.
 ACCEPTED = re.compile(r"[A-Za-z0-9\-_/]+", re.ASCII)
 _PREFIX = "ascend_dump_"
-#: Held locked for as long as the process, or a child that it forked, lives.
+#: Locked as long as the process, or a child that it forked, is alive.
 _HELD = "in_use"
 
 
 class Scratch:
-    """path: of the directory, which MindSpore accepts. Raises OSError where none can be made.
+    """Creates a directory whose path MindSpore accepts. Raises OSError if that is not possible.
 
-    A process that is killed, or ends by `os._exit`, cannot remove its own: the next one that makes a directory does.
+    A process that is killed, or ends by `os._exit`, cannot remove its directory: the next process that creates one
+    removes it.
     """
 
     def __init__(self) -> None:
@@ -35,11 +36,11 @@ class Scratch:
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
         self._held = os.open(self.path / _HELD, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         if not _lock(self._held):
-            # Nobody may take it for one that was left behind.
+            # No other process may mistake it for an abandoned one.
             os.unlink(self.path / _HELD)
 
     def remove(self) -> None:
-        """Remove it with all that is in it; a second call does nothing."""
+        """Remove the directory with its contents; a second call does nothing."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._held >= 0:
             os.close(self._held)
@@ -47,7 +48,7 @@ class Scratch:
 
 
 def _sweep(place: str) -> None:
-    """Remove what processes of this user have left behind."""
+    """Remove abandoned directories of this user."""
     with contextlib.suppress(OSError), os.scandir(place) as found:
         for one in found:
             if one.name.startswith(_PREFIX):
@@ -68,7 +69,7 @@ def _remove_if_left(one: os.DirEntry[str]) -> None:
 
 
 def _lock(descriptor: int) -> bool:
-    """Whether nobody else holds it; False too where the system or the file system has no locks."""
+    """Try to lock a file. False if another process has the lock, or locks are not supported."""
     try:
         import fcntl
 

@@ -1,4 +1,4 @@
-"""One dump through MindSpore: armed before the device is up, or resumed in a process that was armed before."""
+"""A capture through MindSpore: set up before the device is initialised, or resumed later in the same process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = logging.getLogger("ascend_dump")
 
 
 class MindSporeSession(Session):
-    """One active capture. root: its own new directory, below which MindSpore makes `rank_{R}`."""
+    """An active capture. root: its new directory, in which MindSpore creates `rank_{R}`."""
 
     step_directories = STEP_DIRECTORY
 
@@ -72,7 +72,7 @@ class MindSporeSession(Session):
                 self._mark(cell_of(target))
         except BaseException:
             self._end()
-            # The directory of a run that did not start is free for the next one, in the same second too.
+            # The next run, even in the same second, can use the directory of a run that did not start.
             self._armed.forget_config(run)
             raise
 
@@ -86,11 +86,11 @@ class MindSporeSession(Session):
         self._wrapped.append(count_runs(lambda: advance(1)))
 
     def _can_give_up(self) -> bool:
-        """Whether MindSpore can still be kept from reading its configuration."""
+        """Whether MindSpore has not read its configuration yet, so that the dump can be cancelled."""
         return not self._stopped and self._given_up is None and not is_initialized(self._mindspore)
 
     def _give_up(self) -> None:
-        """Let the program run without a dump, where MindSpore would refuse to compile its graph."""
+        """Cancel the dump, because MindSpore would refuse to compile the program's graph."""
         self._armed.restore_environment()
         self._given_up = CaptureError(
             "the first graph of the program has complex numbers, and MindSpore compiles no such graph in a process "
@@ -108,16 +108,16 @@ class MindSporeSession(Session):
             self._marked = target
 
     def settle(self) -> None:
-        """Wait for queued operators; MindSpore tells the program once, here, what one of them fails with."""
+        """Wait for queued operators. Raises the error of a failed one, which MindSpore reports only once."""
         if not self._stopped and self._armed.pid == os.getpid():
             wait_for_operators()
 
     def stop(self) -> None:
-        """Pause the dump where MindSpore offers it. A second call does nothing. Raises WriteError."""
+        """Pause the dump, if MindSpore supports it. A second call does nothing. Raises WriteError."""
         if self._stopped:
             return
         self._stopped = True
-        # A forked child has the link in common with its parent, which goes on dumping.
+        # A forked child shares the link with its parent, which goes on dumping.
         if self._armed.pid == os.getpid():
             self._end()
 
@@ -148,7 +148,7 @@ class MindSporeSession(Session):
         self._armed.lead_away()
 
     def _incomplete(self) -> Optional[AscendDumpError]:
-        """That no record was written, although MindSpore writes its graphs even then, or that small files were lost."""
+        """The error if no record was written (MindSpore writes graphs even then), or if small files were lost."""
         if self._given_up is not None:
             return self._given_up
         found = look_at(self.root)
@@ -168,7 +168,7 @@ class MindSporeSession(Session):
         return CaptureError(f"the capture wrote nothing{listed}", hint="see `ascend-dump explain AD303`", code="AD303")
 
     def reasons(self) -> Optional[list[str]]:
-        """Likely reasons why nothing was written, most likely first; None where nothing is a good result."""
+        """Likely reasons why nothing was written, most likely first; None if an empty dump is a valid result."""
         if self._request.scene in ("overflow", "exception"):
             return None
         if not self._ran:

@@ -1,4 +1,4 @@
-"""A request as the dump JSON of the MindSpore in this process."""
+"""Convert a request to the dump JSON for the MindSpore of this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ascend_dump_mindspore._runtime import current_runtime, device_id, native
 
 __all__ = ["FAR", "build", "can_pause", "far"]
 
-#: No training gets here. Beyond it MindSpore's iteration is parked while the dump is paused.
+#: An iteration that no training reaches. MindSpore's counter is set to it or beyond while the dump is paused.
 FAR = 10**9
 
 
@@ -23,7 +23,7 @@ def far(request: DumpRequest) -> int:
 
 
 def can_pause(mindspore: ModuleType, request: DumpRequest) -> bool:
-    """Whether the iteration can be moved. With scene="exception" MindSpore takes every iteration."""
+    """Whether the dump can be paused by setting the iteration. scene="exception" applies to every iteration."""
     return native(mindspore, "_set_init_iter") is not None and request.scene != "exception"
 
 
@@ -36,6 +36,6 @@ def build(request: DumpRequest, mindspore: ModuleType, path: Path) -> dict[str, 
         options.setdefault("devices", [*range(8), here])
     config = mindspore_config(request.replace(path=path, options=options), runtime=current_runtime(mindspore))
     if request.steps.all and can_pause(mindspore, request):
-        # "all" would leave no iteration to park at.
+        # "all" would leave no iteration for the pause.
         config["common_dump_settings"]["iteration"] = f"0-{FAR - 1}"
     return config

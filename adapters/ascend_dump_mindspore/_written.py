@@ -1,4 +1,4 @@
-"""What MindSpore has left of a dump: whether it holds any record, and which files it lost on a full disk."""
+"""Check the files of a dump by MindSpore: whether it has records, and which files were lost on a full disk."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ __all__ = ["Written", "look_at"]
 
 
 class Written(NamedTuple):
-    """records: whether a file holds a tensor, statistics or an overflow. empty: files that MindSpore could not fill.
+    """The result of `look_at`.
 
-    On a full disk a tensor from 1024 bytes on raises in the program, while texts and smaller tensors become empty
-    files without a word (measured with MindSpore 2.10.0 on a CPU). MindSpore leaves no empty file otherwise: it
-    writes nothing of a tensor without elements.
+    records  whether a file has a tensor, statistics or an overflow
+    empty    empty files, which MindSpore could not write
+
+    On a full disk MindSpore raises an error for tensors of 1024 bytes or more, but texts and smaller tensors silently
+    become empty files (measured with MindSpore 2.10.0 on a CPU). There are no other empty files: a tensor without
+    elements is not written.
     """
 
     records: bool
@@ -24,7 +27,7 @@ class Written(NamedTuple):
 
 
 def look_at(root: Path) -> Written:
-    """Look at the names and sizes of all files below a directory; none is opened."""
+    """Check the names and sizes of all files below a directory; no file is opened."""
     records = False
     empty = []
     waiting = [os.fspath(root)]

@@ -1,14 +1,14 @@
 """Dumps of TensorFlow on Ascend, by the settings that npu_bridge and npu_device hand to CANN.
 
     with ascend_dump.capture(session_config, steps="0|5|10"):      a tf.ConfigProto, a RunConfig or NPURunConfig, or an
-        train(session_config)                                     Estimator: the settings are there for the block
+        train(session_config)                                     Estimator: it has the settings during the block
 
-    with ascend_dump.capture(framework="tensorflow"):             every session that is made in the block, and
-        train()                                                   npu_device if it is opened in the block
+    with ascend_dump.capture(framework="tensorflow"):             every session created in the block, and npu_device
+        train()                                                   if it is opened in the block
 
-The bridge reads the settings when a session is made, and each graph of a session counts its own steps. Where neither
-bridge is imported, the same calls write a reference dump of the host, in the host dialect: sessions by TensorFlow's
-debugger, eager operators one by one.
+The bridge reads the settings when a session is created, and each graph of a session counts its own steps. If neither
+bridge is imported, the same calls write a reference dump of the host, in the host dialect: sessions with TensorFlow's
+debugger, eager operators with callbacks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["TensorflowAdapter", "apply", "check_config", "dump_config"]
 class TensorflowAdapter(Adapter):
     name = "tensorflow"
     framework = "tensorflow"
-    # Below the other host references: PyTorch's writer for TensorBoard imports tensorflow if it is there.
+    # Below the other host adapters, because PyTorch's TensorBoard writer imports tensorflow if it is installed.
     priority = -1
     process_hooks = ("tensorflow",)
     only_from_the_start = "sessions and devices take their dump settings when they are made"

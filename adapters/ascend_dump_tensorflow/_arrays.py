@@ -1,4 +1,4 @@
-"""Values of TensorFlow as lines and bytes for the writer of host dumps."""
+"""Convert tensors of TensorFlow to lines and payloads for the writer of host dumps."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ascend_dump.writing import Line, Payload
 
 __all__ = ["Seen", "line_of", "payload_of"]
 
-#: TensorFlow's quantised types are structures of one field in numpy.
+#: Quantised types of TensorFlow; in numpy they are structures of one field.
 _QUANTISED = ("qint8", "quint8", "qint16", "quint16", "qint32")
 
 
 class Seen(NamedTuple):
-    """One tensor of one operator: where it belongs, when (microseconds since the epoch), and its bytes."""
+    """One tensor of one operator: names, time (microseconds since the epoch), and bytes."""
 
     op_type: str
     op_name: str
@@ -29,7 +29,7 @@ class Seen(NamedTuple):
 
 
 def payload_of(array: Any) -> Optional[Payload]:
-    """The bytes of an array; None for what has no numbers: text, resources, variants, uninitialised tensors."""
+    """The bytes of an array; None if it has no numbers: text, resources, variants, uninitialised tensors."""
     if not isinstance(array, np.ndarray):
         return None
     name = array.dtype.name

@@ -1,4 +1,4 @@
-"""What of TensorFlow on Ascend is loaded here, told from sys.modules and by type: nothing is imported."""
+"""Detect the loaded parts of TensorFlow on Ascend from sys.modules and types. Imports nothing."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = [
     "unknown_keys",
 ]
 
-#: Where DumpConfig is: in the bridge of TensorFlow 1, and in its copy for TensorFlow 2.
+#: The modules of DumpConfig: of the bridge for TensorFlow 1, and of its copy for TensorFlow 2.
 _CONFIG_MODULES = ("npu_bridge.estimator.npu.npu_config", "npu_device.compat.v1.estimator.npu.npu_config")
-#: Names of classes that are a target, the most derived that is recognised first.
+#: Names of the classes that can be a target, and their kinds.
 _KINDS = {
     "ConfigProto": "config",
     "NPURunConfig": "npu_run_config",
@@ -34,12 +34,12 @@ _KINDS = {
     "BaseSession": "session",
     "Session": "session",
 }
-#: What bridges of 2021 do not know yet.
+#: Settings that bridges of 2021 do not have.
 _NEWER = ("dump_layer", "dump_data")
 
 
 def kind_of(target: Any) -> str:
-    """ "config", "run_config", "npu_run_config", "estimator", "session", "process" for None, or nothing."""
+    """ "config", "run_config", "npu_run_config", "estimator", "session", "process" for None, else ""."""
     if target is None:
         return "process"
     for base in type(target).__mro__:
@@ -51,7 +51,7 @@ def kind_of(target: Any) -> str:
 
 
 def holder_of(target: Any) -> Any:
-    """The object whose `_session_config` the sessions of a RunConfig or an Estimator are made with."""
+    """The object whose `_session_config` is used for the sessions of a RunConfig or an Estimator."""
     if kind_of(target) == "estimator" and "_session_config" not in vars(target):
         return target.config
     return target
@@ -72,13 +72,13 @@ def is_on_npu() -> bool:
 
 
 def device_is_open() -> bool:
-    """Whether npu_device.open() has taken its options already. (assumption npu_device.options_once)"""
+    """Whether npu_device.open() has read its options already. (assumption npu_device.options_once)"""
     module = sys.modules.get("npu_device.npu_device", device())
     return bool(getattr(module, "_npu_device_instances", None))
 
 
 def device_settings() -> dict[str, Any]:
-    """What the program has set for a dump in `global_options()`: the switches as bool, the others as text."""
+    """The dump settings of the program in `global_options()`: switches as bool, others as text."""
     module = device()
     if module is None or not hasattr(module, "global_options"):
         return {}
@@ -90,7 +90,7 @@ def device_settings() -> dict[str, Any]:
 
 
 def known_keys() -> Optional[frozenset[str]]:
-    """The settings that the Python side of the bridge knows; None when that cannot be told."""
+    """The settings that the Python side of the bridge has; None if it cannot be determined."""
     config = _config_module()
     if config is not None:
         return frozenset(inspect.signature(config.DumpConfig.__init__).parameters)
@@ -105,7 +105,7 @@ def _config_module() -> Optional[Any]:
 
 
 def unknown_keys(values: Mapping[str, Any]) -> list[str]:
-    """Those of our settings that this bridge is too old for."""
+    """The settings in `values` that this bridge is too old for."""
     known = known_keys()
     return [] if known is None else [name for name in _NEWER if name in values and name not in known]
 

@@ -1,4 +1,4 @@
-"""What the bridge or GE would refuse of a request, accept without doing it, or hear too late."""
+"""Report settings of a request that the bridge or GE refuse, accept and ignore, or get too late."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from ascend_dump_tensorflow._proto import conflict, effective, settings_of_entri
 
 __all__ = ["check", "check_config"]
 
-#: Of an entry these are read only where the dump is on by then.
+#: Keys of an entry that are read only if the dump is switched on in it or before it.
 _BESIDE_A_SWITCH = ("dump_step", "dump_mode", "dump_debug_mode")
 
 
 def check(request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]:
-    """Everything to know before the start, errors first."""
+    """All problems of a request, errors first."""
     if is_on_npu():
         found = [*_too_late(target), *_of_request(request, run), *_of_target(request, target)]
     else:
@@ -42,7 +42,7 @@ def check(request: DumpRequest, target: Any, run: RunDirectory) -> list[Problem]
 
 
 def check_config(config: Any) -> list[Problem]:
-    """What is wrong with the dump settings that somebody wrote into a ConfigProto; it is not changed."""
+    """Problems of the dump settings in a ConfigProto, which is not changed."""
     found = check_parameters(effective(config), all=True)
     each = settings_of_entries(config)
     if len(each) > 1:
@@ -50,9 +50,9 @@ def check_config(config: Any) -> list[Problem]:
         for number, settings in enumerate(each):
             later = set[str]().union(*each[number + 1 :])
             for problem in check_parameters(settings, all=True):
-                # What has no effect here may have one in a later entry, but for what is read beside its switch only.
+                # A key without effect here may have one by a later entry, unless it is read with its switch only.
                 ignored = problem.where in _BESIDE_A_SWITCH and problem.where not in later
-                # That the switches exclude each other is GE's, which sees what all entries say together.
+                # Switches that exclude each other are checked by GE, for all entries together.
                 refused = problem.severity == "error" and problem.code != "AD291"
                 if (refused or ignored) and (problem.where, problem.message) not in told:
                     message = f"entry {number + 1} of NpuOptimizer: {problem.message}"
@@ -137,12 +137,12 @@ def _of_target(request: DumpRequest, target: Any) -> Iterator[Problem]:
     elif kind != "config":
         return
     settings = {} if config is None else effective(config)
-    # Of what the user wrote, this stays beside our settings.
+    # Settings of the user that stay in addition to ours.
     beside: dict[str, Any] = {
         name: settings[name] for name in ("use_off_line", "enable_exception_dump") if name in settings
     }
     if kind == "npu_run_config":
-        # NPUEstimator's own entry comes last and always says both; what the user's says is still looked at.
+        # NPUEstimator's own entry comes last and always has both keys; the user's entry is still checked.
         beside.pop("use_off_line", None)
         if target.enable_exception_dump is not None:
             beside.setdefault("enable_exception_dump", target.enable_exception_dump)

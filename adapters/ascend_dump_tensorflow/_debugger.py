@@ -1,8 +1,8 @@
-"""One run of a session under TensorFlow's debugger (tfdbg), which writes every tensor to files that are read here.
+"""Record one run of a session with TensorFlow's debugger (tfdbg), which writes tensors to files that are read here.
 
-TensorFlow runs loops one iteration at a time while it is debugged, so an operator's input is the newest value
-of its producer (`debug_utils.add_debug_tensor_watch`). Functional control flow is lowered before, its bodies are
-seen under the names they have then.
+While debugged, TensorFlow runs loops one iteration at a time, so the input of an operator is the newest value of its
+producer (`debug_utils.add_debug_tensor_watch`). Functional control flow is lowered before that, and its bodies have
+the names given by the lowering.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["read", "watch"]
 
 
 class _OutputInTime(NamedTuple):
-    """What one output of a node was in this run, in the order of time."""
+    """The values of one output of a node in this run, in order of time."""
 
     times: list[int]
     payloads: list[Optional[Payload]]
 
 
-#: Their bodies are operators of the run under names that the graph does not tell before.
+#: Operators whose bodies run as operators with names that the graph does not have.
 _FUNCTIONAL = frozenset(
     (
         *("While", "StatelessWhile", "For", "If", "StatelessIf", "Case", "StatelessCase"),
@@ -35,9 +35,10 @@ _FUNCTIONAL = frozenset(
 
 
 def watch(options: Any, graph: Any, directory: Path, wanted: Optional[Callable[[str], bool]], inputs: bool) -> None:
-    """Ask in RunOptions for the tensors of the wanted operators, and for the graph as it is executed.
+    """Request the tensors of operators, and the executed graph, in RunOptions.
 
-    wanted: None for all. inputs: what these operators take in is asked for too.
+    wanted  selects operators by name; None for all
+    inputs  whether the inputs of these operators are requested too
     """
     from tensorflow.python.debug.lib import debug_utils
 
@@ -66,7 +67,7 @@ def watch(options: Any, graph: Any, directory: Path, wanted: Optional[Callable[[
 
 
 def _add(options: Any, asked: Any) -> None:
-    """Add what is asked for to what another capture, or the program, watches: of two watches of a tensor one counts."""
+    """Merge the watches with those of another capture or the program, because only one watch per tensor has effect."""
     watched = options.debug_options.debug_tensor_watch_opts
     before = {(one.node_name, one.output_slot, tuple(one.debug_ops)): one for one in watched}
     for one in asked.debug_options.debug_tensor_watch_opts:
@@ -80,17 +81,17 @@ def _add(options: Any, asked: Any) -> None:
 def read(
     directory: Path, metadata: Any, wanted: Callable[[str], bool], inputs: bool, outputs: bool
 ) -> tuple[list[Seen], set[str]]:
-    """What the wanted operators had, in the order they ran, and the names of all operators that ran."""
+    """The tensors of the wanted operators, in order of execution, and the names of all operators that ran."""
     from tensorflow.python.debug.lib import debug_data
 
-    # What TensorFlow adds to carry feeds, fetches and transfers is no operator of the program, nor is the debugger's.
+    # Nodes that TensorFlow and the debugger add (feeds, fetches, transfers) are not operators of the program.
     names = {node.name for part in metadata.partition_graphs for node in part.node if not node.name.startswith("_")}
     found: list[Seen] = []
     if any(directory.iterdir()):
         dump = debug_data.DebugDumpDir(str(directory), partition_graphs=metadata.partition_graphs, validate=False)
         for device in dump.devices():
             found += _Device(dump, device).read(lambda name: name in names and wanted(name), inputs, outputs)
-    # Stable, so that the tensors of one operator stay together.
+    # The sort is stable, so the tensors of one operator stay together.
     found.sort(key=lambda seen: seen.time)
     return found, names
 
@@ -134,14 +135,14 @@ class _Device:
                     yield from self._seen(kind, node, "output", slot, time, self._value(node, slot), place)
 
     def _taken(self, node: str, kind: str, written: list[tuple[int, int]]) -> Optional[int]:
-        """The one input that a Merge took, which is its second output; the others are of other iterations."""
+        """The index of the input that a Merge forwarded, which is its second output; None for other operators."""
         if kind not in ("Merge", "RefMerge"):
             return None
         payload = next((self._value(node, slot).payloads[place] for slot, place in written if slot == 1), None)
         return None if payload is None else int(payload.owner.reshape(()))
 
     def _executions(self, node: str) -> list[tuple[int, list[tuple[int, int]]]]:
-        """When the operator ran, and which outputs it wrote then: (slot, position among the values of that slot)."""
+        """The times at which the operator ran, with the outputs written then: (slot, index of the value)."""
         slots = self._slots.get(node, [])
         if not slots:
             time = self._end_of_silent(node)
@@ -160,7 +161,7 @@ class _Device:
             yield Seen(kind, node, io, index, time, payload, self._label)
 
     def _end_of_silent(self, node: str) -> Optional[int]:
-        """When an operator without outputs ran: after its inputs; None in a loop or a branch not taken."""
+        """The time of an operator without outputs: after its inputs; None in a loop, or a branch that was not taken."""
         last = None
         for name in self._dump.node_inputs(node, device_name=self._name):
             times = self._times(*_tensor(name))
@@ -187,6 +188,6 @@ def _tensor(name: str) -> tuple[str, int]:
 
 
 def _label(device: str) -> str:
-    """`cpu` or `gpu:0` of `/job:localhost/replica:0/task:0/device:GPU:0`."""
+    """`cpu` or `gpu:0`, from a name such as `/job:localhost/replica:0/task:0/device:GPU:0`."""
     kind, _, number = device.rpartition("device:")[2].partition(":")
     return "cpu" if kind.lower() == "cpu" else f"{kind.lower()}:{number}"

@@ -1,7 +1,7 @@
-"""Eager operators, one by one, by TensorFlow's own callbacks.
+"""Record eager operators with TensorFlow's operator callbacks.
 
-A `tf.function` is a graph that runs as one; while a step is recorded such functions run eagerly, so that their
-operators are seen, loop bodies and branches included.
+A `tf.function` runs as one graph; while a step is recorded such functions run eagerly, so that their operators are
+seen, including loop bodies and branches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["EagerRecorder"]
 log = logging.getLogger("ascend_dump")
 
 
-#: Those that record, and whether functions ran eagerly before the first of them.
+#: The active recorders, and whether functions ran eagerly before the first one.
 _recording: list[EagerRecorder] = []
 _ran_eagerly = False
 
@@ -46,12 +46,12 @@ def _run_functions_as_before(recorder: EagerRecorder, config: Any) -> None:
 
 
 class EagerRecorder:
-    """Records what the current thread executes between `begin_step` and `end_step`."""
+    """Records the operators that the current thread executes between `begin_step` and `end_step`."""
 
     def __init__(
         self, wanted: Callable[[str], bool], inputs: bool, outputs: bool, fail: Callable[[Exception], None]
     ) -> None:
-        """fail: what to do with an error of ours, which must not reach the operator that is recorded."""
+        """fail: called with an exception of the recorder, which must not reach the recorded operator."""
         self.recording = False
         self._fail = fail
         self._thread = 0
@@ -61,7 +61,7 @@ class EagerRecorder:
         self._writer: Optional[HostWriter] = None
         self._names: dict[str, int] = {}
         self._seq = 0
-        #: The bytes of tensors of this step, by the object; an id may come again for another one.
+        #: Payloads of this step by the id of the tensor; the reference tells whether the id was reused.
         self._payloads: dict[int, tuple[weakref.ref[Any], Optional[Payload]]] = {}
 
     def begin_step(self, writer: HostWriter) -> None:
@@ -85,7 +85,7 @@ class EagerRecorder:
         if threading.get_ident() == self._thread:
             op_callbacks.remove_op_callback(self._executed)
         else:
-            # Callbacks belong to their thread; there it stays, and does nothing any more.
+            # A callback can be removed only in its own thread; it stays there and does nothing.
             log.warning("the capture was ended in another thread than the one it recorded")
         _run_functions_as_before(self, tf.config)
         self._payloads = {}
@@ -94,7 +94,7 @@ class EagerRecorder:
     def _executed(
         self, op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
     ) -> None:
-        # With a graph an operator is being made, not run.
+        # With a graph the operator is being created, not run.
         if graph is None and self.recording:
             try:
                 self._record(op_type.decode() if isinstance(op_type, bytes) else str(op_type), inputs, outputs)
@@ -122,7 +122,7 @@ class EagerRecorder:
             self._writer.put(found, new)
 
     def _name(self, op_type: str) -> str:
-        """As a graph would name it: the name scope, the type, and a number from the second on."""
+        """The name as in a graph: name scope, type, and a number from the second one on."""
         from tensorflow.python.eager import context
 
         name = f"{context.context().scope_name}{op_type}"

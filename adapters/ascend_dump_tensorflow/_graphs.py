@@ -1,7 +1,7 @@
-"""Which model directory of a dump belongs to the computational graph.
+"""Find the model directory of a dump that belongs to the computational graph.
 
-Each `session.run` of another signature makes GE build another graph, so a training run leaves directories for
-initialisation, saving and evaluation beside the one that matters. GE writes each built graph as
+GE builds a graph for each signature of `session.run`, so a training run leaves directories for initialisation, saving
+and evaluation in addition to the one that matters. GE writes each built graph as
 `ge_proto_*_Build.txt`; its name is the name of the directory (document "Dump Data Collection" of TensorFlow).
 """
 
@@ -20,14 +20,14 @@ __all__ = ["Model", "graph_directory", "models_of", "settle_environment"]
 
 _Path = Union[str, "os.PathLike[str]"]
 
-#: GE reads these when it writes a graph: the structure only, and only graphs as they are executed.
+#: Variables that make GE write graphs: the structure only, and only the graphs that are executed.
 _ENVIRONMENT = {"DUMP_GE_GRAPH": "2", "DUMP_GRAPH_LEVEL": "3"}
 _PLACE = "DUMP_GRAPH_PATH"
 _COLLECT = "NPU_COLLECT_PATH"
 
 
 class Model(NamedTuple):
-    """One graph that GE built: its name, its text, the directories of the dump with its data, whether it computes."""
+    """A graph that GE built: its name, its file, its directories in the dump, and whether it is computational."""
 
     name: str
     file: Path
@@ -38,9 +38,9 @@ class Model(NamedTuple):
 def models_of(root: _Path, graphs: _Path, names: Iterable[str] = (), since: float = 0.0) -> list[Model]:
     """The graphs below the directory `graphs`, with their directories below the dump `root`.
 
-    A graph computes when its text holds `Iterator`, the data pipeline of training (method 1 of the document); with
-    `names`, when it holds all these operators of the user's model (method 2). since: leave out older files, in
-    seconds since the epoch. A file that cannot be read is left out.
+    A graph is computational if its text has `Iterator`, the data pipeline of training (method 1 of the document); with
+    `names`, if it has all these operators of the user's model (method 2). since: ignore older files, in seconds since
+    the epoch. Files that cannot be read are ignored.
     """
     wanted = list(names)
     files = [file for file in build_graphs(graphs) if _is_new(file, since)]
@@ -53,13 +53,13 @@ def models_of(root: _Path, graphs: _Path, names: Iterable[str] = (), since: floa
             continue
         before = found.get(name)
         folders = tuple(find_model_folders(root, name)) if before is None else before.folders
-        # A graph that is built again has several files.
+        # A graph that was built several times has several files.
         found[name] = Model(name, file, folders, computes or (before is not None and before.computational))
     return list(found.values())
 
 
 def marks_of(models: Iterable[Model]) -> dict[str, Mapping[str, str]]:
-    """By the name of a model directory, what to note at its records; nothing where no graph was recognised."""
+    """Attributes for records by the name of their model directory; empty if no computational graph was found."""
     listed = list(models)
     if not any(model.computational for model in listed):
         return {}
@@ -73,9 +73,9 @@ def marks_of(models: Iterable[Model]) -> dict[str, Mapping[str, str]]:
 
 
 def settle_environment(default: Path) -> tuple[dict[str, Optional[str]], Path]:
-    """Make GE write its graphs, below `default` unless the user has named a place.
+    """Make GE write its graphs, below `default` unless the user chose a directory.
 
-    Returns what the variables were, for `os.environ`, and where the graphs will be.
+    Returns the earlier values of the environment variables, and the directory of the graphs.
     """
     before: dict[str, Optional[str]] = {}
     if "DUMP_GE_GRAPH" not in os.environ:
@@ -89,7 +89,7 @@ def settle_environment(default: Path) -> tuple[dict[str, Optional[str]], Path]:
 
 
 def graph_directory() -> Path:
-    """Where GE writes graphs under this environment."""
+    """The directory to which GE writes graphs, by the environment."""
     collect = os.environ.get(_COLLECT)
     if collect:
         return Path(collect, "extra-info", "graph")

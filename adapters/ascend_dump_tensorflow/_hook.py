@@ -1,6 +1,6 @@
-"""Where every session of TensorFlow is made: the place where npu_bridge itself steps in.
+"""Intercept the creation of TensorFlow sessions, as npu_bridge does.
 
-One wrapper stands around `BaseSession.__init__` while somebody watches, and hands each configuration on.
+While there are watchers, one wrapper of `BaseSession.__init__` passes each configuration to them.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ __all__ = ["Watcher", "session_class", "unwatch", "watch"]
 
 class Watcher(Protocol):
     def configure(self, config: Any) -> Any:
-        """The configuration that a new session gets instead of this one, which may be None."""
+        """Return the configuration for a new session, given that of the program, which may be None."""
 
     def created(self, session: Any) -> None:
-        """A session was made with it."""
+        """Called after a session was created with it."""
 
 
 log = logging.getLogger("ascend_dump")
 
 _watchers: list[Watcher] = []
-#: The class whose `__init__` is wrapped, what it was, and the wrapper.
+#: The class whose `__init__` is wrapped, the original, and the wrapper.
 _wrapped: Optional[tuple[Any, Callable[..., None], Callable[..., None]]] = None
 
 
 def session_class() -> Any:
-    """The class all sessions derive from."""
+    """The base class of all sessions."""
     from importlib import import_module
 
     module = sys.modules.get("tensorflow.python.client.session") or import_module("tensorflow.python.client.session")
@@ -37,14 +37,14 @@ def session_class() -> Any:
 
 
 def watch(watcher: Watcher) -> None:
-    """Begin to ask this watcher. A second call only makes sure that it is asked."""
+    """Add a watcher. A second call only makes sure that the wrapper is installed."""
     if watcher not in _watchers:
         _watchers.append(watcher)
     _install()
 
 
 def unwatch(watcher: Watcher) -> None:
-    """Stop watching; the wrapper goes with the last watcher, unless somebody has wrapped it meanwhile."""
+    """Remove a watcher; with the last one the wrapper is removed, unless it was wrapped by something else."""
     global _wrapped
     if watcher in _watchers:
         _watchers.remove(watcher)
@@ -65,7 +65,7 @@ def _install() -> None:
 
     @functools.wraps(before)
     def wrapper(self: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
-        # The list itself: the launcher's watcher may add one that is for this very session.
+        # Not a copy of the list, because the launcher's watcher may add one for this session.
         for watcher in _watchers:
             config = _guarded(watcher.configure, config, otherwise=config)
         before(self, target, graph, config)
@@ -77,7 +77,7 @@ def _install() -> None:
 
 
 def _guarded(function: Callable[[Any], Any], argument: Any, otherwise: Any = None) -> Any:
-    """The user's session is made, whatever we fail at: what is wrong with its arguments TensorFlow says itself."""
+    """Call a function; an exception is logged, so that the user's session is created in any case."""
     try:
         return function(argument)
     except Exception as error:
@@ -87,7 +87,7 @@ def _guarded(function: Callable[[Any], Any], argument: Any, otherwise: Any = Non
 
 
 def _leads_to(function: Any, wrapper: Any) -> bool:
-    """Whether the wrapper is still among what a call of this function goes through."""
+    """Whether a call of this function still goes through the wrapper."""
     while function is not None and function is not wrapper:
         function = getattr(function, "__wrapped__", None)
     return function is not None

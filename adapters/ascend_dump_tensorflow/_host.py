@@ -1,4 +1,4 @@
-"""One reference capture on the host: which runs are recorded, which step each is, and where it is written."""
+"""A reference capture on the host: selects runs, numbers their steps, and writes them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ log = logging.getLogger("ascend_dump")
 
 
 class HostSession(Session):
-    """Armed by `TensorflowAdapter.start`.
+    """A capture, started by `TensorflowAdapter.start`.
 
-    Each signature of a run (fetches, targets and feeds) of a session is a model that counts its own steps, as GE counts
-    them.
-    Eager operators outside sessions are one model, `eager`, whose steps the program draws.
+    Each signature of a run (fetches, targets and feeds) of a session is a model with its own step count, as in GE.
+    Eager operators outside sessions are one model, `eager`, whose steps begin with `cap.step()`.
     """
 
     def __init__(self, request: DumpRequest, target: Any, run: RunDirectory) -> None:
@@ -44,14 +43,14 @@ class HostSession(Session):
         self._request = request
         self._target = target
         self._armed = True
-        #: The program has asked for the end of the recording.
+        #: Whether the program requested the end of the recording.
         self._ends = False
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._undo: list[Callable[[], None]] = []
         self._writers: dict[Any, HostWriter] = {}
         self._steps: dict[Any, int] = {}
-        #: Numbered, since the identity of one that is gone comes again.
+        #: Numbers of sessions, because an id may be reused.
         self._sessions: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count()
         self._local = threading.local()
@@ -72,12 +71,12 @@ class HostSession(Session):
             raise
 
     def stop(self) -> None:
-        """Disarm and finish the files. A second call does nothing."""
+        """End the capture and finish the files. A second call does nothing."""
         if not self._armed:
             return
         self._armed = False
         if os.getpid() != self._process:
-            # The threads and the files belong to the parent.
+            # In a forked child, where threads and files belong to the parent.
             for writer in self._writers.values():
                 writer.abandon()
             return
@@ -108,7 +107,7 @@ class HostSession(Session):
         return Tally.of_all(writer.tally() for writer in self._writers.values())._replace(limit=limit)
 
     def trigger(self, reason: str) -> None:
-        """Record nothing after the open steps, which stay with those before them. The first reason holds."""
+        """Keep the open steps and those before them, and record nothing after them. The first reason is kept."""
         self._ends = True
         with self._lock:
             for writer in self._writers.values():
@@ -125,7 +124,7 @@ class HostSession(Session):
             found.append(f"no operator has a name that layers= asks for; there were {some}")
         return found
 
-    # What is recorded.
+    # Selecting sessions and steps.
 
     def _arm(self, target: Any, tensorflow: Any, launched: bool) -> None:
         kind = kind_of(target)
@@ -158,7 +157,7 @@ class HostSession(Session):
         return mine and session in self._sessions and not getattr(self._local, "inside", False)
 
     def step(self, number: Optional[int]) -> None:
-        """End the open step of eager operators and begin another. Raises CaptureError from another thread."""
+        """End the open step of eager operators and begin another one. Raises CaptureError in another thread."""
         if self._eager is None or not self._armed:
             raise CaptureError("this capture draws no steps: sessions count their own", hint="leave cap.step() out")
         writer = self._writers.get("eager")
@@ -266,7 +265,7 @@ class HostSession(Session):
         return self._ends or self.failure is not None or full or over
 
     def _give_up(self, error: Exception, directory: Optional[Path]) -> None:
-        """Report once; the program goes on without us."""
+        """Report an error once; the program goes on without recording."""
         if directory is not None:
             shutil.rmtree(directory, ignore_errors=True)
         if self.failure is None:
@@ -296,7 +295,7 @@ class HostSession(Session):
 
 
 def _kept(writers: list[HostWriter]) -> dict[str, Any]:
-    """`HostWriter.kept` of several writers, each of which counts steps of its own."""
+    """`HostWriter.kept` of several writers with separate step counts."""
     each = [writer.kept() for writer in writers]
     found = next((one for one in each if "ended" in one), each[0] if each else {})
     for name in ("steps", "records"):
@@ -308,7 +307,7 @@ def _kept(writers: list[HostWriter]) -> dict[str, Any]:
 
 
 def write_operators(writer: HostWriter, found: list[Seen]) -> None:
-    """Hand the tensors to the writer, numbering the operators in the order they come."""
+    """Queue the tensors for the writer, and number the operators in this order."""
     seq = -1
     last: Any = None
     counted: set[int] = set()
@@ -322,7 +321,7 @@ def write_operators(writer: HostWriter, found: list[Seen]) -> None:
 
 
 def _signature(fetches: Any) -> Any:
-    """What tells two runs apart: names of everything fetched, in its structure."""
+    """The signature of a run: the names of all fetched items, in their structure."""
     if isinstance(fetches, (str, bytes)):
         return fetches
     if isinstance(fetches, dict):

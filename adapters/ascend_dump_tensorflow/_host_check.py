@@ -1,4 +1,4 @@
-"""What of a request the host reference of TensorFlow cannot do, or does differently."""
+"""Report settings of a request that the host capture of TensorFlow does not support, or that have no effect."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _of_optimizers(request: DumpRequest, target: Any) -> Iterator[Problem]:
 
 
 def _merges_operators() -> bool:
-    """Whether oneDNN rewrites graphs: by default on CPUs with AVX-512 VNNI or AMX; no session can leave it out."""
+    """Whether oneDNN rewrites graphs: the default on CPUs with AVX-512 VNNI or AMX; not configurable per session."""
     try:
         from tensorflow.python.util import _pywrap_util_port as port
 

@@ -1,7 +1,7 @@
 """The ConfigProto of sessions whose runs are recorded on the host.
 
 Grappler and the older graph optimiser rename, fuse and fold operators before the debugger sees them, so they are
-off unless the user wants them.
+switched off unless the user requests them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ascend_dump_tensorflow._proto import config_class, copy_of
 
 __all__ = ["Marked", "claims", "quiet"]
 
-#: An entry that no optimiser is registered for, which TensorFlow passes over.
+#: Name of an entry without a registered optimiser, which TensorFlow ignores.
 _MARK = "AscendDumpHost"
 _KEY = "root"
 #: OptimizerOptions.L0: no common subexpressions, no constant folding.
@@ -23,7 +23,7 @@ _L0 = -1
 
 
 class Marked:
-    """A user's configuration that tells its sessions apart, until `restore`."""
+    """Marks a user's configuration, so that its sessions can be recognised, until `restore`."""
 
     def __init__(self, target: Any, root: str, *, quiet_too: bool) -> None:
         self._holder: Optional[Any] = None
@@ -56,7 +56,7 @@ class Marked:
 
 
 def claims(config: Any, root: str) -> bool:
-    """Whether this configuration comes from the one that was marked."""
+    """Whether this configuration is the marked one or a copy of it."""
     return config is not None and any(
         one.name == _MARK and one.parameter_map[_KEY].s == root.encode("utf-8", "surrogateescape")
         for one in config.graph_options.rewrite_options.custom_optimizers
@@ -64,7 +64,7 @@ def claims(config: Any, root: str) -> bool:
 
 
 def quiet(config: Any, *, off: bool) -> Any:
-    """A copy without the mark and, if asked, with the optimisers off."""
+    """A copy without the mark. off: whether to switch the optimisers off."""
     made = copy_of(config)
     _unmark(made, None)
     if off:
@@ -82,7 +82,7 @@ def _unmark(config: Any, root: Optional[str]) -> None:
 
 
 def _default_of(run_config: Any) -> Any:
-    """What an Estimator uses for a RunConfig without a session configuration."""
+    """The session configuration that an Estimator uses for a RunConfig without one."""
     for base in type(run_config).__mro__:
         module = sys.modules.get(base.__module__)
         make = getattr(module, "get_default_session_config", None)

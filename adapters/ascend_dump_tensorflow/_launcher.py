@@ -1,4 +1,4 @@
-"""When the dump of a whole TensorFlow program begins: at its first session, or before npu_device is opened."""
+"""Record a whole TensorFlow program: starts at its first session, or before npu_device is opened."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _TensorflowLaunch:
         return
 
     def device_imported(self, module: Any) -> None:
-        """Put the capture before npu_device.open(), wherever the program takes it from."""
+        """Start the capture before npu_device.open(), in each module that exports it."""
         inner = sys.modules.get("npu_device.npu_device", module)
         before = inner.open
 
@@ -52,7 +52,7 @@ class _TensorflowLaunch:
                 place.open = begin_and_open
 
     def _begin_once(self) -> None:
-        """The watcher of the capture comes after ours, so it sees this very session."""
+        """Start the capture. Its watcher is added after this one, so it sees this session too."""
         if not self._begun:
             self._begun = True
             self._begin()

@@ -1,4 +1,4 @@
-"""One capture on the NPU: our settings wherever TensorFlow on Ascend reads them, for the length of the block."""
+"""A capture on the NPU: puts the settings where TensorFlow on Ascend reads them, for the duration of the block."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ __all__ = ["NpuSession", "settled_data"]
 log = logging.getLogger("ascend_dump")
 
 _MISSING = object()
-#: A bridge, and the data that its GE writes until the end of the process.
+#: A bridge, and the kind of data that its GE writes until the end of the process.
 _settled: Optional[tuple[Any, str]] = None
 
 
 class NpuSession(Session):
-    """Armed by `TensorflowAdapter.start`.
+    """A capture, started by `TensorflowAdapter.start`.
 
-    root    the dump_path of this capture, new and empty; GE makes a directory by time below it for each session
-    graphs  where GE writes the graphs it builds
+    root    the dump_path, a new and empty directory; GE creates a directory named by time below it for each session
+    graphs  the directory to which GE writes the graphs that it builds
     """
 
     step_directories = STEP_DIRECTORY
@@ -59,7 +59,7 @@ class NpuSession(Session):
         self._undo: list[Callable[[], None]] = []
         self._sessions: list[weakref.ref[Any]] = []
         self._foreign = 0
-        #: Of the sessions with our settings, those that only bring up the device.
+        #: Number of sessions with the settings that only initialise the device.
         self._initialising = 0
         self._own: dict[str, int] = {}
         self._since = time.time() - 1
@@ -74,7 +74,7 @@ class NpuSession(Session):
             raise
 
     def stop(self) -> None:
-        """Take the settings back. A second call does nothing."""
+        """Remove the settings. A second call does nothing."""
         undo, self._undo = self._undo, []
         for step in reversed(undo):
             step()
@@ -95,7 +95,7 @@ class NpuSession(Session):
             self._tell_of_graphs()
 
     def marks(self) -> dict[str, Mapping[str, str]]:
-        """What to note at records, by model directory: which graph is the computational one."""
+        """Attributes for records by model directory, which tell the computational graph."""
         directory = self.graphs
         if not directory.is_dir():
             return {}
@@ -104,7 +104,7 @@ class NpuSession(Session):
             return marks_of(models_of(self.root, directory, exact_names(named), self._since))
         found = marks_of(models_of(self.root, directory, (), self._since))
         layers = exact_names(self._request.layers)
-        # Programs that feed their data have no Iterator; what the user names is in the graph that matters.
+        # Programs that feed their data have no Iterator; then the graph with the operators in layers= is taken.
         return found or (marks_of(models_of(self.root, directory, layers, self._since)) if layers else {})
 
     def reasons(self) -> Optional[list[str]]:
@@ -129,7 +129,7 @@ class NpuSession(Session):
         return found
 
     def _settle_data(self) -> None:
-        """Remember what GE was initialised with, and tell where that is not what was asked for."""
+        """Remember the kind of data that GE writes, and report if it is not the requested one."""
         global _settled
         found = _data_in(self.root)
         if found is None:
@@ -144,7 +144,7 @@ class NpuSession(Session):
             )
 
     def _tell_of_graphs(self) -> None:
-        """More than one graph that ran again and again: the document advises against it."""
+        """Warn if several graphs ran repeatedly, against which the document advises."""
         repeated = _repeated_graphs(self.root)
         if len(repeated) > 1:
             log.warning(
@@ -155,7 +155,7 @@ class NpuSession(Session):
                 "AD351",
             )
 
-    # Where the settings go.
+    # Placing the settings.
 
     def _settle_environment(self, default: Path) -> None:
         before, self.graphs = settle_environment(default)
@@ -182,14 +182,14 @@ class NpuSession(Session):
             _hook.watch(self)
             self._undo.append(lambda: _hook.unwatch(self))
         if kind in ("config", "run_config", "npu_run_config"):
-            # Estimators copy their configuration, and would go on with the copy after the block.
+            # Estimators copy their configuration, and would use the copy after the block.
             self._undo.append(lambda: _retire(str(self.root)))
         if kind == "process" and device() is not None and not device_is_open():
             self._arm_device()
 
     def _arm_config(self, config: Any) -> None:
         armed = ArmedSwitches(config, self.values)
-        # What was there may be the settings of a capture that has ended meanwhile.
+        # The restored settings may be those of a capture that has ended in the meantime.
         self._undo.append(lambda: take_out(config, _retired.roots))
         self._undo.append(armed.restore)
 
@@ -206,10 +206,10 @@ class NpuSession(Session):
         self._undo.append(back)
 
     def _arm_device(self) -> None:
-        """global_options() of npu_device, which open() reads once."""
+        """Set global_options() of npu_device, which open() reads once."""
         module: Any = device()
         options = module.global_options()
-        # Of what the program has set no part may stay: its layers or steps would narrow this dump.
+        # All settings of the program are replaced, because its layers or steps would restrict this dump.
         before = vars(options)["dump_config"]
         vars(options)["dump_config"] = type(before)()
         self._undo.append(lambda: vars(options).__setitem__("dump_config", before))
@@ -218,13 +218,13 @@ class NpuSession(Session):
             self._set_option(holder, name, value)
 
     def _set_option(self, holder: Any, name: str, value: Any) -> None:
-        # None cannot be set again where only some values may be, so the option itself is put aside.
+        # Options with restricted values do not accept None, so the option object itself is replaced.
         before = vars(holder)[name]
         vars(holder)[name] = copy.copy(before)
         self._undo.append(lambda: vars(holder).__setitem__(name, before))
         setattr(holder, name, value)
 
-    # What new sessions get: see _hook.Watcher.
+    # Configuring new sessions: see _hook.Watcher.
 
     def configure(self, config: Any) -> Any:
         if self._target is not None:
@@ -259,13 +259,13 @@ class NpuSession(Session):
         return config
 
     def _mend(self, config: Any) -> Any:
-        """A configuration that has our settings, but not alone: NPUEstimator appends an entry to those of the user."""
+        """Repair a configuration that has the settings, to which NPUEstimator appended an entry of its own."""
         found = [] if config is None else entries(config)
         if not any(has_root(entry, {str(self.root)}) for entry in found):
             return config
         settings = effective(config)
         silenced = any(settings.get(name) != value for name, value in self.values.items())
-        # The bridge goes through all entries: steps and layers in an older one would narrow this dump.
+        # The bridge reads all entries: steps and layers in an older one would restrict this dump.
         keys = set(DUMP_KEYS) - {"quant_dumpable"}
         mixed = any(keys & set(entry.parameter_map) for entry in found[:-1])
         if silenced:
@@ -281,10 +281,10 @@ class NpuSession(Session):
 
 
 class _Retired:
-    """Takes the dump out of configurations that were copied from one that was captured once."""
+    """Removes the dump from configurations that were copied from one that was captured earlier."""
 
     def __init__(self) -> None:
-        #: Where captures that have ended wrote: nothing may be added there.
+        #: Directories of ended captures, to which nothing may be added.
         self.roots: set[str] = set()
 
     def configure(self, config: Any) -> Any:
@@ -303,7 +303,7 @@ def _retire(root: str) -> None:
 
 
 def settled_data() -> Optional[str]:
-    """ "tensor" or "stats" where an earlier capture has shown which of them GE writes in this process."""
+    """The kind of data that GE writes in this process, "tensor" or "stats"; None if no capture has shown it yet."""
     return _settled[1] if _settled is not None and _settled[0] is (bridge() or device()) else None
 
 
@@ -316,7 +316,7 @@ def _data_in(root: Path) -> Optional[str]:
 
 
 def _repeated_graphs(root: Path) -> list[str]:
-    """The directories of graphs, `<time>/<device>/<graph>`, with more than one step, of the session that has most."""
+    """The graphs with more than one step (`<time>/<device>/<graph>`), of the session that has the most of them."""
     found: dict[Path, list[str]] = {}
     for graph in sorted(root.glob("*/*/*")):
         if len({step.name for step in graph.glob("*/*") if step.is_dir()}) > 1:
@@ -331,7 +331,7 @@ def put_into_new(values: Mapping[str, Any]) -> Any:
 
 
 def _is_in_init_resource() -> bool:
-    """Whether npu_bridge's init_resource makes the session: told by its name, as programs import it in many ways."""
+    """Whether npu_bridge's init_resource creates the session, by its name on the call stack."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "init_resource":

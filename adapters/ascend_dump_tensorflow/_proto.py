@@ -1,6 +1,6 @@
-"""NpuOptimizer in a ConfigProto: what its entries say together, and our settings in the one that counts.
+"""Read and write the entries of NpuOptimizer in a ConfigProto.
 
-The bridge walks all entries of that name in order, the last one wins for each key (hicann/tensorflow
+The bridge reads all entries of that name in order, and for each key the last one takes precedence (hicann/tensorflow
 `npu_attrs`); NPUEstimator appends an entry of its own that switches the dump off unless `dump_config=` is given.
 """
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 OPTIMIZER = "NpuOptimizer"
-#: RewriterConfig.OFF, also what the documents write into memory_optimization.
+#: RewriterConfig.OFF, which the documents also set for memory_optimization.
 _OFF = 2
 _SWITCHES = ("enable_dump", "enable_dump_debug")
 
@@ -37,7 +37,7 @@ Value = Union[bool, int, str]
 
 
 def config_class() -> Any:
-    """ConfigProto of the TensorFlow that is loaded. Raises FrameworkMissing."""
+    """The class ConfigProto of the loaded TensorFlow. Raises FrameworkMissing."""
     tensorflow = sys.modules.get("tensorflow")
     for place in (tensorflow, getattr(getattr(tensorflow, "compat", None), "v1", None)):
         found = getattr(place, "ConfigProto", None)
@@ -47,7 +47,7 @@ def config_class() -> Any:
 
 
 def copy_of(config: Any) -> Any:
-    """A ConfigProto with the same content; of None, what a session without a configuration gets."""
+    """A copy of a ConfigProto; for None the default configuration of a session."""
     if config is None:
         context = sys.modules.get("tensorflow.python.eager.context")
         config = context.context().config if context is not None else None
@@ -63,9 +63,9 @@ def entries(config: Any) -> list[Any]:
 
 
 def effective(config: Any) -> dict[str, Any]:
-    """What the bridge would read for each key that is set: the last entry that has it.
+    """The value that the bridge reads for each key that is set: that of the last entry with it.
 
-    Bytes are decoded; a value in another field than the one that is read comes as the type it has.
+    Bytes are decoded; a value in the wrong field of the proto keeps its type.
 
     (assumption npu_bridge.last_entry)
     """
@@ -77,7 +77,7 @@ def effective(config: Any) -> dict[str, Any]:
 
 
 def settings_of_entries(config: Any) -> list[dict[str, Any]]:
-    """What the bridge goes by when it checks each entry: its own keys, and the switches as they are by then."""
+    """The settings by which the bridge checks each entry: its own keys, and the switches set up to it."""
     switches: dict[str, Any] = {}
     found = []
     for entry in entries(config):
@@ -96,7 +96,7 @@ def _plain(value: Any) -> Any:
 
 
 def conflict(settings: Mapping[str, Any], values: Mapping[str, Value]) -> str:
-    """Which switch of `settings` excludes those of `values`, or nothing."""
+    """The switch in `settings` that excludes those in `values`; "" if there is none."""
     for name in _SWITCHES:
         if settings.get(name) is True and not values.get(name) and any(values.get(other) for other in _SWITCHES):
             return name
@@ -104,9 +104,9 @@ def conflict(settings: Mapping[str, Any], values: Mapping[str, Value]) -> str:
 
 
 def put(config: Any, values: Mapping[str, Value]) -> Any:
-    """Set the keys in the entry that counts, and take older dump settings out of every entry.
+    """Set the keys in the last entry, and remove other dump settings from all entries.
 
-    Without an entry one is added, with what npu_config_proto sets beside it. Raises ConfigError (AD291) where the
+    Without an entry one is added, with the other settings of npu_config_proto. Raises ConfigError (AD291) if the
     configuration detects overflow and `values` dump, or the other way round.
     """
     other = conflict(effective(config), values)
@@ -116,7 +116,7 @@ def put(config: Any, values: Mapping[str, Value]) -> Any:
             hint=f"take {other} out, or capture in two runs",
             code="AD291",
         )
-    # The bridge checks each entry with what the ones before have set, so none may keep a part.
+    # The bridge checks each entry with the switches of earlier ones, so none may keep a part of the settings.
     own = [name for name in DUMP_KEYS if name != "quant_dumpable" or name in values]
     found = entries(config)
     for entry in found:
@@ -142,7 +142,7 @@ def _add(config: Any) -> Any:
 
 
 def strip(config: Any, roots: Collection[str]) -> Any:
-    """The configuration, or a copy without the dump into one of `roots` where it asks for that."""
+    """The configuration; if it dumps into one of `roots`, a copy without this dump."""
     if not any(has_root(entry, roots) for entry in entries(config)):
         return config
     made = copy_of(config)
@@ -151,7 +151,7 @@ def strip(config: Any, roots: Collection[str]) -> Any:
 
 
 def take_out(config: Any, roots: Collection[str]) -> None:
-    """Remove the dump into one of `roots` from the configuration itself."""
+    """Remove the dump into one of `roots` from the configuration, in place."""
     for entry in entries(config):
         if has_root(entry, roots):
             for name in DUMP_KEYS:
@@ -165,7 +165,7 @@ def has_root(entry: Any, roots: Collection[str]) -> bool:
 
 
 class ArmedSwitches:
-    """A user's ConfigProto that holds our settings until `restore`."""
+    """Puts the settings into a user's ConfigProto until `restore`."""
 
     def __init__(self, config: Any, values: Mapping[str, Value]) -> None:
         self.config = config
@@ -175,7 +175,7 @@ class ArmedSwitches:
         self._after = copy_of(config)
 
     def restore(self) -> None:
-        """Take our settings back; what others changed meanwhile stays."""
+        """Remove the settings; changes that others made in the meantime stay."""
         if self.config == self._after:
             self.config.CopyFrom(self._before)
             return
@@ -190,7 +190,7 @@ class ArmedSwitches:
                 if name in was and name not in entry.parameter_map:
                     entry.parameter_map[name].CopyFrom(was[name])
         if not old:
-            # The entry that we added goes, unless somebody else has put settings into it.
+            # The added entry is removed, unless other settings were put into it.
             for place in reversed(range(len(optimizers))):
                 if optimizers[place].name == OPTIMIZER and set(optimizers[place].parameter_map) <= {"use_off_line"}:
                     del optimizers[place]

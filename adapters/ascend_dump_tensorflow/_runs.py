@@ -1,4 +1,4 @@
-"""Where TensorFlow runs a graph: `BaseSession.run`, and the callables that programs and keras make of a session."""
+"""Intercept runs of graphs: `BaseSession.run`, and the callables that programs and keras create from a session."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Recorder(Protocol):
 
 
 def can_replace_runs() -> bool:
-    """Whether sessions of this TensorFlow have all that is replaced; the stand-in of the tests has not."""
+    """Whether sessions of this TensorFlow have all replaced methods; the fake of the tests does not."""
     where = session_class()
     return all(hasattr(where, name) for name in _NAMES)
 
 
 def replace_runs(recorder: Recorder) -> Callable[[], None]:
-    """Hand the runs of claimed sessions to the recorder; returns what takes that back."""
+    """Route the runs of claimed sessions through the recorder. Returns a function that undoes it."""
     where = session_class()
     before = {name: getattr(where, name) for name in _NAMES}
     run_before, callable_before = before["run"], before["_make_callable_from_options"]
@@ -42,7 +42,7 @@ def replace_runs(recorder: Recorder) -> Callable[[], None]:
     @functools.wraps(before["make_callable"])
     def make_callable(self: Any, fetches: Any, feed_list: Any = None, accept_options: bool = False) -> Any:
         plain = before["make_callable"](self, fetches, feed_list, accept_options)
-        # With a list of feeds TensorFlow goes by `run` itself.
+        # With a list of feeds TensorFlow calls `run` itself.
         if feed_list is not None:
             return plain
 
@@ -54,7 +54,7 @@ def replace_runs(recorder: Recorder) -> Callable[[], None]:
     @functools.wraps(callable_before)
     def make_callable_from_options(self: Any, callable_options: Any) -> Any:
         plain = callable_before(self, callable_options)
-        # `run` cannot feed a tensor with what is fetched in the same run.
+        # `run` cannot feed a tensor from a fetch of the same run.
         if callable_options.tensor_connection:
             return plain
         return _Callable(recorder, self, plain, functools.partial(run_before, self), callable_options)
@@ -64,7 +64,7 @@ def replace_runs(recorder: Recorder) -> Callable[[], None]:
         setattr(where, name, function)
 
     def back() -> None:
-        # Whoever has wrapped them meanwhile keeps a way to what they were.
+        # Wrappers that others have added in the meantime are kept.
         for name, function in after.items():
             if where.__dict__.get(name) is function:
                 setattr(where, name, before[name])
@@ -73,7 +73,7 @@ def replace_runs(recorder: Recorder) -> Callable[[], None]:
 
 
 class _Callable:
-    """A callable of a session. The C++ side takes no debugger here, so a recorded call goes by `run`."""
+    """A callable of a session. Its C++ implementation supports no debugger, so a recorded call uses `run`."""
 
     def __init__(self, recorder: Recorder, session: Any, plain: Any, run: _Run, options: Any) -> None:
         self._recorder = recorder
