@@ -1,7 +1,7 @@
-"""Rules: what a framework refuses in a configuration or accepts without doing it, each with two cases that prove it.
+"""Rules for configurations that a framework refuses, or accepts and ignores, each with two test cases.
 
-The one mechanism of every configuration language. A table knows how to read a configuration into the subject of its
-rules; each rule is a function that yields the places it applies to, and a decorator that says the rest:
+All configuration languages use this module. A table converts a configuration to the subject of its rules; each rule is
+a function that yields the places where it applies, with a decorator for the rest:
 
     RULES = RuleTable(read_subject)
 
@@ -13,7 +13,7 @@ rules; each rule is a function that yields the places it applies to, and a decor
     )
     def _step_too_large(subject: Subject) -> Iterator[Hit]: ...
 
-No rule can be written without its cases: one test goes through every table there is.
+No rule can be written without its cases, and one test runs the cases of all tables.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _DIRECTORY = "$DIR"
 
 
 class Hit(NamedTuple):
-    """One place that a rule applies to. A severity, a code or a native code overrides the rule's.
+    """One place where a rule applies. A severity, code or native code overrides that of the rule.
 
-    arguments: what the framework's own message is filled in with, by its own names.
+    arguments: the arguments of the framework's own message, by name.
     """
 
     where: str
@@ -49,21 +49,21 @@ class Hit(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A configuration that a rule is tried on.
+    """A configuration on which a rule is tested.
 
-    config: its decoded content, or its text. facts: what is known of the surroundings, under the names of the
-    language's own arguments. "$DIR" in either is an existing directory that can be written.
+    config: its decoded content, or its text. facts: facts about the environment, by the names of the language's own
+    arguments. "$DIR" in either stands for an existing writable directory.
     """
 
     config: Any
     facts: Mapping[str, Any] = _NO_FACTS
 
     def given(self, **facts: Any) -> Example:
-        """The same configuration in these surroundings."""
+        """The same configuration with these facts."""
         return self._replace(facts={**self.facts, **facts})
 
     def inside(self, directory: Union[str, os.PathLike[str]]) -> Example:
-        """The same with a directory of the caller's in place of "$DIR"."""
+        """The same with "$DIR" replaced by a directory."""
         place = json.dumps(os.fspath(directory))[1:-1]
         if isinstance(self.config, str):
             config = self.config.replace(_DIRECTORY, place)
@@ -73,10 +73,10 @@ class Example(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """One thing that a configuration language refuses, or does not do.
+    """A mistake in a configuration that the framework refuses or ignores.
 
-    about: what happens, in one sentence. source: the file or document that decides it. where: the place at which
-    the case `trips` is found. native: the framework's own code, where it has one.
+    about: what happens, in one sentence. source: the file or document that defines it. where: the place that is
+    reported for the case `trips`. native: the framework's own code, if it has one.
     """
 
     id: str
@@ -91,23 +91,23 @@ class Rule(NamedTuple):
     native: str = ""
 
     def hits(self, subject: Any) -> Iterator[Hit]:
-        """Where the rule applies in a subject of its table, with severity and codes filled in."""
+        """The places where the rule applies in a subject, with severity and codes filled in."""
         for hit in self.find(subject):
             yield hit._replace(
                 severity=hit.severity or self.severity, code=hit.code or self.code, native=hit.native or self.native
             )
 
     def problems(self, subject: Any) -> Iterator[Problem]:
-        """What the rule finds in a subject of its table."""
+        """The problems that the rule finds in a subject."""
         for hit in self.hits(subject):
             yield Problem(hit.code, hit.severity, hit.message, hit.hint, hit.where, hit.native)
 
 
 class RuleTable(Mapping[str, Rule], Generic[SubjectT]):
-    """Rules by their ids, in the order in which they are looked for; ids are stable.
+    """Rules by id, in the order in which they are applied; ids are stable.
 
-    read: gives the subject of an example, whose directory is filled in. parts: tables of the same subject whose
-    rules come first.
+    read: converts an example, with its directory filled in, to a subject. parts: tables of the same subject whose rules
+    come first.
     """
 
     def __init__(self, read: Callable[[Example], SubjectT], *parts: RuleTable[SubjectT]) -> None:
@@ -148,12 +148,12 @@ class RuleTable(Mapping[str, Rule], Generic[SubjectT]):
         return add
 
     def hits(self, subject: SubjectT) -> Iterator[Hit]:
-        """Every place that a rule applies to, in the order of the table."""
+        """All places where rules apply, in the order of the table."""
         for rule in self._rules.values():
             yield from rule.hits(subject)
 
     def problems(self, subject: SubjectT) -> Iterator[Problem]:
-        """Everything that the rules find, in the order of the table."""
+        """All problems that the rules find, in the order of the table."""
         for rule in self._rules.values():
             yield from rule.problems(subject)
 

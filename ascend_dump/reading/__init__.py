@@ -1,10 +1,10 @@
-"""Reading dumps: `open_dump` finds records in any tree, through one dialect for each way of laying them out.
+"""Read dumps: `open_dump` finds the records in a directory tree, with one dialect per format.
 
-For authors of dialects: `Dialect` is the protocol. Its `scan` is shown the names of one `Directory` after the other and
-returns an `Entry` for each file that it can read; the entry makes a `Record` of each tensor when it is asked to, and
-the record's `Loader` reads the values. `rank_of` finds the rank in a path; `open_regular` and `read_regular` open what
-may be hostile. Errors to raise are those of `ascend_dump`. A dialect is registered under the entry point group
-`ascend_dump.dialects`; if it fails, that is reported with its name, and other files are read all the same.
+For authors of dialects: `Dialect` is the protocol. Its `scan` gets each `Directory` of the tree and returns an `Entry`
+for each file that it can read. `Entry.records` creates a `Record` for each tensor, and the record's `Loader` reads the
+values. `rank_of` finds the rank in a path; `open_regular` and `read_regular` open untrusted files safely. Raise the
+errors of `ascend_dump`. Register a dialect under the entry point group `ascend_dump.dialects`; if it fails, the error
+is reported with its name, and other files are still read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a dialect is: it recognises files of one directory and turns them into entries.
+"""The interface of dialects, which recognise the files of a directory and return entries for them.
 
-A dump is opened by one walk over the tree. Each directory is offered to the dialects in
-order; a dialect claims the names it knows and returns an Entry for each of them, looking at
-names only. An entry opens its file when its records are asked for, not before.
+A dump is opened by one walk over the tree. Each directory is passed to the dialects in order; a
+dialect claims the file names that it knows and returns an Entry for each, without opening a file.
+An entry opens its file when its records are requested.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "Dialect", "Directory", "Entry", "WrappedEntry", "rank_of"]
 
-#: Opening a file and reading its header takes as long as so many lines of an index.
+#: The cost of opening a file and reading its header, in lines of an index.
 _LINES_OF_A_FILE = 10
 _RANK_LEVEL = re.compile(r"worldsize(\d+)_global_rank(\d+)")
 
@@ -35,10 +35,9 @@ class Directory(NamedTuple):
 
 
 class Batch:
-    """Some records of one step on one rank, as they follow each other in one file.
+    """Consecutive records of a file that belong to the same step and rank.
 
-    A dialect whose records cost much more than what they are made of gives a subclass, which makes them when they are
-    asked for.
+    A dialect can return a subclass that creates its records on access, if that saves memory or time.
     """
 
     __slots__ = ("_records", "rank", "step")
@@ -55,16 +54,16 @@ class Batch:
         return iter(self._records)
 
     def identities(self) -> Iterable[Optional[Hashable]]:
-        """Of each record what one of another dump shares only if it is the same tensor of the same operator, with the
-        same bytes or without a value for the same reason; None where nothing tells without more work."""
+        """A value for each record that is equal in two dumps only for the same tensor of the same operator, with equal
+        bytes or without a value for the same reason; None if it cannot be determined cheaply."""
         return [None] * len(self)
 
 
 class Entry:
-    """One file (or index) of a dump, with what its name and place already say.
+    """One file (or index) of a dump, with the fields that its name and directory tell.
 
-    None means "not known before opening". `records()` reads it: it never raises for a broken
-    file, it yields a Record with `error` set, so that the rest of the dump stays readable.
+    None means "not known before opening". `records()` reads the file; for a broken file it does
+    not raise, but yields a Record with `error` set, so that the rest of the dump stays readable.
     """
 
     __slots__ = ("path", "op_type", "op_name", "step", "rank", "device", "model", "run", "order")
@@ -94,40 +93,40 @@ class Entry:
 
     @property
     def written_name(self) -> Optional[str]:
-        """The op name as CANN writes it into file names, where `op_name` is not known before opening."""
+        """The op name as CANN writes it into file names, if `op_name` is not known before opening."""
         return None
 
     @property
     def framework_step(self) -> Optional[int]:
-        """What the framework counted, where `step` is a call of a decorated function."""
+        """The step counted by the framework, if `step` is the number of a call of a decorated function."""
         return self.step
 
     @property
     def scene_is_beside(self) -> bool:
-        """Whether the scene stands in `Record.attrs` only, because this layout has no overflow files."""
+        """Whether the scene is in `Record.attrs` only, because this format has no overflow files."""
         return False
 
     @property
     def path_text(self) -> str:
-        """The path as text, to sort by."""
+        """The path as text, for sorting."""
         return str(self.path)
 
     @property
     def tensors_below(self) -> Optional[Path]:
-        """The directory that has the tensors of its records, where they are in other files than `path`."""
+        """The directory with the tensors of its records, if these are in other files than `path`."""
         return None
 
     def records(self) -> Iterable[Record]:
         raise NotImplementedError("a dialect's entry defines how it is read")
 
     def frames(self) -> Optional[Iterable[polars.DataFrame]]:
-        """The same as columns of a catalog, where that is faster than through records; None where it is not."""
+        """The records as columns of a catalog, if that is faster than through `records()`; else None."""
         return None
 
     def records_at(self, places: Collection[int]) -> Iterable[Record]:
-        """The records at some places, in their order: -1 is the first one of `records()`, -2 the second.
+        """The records at the given places, in order: -1 is the first one of `records()`, -2 the second.
 
-        Other numbers are what `frames` of the same class gave as places.
+        Other numbers are places returned by `frames` of the same class.
         """
         for number, record in enumerate(self.records(), 1):
             if -number in places:
@@ -135,11 +134,11 @@ class Entry:
 
     @property
     def work(self) -> int:
-        """What reading its records takes, as a number of lines of an index, roughly. Opens nothing."""
+        """The approximate cost of reading its records, in lines of an index. Opens no file."""
         return _LINES_OF_A_FILE
 
     def batches(self) -> Optional[Iterable[Batch]]:
-        """The same in batches that make a Record when it is asked for; None where that saves nothing."""
+        """The records in batches that create them on access; None if that has no advantage."""
         return None
 
 
@@ -187,24 +186,24 @@ class WrappedEntry(Entry):
 
 
 class Dialect(Protocol):
-    """One way of laying a dump out on disk.
+    """A format of dumps on disk.
 
-    Other packages register theirs under the entry point group `ascend_dump.dialects`, as objects of this form. They
-    are asked after those of this package, in the order of their names. `ascend_dump.reading` has all that one needs.
+    Other packages register objects with this interface under the entry point group `ascend_dump.dialects`. They are
+    used after the dialects of this package, in order of their names. `ascend_dump.reading` exports what is needed.
     """
 
-    #: As messages name it.
+    #: Its name in messages.
     name: str
 
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
-        """The entries of this directory, and the names in it that they cover. Opens no file.
+        """The entries of this directory, and the names in it that the dialect claims. Opens no file.
 
-        Names that are covered are shown to no other dialect; names of no entry may be among them, such as a log's.
+        Claimed names are not passed to other dialects; names without an entry, such as that of a log, may be claimed.
         """
 
 
 def rank_of(parts: Sequence[str]) -> Optional[int]:
-    """The global rank from the `worldsizeN_global_rankR` level, None where there is none."""
+    """The global rank from the level `worldsizeN_global_rankR` of a path; None if there is none."""
     for part in parts:
         found = _RANK_LEVEL.fullmatch(part)
         if found:

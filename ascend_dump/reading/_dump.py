@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Dump"]
 
 
-#: What all records of one file have in common, where its name tells it.
+#: Fields that all records of a file share, if its name tells them.
 _OF_FILES = ("step", "rank", "device")
 
 
@@ -43,7 +43,7 @@ class _Query(NamedTuple):
     texts: tuple[tuple[str, Callable[[str], bool]], ...]
     numbers: tuple[tuple[str, Steps], ...]
     written: Optional[Callable[[str], bool]] = None
-    #: What was asked for, to ask for it again in another process.
+    #: The arguments of `select`, to repeat it in another process.
     chosen: Mapping[str, Any] = MappingProxyType({})
 
     def may_match(self, entry: Entry) -> bool:
@@ -90,11 +90,11 @@ class _Ahead(NamedTuple):
     at: float
 
 
-#: `len` keeps at most so many records (some 50 MB), for so many seconds.
+#: `len` keeps at most this many records (some 50 MB), for this many seconds.
 _MOST_AHEAD = 50_000
 _SOON = 0.1
-#: What a dump takes to read that is large, in lines of an index: about half a second; to import polars and to check a
-#: catalog takes half of that.
+#: The cost of reading, in lines of an index, from which a dump is large: about half a second. Importing polars and
+#: checking a catalog takes half of that.
 _LARGE = 50_000
 
 
@@ -123,21 +123,21 @@ class Dump:
     ) -> None:
         self.root = root
         self._entries = entries
-        #: Of the dump that this one was selected from.
+        #: All entries of the dump from which this one was selected.
         self._all = entries if whole is None else whole
         self._queries = queries
         self._marks = marks or {}
         self._sources = sources
         self._runs = runs
-        #: What rows of the catalog are kept.
+        #: Predicates on rows of the catalog.
         self._rows = rows
         self._provenance = provenance
         self._ahead: Optional[_Ahead] = None
-        #: Of this opening of the dump, where it was given to another process.
+        #: Identifies this opening of the dump in other processes; None before it is needed.
         self._token: Optional[str] = None
 
     def __iter__(self) -> Iterator[Record]:
-        # A generator, since list() asks for the length only when it has the iterator.
+        # A generator, because list() calls __len__ after it has created the iterator.
         ahead, self._ahead = self._ahead, None
         if ahead is not None and monotonic() - ahead.at < _SOON:
             yield from ahead.records
@@ -158,9 +158,9 @@ class Dump:
                 yield record
 
     def _places(self) -> Iterator[tuple[Entry, Optional[Collection[int]]]]:
-        """The entries that have to be read, and which places of them; None: all of them.
+        """The entries to read, and which of their places; None: all places.
 
-        Where there is a catalog that fits, it tells; none is made for a `select`, which would take longer.
+        They are taken from an existing catalog; none is created for a `select`, because that would take longer.
         """
         from ascend_dump.reading._catalog_cache import is_kept
 
@@ -176,7 +176,7 @@ class Dump:
 
         rows = found.select(ENTRY, PLACE).collect().partition_by(ENTRY, maintain_order=True)
         for some in rows:
-            # A dict, since places are in order and are looked for.
+            # A dict, because places are ordered and looked up.
             yield self._all[some[ENTRY][0]], dict.fromkeys(some[PLACE].to_list())
 
     def _takes_all_of(self, entry: Entry) -> bool:

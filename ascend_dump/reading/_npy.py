@@ -1,4 +1,4 @@
-"""The elements of npy files, behind a header that was tested."""
+"""Read the elements of npy files, after the header was checked."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["dtype_of", "read_array"]
 
-#: Smaller files are read at once: a mapping costs more.
+#: Smaller files (in bytes) are read, because mapping them is slower.
 _MAP_FROM = 1 << 20
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The type of a header: a numpy type text, or a name that numpy or ml_dtypes has, such as "bfloat16"."""
+    """The dtype for a type string of numpy, or a name in numpy or ml_dtypes, such as "bfloat16"."""
     import ml_dtypes
     import numpy as np
 
@@ -29,7 +29,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def read_array(path: Path, header: NpyHeader) -> np.ndarray:
-    """The array of a file, mapped where it is large. Raises CorruptDump."""
+    """The array of a file, memory-mapped if it is large. Raises CorruptDump."""
     import numpy as np
 
     dtype = dtype_of(header.dtype)

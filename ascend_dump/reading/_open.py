@@ -1,4 +1,4 @@
-"""Opening a dump: one walk over a tree, in which dialects find the files they know."""
+"""Open a dump: walk over a directory tree, and let the dialects find their files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["open_dump"]
 
-#: Bytes of the mark of a call.
+#: The most bytes of the file that marks the directory of a call.
 _MOST_OF_A_MARK = 1000
 
 
@@ -119,7 +119,7 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
     root = located(path)
     try:
         if isinstance(root, StoredPath):
-            cache_limit()  # a wrong setting is said before anything is read
+            cache_limit()  # reports a wrong setting before anything is read
             list_stored(str(root))
         root.stat()
     except (ConfigError, StorageError):
@@ -188,17 +188,17 @@ def _opened_again(
 
 @lru_cache(maxsize=4)
 def _open_once(root: Path, token: str) -> Dump:
-    """The tasks of one piece of work open a dump once in each process."""
+    """Open a dump once per process for all tasks with the same token."""
     return open_dump(root)
 
 
-#: What was read of a dump stays in its process.
+#: A pickled dump is opened again; its cached records are not pickled.
 copyreg.pickle(Dump, lambda dump: (_opened_again, dump.recipe()))
 
 
 def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]:
     """The directories, each with the call of a decorated function that it belongs to."""
-    # The levels above the root still say rank, run and step when a subdirectory is opened.
+    # If a subdirectory is opened, the levels above the root still tell rank, run and step.
     base, call = _above(root)
     if root.is_file():
         yield Directory(root.parent, base[:-1], [root.name], root.parent), call
@@ -208,7 +208,7 @@ def _walk(root: Path) -> Iterator[Union[tuple[Directory, Optional[int]], _Lost]]
         path, parts, call = stack.pop()
         if call is None and path.name.startswith("call_"):
             call = _call_of(path)
-            # The levels of the frameworks stand as they do without calls.
+            # The level of the call is removed, so that dialects see the usual levels.
             parts = parts if call is None else parts[:-1]
         try:
             # Links could lead out of the dump or in circles; opening a pipe would never return.
@@ -237,7 +237,7 @@ def _above(root: Path) -> tuple[tuple[str, ...], Optional[int]]:
 
 
 def _call_of(directory: Path) -> Optional[int]:
-    """The number of the call whose directory this is, None where it is nothing of ours."""
+    """The number of the call whose directory this is; None for other directories."""
     try:
         found = json.loads(read_regular(directory / CALL, _MOST_OF_A_MARK, follow_links=False))
     except (OSError, ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""Of what the operators of a compiled graph were made, from graphs that lie beside a dump.
+"""Find the original operators of a compiled graph's operators, from graph files next to a dump.
 
-GE writes `ge_proto_*_Build.txt`: the names of the operators that it fused into one, of each output the operator and
-output that it was before (`_datadump_origin_name`, `_datadump_origin_output_index`), and the tensor of PyTorch's graph
-(`_fx_tensor_name`). torchair's graph text tells the node of PyTorch's graph that an operator was made for.
+GE writes `ge_proto_*_Build.txt`, which has the names of fused operators, for each output the original operator and
+output (`_datadump_origin_name`, `_datadump_origin_output_index`), and the tensor of PyTorch's graph
+(`_fx_tensor_name`). torchair's graph text has the node of PyTorch's graph from which an operator was made.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _FX = re.compile(r"(.+?)\.OUTPUT\.(\d{1,9})", re.DOTALL)
 
 
 class MadeOf(NamedTuple):
-    """What an operator of a compiled graph was in the program.
+    """The origin of an operator of a compiled graph.
 
-    names    operators of the graph before it was changed, and nodes of PyTorch's graph, that made what it makes
-    outputs  by the number of an output: the operators and outputs that it was, by either of their names
+    names    the operators of the original graph, and the nodes of PyTorch's graph, that compute its outputs
+    outputs  by the number of an output: the original operators and outputs, by either of their names
     """
 
     names: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class MadeOf(NamedTuple):
 
 
 class Provenance:
-    """The graphs beside a dump, each read when it is first asked for."""
+    """The graph files next to a dump, each read on first use."""
 
     def __init__(self, files: Iterable[Path], sources: Optional[Sources]) -> None:
         self._files = sorted(files, key=lambda path: path.name)
@@ -50,7 +50,7 @@ class Provenance:
         return bool(self._files) or self._sources is not None
 
     def of(self, record: Record) -> MadeOf:
-        """What the operator of a record was made of, as far as a graph of its model tells."""
+        """The origin of the operator of a record; empty if no graph file of its model has it."""
         model = record.model or ""
         if model not in self._known:
             self._known[model] = self._read(model)
@@ -60,7 +60,7 @@ class Provenance:
 
     def _read(self, model: str) -> dict[str, MadeOf]:
         if self._paths is None:
-            # The last one of a name is that of the last run.
+            # Of several files for one name the last one is that of the last run.
             self._paths = {name: path for path in self._files for name in (_name_of(path),) if name}
         path = self._paths.get(model)
         found: dict[str, MadeOf] = {}
@@ -69,7 +69,7 @@ class Provenance:
                 for node in read_graph(path):
                     made_of = _of_node(node)
                     if made_of.names:
-                        # Some names of files are all that is known of an operator's name.
+                        # For some records only the name in the file name is known.
                         found.setdefault(sanitize(node.name), made_of)
                         found[node.name] = made_of
             except ReadError as error:
@@ -78,7 +78,7 @@ class Provenance:
 
 
 def _name_of(path: Path) -> Optional[str]:
-    """The directory that the dump of this graph has."""
+    """The name of the dump directory of this graph; None if the file cannot be read."""
     try:
         return sanitize(graph_name(path))
     except ReadError as error:
@@ -93,6 +93,6 @@ def _of_node(node: Node) -> MadeOf:
         told += [(fx, int(output)) for fx, output in reversed(_FX.findall(origin.fx))]
         if told:
             outputs.append((number, tuple(told)))
-    # Of those that were fused into one, the last one made what it makes; the others are inside of it.
+    # Of several fused operators, the last one computes the output.
     names = [*(name for _, told in outputs for name, _ in told), *node.original_names[-1:]]
     return MadeOf(tuple(name for name in dict.fromkeys(names) if name and name != node.name), tuple(outputs))

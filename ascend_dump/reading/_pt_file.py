@@ -1,8 +1,8 @@
-"""Tensors in files of `torch.save`, read without torch and without running a pickle.
+"""Read tensors from files of `torch.save`, without torch and without executing the pickle.
 
-The file is a zip archive, `{name}/data.pkl` and the bytes of each storage in `{name}/data/{key}`, uncompressed. Of the
-pickle only what plain tensors, numbers, texts, lists and dictionaries of them need is understood, as data: names of
-functions are compared, none is called. Source: PyTorch, `torch/serialization.py`, `torch/_utils.py`
+The file is an uncompressed zip archive with `{name}/data.pkl`, and the bytes of each storage in `{name}/data/{key}`.
+Only the opcodes for plain tensors, numbers, texts, lists and dictionaries are interpreted: names of functions are
+compared, but no function is called. Source: PyTorch, `torch/serialization.py`, `torch/_utils.py`
 (`_rebuild_tensor_v2`, `_rebuild_tensor_v3`, `_rebuild_parameter`).
 """
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["PtObject", "PtTensor", "read_pt", "read_pt_array", "read_pt_items"]
 
-#: The pickle of one tensor takes some hundred bytes, and its archive a handful of members.
+#: Limits for a file with one tensor, whose pickle has some hundred bytes: bytes of the pickle, members of the archive.
 _LONGEST_PICKLE, _MOST_MEMBERS = 64 * 1024, 64
-#: Those of a document with the tensors of a whole model.
+#: Limits for a file with many tensors: bytes of the pickle, number of storages.
 _LONGEST_DOCUMENT, _MOST_STORAGES = 1 << 24, 1 << 16
-#: Steps of a pickle; each takes some microseconds.
+#: The most opcodes of a pickle; each takes some microseconds.
 _MOST_STEPS = 500_000
-#: What a document may hold, and how deep: a short pickle can say much by naming the same list again and again.
+#: The most values in a document, and levels of nesting: a short pickle can refer to the same list many times.
 _MOST_ITEMS, _DEEPEST = 100_000, 32
 _STORAGES = {
     "DoubleStorage": "float64",
@@ -49,7 +49,7 @@ _STORAGES = {
     "ComplexDoubleStorage": "complex128",
     "UntypedStorage": "",
 }
-#: Types that only `_rebuild_tensor_v3` names, beside those above.
+#: Additional types of `_rebuild_tensor_v3`.
 _DTYPES = {
     *_STORAGES.values(),
     *("uint16", "uint32", "uint64", "float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz"),
@@ -60,7 +60,12 @@ _MOST = 2**63 - 1
 
 
 class PtTensor(NamedTuple):
-    """dtype: a numpy or ml_dtypes name. member: of the storage in the archive. offset, stride: in elements."""
+    """A tensor in a file.
+
+    dtype           a name of numpy or ml_dtypes
+    member          the archive member with its storage
+    offset, stride  in elements
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -72,26 +77,26 @@ class PtTensor(NamedTuple):
 
 
 class PtObject(NamedTuple):
-    """Something in a file that is no tensor, number, text, list or dictionary: the name of its type or function."""
+    """An object of another type: the name of its type or function."""
 
     name: str
 
 
 def read_pt(path: Path) -> PtTensor:
-    """What the file says of its one tensor. Raises CorruptDump, and NotSupported for what is no plain tensor."""
+    """Read the description of a file's only tensor. Raises CorruptDump; NotSupported if it is not a plain tensor."""
     with _Archive(path, _MOST_MEMBERS) as archive:
         found = _evaluated(path, archive.pickle(_LONGEST_PICKLE))
         tensor = archive.tensor(found)
         if tensor is None:
             raise NotSupported(
-                f"{path} holds something else than one plain tensor",
+                f"{path} holds something other than one plain tensor",
                 hint="torch.load(..., weights_only=True) may read it",
             )
         return tensor
 
 
 def read_pt_items(path: Path) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The values in a document of dictionaries and lists, each with the keys that lead to it.
+    """The values in nested dictionaries and lists, each with its path of keys.
 
     A value is a PtTensor, a number, a text, None or a PtObject. Raises CorruptDump.
     """
@@ -131,7 +136,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def read_pt_array(path: Path, tensor: PtTensor) -> np.ndarray:
-    """The values, as a read-only array. Raises CorruptDump."""
+    """Read the values as a read-only array. Raises CorruptDump."""
     import numpy as np
 
     with _Archive(path) as archive:
@@ -143,13 +148,13 @@ def read_pt_array(path: Path, tensor: PtTensor) -> np.ndarray:
     if not math.prod(tensor.shape):
         return np.zeros(tensor.shape, dtype)
     steps = [step * dtype.itemsize for step in tensor.stride]
-    # numpy makes no strided view of types that are not its own, so of their bits.
+    # As a void type, because numpy creates no strided views of types of ml_dtypes.
     bits = flat.view(f"V{dtype.itemsize}")[tensor.offset :]
     return np.lib.stride_tricks.as_strided(bits, tensor.shape, steps, writeable=False).view(dtype)
 
 
 class _Archive:
-    """The zip archive, with limits: everything in it is uncompressed, so it cannot be larger than its file."""
+    """The zip archive, with limits on its members, which must be uncompressed."""
 
     def __init__(self, path: Path, most: int = _MOST_STORAGES) -> None:
         self._path = path
@@ -174,7 +179,7 @@ class _Archive:
         if len(members) > self._most or any(one.compress_type != zipfile.ZIP_STORED for one in members):
             self._opened.close()
             raise CorruptDump("it has members that torch.save does not write", path=self._path)
-        # The directory may claim any size; zipfile takes so much memory before it looks at the bytes.
+        # The central directory may claim any size, and zipfile allocates that much memory before it reads.
         if any(one.header_offset < 0 or one.header_offset + one.file_size > size for one in members):
             self._opened.close()
             raise CorruptDump(f"a member claims more bytes than the {size} of the file", path=self._path)
@@ -193,7 +198,7 @@ class _Archive:
         return self.read(name, self._members[name].file_size)
 
     def tensor(self, found: Any) -> Optional[PtTensor]:
-        """The tensor that an evaluated pickle describes, None where it is something else. Raises CorruptDump."""
+        """The tensor that an evaluated pickle describes; None if it is something else. Raises CorruptDump."""
         described = _tensor(self._path, found)
         if described is None:
             return None
@@ -252,7 +257,7 @@ class _PickledCall(NamedTuple):
 
 
 class _PickledDict:
-    """A dictionary, whose keys may be anything."""
+    """A dictionary, as a list of items, because its keys may be of any type."""
 
     def __init__(self) -> None:
         self.items: list[tuple[Any, Any]] = []
@@ -263,7 +268,7 @@ _DICTIONARIES = ("collections.OrderedDict", "collections.defaultdict", "builtins
 
 
 class _OtherPickleError(Exception):
-    """The pickle is sound, and makes something else."""
+    """The pickle is valid, but creates other objects."""
 
 
 def _evaluated(path: Path, pickle: bytes) -> Any:
@@ -279,7 +284,7 @@ def _evaluated(path: Path, pickle: bytes) -> Any:
 
 
 def _tensor(path: Path, found: Any) -> Optional[_Found]:
-    """(dtype, storage key, offset, shape, stride) of the tensor that is described, None for what is no plain tensor."""
+    """(dtype, storage key, offset, shape, stride) of a described tensor; None if it is not a plain tensor."""
     try:
         name = _name_of(found)
         if name == "torch._utils._rebuild_parameter":
@@ -309,7 +314,7 @@ def _name_of(found: Any) -> str:
 
 
 def _evaluate(pickle: bytes) -> Any:
-    """What the pickle would make, with names of functions and their calls as data. Raises ValueError, IndexError."""
+    """Interpret a pickle; functions and their calls are returned as data. Raises ValueError, IndexError."""
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}
@@ -350,7 +355,7 @@ def _evaluate(pickle: bytes) -> Any:
             call = _PickledCall(stack[-2], stack[-1])
             stack[-2:] = [_PickledDict() if _name_of(call) in _DICTIONARIES else call]
         elif name == "BUILD":
-            # The state of an object, of which only the name counts.
+            # The state of an object is ignored; only its name is used.
             del stack[-1]
         elif name in _VALUES:
             stack.append(argument)
@@ -371,7 +376,7 @@ _VALUES = frozenset(
 
 
 def _add(made: Any, values: list[Any]) -> None:
-    """Put values into a list or dictionary that was made before; into anything else nothing."""
+    """Add values to a list or dictionary; for other objects nothing is done."""
     if isinstance(made, list):
         made += values
     elif isinstance(made, _PickledDict):

@@ -142,7 +142,7 @@ class Record:
         nth: the number of this run of the operator, if its inputs and outputs have different timestamps. call: the
         arguments of the operator, for `ascend_dump.host.read_call`.
         """
-        # Written out, because a loop over the names takes most of the time that listing a large dump takes.
+        # No loop over the names, because it would dominate the time of listing a large dump.
         self.loader = loader
         self.key = key
         self.path = path

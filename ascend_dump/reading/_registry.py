@@ -1,4 +1,4 @@
-"""The dialects that a dump is read with: those of this package, then those that other packages register."""
+"""The registered dialects: those of this package, then those of other packages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("ascend_dump")
 
 
 class DialectInfo(NamedTuple):
-    """One dialect that dumps are read with; the distribution is empty for those of this package."""
+    """A dialect; the distribution is empty for those of this package."""
 
     name: str
     distribution: str = ""
@@ -27,7 +27,7 @@ class DialectInfo(NamedTuple):
 
 
 def registered_dialects() -> list[DialectInfo]:
-    """In the order in which they are asked, without loading any."""
+    """All dialects in order of priority, without loading any."""
     found = [DialectInfo(name) for name in BUILT_IN]
     for name, entry in sorted(entry_points_of(GROUP).items()):
         origin = distribution_of(entry)
@@ -36,7 +36,7 @@ def registered_dialects() -> list[DialectInfo]:
 
 
 def dialects() -> list[Dialect]:
-    """In the order in which they are asked. One that cannot be loaded is left out with a warning."""
+    """All dialects in order of priority. One that cannot be loaded is left out with a warning."""
     found: list[Dialect] = [import_module(f"ascend_dump.reading.dialects.{name}").DIALECT for name in BUILT_IN]
     for name, entry in sorted(entry_points_of(GROUP).items()):
         try:

@@ -1,4 +1,4 @@
-"""What the manifests in a dump tell of its runs: what was asked for, and whether they came to their end."""
+"""Read the manifests in a dump: the request of each run, and whether it is complete."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ascend_dump._paths import MANIFEST
 
 __all__ = ["Run", "RunState", "read_run", "runs_above"]
 
-#: `{time}/{device_id}/{model_name}/{model_id}/{step}/{file}`: from a file up to the directory of its run.
+#: Levels from a file up to the directory of its run: `{time}/{device_id}/{model_name}/{model_id}/{step}/{file}`.
 _LEVELS = 5
-#: A manifest lists the request and reasons, never records.
+#: The most bytes of a manifest, which has no records.
 _MOST_BYTES = 10_000_000
 _LONGEST_REASON = 1000
 _SCHEMAS = ("ascend-dump/host/", SCHEMA)
@@ -28,23 +28,23 @@ class RunState(str, Enum):
     """The state of a run; each member equals its text."""
 
     COMPLETE = "complete"
-    RUNNING = "running"  # its process is there
+    RUNNING = "running"  # its process is alive
     KILLED = "killed"
     FAILED = "failed"  # it stopped early
-    UNKNOWN = "unknown"  # another machine wrote it, and it had not ended
+    UNKNOWN = "unknown"  # it has not ended, and was written by another machine
 
     def __str__(self) -> str:
         return self.value
 
 
 class Run(NamedTuple):
-    """One run of a capture that left a manifest. Other tools leave none.
+    """One run of a capture, read from its manifest. Dumps of other tools have none.
 
     path    the directory of the run
-    reason  why it is not complete, a sentence for people
-    scene   what was asked for, as in `capture(scene=...)`
-    notes   what a recorder says of its steps, a sentence each: how many went, and what ended it
-    made    how it was made, names and texts: the request, the command, the versions of what took part
+    reason  a sentence: why it is not complete
+    scene   the requested scene, as in `capture(scene=...)`
+    notes   sentences of the recorder about its steps: how many were removed, and what ended the recording
+    made    (name, text) pairs: the request, the command, the versions of packages
     """
 
     path: Path
@@ -56,12 +56,12 @@ class Run(NamedTuple):
 
 
 def runs_above(directory: Path) -> Iterable[Path]:
-    """The directories above an opened one that may be those of its run."""
+    """The parents of an opened directory that may be the directory of its run."""
     return list(directory.absolute().parents)[:_LEVELS]
 
 
 def read_run(root: Path) -> Optional[Run]:
-    """The run of the directory `root`, None when it holds no manifest of ours."""
+    """The run of the directory `root`; None if it has no manifest of ascend_dump."""
     manifest = _manifest(root)
     found = _read_run(root, manifest)
     return None if found is None else found._replace(notes=tuple(_notes(manifest)), made=tuple(_made(manifest)))
@@ -128,7 +128,7 @@ def _manifest(root: Path) -> dict[str, Any]:
     path = root / MANIFEST
     try:
         found = msgspec.json.decode(read_regular(path, _MOST_BYTES, follow_links=False))
-    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):  # no manifest of ours
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):  # not a manifest of ascend_dump
         return {}
     return found if isinstance(found, dict) and str(found.get("schema")).startswith(_SCHEMAS) else {}
 
@@ -140,6 +140,6 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:  # somebody else's
+    except OSError:  # a process of another user
         return True
     return True

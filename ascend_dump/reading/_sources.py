@@ -1,4 +1,4 @@
-"""The source lines of operators, from graph files of torchair beside a dump."""
+"""Find the source lines of operators in graph files of torchair next to a dump."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MODEL = re.compile(r"graph_(\d{1,9})", re.ASCII)
 
 
 class _Told(NamedTuple):
-    """By names of operators: lines of the program, and nodes of PyTorch's graph."""
+    """Lines of the program and nodes of PyTorch's graph, by names of operators."""
 
     lines: dict[str, str]
     nodes: dict[str, str]
 
 
 class Sources:
-    """torchair's graphs, each read when a record first asks for it."""
+    """torchair's graph files, each read on first use."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         named = [(parsed, path) for path in files for parsed in (parse_graph_file(path.name),) if parsed is not None]
@@ -48,7 +48,7 @@ class Sources:
         return None if told is None else told.lines.get(record.op_name)
 
     def node_of(self, record: Record) -> Optional[str]:
-        """The node of PyTorch's graph that the record's operator was made for."""
+        """The node of PyTorch's graph from which the record's operator was made."""
         told = self._told(record)
         return None if told is None else told.nodes.get(record.op_name)
 
@@ -61,14 +61,14 @@ class Sources:
         return self._known[path]
 
     def graph_of(self, record: Record) -> Optional[Path]:
-        """The text of the graph that the record's operator belongs to."""
+        """The graph file to which the record's operator belongs."""
         rank = record.rank or 0
         model = _MODEL.fullmatch(record.model or "")
         if model is not None:
             return self._files.get((int(model[1]), rank))
         if record.model is not None:
             return None
-        # The dump names no model: with a single graph the answer is still certain.
+        # Without the name of a model the answer is certain only if there is a single graph.
         found = [path for (_, of_rank), path in self._files.items() if of_rank == rank]
         return found[0] if len(found) == 1 else None
 
@@ -85,18 +85,18 @@ def _read(path: Path) -> _Told:
                 last[one.fx] = one.node.name
     except ReadError as error:
         log.debug("%s", error)
-    # Of the operators of one node the last one makes its value.
+    # Of several operators made from a node, the last one computes its value.
     found.nodes.update((name, node) for node, name in last.items())
     return found
 
 
 def is_graph_file(name: str) -> bool:
-    """Whether this is the name of a graph of torchair; asked of every file of a dump."""
+    """Whether this is the name of a graph file of torchair. Fast, as it is called for every file of a dump."""
     return name.startswith("dynamo_") and parse_graph_file(name) is not None
 
 
 def graphs_beside(root: Path) -> list[Path]:
-    """The graphs in the directory that holds `root`: torchair and GE write them to the working directory by default."""
+    """The graph files in the parent directory of `root`: torchair and GE write to the working directory by default."""
     try:
         above = root.absolute().parent
         return [above / name for name in children(above)[1] if is_graph_file(name) or is_ge_graph(name)]
@@ -105,5 +105,5 @@ def graphs_beside(root: Path) -> list[Path]:
 
 
 def is_ge_graph(name: str) -> bool:
-    """Whether this is the name of a graph as GE runs it; asked of every file of a dump."""
+    """Whether this is the name of a graph file of GE. Fast, as it is called for every file of a dump."""
     return name.startswith("ge_proto_") and name.endswith("_Build.txt")

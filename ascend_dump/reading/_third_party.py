@@ -1,4 +1,4 @@
-"""Dialects of other packages: a mistake in one of them is reported with its name and stops no other file."""
+"""Dialects of other packages: an error in one of them is reported with its name, and other files are still read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("ascend_dump")
 
 _T = TypeVar("_T")
 
-#: Dumps are sorted by these.
+#: The fields by which records are sorted, with their types.
 _FIELDS = {
     "run": (str, type(None)),
     "rank": (int, type(None)),
@@ -33,7 +33,7 @@ _FIELDS = {
 
 
 class ThirdPartyDialect:
-    """A `Dialect` that other packages register, made for one opening of a dump."""
+    """Wraps a `Dialect` of another package, for one opening of a dump."""
 
     def __init__(self, name: str, inner: Any) -> None:
         if isinstance(inner, type) or not callable(getattr(inner, "scan", None)):

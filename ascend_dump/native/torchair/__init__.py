@@ -1,1 +1,1 @@
-"""What torchair defines: its graphs as Python text."""
+"""Formats of torchair: its graphs as Python text, and its dump options."""

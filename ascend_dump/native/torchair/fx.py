@@ -1,10 +1,10 @@
-"""What the nodes of PyTorch's graph were called with, as torchair's Python text of a graph has it.
+"""Read the arguments of the nodes of PyTorch's graph from torchair's Python text of a graph.
 
     ## FX Code: relu: torch.float32[5, 16]cpu = torch.ops.aten.relu.default(addmm: torch.float32[5, 16]cpu)
 
-Source: torchair 2.13, `_ge_concrete_graph/fx2ge_converter.py` (`converter_context`). Nodes among the arguments have
-their type, shape and device behind them, those in lists their names alone; texts stand without quotes outside of lists.
-What cannot be told apart is taken for a text. Nothing of it is run.
+Source: torchair 2.13, `_ge_concrete_graph/fx2ge_converter.py` (`converter_context`). Nodes among the arguments are
+followed by type, shape and device, nodes in lists are not; texts outside lists have no quotes. Ambiguous words are read
+as texts. The text is parsed, not executed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _NUMBER = re.compile(r"[-+]?(?:\d+|inf|nan|\d+\.?\d*(?:e[-+]?\d+)?|\.\d+(?:e[-+]
 _WORDS = {"None": None, "True": True, "False": False}
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _GETITEM = "operator.getitem"
-#: Longer ones hold constants that no operator takes as arguments.
+#: Longer texts have constants, which are not arguments of operators.
 _LONGEST = 1 << 20
 _DEEPEST = 8
 
 
 class FxValue(NamedTuple):
-    """A node: what it gives. dtype, shape: None where the text does not say; a size that is no number is None."""
+    """A node and its output. dtype, shape: None if the text does not have them; a symbolic size is None."""
 
     name: str
     dtype: Optional[str] = None
@@ -40,7 +40,7 @@ class FxValue(NamedTuple):
 
 
 class NotPlain(NamedTuple):
-    """A word without quotes: a text, a device, or `torch.float32`, as the argument that it is for tells."""
+    """A word without quotes: a text, a device, or `torch.float32`, depending on the argument."""
 
     text: str
 
@@ -63,7 +63,7 @@ class FxNode(NamedTuple):
 
     @property
     def item(self) -> Optional[tuple[FxValue, int]]:
-        """Of one that takes one of the tensors that a node gives: that node, and which; None of others."""
+        """For `getitem` of a node with several outputs: that node and the index of the output; else None."""
         args = self.args or []
         if self.target != _GETITEM or len(args) != 2 or not isinstance(args[0], FxValue) or type(args[1]) is not int:
             return None
@@ -130,7 +130,7 @@ def _node(code: str) -> FxNode:
     except ValueError:
         return FxNode(value, name, None, None, ())
     if name == _GETITEM and args and isinstance(args[0], NotPlain):
-        # A node that gives several tensors has no type, and looks like a text.
+        # A node with several outputs has no type, so it was read as a text.
         args[0] = FxValue(args[0].text)
     return FxNode(value, name, args, kwargs, ())
 
@@ -179,7 +179,7 @@ def _in_list(text: str, depth: int) -> Any:
 
 
 def _of_node(text: str) -> Optional[FxValue]:
-    """None where this is no node."""
+    """The node that a text describes; None if it is not a node."""
     named = _NODE.fullmatch(text)
     if named is None:
         return None

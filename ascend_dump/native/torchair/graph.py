@@ -61,7 +61,7 @@ _LOOKED_AHEAD = 64
 
 
 class GraphFile(NamedTuple):
-    """What the name of a file says. kind: "original" or "optimized". time: UTC, YYYYmmddHHMMSS and microseconds."""
+    """A parsed file name. kind: "original" or "optimized". time: UTC, YYYYmmddHHMMSS and microseconds."""
 
     kind: str
     id: int
@@ -89,7 +89,7 @@ class GraphOp(NamedTuple):
     code: str = ""
 
     def why_no_dump(self) -> Optional[NoDump]:
-        """Why this operator will produce no dump, None when it can."""
+        """Why this operator will produce no dump; None if it can."""
         return _TAKEN_OUT if self.to_input else why_no_dump(self.node)
 
 
@@ -102,7 +102,7 @@ _ASSIGN, _ASSIGNING = "Assign", "aten.copy_"
 
 
 def parse_graph_file(name: str) -> Optional[GraphFile]:
-    """Read a file name, None when it is not one of torchair's graphs."""
+    """Parse a file name; None if it is not that of a graph of torchair."""
     match = _FILE.fullmatch(name)
     return None if match is None else GraphFile(match[1], int(match[2]), int(match[3]), int(match[4]), match[5])
 
@@ -143,7 +143,7 @@ def _lines_of(file: IO[bytes], path: _Path) -> Iterator[bytes]:
 
 
 class _GraphReader:
-    """Remembers which node the text is at. sources: of all nodes of PyTorch's graph, in order."""
+    """Parses the text line by line. sources: the lines of all nodes of PyTorch's graph, in order."""
 
     def __init__(self, path: _Path, graph: str, sources: list[str]) -> None:
         self._path = path
@@ -178,7 +178,7 @@ class _GraphReader:
             raise CorruptDump("no graph of torchair in Python text", path=self._path, offset=offset)
 
     def _unused(self) -> Iterator[GraphOp]:
-        """The node before, when no operator was made for it: a view, or a scope."""
+        """The preceding node, if no operator was made for it: a view, or a scope."""
         if not self._used and self._fx is not None:
             yield self._fx
         self._used = True
@@ -203,16 +203,16 @@ class _GraphReader:
         return GraphOp(node, fx.fx, fx.target, fx.source, to_input, fx.code)
 
     def _inputs(self, text: str, begin: int) -> tuple[str, ...]:
-        """Outputs of other operators among the arguments, in order; what torchair cannot quote is left out."""
+        """Outputs of other operators among the arguments, in order."""
         if len(text) > _LONGEST_PARSED:
             return ()
         return tuple(self._variables[one] for one in _names_in_call(text, begin) if one in self._variables)
 
 
 def _names_in_call(text: str, begin: int) -> list[str]:
-    """The names in the positional arguments of a call whose bracket opens before `begin`, empty where it does not end.
+    """The names in the positional arguments of a call whose bracket opens before `begin`; empty if it is not closed.
 
-    As Python reads them, but without its syntax tree: that takes 500 bytes for each character of a long constant.
+    Without Python's syntax tree, which takes 500 bytes for each character of a long constant.
     """
     found: list[str] = []
     expected = [")"]
@@ -236,14 +236,14 @@ def _names_in_call(text: str, begin: int) -> list[str]:
 
 
 class _Marked(NamedTuple):
-    """A node of PyTorch's graph, and the line that the text gives it, "" for none."""
+    """A node of PyTorch's graph, and the line given in the text; "" if there is none."""
 
     line: str
     target: str
 
 
 class _Places:
-    """Finds the lines of all nodes, of which the text gives only that of the first node of each new line."""
+    """Finds the lines of all nodes. The text has the line of the first node of each new line only."""
 
     def __init__(self) -> None:
         self._line = ""
@@ -254,7 +254,7 @@ class _Places:
         self._takes: list[Optional[int]] = []
 
     def read(self, raw: bytes) -> None:
-        """Take the next line of the text."""
+        """Read the next line of the text."""
         if not raw.startswith(b"#"):
             return
         text = _decoded(raw)
@@ -275,7 +275,7 @@ class _Places:
         self._line = ""
 
     def found(self) -> list[str]:
-        """The line of each node of the text, "" where it is not known."""
+        """The line of each node of the text; "" if it is not known."""
         lines = self._find_lines()
         return ["" if place is None else lines[place] for place in self._takes]
 
@@ -329,7 +329,7 @@ def _decoded(raw: bytes) -> str:
 
 
 def _name_of_outputs(outputs: list[str]) -> str:
-    """`LayerNorm_1` for its outputs `LayerNorm_1_0, LayerNorm_1_1`; the variable itself where that is no such name."""
+    """`LayerNorm_1` for its outputs `LayerNorm_1_0, LayerNorm_1_1`; another variable is returned unchanged."""
     for index, variable in enumerate(outputs):
         match = _OUTPUT.fullmatch(variable)
         if match is not None and int(match[2]) == index:

@@ -1,8 +1,8 @@
-"""One module for each way of laying a dump out on disk; each has its dialect as `DIALECT`."""
+"""The built-in dialects, one module per format of dumps; each has its dialect as `DIALECT`."""
 
 from __future__ import annotations
 
 __all__ = ["BUILT_IN"]
 
-#: In the order in which they are asked: what an earlier one claims, later ones do not see.
+#: In order of priority: later dialects do not see files that an earlier one has claimed.
 BUILT_IN = ("host", "msprobe", "tfdbg", "sglang", "te", "torchair_npy", "aclgraph_pt", "mindspore", "cann")

@@ -1,4 +1,4 @@
-"""Records of the dialect `cann`: one per tensor, buffer or workspace of a file, or line of a statistics file."""
+"""Create the records of the dialect `cann`: one per tensor, buffer or workspace, or line of a statistics file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["buffer_record", "statistics_record", "tensor_record"]
 
-#: A dimension beyond int64 is a lie that tables cannot hold.
+#: Larger dimensions are invalid, and do not fit the int64 columns of tables.
 _MOST = 2**63 - 1
 
 
@@ -62,7 +62,7 @@ class _StatisticsLoader:
                 hint="it has a type the device does not support, or a null address; dump with data='tensor'",
             )
         count = row.elements if row.elements is not None else math.prod(row.shape or ())
-        # A NaN in front hides the true extremes.
+        # If the first element is NaN, the recorded extremes are wrong.
         highest, lowest = (None if value is None or value != value else value for value in (row.max, row.min))
         return Statistics(
             count=count,
@@ -96,7 +96,7 @@ def tensor_record(header: DumpFile, tensor: Tensor, shared: dict[str, Any], comm
     shape: Optional[tuple[int, ...]] = tensor.shape
     nbytes = (math.prod(tensor.shape) * kind.bits + 7) // 8
     if not kind.bits:
-        # Read as the bytes they are; the shape in the header counts something else.
+        # Read as plain bytes; the shape in the header does not count bytes.
         attrs["shape"] = list(tensor.shape)
         shape, nbytes = (tensor.length,), tensor.length
     return Record(

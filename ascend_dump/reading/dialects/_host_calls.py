@@ -1,4 +1,4 @@
-"""What the operator of a line was called with: it stands in the first line of the operator."""
+"""Find the arguments of a line's operator, which are stored in the first line of the operator."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ascend_dump.host import Line
 
 __all__ = ["NO_CALL", "Call", "call_after", "call_after_all", "call_before"]
 
-#: Bytes before a line in which the first line of its operator is looked for, at first and at most.
+#: How many bytes before a line the first line of its operator is searched: at first, and at most.
 _LEAST_BACK, _MOST_BACK = 1 << 14, 1 << 24
 
 
 class Call(NamedTuple):
-    """The operator of a line, and what it was called with as far as the lines up to this one tell."""
+    """The operator of a line, and its arguments if the lines read so far have them."""
 
     operator: tuple[int, str, int]
     text: bytes

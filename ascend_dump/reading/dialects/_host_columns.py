@@ -1,4 +1,4 @@
-"""Lines of a host dump's index as columns of a catalog, without a Record for each."""
+"""Convert lines of a host dump's index to columns of a catalog, without creating records."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _PlainStatistics: Any = msgspec.defstruct(
 
 
 class PlainLine(Line, omit_defaults=True, gc=False):
-    """A line in which lists of a known length are no tuples.
+    """A line that has structs instead of tuples for lists of fixed length.
 
-    Python's collector of garbage goes through tuples again and again while millions of them are made and thrown away;
-    these it need not look at. They take no more than `Line` does.
+    Unlike tuples, these structs are not tracked by the garbage collector, which saves time when millions of lines are
+    decoded.
     """
 
     blob: Optional[PlainBlob] = None  # type: ignore[assignment]  # nobody takes these lines for others
@@ -56,9 +56,9 @@ _FIELDS = PlainLine.__struct_fields__
 _LISTS = ("shape", "stride")
 _SAME = ("op_type", "op_name", "io", "index", "dtype", "nbytes", "phase", "module", "seq", "hash")
 _PLACE = ("storage_offset", "storage", "address", "storage_nbytes", "version")
-#: What few records have; a column is null where a line has nothing in it.
+#: Fields that few records have; their columns are null otherwise.
 _RARE = ("skipped", "unmeasured", "argument", "origin")
-#: The same, in one column.
+#: Rare fields that are encoded together in one column.
 _PACKED = ("parameter", "quantization", "collective", "placement")
 _OTHERS = ("time", "source", "device", "shard", "stats")
 _TOLD = {name: _FIELDS.index(name) for name in (*_SAME, *_PLACE, *_RARE, *_PACKED, *_OTHERS)}
@@ -67,14 +67,14 @@ _UNKNOWN = (None,) * len(Statistics._fields)
 
 
 class LineColumns:
-    """Columns that are put together of lines, some hundred lines at a time.
+    """Collects the columns of lines.
 
-    Lines that are taken apart before the next ones are read stay in the caches of the processor; a table takes some
-    time of its own, so it is made of more lines than that.
+    Lines are added some hundred at a time, while they are in the processor's cache; tables are created of more lines,
+    because each takes a fixed time.
     """
 
     def __init__(self, known: dict[str, Any], index: Path, root: Path) -> None:
-        """known: what the directories say of all lines. root: the directory of the steps, which names shards."""
+        """known: fields of all lines, from the names of directories. root: the directory of the steps."""
         self._known = known
         self._index = index
         self._root = root
@@ -83,7 +83,7 @@ class LineColumns:
     def _clear(self) -> None:
         self._places: list[int] = []
         self._told: dict[str, list[Any]] = {name: [] for name in _TOLD}
-        #: Lists repeat: the number of each distinct one, and of each line which one it has.
+        #: For each list field: the number of each distinct list, and the number for each line.
         self._lists: dict[str, tuple[dict[Any, int], list[int]]] = {name: ({}, []) for name in _LISTS}
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class LineColumns:
 
         places: where in the index each of them begins
         """
-        # All values in one list, of which each column is cut: one pass over the lines instead of one for each column.
+        # One flat list of all values, sliced into columns: one pass over the lines instead of one per column.
         values = list(chain.from_iterable(map(astuple, lines)))
         for name, first in _TOLD.items():
             self._told[name] += values[first :: len(_FIELDS)]
@@ -103,7 +103,7 @@ class LineColumns:
         self._places += places
 
     def frame(self) -> polars.DataFrame:
-        """The columns of the lines that were added since the last call."""
+        """The columns of the lines added since the last call."""
         from ascend_dump.reading.catalog import PLACE, lists, of_columns
 
         told = self._told
@@ -134,7 +134,7 @@ class LineColumns:
 
 
 def line_places(text: bytes, offset: int) -> list[int]:
-    """Where the lines of a text begin that begins at `offset`."""
+    """The offsets of the lines of a text that begins at `offset`."""
     import numpy as np
 
     ends: list[int] = (np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + (offset + 1)).tolist()
@@ -142,10 +142,10 @@ def line_places(text: bytes, offset: int) -> list[int]:
 
 
 def count_objects(text: bytes) -> int:
-    """How many lines a text has that all begin with `{` and end with `}`; 0 where one does not.
+    """The number of lines, if all begin with `{` and end with `}`; else 0.
 
-    In JSON no `{` follows a `}`, and no text has a newline in it: so no object goes on in the next line, and where a
-    text has as many objects as lines each line is one.
+    In JSON `{` cannot follow `}`, and strings have no newlines, so no object spans two of these lines: if there are as
+    many objects as lines, each line is one object.
     """
     import numpy as np
 
@@ -161,7 +161,7 @@ def count_objects(text: bytes) -> int:
 
 
 def _of_statistics(rows: list[Any]) -> dict[str, list[Any]]:
-    """The columns of the statistics of all lines; none where no line has any."""
+    """The columns of the statistics of all lines; empty if no line has statistics."""
     if not any(rows):
         return {}
     values = list(chain.from_iterable(_UNKNOWN if row is None else astuple(row) for row in rows))
@@ -173,6 +173,6 @@ def _of_statistics(rows: list[Any]) -> dict[str, list[Any]]:
 
 
 def _statistics(stats: tuple[Any, ...]) -> tuple[Any, ...]:
-    """With numbers for the texts among them; nothing where the loader of these records would refuse one."""
+    """Statistics with texts (NaN, Inf) converted to numbers; empty if the loader would refuse them."""
     found = tuple([_TEXTS.get(value, value) if type(value) is str else value for value in stats])
     return _UNKNOWN if str in map(type, found) else found

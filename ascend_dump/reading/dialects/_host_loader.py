@@ -1,4 +1,4 @@
-"""Reads tensors of the dialect `host` out of its shards."""
+"""Read tensors of the dialect `host` from its shards."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
     "why_removed",
 ]
 
-#: Shards that stay mapped although no array needs them; each takes a file descriptor.
+#: The number of unused shards that stay mapped; each takes a file descriptor.
 _KEPT = 32
 #: Tensors of at most so many bytes are copied, which takes little beside making the array, so that they outlive their
 #: file: using a view of a file that was cut off ends the process (SIGBUS).
@@ -46,7 +46,7 @@ Shard = Union[mmap.mmap, "StoredShard"]
 
 
 def why_removed(step: Path) -> Optional[ReadError]:
-    """The error for a file of a step that a capture with `keep=` has removed, None where that is not why it is missing.
+    """The error for a missing file of a step that a capture with `keep=` has removed; None if that is not the reason.
 
     step: the directory of the step
     """
@@ -63,7 +63,7 @@ def why_removed(step: Path) -> Optional[ReadError]:
 
 
 class ShardRegion(NamedTuple):
-    """Where a tensor is in a shard.
+    """The position of a tensor in a shard.
 
     begin, end  bytes of the file that belong to it
     offset      of element 0
@@ -79,7 +79,7 @@ class ShardRegion(NamedTuple):
 
 
 class StoredShard:
-    """A shard that is stored elsewhere, of which parts are read by what they are asked for."""
+    """A shard in an object store, of which requested parts are read."""
 
     def __init__(self, path: StoredPath) -> None:
         self._path = path
@@ -105,16 +105,16 @@ class Shards:
 
     @classmethod
     def of(cls, root: Path) -> Shards:
-        """Those of the dump opened at `root`."""
+        """The shards of the dump opened at `root`."""
         found = cls._of_dump.get(str(root))
         if found is None:
             found = cls._of_dump[str(root)] = cls()
         return found
 
     def map(self, path: Path) -> Shard:
-        """Map a shard in its directory, or give it as it was mapped before unless it changed.
+        """Map a shard, or return the existing mapping if the file has not changed.
 
-        Raises CorruptDump for what is no file of its own, ReadError when it cannot be mapped.
+        Raises CorruptDump if it is not a regular file, ReadError if it cannot be mapped.
         """
         try:
             if isinstance(path, StoredPath):
@@ -124,11 +124,11 @@ class Shards:
                     raise CorruptDump("its directory is a link, which could lead out of the dump", path=path)
                 self._inside.add(path)
             status = regular_status(path, follow_links=False)
-            # As long as it is mapped, no other file can have this number.
+            # As long as it is mapped, its inode number is not reused.
             key = (status.st_dev, status.st_ino)
             with self._lock:
                 found = self._maps.get(key)
-                # Touching what is mapped but no longer in the file would kill the process.
+                # Access to mapped memory beyond the end of the file would kill the process.
                 if found is None or len(found) != status.st_size:
                     found = self._maps[key] = _map_file(path)
                     while len(self._maps) > _KEPT:
@@ -154,7 +154,7 @@ class Shards:
 
 
 def _map_file(path: Path) -> mmap.mmap:
-    # Something else may have taken its place meanwhile.
+    # Another file may have replaced it in the meantime.
     fd = open_descriptor(path, follow_links=False)
     try:
         return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
@@ -165,9 +165,9 @@ def _map_file(path: Path) -> mmap.mmap:
 
 
 def read_array(mapped: Optional[Shard], place: ShardRegion, record: Record) -> np.ndarray:
-    """Give a read-only array: a small one by itself, a large one as a view of the mapped file.
+    """A read-only array: a copy if it is small, else a view of the mapped file.
 
-    Raises CorruptDump when the tensor reaches out of its bytes, NotSupported for an unknown dtype.
+    Raises CorruptDump if the tensor exceeds its bytes, NotSupported for an unknown dtype.
     """
     import numpy as np
 
@@ -178,7 +178,7 @@ def read_array(mapped: Optional[Shard], place: ShardRegion, record: Record) -> n
     try:
         if 0 in shape:
             return np.empty(shape, dtype)
-        # numpy wants to multiply even where it never steps.
+        # numpy multiplies strides even along axes of one element, which may overflow.
         strides = tuple(step * dtype.itemsize if n > 1 else dtype.itemsize for n, step in zip(shape, place.strides))
         last = place.offset + sum((n - 1) * step for n, step in zip(shape, strides)) + dtype.itemsize
         end = min(place.end, 0 if mapped is None else len(mapped))
@@ -217,7 +217,7 @@ def read_array(mapped: Optional[Shard], place: ShardRegion, record: Record) -> n
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides in elements of a tensor whose elements follow each other in memory."""
+    """Strides in elements of a contiguous tensor."""
     strides = [1]
     for size in reversed(shape[1:]):
         strides.insert(0, strides[0] * size)
@@ -233,10 +233,10 @@ def refuse_format(record: Record, format: Optional[str]) -> None:
 
 
 class LineLoader:
-    """Reads what the lines of one index point at."""
+    """Reads the tensors to which the lines of an index refer."""
 
     def __init__(self, root: Path, shards: Shards) -> None:
-        # Shards of earlier steps are read too, so the limit is the directory of the steps.
+        # Lines may refer to shards of earlier steps, so paths are limited to the directory of the steps.
         self._root = root
         self._shards = shards
 

@@ -1,4 +1,4 @@
-"""Records of a shard without its index: what the header of a safetensors file says of its tensors."""
+"""Create records for a shard without an index, from the header of the safetensors file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["LoneShard"]
 #: Larger headers are refused by safetensors itself.
 _MOST_HEADER = 100_000_000
 _METADATA = "__metadata__"
-#: As the writer names tensors; a name that came twice has a number behind it.
+#: Names of tensors given by the writer; repeated names have a numeric suffix.
 _NAME = re.compile(r"(.+)\.(input|output|buffer|space)\.(\d{1,9})(?:~\d+)*", re.DOTALL | re.ASCII)
 _DTYPES = {native.name: name for name, native in SAFETENSORS.items()}
 _Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -40,7 +40,7 @@ class _LoneTensor(msgspec.Struct):
 
 
 class LoneShard(Entry):
-    """A shard whose index is not there: names, shapes and values are known, op types are not."""
+    """A shard without an index: names, shapes and values are known, op types are not."""
 
     __slots__ = ("_known", "_shards")
 

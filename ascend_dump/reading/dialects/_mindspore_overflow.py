@@ -1,4 +1,4 @@
-"""What MindSpore leaves of overflows: the records of GE as JSON, or nothing but the operators that overflowed."""
+"""Overflow dumps of MindSpore: records of GE as JSON, or only the tensors of the operators that overflowed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ascend_dump.reading._record import Record
 __all__ = ["has_only_overflows", "overflow_record", "read_json"]
 
 _MOST_JSON = 1 << 20
-#: A directory with more of them is no place where somebody keeps settings.
+#: The most JSON files of a directory that are read.
 _MOST_CONFIGS = 50
 #: op_debug_mode: the parser takes 1 and 2 for 3.
 _OVERFLOW_MODES = (1, 2, 3)
@@ -28,10 +28,10 @@ _File = tuple[NpyName, Path]
 
 
 def has_only_overflows(rank_directory: Path) -> bool:
-    """Whether a tree of O0 or O1 holds the operators that overflowed, as far as files beside it tell.
+    """Whether a tree of O0 or O1 has only operators that overflowed, by the dump JSON in or next to it.
 
-    Such a tree has no record of the overflow, so this is said by the dump JSON it was made with. On a CPU and a GPU,
-    which leave metadata, op_debug_mode 3 dumps everything.
+    Such a tree has no record of the overflow itself. On a CPU or GPU, which write metadata, op_debug_mode 3 dumps
+    everything.
     """
     run = rank_directory.parent
     if any((run / rank / METADATA_DIRECTORY).exists() for rank in ("rank_0", rank_directory.name)):
@@ -96,7 +96,7 @@ def _unit(unit: Unit, files: list[_File], around: int) -> dict[str, Any]:
     found = find_operator(unit._replace(context_id=None, thread_id=None), by_name, around)
     if found is not None:
         one = by_name[found]
-        # Each tensor has a file of its own.
+        # There is one file per tensor.
         paths = [str(path) for name, path in files if name[:4] == one[:4]]
         fields["operator"] = {"op_type": one.op_type, "op_name": one.op_name, "path": paths[0], "paths": paths}
     return fields
@@ -107,7 +107,7 @@ def _device_name(name: NpyName) -> DumpName:
 
 
 def read_json(path: Path) -> Optional[dict[str, Any]]:
-    """A small JSON object, None when it is none or cannot be read."""
+    """Read a small JSON object; None if it is not one or cannot be read."""
     try:
         value = json.loads(read_small(path, _MOST_JSON, follow_links=False))
     except (OSError, ValueError, RecursionError):

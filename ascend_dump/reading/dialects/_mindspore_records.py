@@ -1,4 +1,4 @@
-"""Records of the dialect `mindspore`: one per npy file or line of statistics."""
+"""Create the records of the dialect `mindspore`: one per npy file or line of statistics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["npy_record", "statistics_record"]
 
-#: Column of statistic.csv -> field of Statistics. MindSpore's negative and positive zeros are other counts.
+#: Column of statistic.csv -> field of Statistics. MindSpore's counts of negative and positive zeros differ in meaning.
 _COLUMNS = {
     "count": "count",
     "max value": "max",
@@ -107,7 +107,7 @@ def statistics_record(row: MindsporeStatisticsRow, attrs: dict[str, Any], common
 def _statistics(row: MindsporeStatisticsRow, record: Record) -> Statistics:
     from ascend_dump.statistics import Statistics
 
-    # A NaN in front hides the true extremes.
+    # If the first element is NaN, the recorded extremes are wrong.
     fields: dict[str, Any] = {
         _COLUMNS[column]: value
         for column, value in row.values
@@ -119,7 +119,7 @@ def _statistics(row: MindsporeStatisticsRow, record: Record) -> Statistics:
 
 
 def _named(label: Optional[str]) -> Optional[str]:
-    """numpy's name of a type as MindSpore writes it: Float32, float32, Bool, BFloat16, Int64."""
+    """The name in numpy of a type that MindSpore writes as Float32, float32, Bool, BFloat16 or Int64."""
     import numpy as np
 
     low = (label or "").lower()

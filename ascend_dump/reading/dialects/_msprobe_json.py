@@ -1,4 +1,4 @@
-"""The JSON files of msprobe: large, with bare NaN and Infinity, and cut off where the program was killed."""
+"""Parse the JSON files of msprobe: large, with bare NaN and Infinity, and truncated if the program was killed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ascend_dump._files import open_regular
 
 __all__ = ["items_of", "items_of_data"]
 
-#: Characters of one item; the largest known ones list the ranks of a process group.
+#: The most characters of one item; the largest known items list the ranks of a process group.
 _LONGEST = 1 << 26
 _BLOCK = 1 << 20
 _SPACE = re.compile(r"[ \t\r\n]*", re.ASCII)
@@ -22,9 +22,9 @@ _DECODER = json.JSONDecoder()
 
 
 def items_of(path: Path) -> Iterator[tuple[str, Any]]:
-    """The items of the object that a file holds, one after the other.
+    """Iterate over the items of the JSON object in a file.
 
-    Raises CorruptDump, where the file is cut off or damaged behind all the items that are whole.
+    Raises CorruptDump if the file is truncated or damaged, after all complete items.
     """
     with _JsonText(path) as text:
         for key in text.object_keys():
@@ -32,7 +32,7 @@ def items_of(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def items_of_data(path: Path) -> Iterator[tuple[str, Any]]:
-    """The same of the object that is the item "data" of the file, which msprobe writes as the last one."""
+    """The same for the object under "data" of the file, which is its last item."""
     with _JsonText(path) as text:
         for key in text.object_keys():
             if key == "data" and text.next_is("{"):
@@ -43,7 +43,7 @@ def items_of_data(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 class _JsonText:
-    """A JSON text that is read value by value, so that what is whole counts and only one value is in memory."""
+    """Parses a JSON text value by value, with only one value in memory; works on truncated files."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -63,7 +63,7 @@ class _JsonText:
         self._file.close()
 
     def next_is(self, mark: str) -> bool:
-        """Pass over white space. Returns whether `mark` follows, which stays."""
+        """Skip white space. Returns whether `mark` follows; it is not consumed."""
         while True:
             found = _SPACE.match(self._text, self._at)
             self._at = found.end() if found else self._at
@@ -71,7 +71,7 @@ class _JsonText:
                 return self._text.startswith(mark, self._at)
 
     def object_keys(self) -> Iterator[str]:
-        """The keys of the object that follows. Whoever iterates reads the value of each before going on."""
+        """Iterate over the keys of the following object. The caller must read each value before the next key."""
         self._take("{")
         if self.next_is("}"):
             self._take("}")
@@ -88,7 +88,7 @@ class _JsonText:
             self._take(",")
 
     def value(self) -> Any:
-        """Any value, made as Python objects."""
+        """Read a value of any type."""
         self.next_is("")
         while True:
             try:
@@ -99,7 +99,7 @@ class _JsonText:
                 if len(self._text) - self._at > _LONGEST or not self._read_more():
                     raise self._damaged(str(error)) from None
                 continue
-            # A number that ends where the text ends may go on.
+            # A number at the end of the buffer may be incomplete.
             if end < len(self._text) or not self._read_more():
                 self._at = end
                 return found
@@ -110,7 +110,7 @@ class _JsonText:
         self._at += len(mark)
 
     def _read_more(self) -> bool:
-        """Read on, twice as much each time; what was taken goes. False at the end of the file."""
+        """Drop the consumed text and read more, twice as much each time. Returns False at the end of the file."""
         if self._is_whole:
             return False
         try:

@@ -1,4 +1,4 @@
-"""The values and statistics of one tensor in a dump of msprobe."""
+"""Read values and statistics of tensors in a dump of msprobe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["StoredTensor", "TensorLoader", "content_hash", "numbers_of", "type_a
 
 
 class StoredTensor(NamedTuple):
-    """What the index says of a tensor: statistics, CRC-32, and the file with its values where there is one."""
+    """A tensor in the index: its statistics, CRC-32, and the file with its values, if any."""
 
     statistics: Optional[Statistics] = None
     crc: str = ""
@@ -55,7 +55,7 @@ class TensorLoader:
 
 
 def type_and_shape(file: Path) -> tuple[str, tuple[int, ...]]:
-    """What a file says of its tensor. Raises ReadError, and NotSupported for what is no plain tensor."""
+    """Describe the tensor in a file. Raises ReadError; NotSupported if it is not a plain tensor."""
     if file.suffix == ".npy":
         from ascend_dump.native.npy import read_npy_header
         from ascend_dump.reading._npy import dtype_of
@@ -86,7 +86,7 @@ def _read(file: Path) -> np.ndarray:
 
 
 def numbers_of(entry: Mapping[str, Any], shape: tuple[int, ...]) -> Optional[Statistics]:
-    """The statistics of an entry, None where it has none. A maximum that is NaN says nothing of the other elements."""
+    """The statistics of an entry; None if it has none. A maximum of NaN is dropped, as it hides the other elements."""
     found = [entry.get(name) for name in ("Max", "Min", "Mean", "Norm")]
     if all(value is None for value in found):
         return None

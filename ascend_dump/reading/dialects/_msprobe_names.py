@@ -1,4 +1,4 @@
-"""What the name of a record of msprobe says, and the line of its stack that is the user's."""
+"""Parse names of records of msprobe, and find the user's line in a stack."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _API = re.compile(r"(\w+)\.(.+)\.\d{1,18}\.(forward|backward)", re.ASCII)
 _MODULE = re.compile(r"(?:Module|Cell)\.(?:(.+)\.)?([^.]+)\.(forward|backward|parameters_grad)(?:\.\d{1,18})?")
 _DEBUG = re.compile(r"(.+?)(_grad)?\.\d{1,18}\.debug")
 _FRAME = re.compile(r"File (.+), line (\d{1,9}), in ([^,\n]*)")
-#: Packages whose lines are never the user's.
+#: Paths of packages whose lines are not the user's.
 _FRAMEWORK = re.compile(r"[/\\](?:site|dist)-packages[/\\](?:torch|torch_npu|mindspore|mindtorch|msprobe)[/\\]")
 
 
 class MsprobeName(NamedTuple):
-    """The parts of the name of a record.
+    """The parts of a record's name.
 
     op_type  the function ("linear"), or the class of a module ("Linear")
     phase    "forward", "backward" or None
-    module   path of the module whose record this is, None for that of a function
+    module   path of the module; None for the record of a function
     """
 
     op_type: str
@@ -43,20 +43,20 @@ class MsprobeName(NamedTuple):
 
 
 def module_of(parent: object) -> Optional[str]:
-    """The path of the module that `construct.json` names as the parent of a record, None where it names none."""
+    """The path of the module that is the parent of a record in `construct.json`; None if there is none."""
     # With a micro step it is a pair.
     name = parent[0] if isinstance(parent, list) and parent else parent
     return MsprobeName.of(name).module if isinstance(name, str) else None
 
 
 def stack_of(lines: Iterable[object]) -> tuple[str, ...]:
-    """The functions of a stack as `Record.stack` has them, `file:line in function`, those of the framework too."""
+    """The functions of a stack in the form of `Record.stack`, `file:line in function`, including the framework's."""
     found = (_FRAME.match(line) for line in lines if isinstance(line, str))
     return tuple(f"{frame[1]}:{frame[2]} in {frame[3].strip()}" for frame in found if frame is not None)
 
 
 def source_of(lines: Iterable[object]) -> Optional[str]:
-    """`file:line` of the innermost line of a stack that is not the framework's; None where there is none."""
+    """`file:line` of the innermost line of a stack outside the framework; None if there is none."""
     for line in lines:
         found = _FRAME.match(line) if isinstance(line, str) else None
         if found is not None and not _FRAMEWORK.search(found[1]):

@@ -1,4 +1,4 @@
-"""The arguments and results that a record of msprobe lists: tensors, and values that are none."""
+"""Read the arguments and results in a record of msprobe: tensors and other values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ascend_dump.host import Named, TensorOf, text_of
 
 __all__ = ["MsprobeTensor", "call_of", "gradients_of", "tensors_of"]
 
-#: Lists in lists; deeper ones come from no operator.
+#: The most levels of nested lists; operators have fewer.
 _DEEPEST = 16
 _SIDES = {"input_args": "input", "input_kwargs": "input", "parameters": "input", "input": "input", "output": "output"}
 _PLAIN: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}

@@ -1,4 +1,4 @@
-"""Records of the values that a file of `torch.save` holds in dictionaries and lists."""
+"""Create records for the values in dictionaries and lists of a `torch.save` file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PT_TENSOR = _PtTensorLoader()
 
 
 def tensor_fields(tensor: PtTensor) -> dict[str, Any]:
-    """What a record says of a tensor in a file."""
+    """The fields of a record for a tensor in a file."""
     from ascend_dump.reading._npy import dtype_of
 
     nbytes = math.prod(tensor.shape) * dtype_of(tensor.dtype).itemsize
@@ -47,7 +47,7 @@ def tensor_fields(tensor: PtTensor) -> dict[str, Any]:
 
 
 def items_as_records(path: Path, known: dict[str, Any], fields_of: _Fields) -> Iterator[Record]:
-    """A record of each value in the document, of which `fields_of` gives the fields by its keys; None leaves it out.
+    """A record for each value in the file. `fields_of` returns its fields by its keys; None leaves it out.
 
     A file that cannot be read is one record with its error.
     """

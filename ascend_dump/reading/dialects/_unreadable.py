@@ -1,4 +1,4 @@
-"""How many lines of one file are listed that are no records: a megabyte of noise would be half a million."""
+"""Limit the number of reported invalid lines of a file: a megabyte of noise would have half a million."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MOST_LISTED = 1000
 
 
 class UnreadableLines:
-    """Counts the lines of one file that are no records; a thousand are listed, and the last of these says so.
+    """Counts the invalid lines of a file; the first thousand are reported, and the last of these tells the limit.
 
     broken = UnreadableLines()
     broken.reason("line 3: no number")      # "line 3: no number"; None once a thousand are listed
@@ -21,11 +21,11 @@ class UnreadableLines:
 
     @property
     def are_enough(self) -> bool:
-        """True once no further line is listed."""
+        """Whether no further line is reported."""
         return self._count >= _MOST_LISTED
 
     def reason(self, why: str) -> Optional[str]:
-        """What to report of one more line, None for one that is not listed any more."""
+        """The text to report for another line; None after the limit."""
         if self.are_enough:
             return None
         self._count += 1

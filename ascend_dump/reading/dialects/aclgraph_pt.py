@@ -1,4 +1,4 @@
-"""Dialect `aclgraph_pt`: what torchair's aclgraph modes (reduce-overhead, npugraph_ex) write: outputs only.
+"""Dialect `aclgraph_pt`: dumps of torchair's aclgraph modes (reduce-overhead, npugraph_ex), which have outputs only.
 
     worldsize{N}_global_rank{R}/{node}[_device_{index}]_{n}.pt
 
@@ -8,7 +8,7 @@ Sources: torchair 2.13, `_acl_concrete_graph/utils.py`; torch_npu 2.13, `npu/gra
   the node without its number, because nothing else tells it.
 - `step` is n, which counts the writes to this name since the start of the process. Two graphs share names, and then
   the counter too: n is the step only while one graph writes to the directory.
-- Files are read as data: the pickle inside is not run, and torch is not needed.
+- The pickle in a file is not executed, and torch is not needed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _AclgraphPtDialect:
     name = "aclgraph_pt"
 
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
-        # Without a device in its name a file could be any checkpoint, such as model_3.pt.
+        # Without a device in its name a file may be any checkpoint, such as model_3.pt.
         ours = bool(directory.parts) and rank_of(directory.parts[-1:]) is not None
         entries: list[Entry] = []
         for name in directory.names:

@@ -1,4 +1,4 @@
-"""Dialect `cann`: the trees that CANN writes on a device or for it, see `native.cann.names` for their forms.
+"""Dialect `cann`: dumps that CANN writes; see `native.cann.names` for the layouts of their directories.
 
 What to know when reading one:
 
@@ -34,7 +34,7 @@ __all__ = ["DIALECT"]
 
 log = logging.getLogger("ascend_dump")
 
-#: A name that was too long is written as a 64-bit hash.
+#: The digits of a 64-bit hash, which replaces a name that is too long.
 _SHORTEST_HASH, _LONGEST_HASH = 10, 20
 _UNKNOWN = DumpName("device", "", "", 0)
 
@@ -70,7 +70,7 @@ DIALECT = _CannDialect()
 
 
 class _CannDirectory:
-    """One directory: what its levels say, and what its files have in common."""
+    """One directory: the fields given by its path, and the fields that its files share."""
 
     __slots__ = ("path", "text", "place", "step", "files", "_names", "_by_task")
 
@@ -78,7 +78,7 @@ class _CannDirectory:
         self.path = directory.path
         self.text = os.fspath(directory.path) + os.sep
         self.place = place
-        # The training step where there is one: GE's own counter runs on within it.
+        # The training step, if there is one; GE's own counter counts executions within it.
         self.step = place.data_index if place.outer_step is None else place.outer_step
         self.files: list[_CannFile] = []
         self._names: Optional[set[tuple[str, str]]] = None
@@ -109,9 +109,11 @@ class _CannDirectory:
 
 
 class _CannFile(Entry):
-    """One dump file or statistics file. Light, because a dump has up to millions of them.
+    """One dump file or statistics file. Small, because a dump may have millions of them.
 
-    on_disk, text, name: the name of the file, the one it stands for, and that one parsed.
+    on_disk  the name of the file
+    text     the original name, if the file name is a hash
+    name     the parsed original name
     """
 
     __slots__ = ("_here", "_on_disk", "_text")
@@ -120,10 +122,10 @@ class _CannFile(Entry):
         place = here.place
         self._here = here
         self._on_disk = on_disk
-        # Parsed again when needed: a second object per file would double the work of the garbage collector.
+        # Parsed again when needed, because another object per file would double the work of the garbage collector.
         self._text = text
         self.op_type = name.op_type or None
-        # With a `_` in it the name in the header may be another; it is not known before that is read.
+        # A `_` may stand for another character, so the name is not known before the header is read.
         self.op_name = name.op_name if name.op_name and "_" not in name.op_name else None
         self.step = here.step
         self.rank = place.rank
@@ -192,7 +194,7 @@ class _CannFile(Entry):
         }
 
     def _attrs(self) -> dict[str, Any]:
-        """What only this file's name and place say."""
+        """The fields given by the name and directory of this file."""
         name, place = self.name, self._here.place
         attrs: dict[str, Any] = {}
         if name.overflow:
@@ -237,7 +239,7 @@ class _CannFile(Entry):
         from ascend_dump.native.cann.overflow import decode_overflow
 
         try:
-            # The record is in the only tensor; a longer payload cannot be one, and is not read.
+            # The record is in the only tensor; a longer payload is not a record, and is not read.
             data = payload(header, header.outputs[0])[:4096] if header.outputs else b""
             found = decode_overflow(bytes(data))
         except ReadError as error:
@@ -289,7 +291,7 @@ def _captured_prefix(place: Place) -> str:
 
 
 def _renamed(here: _CannDirectory, hashes: list[str], claimed: set[str]) -> Iterator[Entry]:
-    """The entries of files whose name was too long. Adds to `claimed`."""
+    """The entries of files whose names are hashes of longer names. Adds to `claimed`."""
     try:
         mapping = read_mapping(here.path / MAPPING)
     except ReadError as error:
@@ -305,7 +307,7 @@ def _renamed(here: _CannDirectory, hashes: list[str], claimed: set[str]) -> Iter
         if parsed is not None:
             claimed.add(MAPPING)
         elif long_name is None and (here.place.run or here.place.exception):
-            # The mapping is lost: the header still knows the operator's name.
+            # Without the mapping of names the header still has the operator's name.
             parsed = _UNKNOWN
         if parsed is not None:
             claimed.add(on_disk)

@@ -1,4 +1,4 @@
-"""Dialect `host`: what the host adapters write, see `ascend_dump.host`."""
+"""Dialect `host`: dumps of the host adapters, see `ascend_dump.host`."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ __all__ = ["DIALECT"]
 
 _SHARD_FILE = re.compile(r"tensors-\d{5,18}\.safetensors", re.ASCII)
 _TIME = re.compile(r"\d{14}", re.ASCII)
-#: Longer numbers in names are no numbers of steps or devices.
+#: The most digits of numbers of steps and devices in names.
 _MAX_DIGITS = 18
-#: A line holds names and numbers of one tensor, some hundred bytes.
+#: The most bytes of a line; usual lines have some hundred.
 _LONGEST_LINE = 1 << 20
 _USUAL_LINE = 400
-#: Bytes that are decoded together, some hundred lines, which is what caches of processors hold; fewer at first, since
-#: who looks at ten records wants no more.
+#: Bytes decoded at a time: some hundred lines, which fit a processor's cache. The first block is smaller, for callers
+#: that read only a few records.
 _FIRST_BLOCK, _BLOCK = 1 << 15, 1 << 18
-#: Records that are made together where lines are read one by one.
+#: Records per batch if lines are read one by one.
 _ROWS = 16_384
 
 
@@ -48,7 +48,7 @@ class _HostDialect:
         shards = [name for name in names if _SHARD_FILE.fullmatch(name)]
         claimed = {*shards, *({MANIFEST, REMOVED} & set(names))}
         if shards or INDEX in names or REMOVED in names:
-            # Others have a file of this name too.
+            # Claimed only next to an index or a shard, because other formats use this name too.
             claimed |= {STATISTIC} & set(names)
         if INDEX in names:
             return [_Index(directory)], {*claimed, INDEX}
@@ -63,23 +63,23 @@ class _HostDialect:
 
 
 class _Reading:
-    """What the records of one reading of an index share."""
+    """State shared by the records of one pass over an index."""
 
     def __init__(self, index: _Index) -> None:
         self.loader = LineLoader(index._root, index._shards)
         self.decode = msgspec.json.Decoder(Line).decode
         self.paths: dict[str, Path] = {"": index.path}
-        #: Most texts come many times; each is kept once.
+        #: Interned texts, because most occur many times.
         self.texts: dict[str, str] = {}
         self.unreadable = UnreadableLines()
         self.last = NO_CALL
 
     def lines_of(self, text: bytes) -> Sequence[Line]:
-        """The lines of a text; what is raised where one of them is no record is MsgspecError or ValueError."""
+        """Decode the lines of a text. Raises MsgspecError or ValueError if one of them is not a record."""
         return list(map(self.decode, text[:-1].split(b"\n")))
 
     def call_of(self, line: Line) -> bytes:
-        """What the operator of a line was called with: it stands in the first of the lines that follow each other."""
+        """The arguments of a line's operator, which are in its first line. Call for consecutive lines."""
         self.last = call_after(line, self.last)
         return self.last.text
 
@@ -116,7 +116,7 @@ class _Block(NamedTuple):
 
 
 class _Lines(Batch):
-    """Lines of an index; a line takes a small part of what its record takes.
+    """A batch of lines of an index; a line takes much less memory than its record.
 
     first: they are the first ones of the index.
     """
@@ -140,14 +140,14 @@ class _Lines(Batch):
     def identities(self) -> Iterator[Optional[Hashable]]:
         found = map(_identity, self._lines)
         if self._first:
-            # Where an index begins, so does an operator.
+            # The first line of an index is also the first line of an operator.
             head = next(found)
             yield None if head is None else ("first", head)
         yield from found
 
 
 class _Index(Entry):
-    """The index of one step. It is decoded anew each time: that is cheaper than keeping the records of a large dump."""
+    """The index of one step. Decoded each time, to save the memory of keeping the records of a large dump."""
 
     __slots__ = ("_known", "_only", "_root", "_shards")
 
@@ -155,7 +155,7 @@ class _Index(Entry):
         known = _levels(directory.parts)
         super().__init__(directory.path / INDEX, **{name: value for name, value in known.items() if name != "model_id"})
         self._known = known
-        # Shards of earlier steps are read too, so the limit is the directory of the steps.
+        # Lines may refer to shards of earlier steps, so paths are limited to the directory of the steps.
         self._root = directory.path.parent
         self._only = f"{directory.path.name}/{only}" if only else ""
         self._shards = Shards.of(directory.root)
@@ -169,7 +169,7 @@ class _Index(Entry):
     def records_at(self, places: Collection[int]) -> Iterator[Record]:
         reading = _Reading(self)
         if any(place < 0 for place in places):
-            # Some were read one by one: the others have to be read again to find them.
+            # Some lines were read one by one, so all must be read again to find them.
             for block, numbers in self._numbered(reading):
                 records = block.records or self._records(block.lines, reading, block.before)
                 found = zip(records, numbers, block.places() or numbers)
@@ -236,7 +236,7 @@ class _Index(Entry):
         offset, most = 0, _FIRST_BLOCK
         try:
             with open_regular(self.path) as file:
-                # What is appended from now on is left to the next reader.
+                # Lines appended after this point are not read.
                 size = size_of(file)
                 while offset < size:
                     file.seek(offset)
@@ -254,7 +254,7 @@ class _Index(Entry):
                         offset += end
                         continue
                     file.seek(offset)
-                    # At least one line: the last one of a writer that was killed has no end.
+                    # At least one line; the last line of a killed writer has no newline.
                     records = self._lines(file, offset, offset + max(end, 1), reading)
                     some = list(islice(records, _ROWS))
                     while some:
@@ -292,7 +292,7 @@ class _Index(Entry):
                 break
             if len(raw) == _LONGEST_LINE and not raw.endswith(b"\n"):
                 yield self._broken(f"a line is longer than {_LONGEST_LINE} bytes", offset)
-                # Passed over piece by piece: it may be a hole of any size.
+                # Skipped in pieces, because it may be a sparse hole of any size.
                 while raw and not raw.endswith(b"\n"):
                     offset += len(raw)
                     raw = file.readline(_LONGEST_LINE)
@@ -307,7 +307,7 @@ class _Index(Entry):
                 if not self._only or line.shard == self._only:
                     yield self._record(line, reading, offset, call)
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-                # A writer that was killed leaves at most one incomplete line behind.
+                # A killed writer leaves at most one incomplete line.
                 if raw.endswith(b"\n") and raw.strip():
                     reason = reading.unreadable.reason(f"not a record: {error}")
                     if reason is not None:
@@ -324,7 +324,7 @@ class _Index(Entry):
         path = reading.paths.get(shard)
         error = None
         if path is None:
-            # The name comes from a file: only a shard beside this one may be meant.
+            # The name is untrusted: only shards of this dump are allowed.
             if SHARD.fullmatch(shard):
                 path = reading.paths[shard] = self._root / shard
             else:
@@ -354,7 +354,7 @@ class _Index(Entry):
         )
 
     def _unread(self, error: OSError, offset: int) -> Record:
-        """The record that stands for an index that cannot be read."""
+        """The record that reports an index that cannot be read."""
         removed = why_removed(self.path.parent) if isinstance(error, FileNotFoundError) else None
         removed = error if isinstance(error, StorageError) else removed
         if removed is not None:

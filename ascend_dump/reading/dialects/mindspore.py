@@ -1,17 +1,17 @@
-"""Dialect `mindspore`: what MindSpore's Dump writes, see `native.mindspore.names` for the tree.
+"""Dialect `mindspore`: dumps of MindSpore's Dump; see `native.mindspore.names` for the directories.
 
 What to know when reading one:
 
 - `step` is MindSpore's iteration. It is counted over the graphs of a process, not per graph; `model_id` is the graph.
 - `index` is the position among the tensors of the operator. Strings and tuples have no file, so it may have gaps.
-- Behind an operator that only changes the shape, an input may still have the shape from before (seen on a CPU).
-- Inputs are copied after the operator has run: those that it changes in place hold the new values.
+- After an operator that only changes the shape, an input may still have the earlier shape (seen on a CPU).
+- Inputs are copied after the operator has run: inputs that it changes in place have the new values.
 - Parameters and inputs of a graph are records of the type `Parameter`, written when the iteration ends; constants
   are such records without a step, marked in `attrs`.
 - An operator that ran more than once in an iteration, in a loop or because two runs wrote to one directory, has a
   file for each time: `timestamp` tells them apart, `attrs["occurrence"]` counts them.
-- `op_name` is the full name where the graph beside the dump tells it, else the name in the file, which has `_` for
-  each slash.
+- `op_name` is the full name if a graph next to the dump has it, else the name in the file name, with `_` for each
+  slash.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ DIALECT = _MindSporeDialect()
 
 
 class _MindsporeDirectory:
-    """One directory: what its levels say, and what its files have in common."""
+    """One directory: the fields given by its path, and the fields that its files share."""
 
     def __init__(self, directory: Directory) -> None:
         self.path = directory.path
@@ -136,7 +136,7 @@ class _MindsporeDirectory:
 
     @property
     def is_one(self) -> bool:
-        """Whether this is surely a directory of MindSpore's: `statistic.csv` is a common name."""
+        """Whether this is certainly a directory of MindSpore, because `statistic.csv` is a common name."""
         return self.graph_id is not None or self.known["run"] is not None
 
     @property
@@ -150,7 +150,7 @@ class _MindsporeDirectory:
         return self._graph
 
     def scene(self) -> dict[str, Any]:
-        """What to note at each record about the scene that it was dumped in."""
+        """Attributes for each record about the scene of the dump."""
         if self._scene is None:
             above = self.path.parents
             told = self.graph_id is not None and 2 <= self.depth <= len(above) + 1
@@ -171,14 +171,14 @@ class _MindsporeDirectory:
         return self._siblings
 
     def described(self, op_type: str, op_name: str) -> Described:
-        """What the graph says about an operator, once for all its tensors."""
+        """The information of the graph about an operator, computed once for all its tensors."""
         known = self._described.get((op_type, op_name))
         if known is None:
             known = self._described[op_type, op_name] = describe(self.graph, op_type, op_name, self.siblings()[0])
         return known
 
     def rows(self) -> dict[tuple[Any, ...], MindsporeStatisticsRow]:
-        """The lines of `statistic.csv` by the tensor they are about."""
+        """The lines of `statistic.csv` by tensor."""
         if self._rows is None:
             try:
                 self._rows = {row_key(row): row for row in read_statistics(self.path / FILE) if not row.problem}
@@ -187,7 +187,7 @@ class _MindsporeDirectory:
         return self._rows
 
     def arguments(self, name: NpyName) -> Optional[dict[str, Any]]:
-        """What the operator was created with, where it was saved."""
+        """The attributes with which the operator was created, if they were saved."""
         file = f"{name.op_type}.{name.op_name}.json"
         if self._args is None:
             self._args = {}
@@ -205,7 +205,7 @@ def name_key(name: NpyName) -> tuple[Any, ...]:
 
 
 class Described(NamedTuple):
-    """What the graph says about a name in a file."""
+    """The information of the graph about a name in a file name."""
 
     op_name: str
     fields: dict[str, Any]
@@ -230,7 +230,7 @@ def describe(graph: Graph, op_type: str, op_name: str, operators: OperatorsByNam
 
 
 class _Plain(Entry):
-    """An entry that stands for one file of a directory. Light, because a dump has very many."""
+    """An entry for one file of a directory. Small, because a dump has very many."""
 
     __slots__ = ("_here", "_on_disk")
 
@@ -311,7 +311,7 @@ class _MindsporeFile(_Plain):
 
 
 class _Unknown(_Plain):
-    """A file named after the template of the documents, of which nobody has seen a real one."""
+    """A file named by the template in the documents, which no known version writes."""
 
     __slots__ = ()
 
@@ -333,7 +333,7 @@ class _Statistics(_Plain):
     __slots__ = ()
 
     def records(self) -> Iterator[Record]:
-        """Line by line: of a file with a million lines no two need to be in memory."""
+        """Read line by line, so that a large file is not loaded into memory."""
         here, known = self._here, self.known()
         have = {name_key(file.name) for file in here.files}
         scene = here.scene()
@@ -360,7 +360,7 @@ class _Statistics(_Plain):
 
 
 class _Overflow(_Plain):
-    """The overflow record of GE as JSON, which file_format npy gives."""
+    """The overflow record of GE as JSON, which is written with file_format npy."""
 
     __slots__ = ()
 
@@ -377,7 +377,7 @@ class _Overflow(_Plain):
 
 
 def _renamed(here: _MindsporeDirectory, names: list[str], claimed: set[str]) -> Iterator[Entry]:
-    """The entries of files whose name was too long. Adds to `claimed`."""
+    """The entries of files whose names are hashes of longer names. Adds to `claimed`."""
     try:
         mapping = read_mapping(here.path / MAPPING)
     except ReadError as error:

@@ -1,4 +1,4 @@
-"""Dialect `msprobe`: what mindstudio-probe writes of PyTorch and MindSpore programs.
+"""Dialect `msprobe`: dumps of mindstudio-probe for PyTorch and MindSpore programs.
 
     [step{N}/][rank{R} | rank | proc{PID}/]dump.json | debug.json
                                            stack.json, construct.json

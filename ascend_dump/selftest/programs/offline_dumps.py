@@ -1,4 +1,4 @@
-"""What settings of a dump do to offline models: each dump on its own, and what it left is noted for the probes."""
+"""Dump offline models with various settings, one dump at a time, and record the resulting files for the probes."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ PLAIN = (
 
 
 class OfflineDumps:
-    """Dumps of one model after the other below `directory`."""
+    """Makes the dumps, one model after the other, below `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -76,7 +76,7 @@ class OfflineDumps:
         return {"layer": name, **self.dump("fused_layer", dump_list=[{"layer": [name]}])}
 
     def fused_watched(self) -> dict[str, Any]:
-        """A watcher that looks at such a name."""
+        """A dump with a watcher on such a name."""
         watched = [{"layer": ["second"], "watcher_nodes": [self.fused()]}]
         return self.dump("fused_watched", dump_scene="watcher", dump_mode="output", dump_list=watched)
 
@@ -92,8 +92,8 @@ class OfflineDumps:
         return {"code": run_dumped(acl, self.config(place), om), "files": seen(place)}
 
     def loaded(self) -> list[int]:
-        """How many files there are behind a run of a model that was loaded before set_dump, of one that was loaded
-        after it, and of the latter behind finalize_dump."""
+        """The number of files after a run of a model loaded before set_dump, of one loaded after it, and of the latter
+        after finalize_dump."""
         place = self.directory / "loaded"
         network = OfflineNetwork(acl, self.plain())
         network.load()
@@ -114,7 +114,7 @@ class OfflineDumps:
 
 
 def seen(place: Path) -> list[dict[str, Any]]:
-    """What stands below a dump path, without the payloads."""
+    """The files below a dump path, without payloads."""
     return [_seen(path, place) for path in sorted(place.rglob("*")) if path.is_file() and path.name != MAPPING]
 
 

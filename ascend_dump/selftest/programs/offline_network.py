@@ -1,4 +1,4 @@
-"""Offline models of a few operators that run through pyACL. On a device `atc` of CANN's toolkit makes them."""
+"""Build offline models of a few operators, with `atc` of CANN's toolkit on a device, and run them with pyACL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOST_TO_DEVICE, DEVICE_TO_HOST, HUGE_FIRST = 1, 2, 0
 
 
 def take(found: Any, call: str) -> Any:
-    """What a call gives beside its code, which has to be 0. Raises AdapterError for another one."""
+    """The results of a call without its return code. Raises AdapterError if the code is not 0."""
     value, code = found if isinstance(found, tuple) else (None, found)
     if code:
         raise AdapterError(f"{call} returned {code}")
@@ -28,7 +28,7 @@ def take(found: Any, call: str) -> Any:
 
 
 def start_device(acl: Any, device: int, config: Optional[str] = None) -> None:
-    """Initialise acl, with the dump JSON `config` where one is given; ends the program where there is no device."""
+    """Initialise acl, with the dump JSON `config` if given. Exits the program if there is no device."""
     code = acl.init() if config is None else acl.init(config)
     if code == 0:
         code = acl.rt.set_device(device)
@@ -80,7 +80,7 @@ def _save_stand_in(
 
 
 class OfflineNetwork:
-    """The model, loaded by its first step: acl looks at the settings of a dump when a model is loaded."""
+    """A model, loaded in the first step, because acl reads the settings of a dump when a model is loaded."""
 
     def __init__(self, acl: Any, om: Path) -> None:
         self.acl = acl
@@ -88,7 +88,7 @@ class OfflineNetwork:
         self.model: Optional[int] = None
 
     def load(self) -> int:
-        """Load the model, once, and give its id."""
+        """Load the model, once, and return its id."""
         if self.model is None:
             self.model = int(take(self.acl.mdl.load_from_file(str(self.om)), "acl.mdl.load_from_file"))
         return self.model
@@ -112,7 +112,7 @@ class OfflineNetwork:
         return y
 
     def _dataset(self, size: int) -> tuple[Any, int]:
-        """A data set of one buffer on the device, and the buffer's address; they are few and stay."""
+        """Create a data set with one buffer on the device, and return it with the buffer's address. Not freed."""
         address = int(take(self.acl.rt.malloc(size, HUGE_FIRST), "acl.rt.malloc"))
         made = self.acl.mdl.create_dataset()
         self.acl.mdl.add_dataset_buffer(made, self.acl.create_data_buffer(address, size))

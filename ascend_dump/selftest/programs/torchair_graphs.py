@@ -1,4 +1,4 @@
-"""What GE makes of torchair's options and graphs: each question begins with GE closed, in a directory of its own."""
+"""Dump graphs of torchair with various options. Each dump starts with GE closed, in its own directory."""
 
 import sys
 import warnings
@@ -19,7 +19,7 @@ engine = GraphEngine()
 
 
 class Products(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # where torch is not installed
-    """Two products, the second of which can be in the scope of a dump."""
+    """Two matrix products; the second one can be in a scope of `data_dump`."""
 
     def __init__(self, *, scoped: bool = False) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def first_graph(directory: Path) -> list[str]:
 
 
 def json_and_options(directory: Path) -> list[str]:
-    """The sides that were dumped, where the options ask for outputs and the JSON for inputs."""
+    """The sides (input, output) that were dumped if the options request outputs and the JSON requests inputs."""
     engine.needs_json()
     place = directory / "json_and_options"
     (place / "worldsize1_global_rank0").mkdir(parents=True)
@@ -65,7 +65,7 @@ def json_and_options(directory: Path) -> list[str]:
 
 
 def refusal_dropped(directory: Path) -> str:
-    """What the program is told where acl refuses the JSON, "" for nothing."""
+    """The error that the program gets if acl refuses the JSON; "" if it gets none."""
     engine.needs_json()
     place = directory / "refusal_dropped"
     engine.forget({"dump": {"dump_path": str(place), "dump_mode": "everything", "dump_list": []}})
@@ -77,7 +77,7 @@ def refusal_dropped(directory: Path) -> str:
 
 
 def scope_selects(directory: Path) -> dict[str, list[str]]:
-    """Types and names of the products that were dumped, of two of which the second is in the scope."""
+    """Types and names of the dumped products, if the second of two is in the scope."""
     engine.needs_json()
     place = directory / "scope"
     engine.forget()
@@ -87,7 +87,7 @@ def scope_selects(directory: Path) -> dict[str, list[str]]:
 
 
 def renamed(directory: Path) -> list[str]:
-    """Operators in the dump that are none of torchair's graph."""
+    """Operators in the dump that are not in torchair's graph."""
     place = directory / "names"
     engine.forget()
     engine.run(Products(), place, torch.ones(2, 8), graphs=True)
@@ -118,7 +118,7 @@ def batch_statistics(directory: Path) -> dict[str, bool]:
 
 
 def max_pool_mask(directory: Path) -> dict[str, Any]:
-    """The type of output 1 of MaxPoolWithArgmaxV1, and whether it is the indices that PyTorch gives."""
+    """The type of output 1 of MaxPoolWithArgmaxV1, and whether it has the same indices as in PyTorch."""
     place = directory / "max_pool"
     x = torch.randn(1, 16, 8, 8, generator=torch.Generator().manual_seed(0))
     engine.forget()
@@ -144,7 +144,7 @@ def saved_names(directory: Path) -> dict[str, Any]:
         config.dump_config.enable_dump = True
         config.dump_config.dump_path = str(place)
         with warnings.catch_warnings():
-            # It warns that a dump may have no effect in this mode.
+            # torchair warns that a dump may have no effect in this mode.
             warnings.simplefilter("ignore")
             compiled = engine.compile(torch.nn.ReLU(), config)
         try:

@@ -1,4 +1,4 @@
-"""A tiny offline model that runs through pyACL."""
+"""Run a tiny offline model with pyACL."""
 
 import atexit
 import sys

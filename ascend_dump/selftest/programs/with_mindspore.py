@@ -16,7 +16,7 @@ ON_NPU = sys.argv[1] == "mindspore-ascend"
 
 
 class CellNetwork(nn.Cell):  # type: ignore[misc]  # the class is known when it runs
-    """The first operator overflows where its input is near the largest float32."""
+    """A network whose first operator overflows for inputs near the largest float32."""
 
     def __init__(self) -> None:
         super().__init__()

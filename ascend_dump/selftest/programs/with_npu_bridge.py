@@ -21,7 +21,7 @@ if tf is not tensorflow:
 
 
 class SessionNetwork:
-    """The configuration, and the session that the first step makes with it: the bridge reads it then."""
+    """A configuration, and the session that the first step creates with it, when the bridge reads it."""
 
     def __init__(self) -> None:
         self.config = npu_init.npu_config_proto(tf.ConfigProto())

@@ -18,7 +18,7 @@ except (ImportError, OSError) as error:
 
 
 class DeviceNetwork:
-    """The function, and the device, which the first step opens: it takes the options of the process then."""
+    """A function, and the device, which is opened in the first step and then reads the options of the process."""
 
     def __init__(self) -> None:
         first, second = map(tf.constant, weights())

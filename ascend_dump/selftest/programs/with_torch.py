@@ -10,7 +10,7 @@ import torch
 from ascend_dump.selftest.program import Network, StepSeen, main
 
 ON_NPU = sys.argv[1] == "torch_npu"
-#: None on the host. Without a device a program ends with 4.
+#: None on the host. Without a device the program exits with 4.
 torch_npu: Any = None
 if ON_NPU:
     try:
@@ -26,7 +26,7 @@ PRODUCTS = 2
 
 
 class Gain(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # where torch is not installed
-    """The first operator: it overflows where its input is near the largest float32."""
+    """The first operator, which overflows for inputs near the largest float32."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 8
@@ -37,7 +37,7 @@ def place(value: Any) -> Any:
 
 
 def make_network() -> torch.nn.Module:
-    """The same weights each time."""
+    """A network with the same weights in each call."""
     torch.manual_seed(0)
     return torch.nn.Sequential(Gain(), torch.nn.Linear(64, 48), torch.nn.ReLU(), torch.nn.Linear(48, 8))
 

@@ -9,10 +9,10 @@ import torch
 
 from ascend_dump.selftest.program import Network, StepSeen, main
 
-#: The simulated device is below torchair, or both are simulated.
+#: Whether torchair itself, or only the device below it, is simulated.
 SIMULATED = not sys.modules.keys().isdisjoint({"torchair", "torchair.core._torchair"})
 try:
-    # On a device it brings torchair with it.
+    # On a device torch_npu provides torchair.
     torch_npu: Any = None if SIMULATED else import_module("torch_npu")
     torchair: Any = import_module("torchair")
 except (ImportError, OSError) as error:
@@ -25,7 +25,7 @@ DEVICE = "cpu" if torch_npu is None else "npu"
 
 
 class CompiledNetwork(NamedTuple):
-    """The config, which torchair reads when it builds the first graph, and the model that is compiled with it."""
+    """A config, which torchair reads when it builds the first graph, and the model that is compiled with it."""
 
     config: Any
     model: Any
@@ -48,7 +48,7 @@ def step(net: CompiledNetwork, number: int, overflow: bool) -> StepSeen:
 
 
 def facts(directory: Path) -> dict[str, Any]:
-    """What a second capture in this process gets: torchair keeps what the first one set until GE is closed."""
+    """A second capture in this process: torchair keeps the settings of the first one until GE is closed."""
     import ascend_dump
 
     place = directory / "again"

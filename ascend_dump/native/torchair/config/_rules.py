@@ -1,4 +1,4 @@
-"""What torchair refuses in the options of `config.dump_config`, or accepts without doing it.
+"""Rules for options of `config.dump_config` that torchair refuses, or accepts and ignores.
 
 Sources: torchair 2.13, configs/_option_base.py and configs/dump_config.py. torchair itself is not needed.
 """
@@ -42,14 +42,14 @@ _VALUES: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 _MODES = ("max-autotune", *ACLGRAPH)
 _IGNORED_BY_ACLGRAPH = ("dump_mode", "quant_dumpable", "dump_step", "dump_layer", "dump_data")
 _STEP_PART = re.compile(r"\d+(?:-\d\d+)*(?:-\d+)?")
-#: With so many digits before something wrong, torchair's regular expression takes longer than a second.
+#: With this many digits before an error, torchair's regular expression takes longer than a second.
 _SLOW_DIGITS = 16
-#: A number that a capital follows: where two names have lost the blank between them.
+#: A number followed by a capital letter: probably two names without the blank between them.
 _GLUED = re.compile(r"_\d+(?=[A-Z])")
 
 
 class OptionsSubject(NamedTuple):
-    """Options by name as they would be assigned, the mode of the CompilerConfig, and where the program runs."""
+    """Options by name, the mode of the CompilerConfig, and the working directory."""
 
     options: Mapping[str, Any]
     mode: str
@@ -69,7 +69,7 @@ class OptionsSubject(NamedTuple):
         return [name for name, value in self.options.items() if name in DEFAULTS and value != DEFAULTS[name]]
 
 
-#: What an assignment raises; and of what torchair takes, what does nothing or not what it says.
+#: Rules for assignments that raise, and for accepted values that do nothing or something unexpected.
 REFUSED = RuleTable(OptionsSubject.of_example)
 SILENT = RuleTable(OptionsSubject.of_example)
 
@@ -78,7 +78,7 @@ _DUMPS: Mapping[str, Any] = MappingProxyType({"enable_dump": True, "dump_path": 
 
 
 def _dumping(**options: Any) -> Example:
-    """Options that dump into a directory that is there, which is the working directory too."""
+    """Options that dump into an existing directory, which is also the working directory."""
     return Example({**_DUMPS, **options}).given(cwd="$DIR")
 
 
@@ -198,7 +198,7 @@ def _is_slow(steps: str) -> bool:
 
 
 def takes_steps(text: str) -> bool:
-    """Whether torchair takes this `dump_step`, found in linear time; "1-23-4" is 1-2 and 3-4 to it."""
+    """Whether torchair accepts this `dump_step`, checked in linear time; it reads "1-23-4" as 1-2 and 3-4."""
     body = text[:-1] if text.endswith("\n") else text
     if not body:
         return True
@@ -239,7 +239,7 @@ def _layers(subject: OptionsSubject) -> Iterator[Hit]:
 
 
 def _wrong_letters(layers: str) -> list[str]:
-    # torchair's `$` lets a newline at the end pass, and GE separates names by any blank.
+    # `$` in torchair's regular expression accepts a trailing newline, and GE splits names at any white space.
     found = sorted({letter for letter in layers.rstrip("\n") if not LAYERS.fullmatch(letter)})
     return found or (["the newline"] if layers.endswith("\n\n") else [])
 

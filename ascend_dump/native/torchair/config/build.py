@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ACLGRAPH", "LAYERS", "OPTIONS", "build_options"]
 
-#: The modes that capture graphs instead of handing them to GE.
+#: The modes that capture graphs instead of passing them to GE.
 ACLGRAPH = ("reduce-overhead", "npugraph_ex")
-#: What torchair takes as `dump_layer`.
+#: The values that torchair accepts as `dump_layer`.
 LAYERS = re.compile(r'[0-9a-zA-Z_" /\\.]*')
 
-#: What `options` may hold beside what the dump JSON itself knows.
+#: Options in addition to the keys of the dump JSON.
 OPTIONS: Mapping[str, str] = MappingProxyType(
     {
         "compiler_config": "a torchair.CompilerConfig of your own; filled for the block",
@@ -39,7 +39,7 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
 
 
 def build_options(request: DumpRequest, *, names: Optional[Iterable[str]] = None) -> dict[str, Any]:
-    """The options of `config.dump_config` for what they can say. Raises ConfigError and NotSupported."""
+    """The options of `config.dump_config` for a request. Raises ConfigError; NotSupported if they cannot express it."""
     asked = ge_options(request, names=names, known_options=OPTIONS)
     if asked.get("ge.exec.enableDump") != "1":
         raise NotSupported(

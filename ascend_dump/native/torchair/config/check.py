@@ -1,4 +1,4 @@
-"""Check the options of `config.dump_config`: what torchair says of them, then what GE says of those it is handed.
+"""Check the options of `config.dump_config`, first by the rules of torchair, then by those of GE.
 
 Source of the latter: GE dump_properties. torchair itself is not needed.
 """
@@ -44,7 +44,7 @@ def check_file(source: Source, *, all: bool = False, situation: Optional[Situati
 def check_options(
     options: Mapping[str, Any], *, mode: str = "max-autotune", situation: Optional[Situation] = None
 ) -> list[Problem]:
-    """Everything wrong with these options, errors first. situation: of the process; by default this one."""
+    """All problems of these options, errors first. situation: of the process; by default this one."""
     here = Situation.here() if situation is None else situation
     found = list(REFUSED.problems(OptionsSubject(options, mode, here.cwd)))
     wrong = {problem.where for problem in found}
@@ -59,12 +59,12 @@ def check_options(
 
 
 def check_working_directory(cwd: str) -> list[Problem]:
-    """What of the working directory matters to a torchair that writes its JSON there."""
+    """Problems of the working directory, into which torchair writes its JSON."""
     return list(SILENT["torchair-working-directory"].problems(OptionsSubject({"enable_dump": True}, "", cwd)))
 
 
 def _of_ge(options: Mapping[str, Any], here: Situation) -> Iterator[Problem]:
-    """What GE says to options that torchair takes; it is asked when the first graph is built."""
+    """Problems that GE reports for options that torchair accepts, when the first graph is built."""
     given = {**DEFAULTS, **options}
     asked = {key: str(given[name]) for name, key in _GE.items() if given[name] != ""}
     names = {key: name for name, key in _GE.items()}

@@ -1,8 +1,8 @@
-"""What a request says that the way in which torchair dumps it does not do.
+"""Report settings of a request that a kind of torchair's dump ignores.
 
-The "options" of dump_config and a dump "json" reach GE; the "aclgraph" modes and the "eager" dumper of torchair save
-tensors by themselves, at every execution. Sources: torchair 2.13, configs/dump_config.py, _acl_concrete_graph/utils.py
-and fx_dumper.py.
+With the "options" of dump_config and a dump "json" GE writes the dump; in the "aclgraph" modes and the "eager" dumper
+torchair saves the tensors, at every execution. Sources: torchair 2.13, configs/dump_config.py,
+_acl_concrete_graph/utils.py and fx_dumper.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ascend_dump.native.rules import Example, Hit, RuleTable
 
 __all__ = ["READ_BY", "ROADS", "RoadSubject"]
 
-#: Options of a request that only some ways read.
+#: Options of a request that only some kinds of dump read.
 READ_BY: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "json": ("json",),
@@ -25,7 +25,7 @@ READ_BY: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "graph": ("options", "json"),
     }
 )
-#: Those that are handed to torch.compile, for a module that the capture compiles.
+#: Options passed to torch.compile, if the capture compiles the module.
 _OF_COMPILE = ("dynamic", "fullgraph")
 _WAYS = {
     "options": "by the options of dump_config",
@@ -36,7 +36,7 @@ _WAYS = {
 
 
 class RoadSubject(NamedTuple):
-    """A request, the way it is dumped ("" where none can be found), and whether the capture compiles the model."""
+    """A request, the kind of dump ("" if none is possible), and whether the capture compiles the model."""
 
     request: DumpRequest
     road: str
@@ -48,7 +48,7 @@ class RoadSubject(NamedTuple):
 
     @property
     def options(self) -> list[str]:
-        """The options of the request that say something."""
+        """The options of the request that are set."""
         return sorted(name for name, value in self.request.options.items() if value not in (None, False))
 
 
@@ -130,7 +130,7 @@ def _eager_selects(subject: RoadSubject) -> Iterator[Hit]:
 
 
 def _selections(request: DumpRequest) -> dict[str, str]:
-    """What a request selects, as text; empty for what it leaves as it is."""
+    """The selections of a request as text; empty for defaults."""
     return {
         "steps": "" if request.steps.all else str(request.steps),
         "data": "" if request.data == "tensor" else request.data,
