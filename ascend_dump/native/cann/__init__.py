@@ -1,1 +1,1 @@
-"""What CANN itself defines: files, names, types, formats and settings, without a framework."""
+"""Formats of CANN itself: files, names, types, layouts and settings, without a framework."""

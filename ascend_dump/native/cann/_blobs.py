@@ -1,4 +1,4 @@
-"""Where the payloads lie in a dump file: the header gives sizes, not offsets."""
+"""Find the offsets of the payloads in a dump file, whose header has only their sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Blob", "Placed", "place_blobs"]
 
 
 class Blob(NamedTuple):
-    """One payload: `length` bytes at `offset`; `error` says why it is not all there."""
+    """One payload: `length` bytes at `offset`; `error` tells why it is incomplete."""
 
     offset: int
     length: int
@@ -17,7 +17,7 @@ class Blob(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """The payloads in file order; `end` is where the last one ends, None where that is unknown."""
+    """The payloads in file order; `end` is the end of the last one, None if it is unknown."""
 
     blobs: list[Blob]
     end: Optional[int]

@@ -1,4 +1,4 @@
-"""The device's blocked layouts as views: which axes they have, and copying blocks in and out.
+"""Convert between plain layouts and the device's blocked layouts, by views and block copies.
 
 Definitions are GE's format transfers (base/formats/format_transfers). C is split into C1 blocks of
 C0 elements and padded with zeros; in FRACTAL_Z so is N, into N1 blocks of 16.
@@ -109,7 +109,7 @@ def unpack_matrix(array: _Array, shape: tuple[int, ...]) -> _Array:
 
 
 def pack_channels(array: _Array, layout: str, c0: int) -> _Array:
-    """`layout` -> NC1HWC0, or NDC1HWC0 where the layout has D."""
+    """`layout` -> NC1HWC0, or NDC1HWC0 if the layout has D."""
     import numpy as np
 
     plain = _in_order(array, layout, "NDCHW" if "D" in layout else "NCHW")
@@ -121,7 +121,7 @@ def pack_channels(array: _Array, layout: str, c0: int) -> _Array:
 
 
 def pack_weight(array: _Array, layout: str, groups: int, c0: int) -> _Array:
-    """`layout` -> FRACTAL_Z, or FRACTAL_Z_3D where the layout has D."""
+    """`layout` -> FRACTAL_Z, or FRACTAL_Z_3D if the layout has D."""
     import numpy as np
 
     plain = _in_order(array, layout, "NCDHW")
@@ -174,7 +174,7 @@ def _unpack(array: _Array, axes: list[str], layout: str, c: int) -> _Array:
 
 
 def _in_order(array: _Array, layout: str, wanted: str) -> _Array:
-    """A view of `array` with the axes of `wanted`; one that the layout lacks has length 1."""
+    """A view of `array` with the axes of `wanted`; axes that the layout does not have get length 1."""
     view = array
     for letter in wanted:
         if letter not in layout:

@@ -1,4 +1,4 @@
-"""The text form of GE's graphs: one pass over a `ge_proto_*.txt`, operator by operator."""
+"""Parse the text form of GE's graphs (`ge_proto_*.txt`) in one pass, operator by operator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ORIGINAL_TYPE = b"original_type"
 _WANTED = frozenset((_NO_TASK, _DUMPED_WITHOUT_TASK, _ORIGINAL_NAMES, _ORIGINAL_TYPE))
 
 _ROOT, _GRAPH, _OP, _ATTR, _VALUE, _LIST = range(6)
-#: Which message opened in which one matters; all others are passed over.
+#: The relevant messages inside each message; all others are skipped.
 _OPENS = {
     (_ROOT, b"graph"): _GRAPH,
     (_GRAPH, b"op"): _OP,
@@ -29,7 +29,7 @@ _OPENS = {
     (_ATTR, b"value"): _VALUE,
     (_VALUE, b"list"): _LIST,
 }
-#: The description of an output, and what it says of where the output came from.
+#: The field with the description of an output, and its attributes about the origin of the output.
 _OUTPUT = b"output_desc"
 _ORIGIN = re.compile(
     rb'key\s*:\s*"(_datadump_origin_name|_datadump_origin_output_index|_fx_tensor_name)"\s*value\s*:?\s*\{\s*'
@@ -43,18 +43,18 @@ _COMPACT = re.compile(rb'\n[^"\n{}]*(?:\{[^\n]|\}[^\n])|\n *[^ \n}][^\n]*\}\n')
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL)
 _ESCAPED = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
 
-#: No real operator is fused from more; a list beyond this is not kept.
+#: The most original operators of a fused one; longer lists are dropped.
 _MOST_VALUES = 100_000
-#: Bytes in which the end of a message is sought, and how often in vain: a hostile text must not take long.
+#: Bytes searched for the end of a message, and the most failed searches, so that a hostile text does not take long.
 _LONGEST_JUMP = 1 << 20
 _MOST_FAILED_JUMPS = 100
 
 
 class OutputOrigin(NamedTuple):
-    """What an output of a graph was before GE changed the graph; "" and 0 where it is not said.
+    """The origin of an output, before GE changed the graph; "" and 0 if it is unknown.
 
     name, output  the operator and the number of its output
-    fx            the tensors of PyTorch's graph: `{node}.OUTPUT.{i}`, of fused operators one behind the other
+    fx            the tensors of PyTorch's graph: `{node}.OUTPUT.{i}`, concatenated for fused operators
     """
 
     name: str = ""
@@ -69,7 +69,7 @@ _OF_OUTPUT = (b"_datadump_origin_name", b"_datadump_origin_output_index", b"_fx_
 class Node(NamedTuple):
     """One operator of a graph.
 
-    name            what `layers=` takes
+    name            the name as used in `layers=`
     inputs          `source:output`, as in the file
     graph           name of the graph it belongs to: subgraphs follow the main graph in the file
     original_names  names of the operators that GE fused into this one; `layers=` takes them too
@@ -220,7 +220,7 @@ class GraphText:
 
 
 def _is_inside(lines: bytes, indent: int) -> bool:
-    """Whether these lines hold whole messages only, each line one piece and deeper than `indent`."""
+    """Whether these lines are complete messages only, each line one piece and deeper than `indent`."""
     opened, closed = lines.count(b"{\n"), lines.count(b"}\n")
     if opened != closed or lines.count(b"\n" + b" " * (indent + 1)) != lines.count(b"\n") - 1:
         return False

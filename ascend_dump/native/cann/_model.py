@@ -1,4 +1,4 @@
-"""The value objects of a dump file: what its header says, and where its payloads are."""
+"""The value objects of a dump file: the header, and the positions of payloads."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Tensor(NamedTuple):
     sub_format         groups of a grouped convolution in FRACTAL_Z
     shape              on the device, padding included; original_shape: in the layout of the model
     size               payload bytes the header declares
-    offset, length     the payload's place in this file; length 0 where there is none
+    offset, length     the payload's position in this file; length 0 if there is none
     address            device address; memory_offset: the header's field `offset`
     input_type, arg_index  only in files of an exception (adump dump_file)
-    error              why the payload cannot be read, "" when it can
+    error              why the payload cannot be read; "" if it can
     """
 
     io: str
@@ -94,7 +94,7 @@ class DumpFile(NamedTuple):
     dump_time  microseconds since the epoch
     tensors    inputs, then outputs
     attrs      pairs; `_sgt_json_info` holds the slicing of FFTS+ as JSON
-    problems   what is odd about the file, in words
+    problems   irregularities of the file, in words
     """
 
     path: Path

@@ -98,7 +98,7 @@ class AclError(IntEnum):
         return cls._value2member_map_.get(code)  # type: ignore[return-value]  # typed as Enum in general
 
 
-#: What to do about the codes a dump meets.
+#: Hints for the codes that calls of the dump interface return.
 _FIXES = {
     AclError.INVALID_PARAM: "a path is missing, or the configuration differs from that of the first aclInit",
     AclError.UNINITIALIZE: "call acl.init first",

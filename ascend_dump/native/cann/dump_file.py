@@ -51,7 +51,7 @@ __all__ = [
 
 _Path = Union[str, "os.PathLike[str]"]
 
-#: Real headers are kilobytes. What claims more is not read into memory.
+#: The most bytes of a header that are read; real headers have kilobytes.
 MAX_HEADER = 64 << 20
 
 
@@ -275,7 +275,7 @@ def _put(entry: Any, blob: Blob) -> Any:
 
 
 def _trailing(file: BinaryIO, path: Path, start: int, file_size: int) -> str:
-    """Say what the bytes after the last payload are."""
+    """Describe the bytes after the last payload."""
     extra = file_size - start
     try:
         header = _read_header_bytes(file, path, start, file_size)
