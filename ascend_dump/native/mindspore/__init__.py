@@ -1,4 +1,4 @@
-"""What MindSpore itself defines about its Dump, as pure functions without the framework.
+"""Formats of MindSpore's Dump, as pure functions without the framework.
 
 The dump JSON (`dump_json`, `settings`, `check`, `build`), which operators and iterations it selects (`select`), and the
 names and texts it writes (`names`, `graph`, `statistics_csv`). The adapter, the reader and the fake share them.

@@ -1,4 +1,4 @@
-"""What MindSpore tells about a graph beside its tensors: the `.ir` text and the order of execution.
+"""Read the graph files that MindSpore writes with a dump: the `.ir` text and the order of execution.
 
     graphs/ms_output_trace_code_graph_{id}.ir             full names, and the lines of the program they come from
     execution_order/ms_execution_order_graph_{id}.csv     one full name a line, in the order they run
@@ -58,7 +58,7 @@ class GraphOperator(NamedTuple):
 
     @property
     def source(self) -> Optional[str]:
-        """The line of the user's program: the innermost that is not MindSpore's own."""
+        """The line of the user's program: the innermost one outside MindSpore."""
         own = [line for line in self.stack if not any(part in line for part in _LIBRARY)]
         return (own or self.stack)[-1] if self.stack else None
 
@@ -77,11 +77,11 @@ class Graph:
             self._by_stem.setdefault(written(stem), {}).setdefault(stem, []).append(number)
 
     def parameter(self, name: str) -> str:
-        """The name of a parameter as the program has it, the given one where it is not known."""
+        """The name of a parameter in the program; the given name if it is not known."""
         return self._parameters.get(name) or name
 
     def among(self, names: Iterable[str]) -> OperatorsByName:
-        """To find operators by the names that the files of one directory have: `names` are all of these."""
+        """A lookup of operators by the names in the file names of one directory; `names` are all of these."""
         return OperatorsByName(self._by_stem, self.operators, names)
 
 
@@ -123,7 +123,7 @@ class OperatorsByName:
 
 
 def _matched(there: Sequence[int], numbers: Sequence[int]) -> Mapping[int, int]:
-    """The number in the graph for each number in the names of files; empty where it cannot be told."""
+    """The number in the graph for each number in file names; empty if it cannot be determined."""
     if set(there) <= set(numbers):
         return {number: number for number in there}
     if len(there) == len(numbers):
@@ -134,14 +134,14 @@ def _matched(there: Sequence[int], numbers: Sequence[int]) -> Mapping[int, int]:
 
 
 def read_graph(rank_directory: Path, graph: int) -> Graph:
-    """The graph of this id. What is not there or cannot be read is left out: it only adds to the tensors."""
+    """The graph of this id. Files that are missing or cannot be read are ignored, because they are optional."""
     ir = rank_directory / "graphs" / f"ms_output_trace_code_graph_{graph}.ir"
     order = rank_directory / "execution_order" / f"ms_execution_order_graph_{graph}.csv"
     return _read(ir, _stamp(ir), order, _stamp(order))
 
 
 def read_ir(path: Path) -> list[str]:
-    """The full names in one `.ir` text. Raises ReadError when it cannot be read or holds none."""
+    """The full names in one `.ir` text. Raises ReadError if it cannot be read or has none."""
     try:
         open_regular(path).close()
     except OSError as error:
@@ -188,7 +188,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def parse_order(lines: Iterable[str]) -> dict[str, int]:
-    """Full name -> position. An operator that stands there twice keeps its first one."""
+    """Full name -> position; for an operator that occurs twice the first position."""
     names = (line.strip() for line in lines)
     found: dict[str, int] = {}
     for position, name in enumerate(name for name in names if name and name != _ORDER_HEADER):
@@ -217,7 +217,7 @@ def parse_ir(lines: Iterable[str]) -> tuple[list[GraphOperator], list[str]]:
 
 
 def phase_of(full_name: str) -> Optional[str]:
-    """ "forward", "backward" or "other" (the optimizer), None where the scope does not tell."""
+    """ "forward", "backward" or "other" (the optimizer); None if the scope does not tell."""
     scope = full_name.split("/")
     if scope[0].startswith("Gradients"):
         return "backward"

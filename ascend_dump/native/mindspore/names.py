@@ -1,4 +1,4 @@
-"""File names and directory levels of MindSpore's Dump: parse and build, without touching a file.
+"""Parse and build file names and directory levels of MindSpore's Dump, without accessing files.
 
     {path}/rank_{R}/{net_name}/{graph_id}/{iteration}/{op_type}.{op_name}.{task}.{stream}.{us}.{io}.{index}.{format}[.{dtype}].npy
     {path}/rank_{R}/{net_name}/{graph_id}/constants/Parameter.data-{id}.0.0.{us}.output.0.DefaultFormat[.{dtype}].npy
@@ -33,7 +33,7 @@ __all__ = [
 #: The operator type of weights, optimizer states and inputs of the graph.
 PARAMETER = "Parameter"
 CONSTANTS = "constants"
-#: Files beside the tensors: graphs, orders, and copies of the configuration.
+#: Other files of a dump: graphs, execution orders, and copies of the configuration.
 AUXILIARY = re.compile(
     r"ms_output_trace_code_graph_\d+\.(?:ir|pb)|ms_(?:global_)?execution_order_graph_\d+\.csv|acl_dump_\d+\.json",
     re.ASCII,
@@ -53,7 +53,7 @@ _RUN = re.compile(r"\d{14}", re.ASCII)
 
 
 class NpyName(NamedTuple):
-    """What a file name says. timestamp: microseconds since the epoch. dtype: as written, None where it is not."""
+    """A parsed file name. timestamp: microseconds since the epoch. dtype: as written; None if it is not in the name."""
 
     op_type: str
     op_name: str
@@ -67,7 +67,7 @@ class NpyName(NamedTuple):
 
 
 class MindSporePlace(NamedTuple):
-    """What the levels above a file say; None where they do not."""
+    """Fields given by the directory levels above a file; None if unknown."""
 
     rank: Optional[int] = None
     net: Optional[str] = None
@@ -75,12 +75,12 @@ class MindSporePlace(NamedTuple):
     iteration: Optional[int] = None
     run: Optional[str] = None
     constants: bool = False
-    #: How many levels above the file `rank_{R}` stands, 0 where there is none.
+    #: The number of levels from the file up to `rank_{R}`; 0 if there is none.
     depth: int = 0
 
 
 def parse_name(name: str) -> Optional[NpyName]:
-    """The parts of a file name, None when it is none of MindSpore's. Read from the right: names may hold dots."""
+    """The parts of a file name; None if it is not MindSpore's. Parsed from the right, because names may have dots."""
     if not name.endswith(".npy"):
         return None
     fields = name[:-4].split(".")
@@ -120,7 +120,7 @@ def holds_record(name: str) -> bool:
 
 
 def written(full_name: str) -> str:
-    """A full name as it stands in file names: slashes, dots, blanks and backslashes become `_`."""
+    """A full name as written in file names: slashes, dots, blanks and backslashes become `_`."""
     return full_name.translate(_WRITTEN)
 
 

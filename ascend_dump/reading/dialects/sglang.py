@@ -1,4 +1,4 @@
-"""Dialect `sglang`: what the dumper of SGLang, also used with Megatron, and its older forward hook write.
+"""Dialect `sglang`: dumps of SGLang's dumper, which is also used with Megatron, and of its older forward hook.
 
     {experiment}/step={s}___rank={r}___dump_index={n}___name={name}[___recompute_status=…][___{context}={value}…].pt
     TP{t}_PP{p}_Rank{r}_pid{pid}/Pass{n}.pt
@@ -34,7 +34,7 @@ _KNOWN = ("step", "rank", "dump_index", "name", "recompute_status")
 
 
 class _Tags(NamedTuple):
-    """What the name of a file says."""
+    """A parsed file name."""
 
     step: Optional[int]
     rank: Optional[int]
@@ -112,7 +112,7 @@ class _DumpedValue(Entry):
 
 
 def _place(tags: _Tags) -> dict[str, Any]:
-    """Operator, module, side and phase, by the name."""
+    """Operator, module, side and phase, parsed from a name."""
     name = tags.name
     if name.startswith("non_intrusive__"):
         found = _HOOK.fullmatch(name[len("non_intrusive__") :])
@@ -140,7 +140,7 @@ def _fields(keys: tuple[str, ...], index: int) -> Optional[dict[str, Any]]:
 
 
 class _HookedPass(Entry):
-    """What the modules gave in one forward pass."""
+    """A file with the outputs of modules in one forward pass."""
 
     __slots__ = ("_parallel",)
 

@@ -1,4 +1,4 @@
-"""Dialect `te`: what the feature DumpTensors of Transformer Engine writes.
+"""Dialect `te`: dumps of the feature DumpTensors of Transformer Engine.
 
     tensor_dumps/rank_{r}/{layer}_{tensor}_iter_{iteration}.pt
 

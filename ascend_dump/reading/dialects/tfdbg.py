@@ -1,4 +1,4 @@
-"""Dialect `tfdbg`: what the debugger of TensorFlow 1 writes of the runs of a session.
+"""Dialect `tfdbg`: dumps of session runs by the debugger of TensorFlow 1.
 
     run_{time}_{n}/_tfdbg_core_metadata_…, _tfdbg_fetches_info_, _tfdbg_feed_keys_info_
                   /_tfdbg_device_,job_…,replica_0,task_0,device_CPU_0/_tfdbg_graph_hash{hash}_{time}
@@ -52,7 +52,7 @@ _FIXED = 14
 
 
 class _DebugFile(NamedTuple):
-    """What the name of a file says; node is a whole path."""
+    """A parsed file name; node is a whole path."""
 
     node: str
     slot: int
@@ -280,7 +280,7 @@ class _SummaryLoader:
 
 
 class _ComputedLoader:
-    """What a debug operator computed that is neither the tensor nor a summary of it."""
+    """The result of a debug operator that is neither the tensor nor a summary of it."""
 
     def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
         raise NotSupported(

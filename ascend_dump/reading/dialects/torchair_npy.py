@@ -1,4 +1,4 @@
-"""Dialect `torchair_npy`: what torchair's eager dump writes, `config.debug.data_dump.type = "npy"`.
+"""Dialect `torchair_npy`: dumps of torchair's eager dumper, `config.debug.data_dump.type = "npy"`.
 
     worldsize{N}_global_rank{R}/{graph}/{step}/{node}-{operator}.{INPUT|OUTPUT}.{i}[.{j}].{UTC time}.npy
 
@@ -72,7 +72,7 @@ def _parse(name: str) -> Optional[_Name]:
     node, operator, io, argument, item, digits = match.groups()
     try:
         time = datetime.strptime(digits, "%Y%m%d%H%M%S%f").replace(tzinfo=timezone.utc)
-    except ValueError:  # twenty digits that are no time
+    except ValueError:  # the digits are not a valid time
         return None
     stamp = int(time.timestamp()) * 10**6 + time.microsecond
     return _Name(node, operator, io.lower(), int(argument), None if item is None else int(item), stamp)
