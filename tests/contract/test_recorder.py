@@ -316,7 +316,8 @@ def test_what_will_not_fit_is_told_after_the_first_step(
         run_until_told(name, cap, step, lambda: forecasts(caplog))
     [told] = forecasts(caplog)
     found = re.match(
-        rf"a step is ([\d.]+) (k?B), {asked} were asked for, 5.0 kB are free: the disk is full after about (\d+) of",
+        rf"a step is ([\d.]+) (k?B), {asked} were asked for, 5.0 kB are free: "
+        r"the disk is full after about (\d+) steps of",
         told,
     )
     assert found is not None, told
