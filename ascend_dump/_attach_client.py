@@ -57,9 +57,15 @@ class AttachTarget(NamedTuple):
         """What `begin` would do: path, steps, ranks, adapter, problems. Raises what `begin` would raise."""
         return self._ask_with("check", settings, framework)
 
-    def begin(self, settings: Mapping[str, Any], framework: Optional[str]) -> None:
-        """Start a capture with the next step. Raises the error that the process answers."""
-        self._ask_with("begin", settings, framework)
+    def begin(self, settings: Mapping[str, Any], framework: Optional[str]) -> AttachTarget:
+        """Start a capture with the next step, and return the target with the state of this capture.
+
+        Raises the error that the process answers.
+        """
+        capture = self._ask_with("begin", settings, framework).get("capture")
+        if not isinstance(capture, dict):
+            raise _unusable(self.place, f"{capture!r} is not the state of a capture")
+        return self._replace(capture=capture)
 
     def _ask_with(self, verb: str, settings: Mapping[str, Any], framework: Optional[str]) -> dict[str, Any]:
         request = {"verb": verb, "settings": dict(settings), "framework": framework}
@@ -72,6 +78,11 @@ class AttachTarget(NamedTuple):
     def look(self) -> AttachTarget:
         """The current state of the process. Raises TargetIsBusy, or CaptureError AD306 when it has ended."""
         return _look(self.place)
+
+    def has_same_capture(self, other: AttachTarget) -> bool:
+        """Whether both have a state of the same capture; a process may begin another one between two looks."""
+        mine, others = self.capture or {}, other.capture or {}
+        return bool(mine) and mine.get("number") == others.get("number")
 
 
 def find_all() -> list[AttachTarget]:
@@ -118,9 +129,11 @@ def _look(place: _attach_socket.AttachSocket) -> AttachTarget:
             place, int(found["rank"]), int(found["world"]), command, bool(found["idle"]), found["capture"]
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise CaptureError(
-            f"process {place.pid} gave an answer that cannot be used: {error!r}", hint=_HINT, code="AD306"
-        ) from error
+        raise _unusable(place, repr(error)) from error
+
+
+def _unusable(place: _attach_socket.AttachSocket, reason: str) -> CaptureError:
+    return CaptureError(f"process {place.pid} gave an answer that cannot be used: {reason}", hint=_HINT, code="AD306")
 
 
 def _ask(place: _attach_socket.AttachSocket, request: dict[str, Any], *, timeout: float = 60) -> dict[str, Any]:

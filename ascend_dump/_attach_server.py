@@ -90,7 +90,7 @@ class Attachments:
         current = Attachment(self._count, adapter, wanted, request.get("peer"))
         current.arm()
         self._current = current
-        return {}
+        return {"capture": current.state()}
 
     def _end(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._current is None or not self._current.active:

@@ -142,7 +142,7 @@ def ask(place: AttachSocket, request: dict[str, Any], *, timeout: float = 60.0) 
             ) from error
     if answer.get("schema") != SCHEMA:
         raise CaptureError(
-            f"process {place.pid} speaks {answer.get('schema')!r}, and this ascend-dump {SCHEMA!r}",
+            f"process {place.pid} uses the protocol {answer.get('schema')!r}, but this ascend-dump uses {SCHEMA!r}",
             hint="use the ascend-dump of that process's environment",
             code="AD306",
         )

@@ -271,9 +271,9 @@ class Capture:
         return open_dump(path).marked({} if self._session is None else self._session.marks())
 
     def __repr__(self) -> str:
-        place = f" {self._path}" if self._path is not None else ""
+        place = self.request.path if self._path is None else self._path
         state = self._state.value if self._path is None or self.active else "ended"
-        return f"<Capture{place} ({state})>"
+        return f"<Capture {place} ({state})>"
 
     def __enter__(self) -> Capture:
         return self.start()

@@ -226,7 +226,9 @@ class ForeignFile(OSError):
     """What stands where a file of ours should is a link, or a file that others reach by another name."""
 
     def __init__(self, path: Union[str, Path]) -> None:
-        super().__init__(errno.EPERM, "a link, or no file of its own, stands there", os.fspath(path))
+        super().__init__(
+            errno.EPERM, "it is a link, not a regular file, or a file with several hard links", os.fspath(path)
+        )
 
 
 def add_private_directory(path: Path) -> None:

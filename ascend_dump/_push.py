@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import socket
 import threading
 import time
@@ -97,7 +98,11 @@ def push(dump: Union[str, os.PathLike[str]], url: str, *, jobs: int = 4, watch: 
     """
     target = located(url)
     if not isinstance(target, StoredPath):
-        raise ConfigError(f"url={url!r} is no store", hint="expected an address such as s3://bucket/run7")
+        raise ConfigError(
+            f"url={url!r} is a place on this machine, no address in a store",
+            hint="expected an address that fsspec knows, such as s3://bucket/run7, gs://... or az://...; on this "
+            f"machine a copy does: {shlex.join(('cp', '-r', str(dump), str(target)))}",
+        )
     root = located(dump)
     if isinstance(root, StoredPath):
         raise ConfigError(f"{root} is stored already", hint="expected a directory of this machine")

@@ -228,7 +228,9 @@ class TreeRecorder:
             self._session.trigger(ended.reason)
             self._quiet = True
         except NotSupported:
-            log.info("the framework goes on dumping: what comes is removed until the capture ends")
+            log.info(
+                "the framework cannot stop dumping: the steps that it still writes are removed until the capture ends"
+            )
 
     def _wrong_in(self, step: Path) -> Optional[Ended]:
         """What is wrong in a step, by its values, statistics or the device's own reports of overflow."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import json
 import os
@@ -16,6 +15,7 @@ from typing import Any, Literal, Optional, Union, get_args
 
 from ascend_dump._errors import ConfigError, NotSupported
 from ascend_dump._files import read_regular
+from ascend_dump._nearest import did_you_mean
 from ascend_dump._steps import Steps, StepsLike
 from ascend_dump.statistics import STATISTIC_NAMES
 from ascend_dump.storage import is_url
@@ -293,7 +293,7 @@ class DumpRequest:
                 continue
             name = given if given in SPELLINGS else ALIASES.get(given, given)
             if given in values:
-                raise ConfigError(f"{given!r} stands twice in {text!r}", hint="give each setting once")
+                raise ConfigError(f"{given!r} is given twice in {text!r}", hint="give each setting once")
             values[given] = value_from_word(name, value)
         if options:
             values["options"] = options
@@ -354,8 +354,7 @@ def unknown_name(given: str, *, origin: str = "", aliases: bool = False) -> Conf
     """The error for an unknown setting, or for CANN's name of one."""
     if given in ALIASES and not aliases:
         return ConfigError(f"{given}= is CANN's spelling", hint=f"use `{ALIASES[given]}=`")
-    near = difflib.get_close_matches(given, [*SPELLINGS, *ALIASES] if aliases else list(SPELLINGS), n=1)
-    guess = f"did you mean {near[0]!r}? " if near else ""
+    guess = did_you_mean(given, [*SPELLINGS, *ALIASES] if aliases else SPELLINGS)
     return ConfigError(f"{origin}unknown setting {given!r}", hint=f"{guess}known: {', '.join(SPELLINGS)}")
 
 
@@ -425,8 +424,7 @@ def _wrong(name: str, value: object, expected: str, near: Iterable[str]) -> Conf
         given = repr(value)
     except ValueError:  # an int of more digits than Python writes
         given = f"<{type(value).__name__}>"
-    match = difflib.get_close_matches(given.strip("'"), list(near), n=1)
-    guess = f"did you mean {match[0]!r}?" if match else f"give {name} as {expected}"
+    guess = did_you_mean(given.strip("'"), near).rstrip() or f"give {name} as {expected}"
     shown = given if len(given) <= _MAX_SHOWN else f"{given[:_MAX_SHOWN]}..."
     return ConfigError(f"{name}={shown}: expected {expected}", hint=guess)
 

@@ -209,7 +209,7 @@ def _from_text(text: str, name: str) -> tuple[Optional[_Ranges], tuple[_Stride, 
         if not part.strip():
             raise _marked(name, text, position, max(len(part), 1), "an empty part")
         if colon and not dash:
-            raise _marked(name, text, position, len(part), f"{part.strip()!r} has a stride and is no range")
+            raise _marked(name, text, position, len(part), f"{part.strip()!r} has a stride but is not a range")
         for piece in [low, *([high] if high else []), *([every] if colon else [])]:
             # str.isdigit accepts digits of other scripts, which no framework reads.
             if not (piece.isascii() and piece.isdigit()):

@@ -83,7 +83,8 @@ def tell(
     where = path if len(parts) == 1 else path.parents[1]
     lines = [f"{_who(parts, rank)}dumped {_what(parts)} into {_short(where)}", f"  {_price(parts, seconds)}"]
     lines += [f"  {line}" for line in _notes(request, parts, running, failure)]
-    lines.append(f"  look at it: ascend-dump ls {shlex.quote(_short(where))}")
+    if any(part.tally is None or part.tally.records for part in parts):
+        lines.append(f"  look at it: ascend-dump ls {shlex.quote(_short(where))}")
     spoken().info("%s", "\n".join(lines))
 
 
@@ -127,10 +128,10 @@ def _notes(
     request: DumpRequest, parts: list[_RankPart], running: list[int], failure: Optional[AscendDumpError]
 ) -> Iterator[str]:
     tally = parts[0].tally
-    if request.keep is not None and tally is not None and tally.begun > tally.steps:
-        yield f"{counted(tally.begun, 'step')} were recorded, {tally.steps} of them stay (keep={request.keep})"
+    if request.keep is not None and tally is not None and tally.begun > tally.steps >= request.keep:
+        yield f"recorded {counted(tally.begun, 'step')}, kept the last {tally.steps} (keep={request.keep})"
     if tally is not None and tally.limit is not None:
-        yield f"limit without steps=, keep= and max_bytes=: {size(tally.limit)}, 10 % of what was free"
+        yield f"limit without a last step, keep= and max_bytes=: {size(tally.limit)}, 10 % of what was free"
     if running:
         yield f"still writing: {'rank' if len(running) == 1 else 'ranks'} {', '.join(map(str, running))}"
     if failure is not None and failure.reported:  # else it is told right after this

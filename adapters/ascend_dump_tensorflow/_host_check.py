@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ascend_dump.adapter import DumpRequest, Problem
+from ascend_dump.adapter import DumpRequest, Problem, did_you_mean
 from ascend_dump.native.tensorflow.options import OPTIONS
 from ascend_dump_tensorflow._bridge import kind_of
 from ascend_dump_tensorflow._runs import can_replace_runs
@@ -18,7 +18,8 @@ def check(request: DumpRequest, target: Any) -> Iterator[Problem]:
     for name, value in request.options.items():
         if name not in OPTIONS and name != "debug_mode":
             known = "; ".join(f"{key}: {text}" for key, text in OPTIONS.items())
-            yield Problem("AD210", "error", f"the tensorflow adapter has no option {name!r}", f"known: {known}", name)
+            hint = f"{did_you_mean(name, OPTIONS)}known: {known}"
+            yield Problem("AD210", "error", f"the tensorflow adapter has no option {name!r}", hint, name)
         if name == "buffer_bytes" and not (type(value) is int and value > 0):
             yield Problem("AD210", "error", f"options['buffer_bytes'] is {value!r}", "give a positive number", name)
         if name == "optimize" and not isinstance(value, bool):
@@ -31,8 +32,16 @@ def check(request: DumpRequest, target: Any) -> Iterator[Problem]:
             "import npu_bridge or npu_device before the capture, or capture everything",
             "scene",
         )
+    if request.level == "module":
+        yield Problem(
+            "AD203",
+            "error",
+            "level='module' records modules of PyTorch; TensorFlow on the host has operators only",
+            "leave it out; layers= selects operators by name",
+            "level",
+        )
     changes_nothing = {
-        "level": (request.level != "all", "the host has one level"),
+        "level": (request.level not in ("all", "module"), "the host has one level"),
         "quant": (request.quant, "the host records what it runs"),
         "models": (bool(request.models), "each signature of a run is a model of its own"),
     }
@@ -49,8 +58,8 @@ def check(request: DumpRequest, target: Any) -> Iterator[Problem]:
         yield Problem(
             "AD203",
             "error",
-            "the TensorFlow that is imported has no debugger for sessions, by which the host is recorded",
-            "use TensorFlow 1.15 or later; where it stands in for the NPU, import npu_bridge before the capture",
+            "the imported TensorFlow has no debugger for sessions, which the capture needs to record on the host",
+            "use TensorFlow 1.15 or later; if the program runs on the NPU, import npu_bridge before the capture",
             "framework",
         )
     if target is None and tensorflow is not None and tensorflow.executing_eagerly():

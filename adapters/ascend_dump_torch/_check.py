@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Callable
 
 from ascend_dump import ConfigError
-from ascend_dump.adapter import DumpRequest, Problem, Steps
+from ascend_dump.adapter import DumpRequest, Problem, Steps, did_you_mean
 
 __all__ = ["check", "compiled_problem"]
 
@@ -39,115 +39,13 @@ _SCENES_OF_THE_NPU = {
 
 
 def check(request: DumpRequest, target: Any, options: Mapping[str, str], *, launched: bool) -> list[Problem]:
-    problems = []
-    for name in request.options:
-        if name not in options and name != "debug":
-            known = "; ".join(f"{key}: {text}" for key, text in options.items())
-            problems.append(
-                Problem(
-                    "AD210", "error", f"the torch adapter has no option {name!r}", f"known: {known}", f"options.{name}"
-                )
-            )
-    for name, fits, expected in _VALUES:
-        if name in request.options and not fits(request.options[name]):
-            problems.append(
-                Problem(
-                    "AD210",
-                    "error",
-                    f"options[{name!r}] is {request.options[name]!r}, which the torch adapter cannot use",
-                    f"give {expected}",
-                    f"options.{name}",
-                )
-            )
-    if "steps_after_origin" in request.options and request.scene != "overflow":
-        problems.append(
-            Problem(
-                "AD211",
-                "silent",
-                "options['steps_after_origin'] changes nothing without scene='overflow'",
-                "leave it out, or select steps with steps=",
-                "options.steps_after_origin",
-            )
-        )
-    if request.options.get("skip_warmup") and target is None and not launched:
-        problems.append(
-            Problem(
-                "AD211",
-                "silent",
-                "options['skip_warmup'] changes nothing if the program calls `step()` itself",
-                "capture the model, or the whole program with `ascend-dump run`",
-                "options.skip_warmup",
-            )
-        )
-    if "outline" in request.options and not launched:
-        problems.append(
-            Problem(
-                "AD211",
-                "silent",
-                "options['outline'] changes nothing in a capture that the program makes itself",
-                "leave it out; `ascend-dump triage --run` sets it",
-                "options.outline",
-            )
-        )
-    if request.scene in _SCENES_OF_THE_NPU:
-        problems.append(
-            Problem(
-                "AD203",
-                "error",
-                f"scene={request.scene!r} is a feature of the NPU's own dump, which this adapter does not use",
-                _SCENES_OF_THE_NPU[request.scene],
-                "scene",
-            )
-        )
-    if request.level == "module":
-        told = {"scene": request.scene is not None, **{name: name in request.options for name in ("graft", "stack")}}
-        for name, given in told.items():
-            if given:
-                problems.append(
-                    Problem(
-                        "AD203",
-                        "error",
-                        f"level='module' records modules, but {name}= applies to operators",
-                        "leave one of them out",
-                        name,
-                    )
-                )
-    elif request.level != "all":
-        problems.append(
-            Problem(
-                "AD211",
-                "silent",
-                f"level={request.level!r} changes nothing: ATen operators have one level",
-                "leave it out",
-                "level",
-            )
-        )
-    if request.quant:
-        problems.append(
-            Problem(
-                "AD211", "silent", "quant=True changes nothing: the host records what it runs", "leave it out", "quant"
-            )
-        )
-    if request.models:
-        problems.append(
-            Problem(
-                "AD211",
-                "silent",
-                "models= changes nothing: the target is the model",
-                "pass the model as target",
-                "models",
-            )
-        )
-    if request.stats and request.data == "tensor":
-        problems.append(
-            Problem(
-                "AD211",
-                "silent",
-                "stats= changes nothing with data='tensor'",
-                "use data='stats' or data='full'",
-                "stats",
-            )
-        )
+    """Everything in a request that the adapter refuses, or that has no effect. options: known names and their texts."""
+    problems = [
+        *_options(request, options),
+        *_options_without_effect(request, target, launched=launched),
+        *_scene_and_level(request),
+        *_settings_without_effect(request),
+    ]
     if target is not None:
         # Imported here, because a launcher has no target and checks without loading PyTorch.
         from ascend_dump.adapter.pytorch.calls import is_compiled
@@ -155,6 +53,74 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str], *, laun
         if is_compiled(target):
             problems.append(compiled_problem())
     return problems
+
+
+def _options(request: DumpRequest, options: Mapping[str, str]) -> Iterator[Problem]:
+    for name in request.options:
+        if name not in options and name != "debug":
+            known = "; ".join(f"{key}: {text}" for key, text in options.items())
+            message = f"the torch adapter has no option {name!r}"
+            hint = f"{did_you_mean(name, options)}known: {known}"
+            yield Problem("AD210", "error", message, hint, f"options.{name}")
+    for name, fits, expected in _VALUES:
+        if name in request.options and not fits(request.options[name]):
+            message = f"options[{name!r}] is {request.options[name]!r}, which the torch adapter cannot use"
+            yield Problem("AD210", "error", message, f"give {expected}", f"options.{name}")
+
+
+def _options_without_effect(request: DumpRequest, target: Any, *, launched: bool) -> Iterator[Problem]:
+    if "steps_after_origin" in request.options and request.scene != "overflow":
+        yield _no_effect(
+            "options['steps_after_origin'] changes nothing without scene='overflow'",
+            "leave it out, or select steps with steps=",
+            "options.steps_after_origin",
+        )
+    if request.options.get("skip_warmup") and target is None and not launched:
+        yield _no_effect(
+            "options['skip_warmup'] changes nothing if the program calls `step()` itself",
+            "capture the model, or the whole program with `ascend-dump run`",
+            "options.skip_warmup",
+        )
+    if "outline" in request.options and not launched:
+        yield _no_effect(
+            "options['outline'] changes nothing in a capture that the program makes itself",
+            "leave it out; `ascend-dump triage --run` sets it",
+            "options.outline",
+        )
+
+
+def _scene_and_level(request: DumpRequest) -> Iterator[Problem]:
+    if request.scene in _SCENES_OF_THE_NPU:
+        message = f"scene={request.scene!r} is a feature of the NPU's own dump, which this adapter does not use"
+        yield Problem("AD203", "error", message, _SCENES_OF_THE_NPU[request.scene], "scene")
+    if request.level == "module":
+        of_operators = {
+            "scene": request.scene is not None,
+            **{name: name in request.options for name in ("graft", "stack")},
+        }
+        for name, given in of_operators.items():
+            if given:
+                message = f"level='module' records modules, but {name}= applies to operators"
+                yield Problem("AD203", "error", message, "leave one of them out", name)
+    elif request.level != "all":
+        yield _no_effect(
+            f"level={request.level!r} changes nothing: PyTorch on the host has the levels 'all' and 'module'",
+            "leave it out",
+            "level",
+        )
+
+
+def _settings_without_effect(request: DumpRequest) -> Iterator[Problem]:
+    if request.quant:
+        yield _no_effect("quant=True changes nothing: the host records what it runs", "leave it out", "quant")
+    if request.models:
+        yield _no_effect("models= changes nothing: the target is the model", "pass the model as target", "models")
+    if request.stats and request.data == "tensor":
+        yield _no_effect("stats= changes nothing with data='tensor'", "use data='stats' or data='full'", "stats")
+
+
+def _no_effect(message: str, hint: str, where: str) -> Problem:
+    return Problem("AD211", "silent", message, hint, where)
 
 
 def compiled_problem() -> Problem:

@@ -38,7 +38,7 @@ def _part(tensor: torch.Tensor) -> masks.Part:
     elements = tensor.numel()
     if not tensor.is_floating_point() or not elements or tensor.is_meta:
         return masks.Part(elements, None if tensor.is_complex() else 0)
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided or tensor.is_nested:
         return masks.Part(elements, None)
     if tensor.element_size() == 1:
         tensor = tensor.float()

@@ -20,15 +20,14 @@ from ascend_dump_torch._collectives import Collectives, RunningCollective, work_
 from ascend_dump_torch._devices import Devices, find_devices
 from ascend_dump_torch._given import describe_call, with_stack
 from ascend_dump_torch._groups import GroupCalls, Reductions
-from ascend_dump_torch._masks import is_mask
 from ascend_dump_torch._memory import is_plain
-from ascend_dump_torch._overflow import copy_overwritten, nonfinite, nonfinite_numbers
+from ascend_dump_torch._overflow import nonfinite
 from ascend_dump_torch._placements import Placements
 from ascend_dump_torch._recording import Recording
 from ascend_dump_torch._schema import Schema, read_schema
 from ascend_dump_torch._tensors import OperatorCall
 
-__all__ = ["RecordMode"]
+__all__ = ["NO_CALL", "BegunCall", "PendingOperator", "RecordMode"]
 
 _function_modes = torch._C._len_torch_function_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -39,7 +38,7 @@ _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 #: Higher-order operators whose device-independent kernels can run with a dispatch mode active; others assert that
 #: there is none.
 _SEEN_THROUGH = ("flex_attention", "flex_attention_backward")
-_NO_CALL = msgspec.Raw()
+NO_CALL = msgspec.Raw()
 _FUNCTIONS = (types.FunctionType, types.MethodType, torch.nn.Module)
 
 
@@ -47,6 +46,8 @@ class RecordMode(TorchDispatchMode):
     """Dispatch mode that records the inputs of each operator before it runs, and its outputs after."""
 
     supports_higher_order_operators = True
+    #: Whether inputs are read once more when the operator has run.
+    _checks_inputs = False
 
     def __init__(self, session: Recording) -> None:
         super().__init__()
@@ -178,17 +179,37 @@ class RecordMode(TorchDispatchMode):
         for tensor in tensors:
             self._session.tensors.protect(tensor)
 
-    def _before(self, schema: Schema, args: Any, kwargs: Any) -> Optional[_Pending]:
+    def _before(self, schema: Schema, args: Any, kwargs: Any) -> Optional[BegunCall]:
         session = self._session
         tensors = session.tensors
         tensors.next_operator()
+        pending = self._begin(schema, args, kwargs)
+        op, inputs = pending.op, pending.inputs
+        if pending.selected:
+            if pending.given is not None:
+                args, kwargs = pending.given
+            pending.call = describe_call(schema.signature, args, kwargs)
+            if session.records_inputs:
+                item, first_unset = tensors.item, pending.first_unset
+                items = [item(op, tensor, "input", i, first_unset and not i) for i, tensor in enumerate(inputs)]
+                if schema.fills:
+                    for i, tensor in enumerate(inputs):
+                        if tensors.is_unset(tensor):
+                            items[i] = item(op, tensor, "input", i, True)
+                if op.phase == "other":
+                    self._name_parameters(items, inputs)
+                self._describe_ranks(pending.collective, items, inputs)
+                pending.items = items
+        if pending.written:
+            self._announce_writes(pending)
+        return pending
+
+    def _begin(self, schema: Schema, args: Any, kwargs: Any) -> PendingOperator:
+        """Find the tensors of an operator that is about to run, and what there is to know of its call."""
+        session = self._session
+        tensors = session.tensors
         place = session.tracker.place()
         name = session.tracker.name(place.module, schema.base)
-        overflow = session.overflow_only
-        if overflow and schema.views and not schema.writes:
-            # A view has the values of its input, which was checked as the output of an earlier operator.
-            session.next_seq()
-            return None
         now = time.time_ns() // 1000
         op = OperatorCall(session.next_seq(), schema.op_type, name, now, place.phase, place.module, place.source)
         inputs: list[torch.Tensor] = []
@@ -208,58 +229,41 @@ class RecordMode(TorchDispatchMode):
             given = args, named
         selects = session.selects
         selected = selects is None or selects(name, place.module)
-        # In the scene `overflow` few operators are recorded, so calls are described when needed; except those that
-        # draw random numbers, because they change the state of the generator.
-        described = selected and (schema.signature.seeded or not overflow)
-        call = describe_call(schema.signature, args, kwargs) if described else _NO_CALL
         if schema.reads and (tensors.any_in_flight or self._collectives.running):
             self._settle(inputs)
             self._settle(written)
         first_unset = schema.ignores_first and bool(inputs) and tensors.is_unset(inputs[0])
-        collective = None
+        pending = PendingOperator(given, schema, op, inputs, selected, [], written, NO_CALL, first_unset, place.stack)
         if schema.collective:
-            collective = self._groups.describe(schema.collective, schema.arguments, args, kwargs)
-        items: list[Item] = []
-        if selected and session.records_inputs and not overflow:
-            item = tensors.item
-            items = [item(op, tensor, "input", i, first_unset and not i) for i, tensor in enumerate(inputs)]
-            if schema.fills:
-                for i, tensor in enumerate(inputs):
-                    if tensors.is_unset(tensor):
-                        items[i] = item(op, tensor, "input", i, True)
-            if place.phase == "other":
-                self._name_parameters(items, inputs)
-            self._describe_ranks(collective, items, inputs)
-        pending = _Pending(
-            schema, op, inputs, selected, items, written, call, first_unset, given, place.stack, collective
-        )
+            pending.collective = self._groups.describe(schema.collective, schema.arguments, args, kwargs)
         if schema.unreturned and (schema.training is None or schema.training.of(args, kwargs)):
             unreturned: list[torch.Tensor] = []
             names: list[str] = []
             for argument in schema.unreturned:
                 collect_named(argument.of(args, kwargs), argument.name, unreturned, names)
             pending.unreturned, pending.names = unreturned, names
-        if written:
-            self._protect(written)
-            if schema.asynchronous:
-                for tensor in written:
-                    tensors.set_in_flight(tensor, True)
-        if overflow and pending.selected:
-            # A collective is recorded after it was waited for; its inputs may be overwritten before.
-            late = schema.asynchronous or schema.functional
-            if late or written:
-                pending.copies = copy_overwritten(inputs, inputs if late else written)
-            pending.called = args, kwargs
         return pending
 
-    def _after(self, schema: Schema, pending: _Pending, result: Any) -> None:
+    def _announce_writes(self, pending: PendingOperator) -> None:
+        """Call before an operator writes to its arguments."""
+        self._protect(pending.written)
+        if pending.schema.asynchronous:
+            for tensor in pending.written:
+                self._session.tensors.set_in_flight(tensor, True)
+
+    def _after(self, schema: Schema, pending: BegunCall, result: Any) -> None:
+        assert isinstance(pending, PendingOperator)
         session = self._session
         tensors = session.tensors
         if pending.written:
             # The operator changed the content of this memory.
             self._protect(pending.written)
         outputs: list[torch.Tensor] = []
-        if not schema.asynchronous:  # asynchronous collectives return their arguments
+        names: list[str] = []
+        if schema.returns:
+            for value, name in zip((result,) if len(schema.returns) == 1 else result, schema.returns):
+                collect_named(value, name, outputs, names)
+        elif not schema.asynchronous:  # asynchronous collectives return their arguments
             collect(result if isinstance(result, (tuple, list)) else (result,), outputs)
         if session.grafts is not None:
             session.grafts.apply(pending.op.name, schema.views, outputs)
@@ -276,9 +280,8 @@ class RecordMode(TorchDispatchMode):
         if self._devices is not None:
             self._devices.wait_for_copies(pending.inputs, outputs)
         pending.unset = schema.unset or (pending.first_unset and not schema.writes)
-        names: Sequence[str] = ()
         if pending.unreturned:
-            names = [*([""] * len(outputs)), *pending.names]
+            names = [*(names or [""] * len(outputs)), *pending.names]
             outputs += pending.unreturned
         if not (schema.asynchronous or schema.functional):
             self._conclude(pending, outputs, names)
@@ -287,52 +290,33 @@ class RecordMode(TorchDispatchMode):
             pending.items[0].line.call = with_stack(pending.call, pending.stack)
             session.write(pending.items)  # now, since the program may hang in the wait for the outputs
             pending.items = []
-        if not session.overflow_only:
+        if not self._checks_inputs:
             pending.inputs = []
         if outputs:
             work = work_of(result) if schema.asynchronous else None
             conclude = functools.partial(self._conclude_collective, pending, outputs, names)
             self._collectives.begin(RunningCollective(outputs, work, conclude))
 
-    def _conclude(self, pending: _Pending, outputs: list[torch.Tensor], names: Sequence[str]) -> None:
+    def _conclude(self, pending: PendingOperator, outputs: list[torch.Tensor], names: Sequence[str]) -> None:
         """Write the records of an operator that has run.
 
         names  `Line.argument` of each output; empty if no output has one
         """
+        self._write(pending, outputs, names)
+
+    def _write(
+        self, pending: PendingOperator, outputs: list[torch.Tensor], names: Sequence[str], origin: bool = False
+    ) -> None:
+        """Write the records of the inputs that are made, and those of the outputs.
+
+        origin  whether the operator made NaN or Inf of finite inputs
+        """
         session = self._session
-        tensors = session.tensors
-        op, schema = pending.op, pending.schema
-        items = pending.items
-        origin = False
-        if session.overflow_only:
-            settled = outputs
-            if tensors.any_in_flight:
-                settled = [tensor for tensor in outputs if not tensors.is_in_flight(tensor)]
-            wrong = [] if pending.unset else [tensor for tensor in settled if nonfinite(tensor)]
-            if not wrong:
-                return
-            kept = pending.copies or {}
-            copies = [kept.get(i) for i in range(len(pending.inputs))]
-            before = [tensor if copy is None else copy for tensor, copy in zip(pending.inputs, copies)]
-            read = before[1:] if pending.first_unset else before
-            filled = before[1:] if schema.ignores_first and schema.writes else read
-            args, kwargs = pending.called
-            constants = nonfinite_numbers(args) + nonfinite_numbers(kwargs.values())
-            if is_mask(schema.base, schema.views, filled, constants, wrong) or not session.aftermath.records():
-                return
-            if pending.call is _NO_CALL:
-                pending.call = describe_call(schema.signature, args, kwargs)
-            origin = not constants and not any(nonfinite(tensor) for tensor in read)
-            if session.records_inputs:
-                items = [
-                    tensors.item(op, tensor, "input", i, pending.first_unset and not i, copy)
-                    for i, (tensor, copy) in enumerate(zip(pending.inputs, copies))
-                ]
-                self._describe_ranks(pending.collective, items, pending.inputs)
+        op, items = pending.op, pending.items
         if session.records_outputs:
-            make = tensors.item
+            make = session.tensors.item
             for i, tensor in enumerate(outputs):
-                item = make(op, tensor, "output", i, pending.unset or i == schema.partial)
+                item = make(op, tensor, "output", i, pending.unset or i == pending.schema.partial)
                 if names:
                     item.line.argument = names[i]
                 if op.phase == "other":
@@ -363,7 +347,7 @@ class RecordMode(TorchDispatchMode):
             item.line.parameter = of(tensor)
 
     def _conclude_collective(
-        self, pending: _Pending, outputs: list[torch.Tensor], names: Sequence[str], complete: bool
+        self, pending: PendingOperator, outputs: list[torch.Tensor], names: Sequence[str], complete: bool
     ) -> None:
         if complete:
             self._session.tensors.settle(outputs)
@@ -403,18 +387,26 @@ class RecordMode(TorchDispatchMode):
             function(*args)
 
 
-class _Pending(msgspec.Struct, eq=False):
+class BegunCall(msgspec.Struct, eq=False):
+    """What is kept of the call of an operator while it runs.
+
+    given  (args, kwargs) that replace those of the program, if inputs are replaced by `graft=`
+    """
+
+    given: Optional[tuple[Any, Any]]
+
+
+class PendingOperator(BegunCall, eq=False):
     """An operator between the start of its call and the writing of its records.
 
     items        the records made so far: those of its inputs
     written      the tensors that it writes to
     call         its arguments as JSON, stored in its first line
-    copies       copies of the inputs that it overwrites, by position
-    called       its (args, kwargs), in the scene `overflow`
+    copies       copies of the inputs that it overwrites, by position, in the scene `overflow`
+    called       its (args, kwargs), in that scene
     first_unset  whether its first argument was uninitialized memory
     unset        whether its outputs are uninitialized memory
     unreturned   outputs that it writes to but does not return; names: the names of these arguments
-    given        (args, kwargs) that replace those of the program, if inputs are replaced by `graft=`
     collective   its `CollectiveCall`, None if it is not a collective
     stack        `CallSite.stack`
     """
@@ -427,7 +419,6 @@ class _Pending(msgspec.Struct, eq=False):
     written: list[torch.Tensor]
     call: msgspec.Raw
     first_unset: bool
-    given: Optional[tuple[Any, Any]]
     stack: bytes
     collective: Optional[CollectiveCall] = None
     unset: bool = False

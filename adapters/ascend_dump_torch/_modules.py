@@ -3,14 +3,18 @@
 Gradients are recorded by hooks on the input and output tensors: backward hooks of modules insert functions into the
 autograd graph, after which in-place operators fail. If several modules read a tensor, its gradient is the sum over all
 of them.
+
+Modules are recorded in the order in which they finish: a module comes after the modules inside it, forward and
+backward. Then the first record with a wrong value is of the module that made it.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import msgspec
 import torch
@@ -27,27 +31,75 @@ __all__ = ["ModuleRecorder"]
 
 #: How deep nested containers are searched for tensors.
 _DEEPEST = 8
+#: Bytes of gradients that wait for those of other modules; with more the order of the records may differ.
+_MOST_HELD = 256 << 20
 
 
 class _ModuleCall(msgspec.Struct, eq=False):
     """One call of a module.
 
     module    its id
+    number    of this call in the step, in the order in which calls begin
     items     the records of its forward pass so far; keyword arguments are added when it returns, because only then
               PyTorch passes them to hooks
     given     its input tensors
+    outer     the call that it is inside of
+    inside    the calls inside it that wait for gradients
+    inputs    how many gradients of its input tensors are recorded in a backward pass; outputs: of its output tensors
+    missing_inputs, missing_outputs  how many of them have not arrived in this backward pass
     backward  its backward pass, None before it begins
-    gradients the records of its backward pass so far, and the number of gradients still missing
+    gradients the records of its backward pass so far
+    gives     its output tensors whose gradients are recorded
     """
 
     module: int
+    number: int
     op: OperatorCall
     selected: bool
-    items: list[Item]
-    given: list[torch.Tensor]
+    outer: Optional[_ModuleCall]
+    items: list[Item] = []
+    given: list[torch.Tensor] = []
+    inside: list[_ModuleCall] = []
+    inputs: int = 0
+    outputs: int = 0
+    missing_inputs: int = 0
+    missing_outputs: int = 0
     backward: Optional[OperatorCall] = None
     gradients: list[Item] = []
-    awaited: int = 0
+    gives: list[_Watched] = []
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether its backward pass has ended. Some outputs may have no gradient, if nothing else uses them."""
+        return self.backward is not None and not (self.missing_inputs if self.inputs else self.missing_outputs)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is to be written after a call inside it that is not written yet."""
+        # Without gradients of inputs nothing tells when its backward pass has ended.
+        return any(not self.inputs or one.backward is not None or one.waits for one in self.inside)
+
+
+class _Gradient(NamedTuple):
+    """A gradient that a module is waiting for.
+
+    io  in the backward pass the inputs of a module are the gradients of its outputs
+    """
+
+    call: _ModuleCall
+    io: str
+    at: int
+    name: str
+
+
+class _Watched(msgspec.Struct, eq=False):
+    """A tensor of the program whose gradient is recorded.
+
+    settled  whether the gradient has arrived, or will not
+    """
+
+    wanted: list[_Gradient] = []
+    settled: bool = False
 
 
 class ModuleRecorder:
@@ -61,8 +113,15 @@ class ModuleRecorder:
         self.seconds = 0.0
         # Autograd runs the backward pass of each device in its own thread.
         self._lock = threading.RLock()
+        self._called_so_far = 0
         self._stack: list[_ModuleCall] = []
-        self._open: list[_ModuleCall] = []
+        #: The calls outside all others that wait for gradients.
+        self._outermost: list[_ModuleCall] = []
+        #: By number: the calls of which gradients have arrived and are not written.
+        self._begun: dict[int, _ModuleCall] = {}
+        self._held_bytes = 0
+        #: By the place of the tensor in autograd's graph.
+        self._watched: dict[tuple[int, int, int], _Watched] = {}
         self._hooks: list[RemovableHandle] = []
         #: Handles of the hooks on tensors.
         self._handles: list[RemovableHandle] = []
@@ -87,11 +146,14 @@ class ModuleRecorder:
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
-        for call in self._open:
-            if call.gradients:
-                self._session.guard(self._session.write, call.gradients)
-        self._open.clear()
+        # The last ones began first, and those inside others after these.
+        for _, call in sorted(self._begun.items(), reverse=True):
+            self._session.guard(self._write_backward, call)
+        self._begun.clear()
+        self._watched.clear()
+        self._outermost.clear()
         self._stack.clear()
+        self._called_so_far = self._held_bytes = 0
 
     def _called(self, module: torch.nn.Module, args: Any) -> None:
         if self._session.recording:
@@ -113,39 +175,46 @@ class ModuleRecorder:
         session = self._session
         place = session.tracker.place()
         name = session.tracker.name(place.module, "forward")
-        now = time.time_ns() // 1000
-        op = OperatorCall(session.next_seq(), type(module).__name__, name, now, place.phase, place.module, place.source)
-        call = _ModuleCall(id(module), op, session.selects is None or session.selects(name, place.module), [], [])
+        op = OperatorCall(0, type(module).__name__, name, 0, place.phase, place.module, place.source)
+        selected = session.selects is None or session.selects(name, place.module)
+        outer = self._stack[-1] if self._stack else None
+        call = _ModuleCall(id(module), self._called_so_far, op, selected, outer)
+        self._called_so_far += 1
         self._stack.append(call)
         if call.selected:
             self._add_inputs(call, args, "")
 
+    def _begin_late(self, module: torch.nn.Module, args: Any) -> None:
+        """Begin a call that began the step, before the hooks were installed: all calls so far are inside it."""
+        self._stack.clear()
+        self._begin(module, args)
+        call = self._stack[-1]
+        call.number = -1
+        call.inside, self._outermost = self._outermost, []
+        for one in call.inside:
+            one.outer = call
+
     def _end(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if not self._stack or self._stack[-1].module != id(module):
-            self._begin(module, args)  # its call began the step, before the hooks were installed
+            self._begin_late(module, args)
         call = self._stack.pop()
-        if not call.selected:
-            return
-        session = self._session
-        self._add_inputs(call, kwargs, "")
-        outputs = list(_tensors(output, ""))
-        if session.records_outputs:
-            for at, (name, tensor) in enumerate(outputs):
-                call.items.append(self._item(call.op, tensor, "output", at, name))
-        if call.items:
-            session.write(call.items)
-            call.items = []
-        # In the backward pass the inputs of a module are the gradients of its outputs.
-        watched = [("input", at, name, tensor) for at, (name, tensor) in enumerate(outputs)]
-        watched += [("output", at, "", tensor) for at, tensor in enumerate(call.given)]
-        call.given = []
-        for io, at, name, tensor in watched:
-            wanted = session.records_inputs if io == "input" else session.records_outputs
-            if wanted and tensor.grad_fn is not None and is_plain(type(tensor)):
-                call.awaited += 1
-                self._handles.append(tensor.register_hook(self._take(call, io, at, name)))
-        if call.awaited:
-            self._open.append(call)
+        if call.selected:
+            self._add_inputs(call, kwargs, "")
+            outputs = list(_tensors(output, ""))
+            if self._session.records_outputs:
+                for at, (name, tensor) in enumerate(outputs):
+                    call.items.append(self._item(call.op, tensor, "output", at, name))
+            if call.items:
+                self._write(call.items)
+                call.items = []
+            self._watch(call, outputs)
+        siblings = self._outermost if call.outer is None else call.outer.inside
+        if call.inputs or call.outputs:
+            siblings.append(call)
+        else:
+            siblings += call.inside
+            for one in call.inside:
+                one.outer = call.outer
 
     def _add_inputs(self, call: _ModuleCall, values: Any, prefix: str) -> None:
         for name, tensor in _tensors(values, prefix):
@@ -155,36 +224,128 @@ class ModuleRecorder:
                 call.items.append(self._item(call.op, tensor, "input", len(call.given), label))
             call.given.append(tensor)
 
-    def _take(self, call: _ModuleCall, io: str, at: int, name: str) -> Any:
-        def take(gradient: torch.Tensor) -> None:
-            if self._session.recording:
-                self._guard(self._add_gradient, call, io, at, name, gradient)
+    def _watch(self, call: _ModuleCall, outputs: list[tuple[str, torch.Tensor]]) -> None:
+        """Wait for the gradients of the inputs and outputs of a call that has returned."""
+        if self._session.records_inputs:
+            for at, (name, tensor) in enumerate(outputs):
+                call.outputs += self._wait_for(_Gradient(call, "input", at, name), tensor)
+        if self._session.records_outputs:
+            for at, tensor in enumerate(call.given):
+                call.inputs += self._wait_for(_Gradient(call, "output", at, ""), tensor)
+        call.given = []
+        call.missing_inputs, call.missing_outputs = call.inputs, call.outputs
 
-        return take
+    def _wait_for(self, gradient: _Gradient, tensor: torch.Tensor) -> bool:
+        """Add a hook to a tensor; False if it will have no gradient."""
+        node = tensor.grad_fn
+        if node is None or not is_plain(type(tensor)):
+            return False
+        key = (threading.get_ident(), node._sequence_nr(), tensor.output_nr)
+        watched = self._watched.get(key)
+        if watched is None:
+            watched = self._watched[key] = _Watched()
+            self._handles.append(tensor.register_hook(functools.partial(self._arrived, watched)))
+        watched.wanted.append(gradient)
+        if gradient.io == "input":
+            gradient.call.gives.append(watched)
+        return True
 
-    def _add_gradient(self, call: _ModuleCall, io: str, at: int, name: str, gradient: torch.Tensor) -> None:
-        session = self._session
-        if call.backward is None:
-            module = call.op.module
-            backward = session.tracker.name(module, "backward")
-            now = time.time_ns() // 1000
-            call.backward = OperatorCall(
-                session.next_seq(), call.op.op_type, backward, now, "backward", module, call.op.source
-            )
-        call.gradients.append(self._item(call.backward, gradient, io, at, name))
-        call.awaited -= 1
-        if call.awaited == 0:
-            session.write(call.gradients)
-            call.gradients = []
-            # By identity: calls do not define equality.
-            self._open = [one for one in self._open if one is not call]
+    def _arrived(self, watched: _Watched, gradient: torch.Tensor) -> None:
+        if self._session.recording:
+            self._guard(self._add_gradients, watched, gradient)
+
+    def _add_gradients(self, watched: _Watched, tensor: torch.Tensor) -> None:
+        """Record the gradient of a tensor for all modules that gave or were given it."""
+        watched.settled = True
+        # The module that made the tensor returned before those that read it, and its backward pass follows on theirs.
+        wanted = watched.wanted[::-1]
+        first: Optional[Item] = None
+        for call, io, at, name in wanted:
+            if call.backward is None:
+                self._begin_backward(call)
+            op = call.backward
+            assert op is not None, "it has begun"
+            if first is None:
+                item = first = self._item(op, tensor, io, at, name)
+            else:
+                item = _same_tensor(first, op, io, at, name)
+            call.gradients.append(item)
+            self._held_bytes += item.line.nbytes
+            if io == "input":
+                call.missing_outputs -= 1
+            else:
+                call.missing_inputs -= 1
+        for one in wanted:
+            self._settle_outputs(one.call)
+        for one in wanted:
+            self._finish(one.call)
+        if self._held_bytes > _MOST_HELD:
+            for call in list(self._begun.values()):
+                if call.is_complete:
+                    self._write_backward(call)
+
+    def _begin_backward(self, call: _ModuleCall) -> None:
+        op = call.op
+        name = self._session.tracker.name(op.module, "backward")
+        call.backward = OperatorCall(0, op.op_type, name, 0, "backward", op.module, op.source)
+        self._begun[call.number] = call
+        if call.outer is not None and call not in call.outer.inside:
+            call.outer.inside.append(call)  # another backward pass through the same graph
+
+    def _settle_outputs(self, call: _ModuleCall) -> None:
+        """Once a backward pass has ended, outputs without gradients get none: no call waits for these any more."""
+        if not call.is_complete:
+            return
+        for watched in call.gives:
+            if not watched.settled:
+                watched.settled = True
+                for one in reversed(watched.wanted):
+                    if one.io == "output":
+                        one.call.missing_inputs -= 1
+                        self._settle_outputs(one.call)
+                        self._finish(one.call)
+
+    def _finish(self, call: _ModuleCall) -> None:
+        """Write the backward pass of a call if it has ended and need not wait, and then those that waited for it."""
+        found: Optional[_ModuleCall] = call
+        while found is not None and found.is_complete and not found.waits:
+            self._write_backward(found)
+            found = found.outer
+
+    def _write_backward(self, call: _ModuleCall) -> None:
+        items, call.gradients = call.gradients, []
+        items.sort(key=lambda item: (item.line.io, item.line.index))
+        self._held_bytes -= sum(item.line.nbytes for item in items)
+        # If none of its outputs has a gradient, it is not part of this backward pass, and the gradient of its input
+        # comes from other readers: a head that the loss does not use, or what checkpointing has run a second time.
+        if not call.outputs or call.missing_outputs < call.outputs:
+            self._write(items)
+        call.backward = None
+        call.missing_inputs, call.missing_outputs = call.inputs, call.outputs
+        self._begun.pop(call.number, None)
+        if call.outer is not None and call in call.outer.inside:
+            call.outer.inside.remove(call)
+
+    def _write(self, items: list[Item]) -> None:
+        """Write the records of a module, which is numbered when it has finished."""
+        seq, now = self._session.next_seq(), time.time_ns() // 1000
+        for item in items:
+            item.line.seq, item.line.time = seq, now
+        self._session.write(items)
 
     def _item(self, op: OperatorCall, tensor: torch.Tensor, io: str, at: int, name: str) -> Item:
         tensors = self._session.tensors
         tensors.next_operator()
-        item = tensors.item(op, tensor.detach(), io, at)
+        item = tensors.item(op, tensor, io, at)
         item.line.argument = name
+        item.line.requires_grad = False  # what a module is given is no parameter
         return item
+
+
+def _same_tensor(item: Item, op: OperatorCall, io: str, at: int, name: str) -> Item:
+    """A record of the tensor of another record, at the same moment."""
+    place = {"op_type": op.op_type, "op_name": op.name, "module": op.module, "source": op.source}
+    return Item(msgspec.structs.replace(item.line, **place, io=io, index=at, argument=name), item.payload)
 
 
 def _tensors(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:

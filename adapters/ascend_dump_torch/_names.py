@@ -15,7 +15,7 @@ import torch
 import ascend_dump
 from ascend_dump.host import encodable
 
-__all__ = ["CallSite", "Tracker", "module_names"]
+__all__ = ["CallSite", "Tracker", "module_names", "operator_name"]
 
 _LIBRARIES = (
     os.path.dirname(torch.__file__) + os.sep,
@@ -48,6 +48,11 @@ class CallSite(msgspec.Struct, eq=False, gc=False):
     stack: bytes = b""
 
 
+def operator_name(module: str, base: str, number: int) -> str:
+    """`module/base_N`, with the number from `Tracker.count`."""
+    return f"{module}/{base}_{number}" if module else f"{base}_{number}"
+
+
 def module_names(target: torch.nn.Module) -> dict[int, str]:
     """Paths of the target's modules by id, without the levels that wrappers such as DDP insert."""
     names = {}
@@ -76,6 +81,8 @@ class Tracker:
         self._parameters: dict[int, str] = {}
         self._gradients: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._old_gradients = True
+        #: Names of what optimizers keep for parameters.
+        self._kept: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._adopted: dict[int, weakref.ref[torch.nn.Module]] = {}
         #: Its modules are named when the first step is recorded: many captures record no step.
         self._target = target
@@ -128,14 +135,25 @@ class Tracker:
         self._adopted[key] = weakref.ref(root, forget)
 
     def parameter_of(self, tensor: torch.Tensor) -> str:
-        """The name of a tensor that is a parameter (`fc.weight`) or its gradient (`fc.weight.grad`); else ""."""
-        name = self._parameters.get(id(tensor))
+        """The name of a tensor that is a parameter (`fc.weight`), its gradient (`fc.weight.grad`), or what an optimizer
+        keeps for it (`exp_avg of fc.weight`); else ""."""
+        key = id(tensor)
+        name = self._parameters.get(key)
         if name is not None:
             return name
         if self._old_gradients:
             self._find_gradients()
-        found = self._gradients.get(id(tensor))
+        found = self._gradients.get(key) or self._kept.get(key)
         return found[1] if found is not None and found[0]() is tensor else ""
+
+    def name_kept(self, optimizer: torch.optim.Optimizer) -> None:
+        """Name the tensors that an optimizer keeps for its parameters. Call before its step."""
+        for parameter, kept in optimizer.state.items():
+            name = self._parameters.get(id(parameter))
+            if name is not None and isinstance(kept, dict):
+                for what, tensor in kept.items():
+                    if isinstance(tensor, torch.Tensor):
+                        self._kept[id(tensor)] = weakref.ref(tensor), f"{what} of {name}"
 
     def _find_gradients(self) -> None:
         self._old_gradients = False
@@ -154,6 +172,7 @@ class Tracker:
     def begin_step(self) -> None:
         self._adopt_target()
         self._old_gradients = True
+        self._kept.clear()
         self._counts.clear()
         self._nodes.clear()
         self._stack.clear()
@@ -204,11 +223,16 @@ class Tracker:
         return place
 
     def name(self, module: str, base: str) -> str:
-        """`module/base_N`; N counts the operators of that name in this step."""
+        """The name of an operator; call once for each."""
+        return operator_name(module, base, self.count(module, base))
+
+    def count(self, module: str, base: str) -> int:
+        """The number of operators of that name before this one in this step."""
         key = (module, base)
-        count = self._counts.get(key, 0)
-        self._counts[key] = count + 1
-        return f"{module}/{base}_{count}" if module else f"{base}_{count}"
+        counts = self._counts
+        count = counts.get(key, 0)
+        counts[key] = count + 1
+        return count
 
     def _source(self) -> str:
         # Skips the frames of this function, `place` and the mode's `_before`. An autograd thread has no frames below

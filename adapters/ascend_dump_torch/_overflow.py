@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Optional
 
 import torch
 
@@ -14,6 +14,9 @@ __all__ = ["Aftermath", "copy_overwritten", "nonfinite", "nonfinite_numbers"]
 
 #: Floating-point types without Inf and NaN.
 _FINITE_ONLY = {getattr(torch, name) for name in ("float4_e2m1fn_x2",) if hasattr(torch, name)}
+#: The types of almost all tensors, whose elements can be added as they are.
+_COMMON = frozenset((torch.float32, torch.bfloat16, torch.float16, torch.float64))
+_strided = torch.strided
 
 
 def copy_overwritten(inputs: list[torch.Tensor], written: list[torch.Tensor]) -> dict[int, torch.Tensor]:
@@ -22,24 +25,40 @@ def copy_overwritten(inputs: list[torch.Tensor], written: list[torch.Tensor]) ->
     return {
         i: tensor.clone()
         for i, tensor in enumerate(inputs)
-        if tensor.layout is torch.strided and any(storage._cdata in memory for storage in storages_of(tensor))
+        if any(storage._cdata in memory for storage in storages_of(tensor))
     }
 
 
 def nonfinite(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has NaN or Inf. Reads it once, and waits for its device."""
-    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.layout is not torch.strided:
+    """Whether a tensor of any layout has NaN or Inf. Reads it once, and waits for its device."""
+    if tensor.is_meta:
         return False
-    if tensor.is_meta or not tensor.numel():
-        return False
-    if tensor.dtype in _FINITE_ONLY:
-        return False
-    if tensor.element_size() == 1:  # float8 has no arithmetic
-        tensor = tensor.float()
-    elif tensor.is_complex():  # complex32 has none either
-        tensor = torch.view_as_real(tensor.resolve_conj())
+    if tensor.layout is not _strided or tensor.is_nested:
+        found = elements(tensor)
+        if found is None:
+            return False
+        tensor = found
+    if tensor.dtype not in _COMMON:
+        if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.dtype in _FINITE_ONLY:
+            return False
+        if tensor.element_size() == 1:  # float8 has no arithmetic
+            tensor = tensor.float()
+        elif tensor.is_complex():  # complex32 has none either
+            tensor = torch.view_as_real(tensor.resolve_conj())
     # A sum is the fastest check and misses nothing; the sum itself may overflow, so a second check confirms it.
     return not math.isfinite(tensor.sum().item()) and not bool(torch.isfinite(tensor).all())
+
+
+def elements(tensor: torch.Tensor) -> Optional[torch.Tensor]:
+    """The elements that a sparse or nested tensor stores, as a dense one; None if PyTorch cannot give them."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._values()
+    try:
+        if tensor.layout is torch._mkldnn:
+            return tensor.to_dense()
+        return tensor.values()
+    except (NotImplementedError, RuntimeError):
+        return None
 
 
 def nonfinite_numbers(args: Iterable[Any]) -> list[float]:

@@ -112,11 +112,15 @@ class Schema(msgspec.Struct, frozen=True, eq=False):
     functional: bool
     #: Whether it is `wait_tensor`.
     waits: bool
+    #: Whether it only computes what it returns, from its arguments, which it may overwrite.
+    ordinary: bool
     #: Describes its calls.
     signature: Signature
     #: `CollectiveCall.kind`, "" if it is not a collective; and the names of its arguments.
     collective: str
     arguments: tuple[str, ...]
+    #: Names of what it returns; empty if none of it has a name.
+    returns: tuple[str, ...]
 
 
 def read_schema(func: Any) -> Schema:
@@ -152,6 +156,12 @@ def read_schema(func: Any) -> Schema:
     views = any(value.alias_info is not None and not value.alias_info.is_write for value in schema.returns)
     reads = not (asynchronous or of_collectives or views or base in ("_unsafe_view", "record_stream"))
     ignores_first = views or (namespace == "aten" and base in _FILLS)
+    views = views or base == "_unsafe_view"
+    signature = read_signature(func)
+    returns = tuple(value.name or "" for value in schema.returns)
+    collective = kind_of_collective(namespace, base)
+    of_ranks = collective or asynchronous or of_collectives or namespace == "fsdp"
+    ordinary = not (of_ranks or unreturned or unset or ignores_first or views or signature.seeded)
     return Schema(
         func,
         name,
@@ -165,16 +175,18 @@ def read_schema(func: Any) -> Schema:
         ignores_first,
         asynchronous or namespace == "fsdp",
         1 if name in _WRITTEN_AND_RETURNED else -1,
-        views or base == "_unsafe_view",
+        views,
         composite,
         own_kernels,
         reads,
         asynchronous,
         functional,
         waits,
-        read_signature(func),
-        kind_of_collective(namespace, base),
+        ordinary,
+        signature,
+        collective,
         tuple(argument.name for argument in schema.arguments),
+        returns if any(returns) and not asynchronous else (),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Callable, Optional
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ascend_dump import AscendDumpError, CaptureError
 from ascend_dump.adapter import DumpRequest, RunDirectory, Session, Tally, tell_of_empty
@@ -29,6 +30,7 @@ from ascend_dump_torch._mode import RecordMode
 from ascend_dump_torch._modules import ModuleRecorder
 from ascend_dump_torch._names import Tracker
 from ascend_dump_torch._overflow import Aftermath
+from ascend_dump_torch._overflow_mode import OverflowMode
 from ascend_dump_torch._storages import MemoryGuard
 from ascend_dump_torch._tensors import Tensors
 from ascend_dump_torch._updates import OptimizerSteps
@@ -110,7 +112,7 @@ class TorchSession(Session):
             # Without tensors there are no shards to delete.
             keep=None if request.data == "stats" else request.keep,
         )
-        self._mode = RecordMode(self)
+        self._mode = (OverflowMode if self.overflow_only else RecordMode)(self)
         self._updates: Optional[OptimizerSteps] = None
         if request.options.get("step") == "optimizer" and not run.launched:  # else the launcher counts
             self._updates = OptimizerSteps(self._updated, target)
@@ -257,6 +259,7 @@ class TorchSession(Session):
                 self._undo = undo.pop_all()
                 self.recording = True
                 return
+            undo.callback(register_optimizer_step_pre_hook(self._optimizer_steps).remove)
             undo.enter_context(MemoryGuard(self, self._mode.waits, self._mode.waited))
             undo.enter_context(self._mode.reductions)
             _stack.insert(self._mode)
@@ -286,6 +289,10 @@ class TorchSession(Session):
     def _module_returned(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         if self.recording and self._records_here():
             self.guard(self.tracker.leave)
+
+    def _optimizer_steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self.recording and self._records_here():
+            self.guard(self.tracker.name_kept, optimizer)
 
     def _records_here(self) -> bool:
         return threading.get_ident() == self._thread or _stack.is_active(self._mode)

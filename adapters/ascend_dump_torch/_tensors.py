@@ -101,6 +101,8 @@ class Tensors:
         self._numbered = 0
         self._operators = 0
         self._next_sweep = 0
+        #: What was copied in this step, or is in the files, by digest, type and `Payload.strided`.
+        self._contents: dict[tuple[bytes, str, Optional[tuple[tuple[int, ...], tuple[int, ...]]]], Payload] = {}
         #: Storages by key: those used since the last sweep, and before it.
         self._just_used: dict[int, _Known] = {}
         self._used: dict[int, _Known] = {}
@@ -127,6 +129,7 @@ class Tensors:
                 known.ranges.clear()
             known.views.clear()  # they contain the number of the storage
         self._numbered = 0
+        self._contents.clear()
 
     def thread_starts(self, thread: threading.Thread) -> None:
         """Call before another thread of the program starts."""
@@ -150,7 +153,7 @@ class Tensors:
         freed soon after their last operator; of the others one is checked per operator.
         """
         self._operators += 1
-        if self._operators % _SWEEP == 0:
+        if self._operators % _SWEEP == 0 and self._known:
             used, self._used, self._just_used = self._used, self._just_used, {}
             if self._operators >= self._next_sweep:
                 used = self._known.copy()
@@ -173,12 +176,15 @@ class Tensors:
             self._secure(one)
             torch.UntypedStorage._free_weak_ref(one.handle)
         self._numbered = 0
+        self._contents.clear()
         self.any_in_flight = False
         self._any_unset = False
         self._threads = []
 
     def protect(self, tensor: torch.Tensor) -> None:
         """Call before and after the memory of `tensor` is written or freed: copies queued bytes, begins a version."""
+        if not self._known:
+            return
         for storage in storages_of(tensor):
             self.protect_storage(storage)
 
@@ -373,9 +379,10 @@ class Tensors:
             payload = Payload(storage, line.address + begin, span, dtype, dense or (span // layout.itemsize,))
             if dense is None and self._whole:
                 payload.strided = (layout.shape, tuple(s * layout.itemsize for s in line.stride))
-            if not trusted or self._others_write():
-                if trusted:
-                    payload.take_sample()
+            if not trusted:
+                payload = self._copied(payload)
+            elif self._others_write():
+                payload.take_sample()
                 payload.copy()
                 self.new_bytes += span
             else:
@@ -392,6 +399,24 @@ class Tensors:
             known.ranges[begin, begin + span, dtype] = payload
             return _keep_view(known, key, layout, line, payload)
         return Item(line, payload)
+
+    def _copied(self, payload: Payload) -> Payload:
+        """A payload with these bytes as they are now: of this step, of the files, or a copy.
+
+        A hash costs half as much time as a copy, and half of the tensors of modules are given on from one to another.
+        """
+        payload.hash()
+        content = (payload.digest, payload.dtype, payload.strided)
+        found = self._contents.get(content)
+        if found is not None:
+            return found
+        if not self._writer.complete(payload):
+            payload.copy()
+            payload.hash()
+            self.new_bytes += payload.nbytes
+        if payload.digest == content[0]:  # else it was written to meanwhile
+            self._contents[content] = payload
+        return payload
 
     def _own(self, tensor: torch.Tensor, dtype: str, shape: tuple[int, ...], nbytes: int) -> Payload:
         """The payload of a dense tensor, copied to the host if it is on a device."""

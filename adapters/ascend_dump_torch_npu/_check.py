@@ -93,8 +93,8 @@ def _of_target(request: DumpRequest, target: Any) -> Iterator[Problem]:
         yield Problem(
             "AD264",
             "warning",
-            "the model is compiled: operators inside its graphs are no eager kernels, and graphs that are loaded "
-            "already are not dumped",
+            "the model is compiled: operators inside its graphs are not dumped as eager kernels, and graphs that are "
+            "loaded already are not dumped at all",
             "capture the model before torch.compile, or with framework='torchair'",
             "target",
         )

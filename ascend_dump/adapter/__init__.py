@@ -14,6 +14,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ascend_dump._files import read_small
+    from ascend_dump._nearest import did_you_mean
     from ascend_dump._paths import (
         PRIVATE_FILE,
         RunDirectory,
@@ -61,6 +62,7 @@ __all__ = [
     "choose",
     "copy_memory",
     "current_rank",
+    "did_you_mean",
     "load",
     "make_private_directory",
     "open_private",
@@ -74,11 +76,12 @@ __all__ = [
     "worst_first",
 ]
 
-#: Where each name lives.
+#: The module of each name.
 _HOMES: dict[str, str] = {
     name: module
     for module, names in {
         "_files": ("read_small",),
+        "_nearest": ("did_you_mean",),
         "_paths": (
             "PRIVATE_FILE",
             "RunDirectory",

@@ -72,15 +72,15 @@ class Adapter(ABC):
     name: str = ""
     #: The module whose presence in `sys.modules` makes this adapter eligible.
     framework: str = ""
-    #: Among adapters that accept a target, the highest one takes it; host references are 0.
+    #: Of the adapters that accept a target, that with the highest priority captures it; adapters for the host have 0.
     priority: int = 0
-    #: Modules whose import makes this adapter `launch` where ASCEND_DUMP asks for a dump; none: it cannot.
+    #: Modules after whose import `launch` is called if ASCEND_DUMP requests a dump; empty: `launch` is not supported.
     process_hooks: tuple[str, ...] = ()
     #: Whether captures can follow each other in one process.
     repeats: Repeats = Repeats.ALWAYS
-    #: Adapters that dump the same programs more precisely: where one is active on the launcher road, this one rests.
+    #: Adapters that dump the same programs more precisely: if one of them is launched, this adapter is not.
     yields_to: tuple[str, ...] = ()
-    #: Why a program that runs already cannot be dumped, where `attach` is not overridden; follows "because".
+    #: Why a running program cannot be dumped, if `attach` is not overridden; follows "because".
     only_from_the_start: str = "its adapter has no way to do that"
 
     @abstractmethod

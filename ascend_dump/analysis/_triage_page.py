@@ -90,6 +90,8 @@ def of_triage(found: ShownTriage) -> PageContent:
 def _suspect_facts(suspect: Suspect) -> Iterator[tuple[str, str]]:
     yield "rule", f"{suspect.rule}: {RULES[suspect.rule].meaning}"
     yield from place_facts(suspect.module, suspect.source)
+    if suspect.record.parameter:
+        yield "parameter", suspect.record.parameter
 
 
 def _suspect(suspect: Suspect) -> PageFinding:

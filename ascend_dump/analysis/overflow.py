@@ -113,7 +113,7 @@ def find_overflows(
             if units:
                 reported.add(_place(record))
     values = _ValueJudge(reader)
-    operators = 0
+    operators = seen = 0
     records: Iterable[Record] = dump
     if executor is not None:
         from ascend_dump.analysis.ranks import measured
@@ -124,6 +124,7 @@ def find_overflows(
         if first.op_type.lower() == "opdebug":
             continue
         operators += 1
+        seen += len(members)
         reader.begin()
         for record in members:
             if record.error is not None:
@@ -137,7 +138,7 @@ def find_overflows(
         else:
             found += values.look_at(members)
     found.sort(key=lambda one: one.record.timestamp or 0)
-    reasons = [*reader.reasons(), *_unended(dump)]
+    reasons = [*reader.reasons(), *_unended(dump), *filter(None, [dump.lost_records(seen)])]
     if not operators and not found and not reader.zero:
         reasons += _empty(dump)
     answer = found[0].kind if found else "unchecked" if reasons else "none"

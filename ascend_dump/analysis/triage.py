@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 from ascend_dump._errors import ConfigError, NotSupported, ReadError
 from ascend_dump._request import DumpRequest
 from ascend_dump._steps import Steps
+from ascend_dump.analysis._next_layers import is_of_module, layers_of
 from ascend_dump.analysis.suspects import Suspect, find_suspects
 from ascend_dump.reading import Dump, Record, open_dump
 from ascend_dump.storage import named_beside
@@ -232,7 +233,7 @@ def _of_suspects(dump: Dump, suspects: tuple[Suspect, ...], reasons: tuple[str, 
     names = [one.op_name for one in near] + [name for one in near for name in one.producers]
     request = _narrower(dump, [one.record for one in near], names)
     cause = Cause.of(first.record, [first.reason])
-    return Triage(dump.root, suspects, None, request, _advice(first.op_name, request), reasons, cause)
+    return Triage(dump.root, suspects, None, request, _advice(first.record, request), reasons, cause)
 
 
 def _against(dump: Dump, compared: Comparison) -> Triage:
@@ -248,13 +249,17 @@ def _against(dump: Dump, compared: Comparison) -> Triage:
     request = _narrower(dump, records, [one.op_name for one in compared.origins])
     first = compared.origins[0]
     cause = Cause.of(first.pair.record, first.evidence)
-    return Triage(dump.root, (), compared, request, _advice(first.op_name, request), cause=cause)
+    return Triage(dump.root, (), compared, request, _advice(first.pair.record, request), cause=cause)
 
 
 def _narrower(dump: Dump, records: list[Record], names: Iterable[str]) -> Optional[DumpRequest]:
-    """The request for the tensors of these operators; None if the dump has those of the first one."""
-    layers = tuple(dict.fromkeys(name for name in names if name))[:_MOST_LAYERS]
-    if not layers or _has_values(records[0]):
+    """The request for the tensors of these operators; None if the dump has those of the first one.
+
+    Of modules it requests the operators that they call.
+    """
+    first = records[0]
+    layers = layers_of(first, names)[:_MOST_LAYERS]
+    if not is_of_module(first) and (not layers or _has_values(first)):
         return None
     steps = sorted({one.step for one in records if one.step is not None})
     ranks = sorted({one.rank for one in records if one.rank is not None})
@@ -280,7 +285,11 @@ def _has_values(record: Record) -> bool:
     return True
 
 
-def _advice(name: str, request: Optional[DumpRequest]) -> str:
+def _advice(record: Record, request: Optional[DumpRequest]) -> str:
+    name = record.op_name
     if request is None:
         return f"the tensors of {name} are in this dump: `ascend-dump show`"
+    if is_of_module(record):
+        what = f"module {record.module}" if record.module else "the model"
+        return f"dump the operators of {what}, without level='module': the next request says which"
     return f"dump the tensors of {name} and of what it reads: the next request says which"

@@ -13,12 +13,13 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Item = TypeVar("_Item")
 
 #: Another view of the same memory or the same elements in another shape, and memory that nobody has filled. Of ATen:
-#: the operators whose outputs alias their input, from native_functions.yaml, and the factories of empty memory.
+#: the operators whose outputs alias their input, from native_functions.yaml, the factories of empty memory, and what
+#: `item()` runs.
 _ATEN = """
     _reshape_alias _unsafe_view alias as_strided chunk detach diagonal expand expand_as flatten lift_fresh movedim
     narrow permute reshape select slice split split_with_sizes squeeze swapaxes t transpose unbind unflatten unfold
     unsafe_chunk unsafe_split unsqueeze view view_as view_as_complex view_as_real
-    empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize resize_as
+    empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize resize_as _local_scalar_dense
 """
 #: Of GE, MindSpore and TensorFlow.
 _OTHERS = """
@@ -51,11 +52,13 @@ class Folding:
             else:
                 yield item
 
-    def note(self, noun: str) -> str:
-        """A sentence of what was left out, "" for nothing."""
+    def note(self, noun: str, *, holding: str = "") -> str:
+        """A sentence of what was left out, "" for nothing. holding: what all of it has."""
         if not self.count:
             return ""
         from ascend_dump.report.tables import counted
 
-        verb = "is" if self.count == 1 else "are"
-        return f"{counted(self.count, noun)} that change no values (views, detach, empty, ...) {verb} left out: --all"
+        change, are = ("changes", "is") if self.count == 1 else ("change", "are")
+        hold = f" with {holding}" if holding else ""
+        what = f"{counted(self.count, noun)}{hold} that {change} no values"
+        return f"{what} (views, detach, empty, ...) {are} left out: --all"

@@ -58,7 +58,8 @@ class ModuleSums:
         counts = [len(self.operators), self.tensors, self.bytes]
         cells = [*leading_cells(self.first, lead), self.first.module or "-", *map(str, counts)]
         if measured:
-            worst = "-" if self.worst is None else str(self.worst.label)
+            # Host dumps name an operator after its module, which has its own column.
+            worst = "-" if self.worst is None else str(self.worst.label).removeprefix(f"{self.first.module}/")
             cells += [str(self.nan), str(self.inf), number(self.largest), worst]
         return cells
 

@@ -23,6 +23,7 @@ __all__ = [
     "Unreadable",
     "argument_cells",
     "argument_columns",
+    "argument_text",
     "json_option",
     "leading_cells",
     "leading_columns",
@@ -33,6 +34,7 @@ __all__ = [
     "selector_options",
     "shape_text",
     "tell_nothing_matched",
+    "what_there_is",
 ]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -100,7 +102,10 @@ def leading_columns(dump: Dump) -> list[Column]:
 
 
 def argument_columns(dump: Dump) -> list[Column]:
-    """The column of the names that tensors have in the schemas of operators, where the dump tells them."""
+    """The column of the names that tensors have in the schemas of operators, where the dump tells them.
+
+    A parameter that the tensor is, or belongs to, stands behind: `self (fc.weight)`.
+    """
     from ascend_dump.report.tables import Column
 
     told = any(record.argument for record in islice(dump, _PEEK))
@@ -108,7 +113,12 @@ def argument_columns(dump: Dump) -> list[Column]:
 
 
 def argument_cells(record: Record, columns: list[Column]) -> list[str]:
-    return [record.argument or "-"] * len(columns)
+    return [argument_text(record)] * len(columns)
+
+
+def argument_text(record: Record) -> str:
+    behind = f" ({record.parameter})" if record.parameter else ""
+    return f"{record.argument or '-'}{behind}"
 
 
 class _Shown(Protocol):
@@ -198,9 +208,18 @@ class Unreadable:
 
 def tell_nothing_matched(path: str, selectors: dict[str, Optional[str]]) -> None:
     """Say on stderr what there is instead, so that a mistyped name is not taken for an empty dump."""
+    from ascend_dump.report.tables import escape
+
+    there, *lines = what_there_is(path, selectors)
+    lines = [f"no record matches; {there}", *(f"  {line}" for line in lines)]
+    print("\n".join(map(escape, lines)), file=sys.stderr)
+
+
+def what_there_is(path: str, selectors: dict[str, Optional[str]]) -> list[str]:
+    """A line about the whole dump, and one for each selector: the values that there are, or those near to it."""
     from difflib import get_close_matches
 
-    from ascend_dump.report.tables import counted, escape
+    from ascend_dump.report.tables import counted
 
     wanted = {option: text for option, text in selectors.items() if text is not None}
     present: dict[str, dict[Any, None]] = {option: {} for option in ("op", *wanted)}
@@ -210,16 +229,16 @@ def tell_nothing_matched(path: str, selectors: dict[str, Optional[str]]) -> None
         for option, found in present.items():
             found.setdefault(getattr(record, "op_name" if option == "op" else option))
     there = f"{counted(count, 'record')} of {counted(len(present['op']), 'operator')}"
-    lines = [f"no record matches; {path} holds {there}"]
+    lines = [f"{path} holds {there}"]
     for option, text in wanted.items():
         values = sorted(str(value) for value in present[option] if value not in (None, ""))
         name = f"--{option.replace('_', '-')}"
         near = get_close_matches(text.strip("*"), values, n=3, cutoff=0.3)
         if len(values) <= _FEW:
-            lines.append(f"  {name} {text}: the dump has {', '.join(values) or 'none'}")
+            lines.append(f"{name} {text}: the dump has {', '.join(values) or 'none'}")
         elif near:
-            lines.append(f"  nearest to {name} {text}: {', '.join(near)}")
-    print("\n".join(map(escape, lines)), file=sys.stderr)
+            lines.append(f"nearest to {name} {text}: {', '.join(near)}")
+    return lines
 
 
 def progress(items: Iterable[_Item], noun: str, size: Callable[[_Item], int] = lambda item: 1) -> Iterator[_Item]:

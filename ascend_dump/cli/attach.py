@@ -113,34 +113,41 @@ def _begin(found: list[AttachTarget], settings: dict[str, Any], framework: Optio
             _say(f"{one}: ranks={planned['ranks']} leaves it out")
     if not selected:
         raise ConfigError(f"ranks={planned['ranks']} leaves out every process", hint="ranks count from 0")
+    begun = []
     for one, planned in selected:
-        one.begin(settings, framework)
+        begun.append(one.begin(settings, framework))
         steps = "every step" if planned["steps"] == "all" else f"steps {planned['steps']}"
         _say(f"{one}: {steps} from the next call of a model on, into {planned['path']}")
-    return [one for one, _ in selected]
+    return begun
 
 
 def _follow(begun: list[AttachTarget]) -> list[AttachTarget]:
     """Report the progress of the captures until all have ended. Raises the error of the first that failed."""
     told: dict[int, str] = {}
-    now = {one.pid: _look(one) for one in begun}
-    gone: dict[int, AscendDumpError] = {}
+    now = {one.pid: one for one in begun}
+    gone: set[int] = set()
+    replaced: set[int] = set()
     while True:
         for one in now.values():
             text = _progress(one.capture)
             if text and told.get(one.pid) != text:
                 told[one.pid] = text
                 _say(f"{one}: {text}")
-        running = [pid for pid, one in now.items() if _runs(one.capture) and pid not in gone]
+        running = [pid for pid, one in now.items() if _runs(one.capture) and pid not in gone | replaced]
         if not running:
             break
         time.sleep(_PAUSE)
         for pid in running:
             try:
-                now[pid] = _look(now[pid])
-            except CaptureError as error:
-                gone[pid] = error
-    failures = [_outcome(one, gone=one.pid in gone) for one in now.values()]
+                found = _look(now[pid])
+            except CaptureError:
+                gone.add(pid)
+                continue
+            if found.has_same_capture(now[pid]):
+                now[pid] = found
+            else:
+                (gone if found.capture is None else replaced).add(pid)
+    failures = [_outcome(one, gone=one.pid in gone, replaced=one.pid in replaced) for one in now.values()]
     for failure in failures:
         if failure is not None:
             raise failure
@@ -170,8 +177,12 @@ def _progress(capture: Optional[Mapping[str, Any]]) -> str:
     return f"{begun} of {counted(count, 'step')} begun{open_one}"
 
 
-def _outcome(one: AttachTarget, *, gone: bool) -> Optional[AscendDumpError]:
-    """Report the result of a capture that has ended, or return its error."""
+def _outcome(one: AttachTarget, *, gone: bool, replaced: bool) -> Optional[AscendDumpError]:
+    """Report the result of a capture that has ended, or return its error.
+
+    gone      the process has ended, or runs another program
+    replaced  the process has begun another capture, so that `one` has the last state seen of this one
+    """
     capture = one.capture or {}
     path = str(capture.get("path", ""))
     failure = None if capture.get("failure") is None else error_of(capture["failure"])
@@ -182,6 +193,16 @@ def _outcome(one: AttachTarget, *, gone: bool) -> Optional[AscendDumpError]:
         elif failure is None:
             failure = CaptureError(
                 f"{one} ended before its capture did", hint=f"what was written is in {path}", code="AD306"
+            )
+    elif replaced:
+        # Before the first step the path is that of all dumps, where the other capture may write too.
+        if capture["state"] == "recording" and state_of(path, one.pid) == "complete":
+            _say(f"{one}: the capture has ended, and another one has begun")
+        elif failure is None:
+            failure = CaptureError(
+                f"{one} has begun another capture, so the result of this one is not known",
+                hint=f"what it wrote is in {path}",
+                code="AD306",
             )
     elif capture.get("wrote") and capture["begun"] is None:
         _say(f"{one}: the capture has ended, it is in {path}")

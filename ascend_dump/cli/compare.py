@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Optional
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import click
 
-from ascend_dump._errors import ConfigError
+from ascend_dump._errors import ConfigError, DumpNotFound
 from ascend_dump._files import read_small
 from ascend_dump._units import counted
+from ascend_dump.cli._alone import alone_lines
 from ascend_dump.cli._executor import executor_options, opened_executor
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._indexes import compare_by_index
-from ascend_dump.cli._reading import json_option, open_selected, progress, selector_options, shape_text
+from ascend_dump.cli._reading import json_option, open_selected, progress, selector_options, shape_text, what_there_is
+from ascend_dump.cli._target import check_target
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.compare import ChangedCall, Comparison, Origin, Pair
+    from ascend_dump.reading import Dump
 
 #: A mapping is a small file that people write.
 _LARGEST_MAPPING = 64 << 20
@@ -108,20 +113,27 @@ def compare(
                 hint="leave one of them out; afterwards compare what it names with --rank and --op",
             )
         return compare_by_index(actual, reference, workers, dask, as_json)
+    _check_targets(save, write_mapping)
     names = read_mapping(mapping)
+    dumps = [open_selected(path, selectors) for path in (actual, reference)]
     with opened_executor(workers, dask) as executor:
         what = "records read and compared" if executor is None else "ranks compared"
-        comparison = compare_dumps(
-            open_selected(actual, selectors),
-            open_selected(reference, selectors),
-            mapping=names,
-            rules=rules,
-            noise=None if noise is None else open_selected(noise, selectors),
-            replay=replay,
-            shards=shards,
-            executor=executor,
-            watch=lambda done: progress(done, what),
-        )
+        again = None if noise is None else open_selected(noise, selectors)
+        try:
+            comparison = compare_dumps(
+                *dumps,
+                mapping=names,
+                rules=rules,
+                noise=again,
+                replay=replay,
+                shards=shards,
+                executor=executor,
+                watch=lambda done: progress(done, what),
+            )
+        except DumpNotFound as error:
+            if error.path is not None and any(selectors.values()):
+                error.hint = "; ".join(what_there_is(str(error.path), selectors))
+            raise
     counts = dict(comparison.counts)
     alone = [pair for pair in comparison.unmatched if not _is_allowed(pair, allow_unmatched)]
     counts["unmatched"] = len(alone)
@@ -136,8 +148,23 @@ def compare(
         del found["schema"]  # that of the document takes its place
         write_document(sys.stdout, "compare", found)
     else:
-        _show(comparison, alone)
+        _show(dumps, comparison, alone)
     return exit_of([verdict for verdict, count in counts.items() if count])
+
+
+def _check_targets(save: tuple[str, ...], write_mapping: Optional[str]) -> None:
+    """Raise ConfigError, NotSupported or WriteError for files that could not be written after the work."""
+    from ascend_dump.analysis.compare import SUFFIXES
+    from ascend_dump.reading.catalog import polars_or_refuse
+    from ascend_dump.report.saving import check_suffix
+
+    for file in save:
+        check_suffix(Path(file), SUFFIXES, "a comparison")
+        check_target("--save", file)
+        if file.lower().endswith(".parquet"):
+            polars_or_refuse(f"--save {file}")
+    if write_mapping is not None:
+        check_target("--write-mapping", write_mapping)
 
 
 def exit_of(verdicts: list[str]) -> Exit:
@@ -153,7 +180,7 @@ def _is_allowed(pair: Pair, globs: tuple[str, ...]) -> bool:
     return any(fnmatchcase(pair.record.op_name, glob) for glob in globs)
 
 
-def _show(comparison: Comparison, alone: list[Pair]) -> None:
+def _show(dumps: list[Dump], comparison: Comparison, alone: list[Pair]) -> None:
     from ascend_dump.analysis.compare import Rules
     from ascend_dump.report.tables import Column, escape, write_table
 
@@ -163,6 +190,11 @@ def _show(comparison: Comparison, alone: list[Pair]) -> None:
         click.echo(
             f"two frameworks: {comparison.inside[0]} operators of ACTUAL and {comparison.inside[1]} of REFERENCE are "
             "inner operators of compared ones, and make tensors that the other side does not have"
+        )
+    if any(comparison.left_out):
+        click.echo(
+            f"left out: {comparison.left_out[0]} operators of ACTUAL and {comparison.left_out[1]} of REFERENCE, which "
+            "have no floating-point values of their own to compare, such as views and constants"
         )
     if comparison.crossings:
         some = "; ".join(f"{one.actual} with {one.reference} ({one.how})" for one in comparison.crossings[:_WORST])
@@ -174,34 +206,38 @@ def _show(comparison: Comparison, alone: list[Pair]) -> None:
     changed = {name: value for name, value in comparison.rules.to_dict().items() if value != usual.get(name)}
     if changed:
         click.echo(f"rules: {escape(json.dumps(changed))}")
+    for text in comparison.unused[:_WORST]:
+        click.echo(f"not used: {escape(text)}")
+    if len(comparison.unused) > _WORST:
+        click.echo(f"not used: {len(comparison.unused) - _WORST} more (--json lists all)")
     for text, count in comparison.undefined.items():
         click.echo(f"not judged: {escape(text)} ({count} {'record' if count == 1 else 'records'})")
     for origin in comparison.origins:
         click.echo("")
-        for name, text in origin_lines(origin):
+        for name, text in origin_lines(origin, comparison.several_ranks):
             click.echo(f"{name:<12}{escape(text)}")
     for called in comparison.changed:
         click.echo("")
-        for name, text in _changed_lines(called):
+        for name, text in _changed_lines(called, comparison.several_ranks):
             click.echo(f"{name:<12}{escape(text)}")
     worst = comparison.worst_pairs(_WORST)
     if worst:
         click.echo("\nthe pairs that differ most, unexplained ones first:")
-        columns = [Column("step", right=True), Column("tensor", elastic=True), Column("shape")]
+        columns = [Column("rank", right=True)] if comparison.several_ranks else []
+        columns += [Column("step", right=True), Column("tensor", elastic=True), Column("shape")]
         columns += [Column("verdict"), Column("explained"), Column("reason")]
-        write_table(columns, [_row(pair) for pair in worst], sys.stdout)
+        write_table(columns, [_row(pair, comparison.several_ranks) for pair in worst], sys.stdout)
     if alone:
-        names = list(dict.fromkeys(pair.record.op_name or pair.record.op_type for pair in alone))
-        shown = ", ".join(escape(name) for name in names[:_WORST])
-        more = f" and {len(names) - _WORST} more" if len(names) > _WORST else ""
-        click.echo(f"\n{len(alone)} records of {len(names)} operators have no partner: {shown}{more}")
+        click.echo("")
+    for line in alone_lines(dumps, comparison, alone):
+        click.echo(escape(line))
 
 
-def origin_lines(origin: Origin) -> list[tuple[str, str]]:
+def origin_lines(origin: Origin, several_ranks: bool) -> list[tuple[str, str]]:
     from ascend_dump.analysis.compare import KINDS
 
     what = "first seen" if origin.first_seen else "origin"
-    lines = [(what, f"{origin.op_name} ({origin.op_type}), step {origin.step}")]
+    lines = [(what, _place(origin, several_ranks))]
     lines += [("kind", f"{origin.kind}: {KINDS[origin.kind]}")]
     lines += [("module", origin.module)] if origin.module else []
     lines += [("source", origin.source)] if origin.source else []
@@ -212,8 +248,8 @@ def origin_lines(origin: Origin) -> list[tuple[str, str]]:
     return [*lines, ("next", f"capture(..., {settings})")]
 
 
-def _changed_lines(called: ChangedCall) -> list[tuple[str, str]]:
-    lines = [("changed", f"{called.op_name} ({called.op_type}), step {called.step}")]
+def _changed_lines(called: ChangedCall, several_ranks: bool) -> list[tuple[str, str]]:
+    lines = [("changed", _place(called, several_ranks))]
     lines += [("module", called.module)] if called.module else []
     lines += [("source", called.source)] if called.source else []
     lines += [("arguments", text) for text in called.arguments]
@@ -222,22 +258,39 @@ def _changed_lines(called: ChangedCall) -> list[tuple[str, str]]:
     return lines
 
 
-def _row(pair: Pair) -> list[str]:
+def _place(found: Union[Origin, ChangedCall], several_ranks: bool) -> str:
+    rank = f"rank {found.rank}: " if several_ranks and found.rank is not None else ""
+    return f"{rank}{found.op_name} ({found.op_type}), step {found.step}"
+
+
+def _row(pair: Pair, several_ranks: bool) -> list[str]:
     record = pair.record
-    step = "-" if record.step is None else str(record.step)
-    return [step, record.label, shape_text(record), pair.verdict, "yes" if pair.explained else "no", pair.reason]
+    places = (record.rank, record.step) if several_ranks else (record.step,)
+    numbers = ["-" if number is None else str(number) for number in places]
+    return [*numbers, record.label, shape_text(record), pair.verdict, "yes" if pair.explained else "no", pair.reason]
 
 
 def read_mapping(path: Optional[str]) -> Optional[dict[str, str]]:
     if path is None:
         return None
     what = 'expected a JSON object such as {"layers.0/addmm_0": "blocks.0/addmm_0"}'
+    names = Counter[str]()
+
+    def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names.update(name for name, _ in pairs)
+        return dict(pairs)
+
     try:
-        found: Any = json.loads(read_small(path, _LARGEST_MAPPING))
+        found: Any = json.loads(read_small(path, _LARGEST_MAPPING), object_pairs_hook=object_of)
     except OSError as error:
         raise ConfigError(f"--mapping {path!r} cannot be read: {error.strerror}", hint=what) from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"--mapping {path!r} is not JSON: {error}", hint=what) from error
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise ConfigError(f"--mapping {path!r} is not a mapping of names", hint=what)
+    for name, count in names.items():
+        if count > 1:
+            raise ConfigError(
+                f"--mapping {path!r} has {name!r} {count} times, expected each name once", hint="remove all but one"
+            )
     return found

@@ -1,4 +1,4 @@
-"""`ascend-dump convert`: CANN's binary dump files as arrays that every tool reads."""
+"""`ascend-dump convert`: dumps as arrays that every tool reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import click
 
-from ascend_dump._errors import ConfigError, DumpNotFound
+from ascend_dump._errors import ConfigError, DumpNotFound, ReadError
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._failure import error_fields
 from ascend_dump.cli._reading import json_option, progress
@@ -38,8 +38,8 @@ _SHOWN = 10
     default="npy",
     show_default=True,
     metavar="TYPE",
-    help="npy, npz (one file per operator), bin (the bytes), txt or csv (one line per row); of host dumps also pt and "
-    "safetensors (one file per operator).",
+    help="npy, npz (one file per operator), bin (the bytes), txt or csv (one line per row); of dumps that are not "
+    "CANN's also pt and safetensors (one file per operator).",
 )
 @click.option("--format", metavar="LAYOUT", help='Layout: NCHW, ND, ..., or "original" for the one the model had.')
 @click.option("--dtype", metavar="TYPE", help="Convert the values, for example to float32.")
@@ -70,19 +70,19 @@ def convert(sources: tuple[str, ...], out: Path, as_json: bool, **chosen: Any) -
     the model. Types that numpy lacks (bfloat16, float8, ...) become float32, which represents all their values exactly.
     One failing file does not stop the others: each failure is reported, and the exit code is then 3.
 
-    SRC may also be the directory of a host dump: its tensors become OUT/rank0/RUN/MODEL/STEP/NAME.io.index.TYPE.
+    SRC may also be the directory of a dump that is not CANN's, such as one of PyTorch on the host, of msprobe or of
+    SGLang: its tensors become OUT/rank0/RUN/MODEL/STEP/NAME.io.index.TYPE.
     """
     from ascend_dump._patterns import text_matcher
     from ascend_dump.converting.convert import convert_all, find_tasks
-    from ascend_dump.converting.records import is_host_dump
     from ascend_dump.report.tables import escape
 
     options = _options(chosen)
     pattern: Optional[str] = chosen["select"]
     places = tuple(map(_place, sources))
-    if any(map(is_host_dump, places)):
+    if any(map(_holds_records, places)):
         summary = _Summary("records")
-        results = _convert_host(places, out, options, pattern, chosen)
+        results = _convert_records(places, out, options, pattern, chosen)
     else:
         summary = _Summary("dump files")
         tasks = find_tasks(places, out, text_matcher(pattern) if pattern else None)
@@ -106,6 +106,25 @@ def convert(sources: tuple[str, ...], out: Path, as_json: bool, **chosen: Any) -
     return Exit.UNREADABLE if summary.failures or not summary.files else Exit.OK
 
 
+def _holds_records(place: Path) -> bool:
+    """Whether a directory holds a dump that is not CANN's, whose records are converted."""
+    from ascend_dump.converting.convert import find_tasks
+    from ascend_dump.converting.records import is_host_dump
+    from ascend_dump.reading import open_dump
+
+    if not place.is_dir():
+        return False
+    if is_host_dump(place):
+        return True
+    if any(task.named for task in find_tasks([place], place)):
+        return False
+    try:
+        open_dump(place)
+    except ReadError:  # files of CANN may have any names
+        return False
+    return True
+
+
 def _place(source: str) -> Path:
     """Where a source is; what is stored elsewhere is listed at once."""
     place = located(source)
@@ -117,20 +136,20 @@ def _place(source: str) -> Path:
     return place
 
 
-def _convert_host(
+def _convert_records(
     sources: tuple[Path, ...], out: Path, options: Options, pattern: Optional[str], chosen: dict[str, Any]
 ) -> Iterator[Result]:
-    """Convert one host dump. Raises ConfigError for others beside it, and for options of CANN's files."""
+    """Convert one dump that is not CANN's. Raises ConfigError for others beside it, and for options of CANN's files."""
     from ascend_dump.converting.records import check_record_options, convert_records
     from ascend_dump.reading import open_dump
     from ascend_dump.reading._torch import as_torch
 
     if len(sources) > 1:
         raise ConfigError(
-            f"{len(sources)} directories were given, and one of them is a host dump", hint="convert it by itself"
+            f"{len(sources)} directories were given, and one of them is no dump of CANN", hint="convert each by itself"
         )
     if chosen["compat"]:
-        raise ConfigError("msaccucmp converts no host dumps", hint="leave --msaccucmp-compat out")
+        raise ConfigError("msaccucmp converts dumps of CANN only", hint="leave --msaccucmp-compat out")
     check_record_options(options)
     dump = open_dump(sources[0])
     return convert_records(
@@ -205,11 +224,12 @@ class _Summary:
         }
 
     def __str__(self) -> str:
-        from ascend_dump.report.tables import size
+        from ascend_dump.report.tables import counted, size
 
         text = f"{self.files} {self._noun} · {self.written} files written · {size(self.size)}"
         if self.skipped:
-            text += f" · {self.skipped} other {self._noun.split()[-1]} passed by"
+            noun, why = ("record", "without values") if self._noun == "records" else ("file", "of other kinds")
+            text += f" · {counted(self.skipped, noun)} {why} left out"
         return text
 
     def tell(self) -> None:

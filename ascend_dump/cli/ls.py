@@ -66,9 +66,8 @@ def ls(
         listed = (record_fields(record) for record in found)
 
         fields = {"path": path, "records": listed, "totals": totals.fields}
-        notes = ({"path": one.path, "note": note} for one in dump.runs() for note in one.notes)
         unended = (one._asdict() for one in _unended(dump))
-        write_document(sys.stdout, "ls", {**fields, "unended": unended, "notes": notes})
+        write_document(sys.stdout, "ls", {**fields, "unended": unended, "notes": _notes(dump, totals)})
     else:
         if records or long:
             found = totals.count(unreadable.watch(progress(dump, "records")))
@@ -86,6 +85,8 @@ def ls(
         for run in dump.runs():
             for note in run.notes:
                 print(f"{escape(str(run.path))}: {escape(note)}")
+        if lost := dump.lost_records(totals.records):
+            print(f"incomplete: {escape(path)}: {lost}", file=sys.stderr)
         for run in incomplete:
             first, *more = run.reason.splitlines()
             print(f"incomplete: {escape(str(run.path))}: {escape(first)}", file=sys.stderr)
@@ -115,6 +116,15 @@ def _list_modules(dump: Dump, path: str, selectors: dict[str, Optional[str]], fo
     return unreadable.finish()
 
 
+def _notes(dump: Dump, totals: _Totals) -> Iterator[dict[str, Any]]:
+    """For a document, when all records were counted."""
+    for run in dump.runs():
+        for note in run.notes:
+            yield {"path": run.path, "note": note}
+    if lost := dump.lost_records(totals.records):
+        yield {"path": dump.root, "note": lost}
+
+
 def _unended(dump: Dump) -> list[Run]:
     from ascend_dump.reading import RunState
 
@@ -129,7 +139,8 @@ def _write_records(dump: Dump, found: Iterator[Record], *, long: bool) -> None:
     named = argument_columns(dump)
     columns = [*lead, *_columns("io", "index", more=named), *more]
     names = [column.name for column in more]
-    write_table(columns, (_record_row(one, lead, named, names) for one in found), sys.stdout)
+    rows = (_record_row(one, lead, named, names) for one in found)
+    write_table(columns, rows, sys.stdout, fit=not long)  # who asks for more columns wants all of them
 
 
 def _write_operators(dump: Dump, found: Iterator[Group]) -> None:

@@ -17,6 +17,7 @@ from ascend_dump.cli._executor import executor_options, opened_executor
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import (
     Unreadable,
+    argument_text,
     json_option,
     open_selected,
     progress,
@@ -174,20 +175,25 @@ def _write_text(number: int, one: Overflow, unreadable: Unreadable) -> None:
     for field in ("module", "source"):
         if told is not None and getattr(told, field):
             print(f"   {field} {escape(str(getattr(told, field)))}")
+    if record.parameter:
+        print(f"   parameter {escape(record.parameter)}")
     if one.status:
         print(f"   status {', '.join(f'{word} ({word:#x})' for word in one.status)}")
     for word in one.words:
         print(f"   - {escape(word)}")
+    named = [Column("argument")] if any(tensor.parameter for tensor in one.tensors) else []
     rows = []
     for tensor, found, error in _measured(one.tensors, unreadable):
         values = [text_of(getattr(found, field, None)) for field in ("max", "min", "mean", "nan", "posinf", "neginf")]
         if error is not None:
             values = [f"unreadable [{error.code}]", *[""] * 5]
         kind = [tensor.dtype or "-", shape_text(tensor), tensor.format or "-"]
-        rows.append([tensor.io or "-", str(tensor.index), *kind, *values])
-    headings = ["io", "index", "dtype", "shape", "format", "max", "min", "mean", "nan", "+inf", "-inf"]
+        names = [argument_text(tensor)] * len(named)
+        rows.append([tensor.io or "-", str(tensor.index), *names, *kind, *values])
+    columns = [Column("io"), Column("index", right=True), *named, *map(Column, ("dtype", "shape", "format"))]
+    columns += [Column(heading, right=True) for heading in ("max", "min", "mean", "nan", "+inf", "-inf")]
     table = io.StringIO()
-    write_table([Column(heading, right=at in (1, *range(5, 11))) for at, heading in enumerate(headings)], rows, table)
+    write_table(columns, rows, table)
     print(textwrap.indent(table.getvalue(), "   "))
 
 

@@ -12,6 +12,7 @@ from ascend_dump._errors import ConfigError
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._page import content_of, page_options
 from ascend_dump.cli._reading import json_option
+from ascend_dump.cli._target import check_target
 
 
 @click.command(
@@ -48,13 +49,9 @@ def report(
     target = Path(output)
     if target.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"-o {output}: a page is an HTML file", hint="name it page.html")
-    if target.is_dir():
-        raise ConfigError(f"-o {output} is a directory", hint=f"give a file in it, such as {target / 'page.html'}")
-    # Before the work, which may take minutes, and without a file that would stand there half a page.
+    check_target("-o", output)
     if target.exists() and not overwrite:
         raise ConfigError(f"{target} exists already", hint="give -o another name, or --overwrite")
-    if not target.parent.is_dir():
-        raise ConfigError(f"-o {output}: there is no directory {target.parent}", hint="make it, or give another one")
     from ascend_dump.report.page import write_page
 
     content = content_of(dump, reference, **options)

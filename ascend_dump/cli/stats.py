@@ -29,7 +29,7 @@ from ascend_dump.cli._reading import (
 )
 
 if TYPE_CHECKING:
-    from ascend_dump.reading import Record
+    from ascend_dump.reading import Dump, Record
     from ascend_dump.report.tables import Column
     from ascend_dump.statistics import Statistics
 
@@ -104,12 +104,14 @@ def stats(
         source = measured(looked_at, executor)
     records = unreadable.watch(progress(source, "tensors"))
     folding = Folding(every or as_json, selectors)
-    if not origin:
+    if not origin and not nonfinite:
         records = folding.unfold(records)
     rows = _origins(records, unreadable) if origin else (_Row(one, *unreadable.statistics(one)) for one in records)
     if nonfinite:
         # One that cannot be read may hold some, so it stays.
         rows = (row for row in rows if row.error is not None or (row.found is not None and is_nonfinite(row.found)))
+        # A view may be the only record of a tensor, so those with NaN or Inf are counted.
+        rows = rows if origin else folding.unfold(rows, lambda row: row.record)
     if sort:
         rows = iter(sorted(rows, key=lambda row: _sort_key(row, sort)))
     if limit and not by:
@@ -118,32 +120,44 @@ def stats(
         modules = by_module(Measured(row.record, row.found) for row in rows)[: limit or None]
         write_modules(dump, path, modules, "stats", as_json=as_json)
     elif as_json:
-        from ascend_dump.report.documents import write_document
-
-        listed = (
-            {**record_fields(row.record, row.error), "statistics": None if row.found is None else row.found._asdict()}
-            for row in rows
-        )
-        write_document(sys.stdout, "stats", {"path": path, "records": listed})
-    else:
-        from ascend_dump.report.tables import write_table
-
-        lead, argument = leading_columns(dump), argument_columns(dump)
-        written = write_table(_columns(lead, argument), (_cells(row, lead, argument) for row in rows), sys.stdout)
-        if unreadable.seen and not written:
-            if origin:
-                print(
-                    f"no operator in {unreadable.seen} records made NaN or Inf of recorded finite inputs; "
-                    "--nonfinite lists all tensors that hold some",
-                    file=sys.stderr,
-                )
-            elif nonfinite:
-                print(f"no NaN or Inf in {unreadable.seen} tensors", file=sys.stderr)
+        _write_json(path, rows)
+    elif not _write_table(dump, rows) and unreadable.seen and not (nonfinite and folding.count):
+        _tell_none(unreadable.seen, nonfinite=nonfinite, origin=origin)
     if folding.count and not as_json:
-        print(folding.note("tensor"), file=sys.stderr)
+        print(folding.note("tensor", holding="NaN or Inf" if nonfinite else ""), file=sys.stderr)
     if not unreadable.seen:
         tell_nothing_matched(path, selectors)
     return unreadable.finish()
+
+
+def _write_json(path: str, rows: Iterable[_Row]) -> None:
+    from ascend_dump.report.documents import write_document
+
+    listed = (
+        {**record_fields(row.record, row.error), "statistics": None if row.found is None else row.found._asdict()}
+        for row in rows
+    )
+    write_document(sys.stdout, "stats", {"path": path, "records": listed})
+
+
+def _write_table(dump: Dump, rows: Iterable[_Row]) -> int:
+    """Write the rows, and return their number."""
+    from ascend_dump.report.tables import write_table
+
+    lead, argument = leading_columns(dump), argument_columns(dump)
+    return write_table(_columns(lead, argument), (_cells(row, lead, argument) for row in rows), sys.stdout)
+
+
+def _tell_none(seen: int, *, nonfinite: bool, origin: bool) -> None:
+    """Say which rows were searched for and not found."""
+    if origin:
+        print(
+            f"no operator in {seen} records made NaN or Inf of recorded finite inputs; "
+            "--nonfinite lists all tensors that hold some",
+            file=sys.stderr,
+        )
+    elif nonfinite:
+        print(f"no NaN or Inf in {seen} tensors", file=sys.stderr)
 
 
 def _origins(records: Iterator[Record], unreadable: Unreadable) -> Iterator[_Row]:

@@ -12,6 +12,7 @@ from ascend_dump._errors import ConfigError
 from ascend_dump.cli._executor import executor_options, opened_executor
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import json_option, open_selected, progress
+from ascend_dump.cli._target import check_target
 from ascend_dump.cli.config import write_settings
 from ascend_dump.native.languages import languages
 
@@ -97,6 +98,8 @@ def triage(
     exit code of a command that fails by itself.
     """
     selectors = {"step": step, "rank": rank}
+    if file is not None:
+        _check_next(Path(file), framework)
     if run:
         _refuse_executor(workers, dask)
         from ascend_dump.cli._triage_run import exit_of_run, run_command, show_run
@@ -152,6 +155,18 @@ def _refuse(given: tuple[str, ...], **settings: Any) -> None:
         )
 
 
+def _check_next(file: Path, framework: str) -> None:
+    """Raise ConfigError for a file that the request could not be written to, and WriteError."""
+    suffix = languages()[_LANGUAGE_OF[framework]].suffix
+    if not str(file).endswith(suffix):
+        raise ConfigError(
+            f"--next {file}: {framework} takes only a file that ends in {suffix}", hint=f"name it next{suffix}"
+        )
+    check_target("--next", str(file))
+    if file.exists():
+        raise ConfigError(f"{file} exists already", hint="remove it, or give --next another name")
+
+
 def _written(found: Triage, file: Optional[str], framework: str) -> Optional[Path]:
     return None if file is None or found.next is None else _write_next(found, Path(file), framework)
 
@@ -175,14 +190,7 @@ def _exit(found: Triage) -> Exit:
 def _write_next(found: Triage, file: Path, framework: str) -> Path:
     assert found.next is not None
     language = languages()[_LANGUAGE_OF[framework]]
-    if not str(file).endswith(language.suffix):
-        raise ConfigError(
-            f"--next {file}: {framework} takes only a file that ends in {language.suffix}",
-            hint=f"name it next{language.suffix}",
-        )
     request = found.next if language.selects_ranks else found.next.replace(ranks=None)
-    if file.exists():
-        raise ConfigError(f"{file} exists already", hint="remove it, or give --next another name")
     write_settings(file, language.build(request))
     return file
 
@@ -198,7 +206,7 @@ def _show(found: Triage, limit: int) -> None:
 
         for origin in found.origins[:limit]:
             click.echo("")
-            for name, text in origin_lines(origin):
+            for name, text in origin_lines(origin, compared.several_ranks):
                 click.echo(f"{name:<12}{escape(text)}")
     from ascend_dump.analysis.suspects import RULES
 
@@ -212,6 +220,7 @@ def _show(found: Triage, limit: int) -> None:
             ("seen", suspect.reason),
             ("module", suspect.module),
             ("source", suspect.source),
+            ("parameter", suspect.record.parameter),
             ("order", suspect.order),
             ("reads from", ", ".join(suspect.producers)),
             ("again", f"in {suspect.again} later runs of the operator" if suspect.again else ""),

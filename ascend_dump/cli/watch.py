@@ -88,7 +88,7 @@ def _tell(path: str, sightings: list[Sighting], found: list[Sighting]) -> None:
     if not sightings:
         print(
             f"nothing was compared: no file SUSPECT_To_WATCHED in {escape(path)}; they are recorded with "
-            "scene='watch', after suspects (layers=) that run behind the watched operators",
+            "scene='watch', after each run of the suspects (layers=), which must run after the watched operators",
             file=sys.stderr,
         )
     elif not found and compared:

@@ -148,7 +148,8 @@ def _ffts(dump: DumpFile) -> dict[str, Any]:
         found["threadMode"]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise CorruptDump(
-            f"attribute {dump.attrs[0][0]!r} is no slicing of FFTS+, where msaccucmp stops", path=dump.path
+            f"attribute {dump.attrs[0][0]!r} does not describe slices of FFTS+; msaccucmp fails on such a file",
+            path=dump.path,
         ) from None
     slices: dict[str, Any] = found
     return slices

@@ -1,7 +1,8 @@
-"""Convert the records of a host dump: one file per tensor or operator."""
+"""Convert the records of dumps that are not CANN's: one file per tensor or operator."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -48,7 +49,7 @@ def check_record_options(options: Options) -> None:
     for name in ("format", "shape", "original_format"):
         if getattr(options, name):
             raise ConfigError(
-                f"{name}={getattr(options, name)!r} is about layouts of the device, and a host dump has none",
+                f"{name}={getattr(options, name)!r} is for layouts of the device, which only dumps of CANN have",
                 hint="leave it out",
             )
     if options.dtype is not None and find_dtype(options.dtype) is None:
@@ -67,15 +68,18 @@ def convert_records(
     are passed by. Raises WriteError when nothing more can be written.
     """
     check_record_options(options)
+    files = _FilesOfRecords(out)
     for _, group in groupby(records, lambda record: record.execution):
         members = [record for record in group if record.error is not None or options.wants(record.io, record.index)]
         if not members:
             continue
         for some in [members] if options.type in _ARCHIVES else [[record] for record in members]:
-            yield _convert(some, out, options, as_torch)
+            yield _convert(some, files, options, as_torch)
 
 
-def _convert(members: list[Record], out: Path, options: Options, as_torch: Callable[[_Array], Any]) -> Result:
+def _convert(
+    members: list[Record], files: _FilesOfRecords, options: Options, as_torch: Callable[[_Array], Any]
+) -> Result:
     failures: list[ConversionFailure] = []
     arrays: dict[str, _Array] = {}
     for record in members:
@@ -89,9 +93,7 @@ def _convert(members: list[Record], out: Path, options: Options, as_torch: Calla
     first = members[0]
     if not arrays:
         return Result(first.path, failures=tuple(failures), skipped=not failures)
-    label = first.op_name if options.type in _ARCHIVES else first.label
-    path = _place(first, out) / "x"
-    path = path.with_name(fit_name(path.parent, f"{_file_name(label)}.{options.type}", f".{options.type}"))
+    path = files.path(first, options.type)
     try:
         size = _write(path, arrays, options, as_torch)
     except WriteError:
@@ -131,6 +133,32 @@ def _cast(array: _Array, dtype: str) -> _Array:
     found = find_dtype(dtype)
     assert found is not None, "it was checked"
     return array.astype(found)
+
+
+class _FilesOfRecords:
+    """The files of records. An operator may have run again in a step under one name: it gets a number."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._directory: Optional[Path] = None
+        self._taken: set[str] = set()
+        self._runs: Counter[str] = Counter()
+
+    def path(self, record: Record, type: str) -> Path:
+        """Where the record goes, or all of its operator; creates the directory."""
+        directory = _place(record, self._out)
+        if directory != self._directory:  # the records of a step come one after the other
+            self._directory, self._taken, self._runs = directory, set(), Counter()
+        operator = record.op_name or record.op_type or record.path.name
+        place = f".{record.io}.{record.index}" if record.io and type not in _ARCHIVES else ""
+        while True:
+            self._runs[operator + place] += 1
+            number = self._runs[operator + place]
+            again = "" if number == 1 else f"-{number}"
+            name = fit_name(directory, f"{_file_name(operator + again + place)}.{type}", f".{type}")
+            if name not in self._taken:  # another operator may have this name by itself
+                self._taken.add(name)
+                return directory / name
 
 
 def _place(record: Record, out: Path) -> Path:

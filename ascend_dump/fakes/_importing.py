@@ -20,7 +20,7 @@ Fill = Callable[[ModuleType], None]
 class Importer:
     """A finder and loader: name -> the function that fills the module.
 
-    It stands directly before the finder of files, behind those that watch imports, so that hooks
+    It is placed directly before the finder of files, after those that watch imports, so that hooks
     which wait for a framework's import are called for its fake too.
     """
 

@@ -102,9 +102,10 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
     unmeasured why there are no statistics where they were asked for
     skipped    why nothing is stored
     origin     the operator turned finite inputs into this non-finite output
-    argument   the argument that the operator wrote to, of an output that it does not return: `exp_avgs[3]`
+    argument   of an output: its name in the schema of the operator, `indices`, or the argument that was written to, of
+               an output that is not returned: `exp_avgs[3]`
     parameter  of an operator outside of all modules: the parameter that the tensor is, `fc.weight`, or whose gradient,
-               `fc.weight.grad`
+               `fc.weight.grad`, or for which the optimizer keeps it, `exp_avg of fc.weight`
     requires_grad  of an input: a parameter, that is a leaf of autograd's graph whose gradient is asked for
     call       what the operator was called with, as JSON (`ascend_dump.host.read_call`): in its first line, and where
                its outputs come later than its inputs in the first of those too

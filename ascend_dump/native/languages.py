@@ -124,6 +124,8 @@ def refuse_runtime(language: ConfigLanguage, on: Optional[str]) -> None:
         return
     if language.runtimes:
         raise ConfigError(
-            f"{on!r} is no runtime of {language.name}", hint=f"give one of {', '.join(language.runtimes)}"
+            f"{on!r} is not a runtime of {language.name}", hint=f"give one of {', '.join(language.runtimes)}"
         )
-    raise ConfigError(f"--on {on} says nothing about {language.name}, which runs in one way", hint="leave --on out")
+    raise ConfigError(
+        f"--on {on} has no meaning for {language.name}, which has only one runtime", hint="leave --on out"
+    )

@@ -267,12 +267,29 @@ class Dump:
         digest.update(repr((self._marks, [str(row) for row in self._rows])).encode("utf-8", "surrogatepass"))
         return str(digest.hexdigest())
 
+    @property
+    def selections(self) -> list[dict[str, Any]]:
+        """The arguments of each `select` by which this dump was narrowed."""
+        return [{name: value for name, value in one.chosen.items() if value is not None} for one in self._queries]
+
+    def lost_records(self, count: int) -> str:
+        """Whether files were lost: a sentence if `count`, the number of all records, is less than was written.
+
+        "" if none is missing, and where nobody knows: after a `select`, for a part of a run, and if the manifest of a
+        run does not tell how many it has written.
+        """
+        runs = [] if self._queries else self.runs()
+        written = sum(run.records or 0 for run in runs)
+        parts = any(run.records is None or self.root.absolute() not in (run.path, *run.path.parents) for run in runs)
+        if parts or count >= written:
+            return ""
+        return f"the dump has {count} of the {written} records that were written: files are missing or cut off"
+
     def recipe(self) -> tuple[Any, ...]:
         """What another process needs to open the same selection: the root, a token of this opening, and the query."""
         if self._token is None:
             self._token = token_hex(8)
-        chosen = [{name: value for name, value in one.chosen.items() if value is not None} for one in self._queries]
-        return self.root.absolute(), self._token, chosen, dict(self._marks), self._rows
+        return self.root.absolute(), self._token, self.selections, dict(self._marks), self._rows
 
     def marked(self, marks: Mapping[str, Mapping[str, Any]]) -> Dump:
         """The same records, with additional `attrs` for those of the named models."""
@@ -395,7 +412,7 @@ class Dump:
             return list(self)[place]
         for record in islice(self, place, None):
             return record
-        raise IndexError(f"{self!r} has fewer than {place + 1} records")
+        raise IndexError(f"index {place} is out of range: {self!r} has fewer records")
 
     def to_frame(self, *, stats: bool = False) -> polars.DataFrame:
         """A polars DataFrame with one row per record and one column per field.
@@ -409,10 +426,10 @@ class Dump:
 
         pl = polars_or_refuse("to_frame()")
         if not stats:
-            return self.catalog().select(FIELDS).collect()
+            return self.catalog().select(*FIELDS).collect()
         from ascend_dump.statistics import Statistics
 
-        frame = self.catalog().select(FIELDS, *Statistics._fields).collect()
+        frame = self.catalog().select(*FIELDS, *Statistics._fields).collect()
         if frame["count"].null_count():
             found = [_statistics_of(record) for record in self]
             frame = frame.with_columns(

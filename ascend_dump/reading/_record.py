@@ -230,8 +230,8 @@ class Record:
     def argument(self) -> Optional[str]:
         """The name of this tensor in the schema of its operator: `weight`, `exp_avgs[3]`.
 
-        None if the dump does not record it, and for outputs without a name. Host dumps of PyTorch name inputs, and
-        outputs that the operator writes into.
+        None if the dump does not record it, and for outputs without a name. Host dumps of PyTorch name inputs, outputs
+        that have a name in the schema, and arguments that the operator writes into.
         """
         told: Optional[str] = self.attrs.get("argument")
         if told is not None or self.io not in ("input", "output"):
@@ -241,6 +241,17 @@ class Record:
         except CorruptDump:
             return None
         return None if call is None else call.name_of(self.io, self.index)
+
+    @property
+    def parameter(self) -> Optional[str]:
+        """Of an operator of an optimizer: which parameter this tensor is (`fc.weight`), or belongs to: its gradient
+        (`fc.weight.grad`), or what the optimizer keeps for it (`exp_avg of fc.weight`).
+
+        None elsewhere. Host dumps of PyTorch tell it of operators outside of all modules. What an optimizer keeps has a
+        name from its second step on.
+        """
+        told: Optional[str] = self.attrs.get("parameter")
+        return told
 
     @property
     def content(self) -> Optional[tuple[Hashable, ...]]:
@@ -275,16 +286,16 @@ class Record:
             )
         return self.loader.tensor(self, format)
 
-    def torch(self, *, writable: bool = False) -> Any:
+    def torch(self, *, writable: bool = True) -> Any:
         """The logical tensor as a PyTorch tensor on the CPU, with PyTorch's own bfloat16 and float8 types.
 
-        It shares the memory of `numpy()`, which may be a mapped file: writing to it may end the process (SIGSEGV). With
-        `writable=True` it is a copy.
+        writable: a copy, which the program may change. If False, it shares the memory of `numpy()`, which may be a
+        mapped file; as PyTorch has no read-only tensors, an operator that writes to it ends the process (SIGSEGV).
 
         Raises ReadError, NotSupported for records without values and for types that PyTorch lacks, and FrameworkMissing
         if PyTorch is not installed.
 
-        >>> model.load_state_dict({"weight": record.torch(writable=True)})   # doctest: +SKIP
+        >>> model.load_state_dict({"weight": record.torch()})   # doctest: +SKIP
         """
         from ascend_dump.reading._torch import as_torch
 

@@ -14,7 +14,7 @@ from ascend_dump._files import read_regular
 from ascend_dump._mark import SCHEMA
 from ascend_dump._paths import MANIFEST
 
-__all__ = ["Run", "RunState", "read_run", "runs_above"]
+__all__ = ["Run", "RunState", "is_of_complete_run", "read_run", "runs_above"]
 
 #: Levels from a file up to the directory of its run: `{time}/{device_id}/{model_name}/{model_id}/{step}/{file}`.
 _LEVELS = 5
@@ -45,6 +45,7 @@ class Run(NamedTuple):
     scene   the requested scene, as in `capture(scene=...)`
     notes   sentences of the recorder about its steps: how many were removed, and what ended the recording
     made    (name, text) pairs: the request, the command, the versions of packages
+    records how many records it left on disk; None if its manifest does not tell, or it is not complete
     """
 
     path: Path
@@ -53,11 +54,18 @@ class Run(NamedTuple):
     scene: Optional[str] = None
     notes: tuple[str, ...] = ()
     made: tuple[tuple[str, str], ...] = ()
+    records: Optional[int] = None
 
 
 def runs_above(directory: Path) -> Iterable[Path]:
     """The parents of an opened directory that may be the directory of its run."""
     return list(directory.absolute().parents)[:_LEVELS]
+
+
+def is_of_complete_run(path: Path) -> bool:
+    """Whether a file belongs to a run that is complete. False where no manifest tells."""
+    found = map(read_run, runs_above(path))
+    return any(run is not None and run.state is RunState.COMPLETE for run in found)
 
 
 def read_run(root: Path) -> Optional[Run]:
@@ -101,7 +109,9 @@ def _read_run(root: Path, manifest: dict[str, Any]) -> Optional[Run]:
     scene = scene if isinstance(scene, str) else None
     state = manifest.get("state")
     if state == "complete":
-        return Run(root, RunState.COMPLETE, scene=scene)
+        tally = manifest.get("tally")
+        records = tally.get("records") if isinstance(tally, dict) else None
+        return Run(root, RunState.COMPLETE, scene=scene, records=records if type(records) is int else None)
     if state == "incomplete":
         return Run(
             root,

@@ -66,7 +66,7 @@ ENTRY = "entry"
 #: Where in its file a record is, for `Entry.records_at`.
 PLACE = "place"
 #: Records that are turned into columns together.
-ROWS = 4_096
+ROWS = 8_192
 
 
 def polars_or_refuse(what: str) -> ModuleType:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
 from ascend_dump._errors import ConfigError
+from ascend_dump._nearest import did_you_mean
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -33,8 +33,7 @@ def page(code: str) -> Page:
     codes = _codes()
     # Compared before it becomes part of a path: a code is user input.
     if wanted not in codes:
-        near = get_close_matches(wanted, codes, n=1, cutoff=0.5)
-        guess = f"did you mean {near[0]}? " if near else ""
+        guess = did_you_mean(wanted, codes, cutoff=0.5)
         raise ConfigError(f"no error has the code {code!r}", hint=f"{guess}`ascend-dump explain` lists all codes")
     return _read(wanted)
 
@@ -48,8 +47,7 @@ def topic_page(name: str) -> Page:
     """The page of a topic. Raises ConfigError naming the nearest one."""
     wanted, names = name.strip().lower(), _codes(_TOPICS)
     if wanted not in names:
-        near = get_close_matches(wanted, names, n=1, cutoff=0.5)
-        guess = f"did you mean {near[0]}? " if near else ""
+        guess = did_you_mean(wanted, names, cutoff=0.5)
         raise ConfigError(f"there is no topic {name!r}", hint=f"{guess}topics: {', '.join(names)}")
     return _read(wanted, _TOPICS)
 

@@ -31,11 +31,11 @@ class Column(NamedTuple):
     spare: int = 0
 
 
-def write_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], out: TextIO) -> int:
+def write_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], out: TextIO, *, fit: bool = True) -> int:
     """Print the rows as they come and return their number.
 
-    Widths come from the first 1000 rows; a wider cell pushes the rest of its line. On a terminal columns are left out
-    to make lines fit, then elastic ones are cut, numbers never, and the heading is bold (NO_COLOR).
+    Widths come from the first 1000 rows; a wider cell pushes the rest of its line. On a terminal the heading is bold
+    (NO_COLOR), and if `fit`, columns are left out to make lines fit, then elastic ones are cut, numbers never.
     """
     stream = iter(rows)
     sample = [[escape(cell) for cell in row] for row in itertools.islice(stream, _SAMPLE)]
@@ -43,21 +43,22 @@ def write_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], out: T
         return 0
     widths = [max(len(column.name), *(len(row[at]) for row in sample)) for at, column in enumerate(columns)]
     terminal = out.isatty()
+    fit = fit and terminal
     kept = list(range(len(columns)))
-    if terminal:
+    if fit:
         kept = _affordable(widths, columns, shutil.get_terminal_size().columns)
         left_out = [column.name for at, column in enumerate(columns) if at not in kept]
         columns, widths = [columns[at] for at in kept], [widths[at] for at in kept]
         _shrink(widths, columns, shutil.get_terminal_size().columns)
-    heading = _line(columns, [column.name for column in columns], widths, cut=terminal)
+    heading = _line(columns, [column.name for column in columns], widths, cut=fit)
     bold = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     out.write(f"\x1b[1m{heading[:-1]}\x1b[0m\n" if bold else heading)
     count = 0
     rest = ([escape(cell) for cell in row] for row in stream)
     for row in itertools.chain(sample, rest):
-        out.write(_line(columns, [row[at] for at in kept], widths, cut=terminal))
+        out.write(_line(columns, [row[at] for at in kept], widths, cut=fit))
         count += 1
-    if terminal and left_out:
+    if fit and left_out:
         out.write(f"(no room for {', '.join(left_out)}: a wider terminal, a pipe and --json show all)\n")
     return count
 

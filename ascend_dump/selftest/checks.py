@@ -48,7 +48,7 @@ def check_runs(subject: Subject, runs: Mapping[str, Ran]) -> Iterator[CheckResul
         else:
             yield CheckResult(subject.name, road, "all", "SKIP", subject.without[road])
     if "with" in runs:
-        yield _judged(subject.name, "with", "nothing is written behind the block", runs["with"], _nothing_behind)
+        yield _judged(subject.name, "with", "nothing is written after the block", runs["with"], _nothing_after)
     for scenario, check, judge in (
         ("statistics", "statistics are those of the tensors", _statistics),
         ("overflow", "a planted overflow is found", _overflow),
@@ -137,11 +137,11 @@ def _same_results(ran: Ran, plain: Ran) -> str:
     return ""
 
 
-def _nothing_behind(ran: Ran) -> str:
-    behind = ran.truth.get("behind")
-    if behind is None:
+def _nothing_after(ran: Ran) -> str:
+    after = ran.truth.get("after")
+    if after is None:
         return "the program did not look"
-    return f"{len(behind)} files changed, such as {behind[0]}" if behind else ""
+    return f"{len(after)} files changed, such as {after[0]}" if after else ""
 
 
 def _statistics(ran: Ran) -> str:

@@ -28,14 +28,14 @@ _MODULES = (
     *(probes_files, probes_overflow, probes_interface, probes_frameworks),
     *(probes_offline, probes_engine, probes_exceptions, probes_captured),
 )
-#: Each looks at the evidence alone, so it can be run again on what a person has sent.
+#: Each probe uses the evidence only, so it can be run again on evidence that a user has sent.
 PROBES: Mapping[str, Callable[[Evidence], Outcome]] = MappingProxyType(
     {name: getattr(module, name) for module in _MODULES for name in module.__all__}
 )
 
 
 def run_probes(evidence: Evidence) -> dict[str, Outcome]:
-    """What each probe finds. A file that cannot be read refutes nothing: it leaves the probe without an answer."""
+    """The outcome of each probe. If a file cannot be read, the outcome is unknown, not refuted."""
     found = {}
     for name, probe in PROBES.items():
         try:

@@ -1,4 +1,4 @@
-"""Probes of GE's session options: what a program noted that opened GE with them, one time after the other."""
+"""Probes of GE's session options, from the notes of a program that opened GE with one set of options after another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 #: Beginnings of the names of devices with one mode of overflow detection.
 _ONE_MODE = ("Ascend910B", "Ascend910_93")
-#: What a device makes of texts that GE's own check refuses, of five steps.
+#: The steps, of five, that a device reads from texts which GE's own check refuses.
 _READ_LOOSELY = {"3-1": ["1", "2", "3"], "1||3": ["1", "3"], " 2 ": ["2"]}
 
 
@@ -59,32 +59,32 @@ def acl_outranks_options(evidence: Evidence) -> Outcome:
 
 
 def watch_static(evidence: Evidence) -> Outcome:
-    """Whether the watcher wrote something of a graph with static shapes, and of one with dynamic ones."""
+    """Whether the watcher wrote something of a graph with static shapes, and of one with dynamic shapes."""
     return judge_fact(evidence, "watch_static", {"static": True, "dynamic": False})
 
 
 def watch_collective(evidence: Evidence) -> Outcome:
-    """The operators behind which the watcher wrote something, of a graph with a collective one."""
+    """The operators after which the watcher wrote something, in a graph with a collective operator."""
     found = evidence.facts.get("watch_collective")
     if found is None:
         return judge_fact(evidence, "watch_collective", found)
     if not found["others"]:
-        return Outcome("unknown", "the watcher wrote nothing behind other operators either")
-    return Outcome("refuted" if found["collective"] else "confirmed", f"behind {found}")
+        return Outcome("unknown", "the watcher wrote nothing after other operators either")
+    return Outcome("refuted" if found["collective"] else "confirmed", f"after {found}")
 
 
 def symlink(evidence: Evidence) -> Outcome:
-    """Whether GE took a directory, and a link to it."""
+    """Whether GE accepted a directory, and a link to it."""
     return judge_fact(evidence, "symlink", {"directory": True, "link": False})
 
 
 def step_range(evidence: Evidence) -> Outcome:
-    """Whether GE took a range of two steps, and one of one."""
+    """Whether GE accepted a range of two steps, and a range of one step."""
     return judge_fact(evidence, "step_range", {"4-5": True, "5-5": False})
 
 
 def steps_on_the_device(evidence: Evidence) -> Outcome:
-    """The steps that were dumped with texts that GE let pass."""
+    """The steps that were dumped with texts that GE accepted."""
     found = evidence.facts.get("steps_on_the_device")
     wanted = found and {text: _READ_LOOSELY[text] for text in found}
     return judge_fact(evidence, "steps_on_the_device", wanted)

@@ -48,7 +48,7 @@ def exception_names(evidence: Evidence) -> Outcome:
 
 
 def exception_first(evidence: Evidence) -> Outcome:
-    """Whether a dump that is set behind that of aclInit was taken, and which of the two left files."""
+    """Whether a dump that is set after that of aclInit was accepted, and which of the two wrote files."""
     untried = _untried(evidence, "failed_initial", "failed_later")
     if untried is not None:
         return untried

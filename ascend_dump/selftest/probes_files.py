@@ -57,7 +57,7 @@ _NO_TASK = {
 
 
 def _of_all(files: Iterable[DeviceFile], wrong: Iterable[str], what: str) -> Outcome:
-    """Refuted by the first thing that is wrong; unknown where there was nothing to look at."""
+    """Refuted by the first deviation; unknown if there were no files to check."""
     found = list(files)
     if not found:
         return _NOTHING
@@ -84,11 +84,11 @@ def time_directory(evidence: Evidence) -> Outcome:
     files = evidence.dumped
     if not files and evidence.tensors is not None:
         stray = next((path for path in evidence.tensors.rglob("*") if parse_name(path.name) is not None), None)
-        return _NOTHING if stray is None else Outcome("refuted", f"{stray.name} stands below no time")
+        return _NOTHING if stray is None else Outcome("refuted", f"{stray.name} is in no directory of a time")
     times = {file.time for file in files}
     # The name has whole seconds.
     wrong = (text for text in times if not evidence.began - 1 <= _seconds(text) <= evidence.ended + 1)
-    return _of_all(files, wrong, "files stand below a local time of the run")
+    return _of_all(files, wrong, "files are below a directory with a local time of the run")
 
 
 def _seconds(text: str) -> float:
@@ -102,25 +102,25 @@ def device_directory(evidence: Evidence) -> Outcome:
     """The number of the device below the time."""
     files = evidence.dumped
     wrong = ("/".join(file.levels) or file.path.name for file in files if file.levels[:1] != (str(evidence.device),))
-    return _of_all(files, wrong, f"files stand below {evidence.device}")
+    return _of_all(files, wrong, f"files are below {evidence.device}")
 
 
 def no_model_levels(evidence: Evidence) -> Outcome:
-    """Nothing stands between the device and the files of eager kernels."""
+    """Files of eager kernels are directly in the device's directory."""
     files = evidence.dumped if evidence.eager else []
     wrong = ("/".join(file.levels) for file in files if len(file.levels) != 1)
-    return _of_all(files, wrong, "files stand directly below the device")
+    return _of_all(files, wrong, "files are directly below the device")
 
 
 def graph_levels(evidence: Evidence) -> Outcome:
-    """Model, model id and step stand between the device and the files of graphs."""
+    """Files of graphs are below the directories of the device, the model, the model id and the step."""
     files = [] if evidence.eager else evidence.dumped
     wrong = (
         "/".join(file.levels)
         for file in files
         if len(file.levels) != 4 or not file.levels[2].isdecimal() or not file.levels[3].isdecimal()
     )
-    return _of_all(files, wrong, "files stand below model, model id and step")
+    return _of_all(files, wrong, "files are below model, model id and step")
 
 
 def graph_steps(evidence: Evidence) -> Outcome:
@@ -134,16 +134,16 @@ def graph_steps(evidence: Evidence) -> Outcome:
 
 
 def rank_directory(evidence: Evidence) -> Outcome:
-    """The directory of the rank above the time, where nothing is distributed."""
+    """The directory of the rank above the time, without distributed execution."""
     files = [] if evidence.eager else evidence.dumped
     wrong = (
         str(file.path) for file in files if "worldsize1_global_rank0" not in file.path.parts[: -len(file.levels) - 1]
     )
-    return _of_all(files, wrong, "files stand below worldsize1_global_rank0")
+    return _of_all(files, wrong, "files are below worldsize1_global_rank0")
 
 
 def file_modes(evidence: Evidence) -> Outcome:
-    """Nobody but the owner may read or write."""
+    """Only the owner may read or write."""
     files = evidence.dumped
     modes = ((file.path.name, file.path.stat().st_mode & 0o777) for file in files)
     return _of_all(files, (f"{name} has {mode:o}" for name, mode in modes if mode != 0o600), "files have 600")
@@ -169,7 +169,7 @@ def never_dumped(evidence: Evidence) -> Outcome:
 
 
 def container(evidence: Evidence) -> Outcome:
-    """Whether files came, where the self-test runs in a container."""
+    """Whether files were written, if the self-test runs in a container."""
     if not evidence.facts.get("container"):
         return Outcome("unknown", "this is no container")
     if evidence.tensors is None:
@@ -200,7 +200,7 @@ def header_time(evidence: Evidence) -> Outcome:
 
 
 def one_header_in_a_file(evidence: Evidence) -> Outcome:
-    """Header and payloads are the whole file."""
+    """The file ends with the last payload."""
     found = _headers(evidence)
     wrong = (f"{file.path.name}: {header.problems[0]}" for file, header in found if header.problems)
     return _of_all([file for file, _ in found], wrong, "files are as long as their headers say")
@@ -224,7 +224,7 @@ def null_address(evidence: Evidence) -> Outcome:
 
 
 def _values(evidence: Evidence, step: Optional[int] = None) -> dict[str, list[np.ndarray]]:
-    """By side, the tensors in the files; of one step, where the files of eager kernels stand below its number."""
+    """The tensors in the files, by side; of one step, if the files of eager kernels are below its number."""
     found: dict[str, list[np.ndarray]] = {"input": [], "output": []}
     for file, header in _headers(evidence):
         if step is not None and _step_of(evidence, file) != step:
@@ -265,7 +265,7 @@ def _find_arrays(evidence: Evidence, *, dtype: bool, what: str) -> Outcome:
 
 
 def payload_order(evidence: Evidence) -> Outcome:
-    """The bytes that the program fetched stand where the header places them."""
+    """The bytes that the program fetched are at the position that the header gives."""
     return _find_arrays(evidence, dtype=False, what="that the program had")
 
 
@@ -275,7 +275,7 @@ def dtype_numbers(evidence: Evidence) -> Outcome:
 
 
 def kernels_in_their_step(evidence: Evidence) -> Outcome:
-    """What a step computed is in its directory, and in no other."""
+    """The results of a step are in its directory, and in no other."""
     if not evidence.eager or not evidence.dumped:
         return _NOTHING
     if not any(evidence.outputs.values()):
@@ -318,7 +318,7 @@ def statistics_header(evidence: Evidence) -> Outcome:
 
 
 def statistics_numbers(evidence: Evidence) -> Outcome:
-    """The numbers of what the program fetched, as we print them."""
+    """The statistics of the values that the program fetched, as this package prints them."""
     texts = _csv(evidence)
     if not texts:
         return Outcome("unknown", "no statistics of a device were written")

@@ -19,7 +19,7 @@ __all__ = [
     "empty_operator",
     "finalize_ends_init",
     "graphs_again",
-    "init_dump_behind_init",
+    "init_dump_after_init",
     "init_dump_twice",
     "init_twice",
     "kernel_level",
@@ -44,18 +44,18 @@ def init_twice(evidence: Evidence) -> Outcome:
     return judge_fact(evidence, "init_twice", int(AclError.REPEAT_INITIALIZE))
 
 
-def init_dump_behind_init(evidence: Evidence) -> Outcome:
+def init_dump_after_init(evidence: Evidence) -> Outcome:
     """The code of init_dump where acl.init configured a dump that wrote files."""
-    found = evidence.facts.get("init_dump_behind_init")
+    found = evidence.facts.get("init_dump_after_init")
     if not found:
-        return judge_fact(evidence, "init_dump_behind_init", found)
+        return judge_fact(evidence, "init_dump_after_init", found)
     if not found["files"]:
         return Outcome("unknown", "the dump of acl.init wrote nothing")
     return Outcome("refuted" if found["code"] else "confirmed", f"it returned {found['code']}")
 
 
 def finalize_ends_init(evidence: Evidence) -> Outcome:
-    """Whether a model that is loaded behind finalize_dump still goes where acl.init said."""
+    """Whether a model loaded after finalize_dump is still dumped as acl.init configured."""
     found = evidence.facts.get("finalize_ends_init")
     if not found:
         return judge_fact(evidence, "finalize_ends_init", found)
@@ -63,8 +63,8 @@ def finalize_ends_init(evidence: Evidence) -> Outcome:
         return Outcome("unknown", "the dump of acl.init wrote nothing")
     if found["code"]:
         return Outcome("unknown", f"finalize_dump returned {found['code']}")
-    ended = found["before"] == found["behind"]
-    return Outcome("confirmed" if ended else "refuted", f"{found['before']} files before, {found['behind']} behind it")
+    ended = found["before"] == found["after"]
+    return Outcome("confirmed" if ended else "refuted", f"{found['before']} files before, {found['after']} after it")
 
 
 def set_dump_first(evidence: Evidence) -> Outcome:
@@ -88,12 +88,12 @@ def refused_file(evidence: Evidence) -> Outcome:
 
 
 def empty_file(evidence: Evidence) -> Outcome:
-    """The code for a file without a byte."""
+    """The code for an empty file."""
     return judge_fact(evidence, "empty_file", int(AclError.SUCCESS))
 
 
 def set_after_refusal(evidence: Evidence) -> Outcome:
-    """The code of a good file behind refused ones."""
+    """The code of a valid file after files that were refused."""
     return judge_fact(evidence, "set_after_refusal", int(AclError.SUCCESS))
 
 
@@ -103,7 +103,7 @@ def begin_again(evidence: Evidence) -> Outcome:
 
 
 def set_again(evidence: Evidence) -> Outcome:
-    """Whether only the directory of the second set_dump got the files of what was launched behind it."""
+    """Whether kernels launched after the second set_dump were written to its directory only."""
     return judge_fact(evidence, "set_again", {"first": False, "second": True})
 
 
@@ -123,7 +123,7 @@ def kernel_level(evidence: Evidence) -> Outcome:
 
 
 def empty_operator(evidence: Evidence) -> Outcome:
-    """Whether a kernel without an element left a file, where one with an element does."""
+    """Whether a kernel without elements writes a file, as a kernel with elements does."""
     found = judge_fact(evidence, "empty_operator", {"empty": False, "other": True})
     tried = evidence.facts.get("empty_operator")
     return Outcome("unknown", "no kernel left a file") if tried == {"empty": False, "other": False} else found

@@ -48,18 +48,18 @@ _CHOSEN = ",".join((*HEADER.split(",")[:6], "Count", "Max Value", "l2norm"))
 
 
 class _Untried(Exception):
-    """There is nothing to judge by; the text says why."""
+    """The evidence has no answer; the text says why."""
 
 
 def _answer(evidence: Evidence, name: str) -> Any:
-    """What was noted. Raises _Untried where nothing was."""
+    """What the program noted. Raises _Untried if it noted nothing."""
     if name not in evidence.facts:
         raise _Untried(evidence.facts.get(FAILED, {}).get(name, "the program did not try it"))
     return evidence.facts[name]
 
 
 def _files(evidence: Evidence, name: str) -> list[_File]:
-    """The files of one dump. Raises _Untried where it was not tried or not accepted."""
+    """The files of a dump. Raises _Untried if it was not tried or not accepted."""
     found = _answer(evidence, name)
     if found["code"]:
         raise _Untried(f"set_dump returned {found['code']}")
@@ -72,7 +72,7 @@ def _operators(files: Iterable[_File]) -> set[str]:
 
 
 def _of_operator(files: Iterable[_File], name: str) -> _File:
-    """Raises _Untried where the operator has no file."""
+    """Raises _Untried if the operator has no file."""
     found = next((file for file in files if file.get("operator") == name), None)
     if found is None:
         raise _Untried(f"{name} has no file in that dump")
@@ -84,7 +84,7 @@ def _judged(good: bool, seen: object) -> Outcome:
 
 
 def _probe(judge: Callable[[Evidence], Outcome]) -> Callable[[Evidence], Outcome]:
-    """The function, which gives "unknown" where there is nothing to judge by."""
+    """Make a probe of the function: its outcome is "unknown" if the evidence has no answer."""
 
     @wraps(judge)
     def found(evidence: Evidence) -> Outcome:
@@ -129,12 +129,12 @@ def long_names(evidence: Evidence) -> Outcome:
 
 @_probe
 def watch_names(evidence: Evidence) -> Outcome:
-    """The file that the watcher writes behind `second` of what `first` had computed."""
+    """The file that the watcher writes of the output of `first` after `second` ran."""
     files = _files(evidence, "watcher")
     own = _of_operator(_files(evidence, "whole"), "first")
     more = [file for file in files if file.get("operator") != "first"]
     if not more:
-        raise _Untried("the watcher wrote nothing behind the other operator")
+        raise _Untried("the watcher wrote nothing after the other operator")
     wanted = sanitize(watch_name("second", "first"))
     watched = next((file for file in files if file.get("operator") == "first"), own)
     good = all(
@@ -240,7 +240,7 @@ def _records(files: Iterable[_File]) -> int:
 
 @_probe
 def no_step_counter(evidence: Evidence) -> Outcome:
-    """Whether dump_step 0 leaves out the operators that stand below no step in a dump of all steps."""
+    """Whether dump_step 0 leaves out the operators that are in no directory of a step in a dump of all steps."""
     uncounted = {file["operator"] for file in _files(evidence, "whole") if len(file["levels"]) < _LEVELS}
     if not uncounted:
         raise _Untried("every operator here has a step counter, as all models have in this version of GE")
@@ -250,23 +250,23 @@ def no_step_counter(evidence: Evidence) -> Outcome:
 
 @_probe
 def set_before_load(evidence: Evidence) -> Outcome:
-    """Files of a model that was loaded before set_dump, and of one that was loaded behind it."""
-    before, behind, _ = _loaded(evidence)
-    return _judged(before == 0, f"{before} files of the model loaded before, {behind - before} of the one behind")
+    """Files of a model that was loaded before set_dump, and of one that was loaded after it."""
+    before, after, _ = _loaded(evidence)
+    return _judged(before == 0, f"{before} files of the model loaded before, {after - before} of the one loaded after")
 
 
 @_probe
 def loaded_models_stop(evidence: Evidence) -> Outcome:
-    """Files of a model that runs again behind finalize_dump."""
-    _, behind, ended = _loaded(evidence)
-    return _judged(ended == behind, f"{ended - behind} more files behind finalize_dump")
+    """Files of a model that runs again after finalize_dump."""
+    _, after, ended = _loaded(evidence)
+    return _judged(ended == after, f"{ended - after} more files after finalize_dump")
 
 
 def _loaded(evidence: Evidence) -> tuple[int, int, int]:
-    before, behind, ended = _answer(evidence, "loaded")
-    if behind == before:
-        raise _Untried("the model that was loaded behind set_dump left no files")
-    return before, behind, ended
+    before, after, ended = _answer(evidence, "loaded")
+    if after == before:
+        raise _Untried("the model that was loaded after set_dump wrote no files")
+    return before, after, ended
 
 
 @_probe

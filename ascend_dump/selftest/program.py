@@ -32,7 +32,7 @@ SELECTED = (1, 3)
 DUMPS = "dumps"
 #: The step that overflows in the scenario of that name.
 OVERFLOWS = 1
-#: Steps behind the end of the capture.
+#: Steps after the end of the capture.
 _BEHIND = 2
 #: No file may become longer, as on a disk that is full.
 _FULL = 2048
@@ -166,7 +166,7 @@ def _with(network: Network, truth: _Truth, **settings: Any) -> None:
     before = _files(truth.directory / DUMPS)
     for number in range(STEPS, STEPS + _BEHIND):
         network.step(made, number, False)
-    truth.noted["behind"] = sorted(path for path, _ in _files(truth.directory / DUMPS) - before)
+    truth.noted["after"] = sorted(path for path, _ in _files(truth.directory / DUMPS) - before)
     truth.noted["facts"] = network.facts(truth.directory)
 
 

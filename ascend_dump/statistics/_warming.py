@@ -30,7 +30,7 @@ def warm_up_soon(dtype: np.dtype[Any]) -> None:
         _wanted.append(dtype)
         if _thread is None:
             # Not a daemon thread: these are stopped in the middle of the compiler when the interpreter exits.
-            _thread = threading.Thread(target=_work, name="ascend_dump compiler")
+            _thread = threading.Thread(target=_work, name="ascend_dump compiler", daemon=False)
             try:
                 _thread.start()
             except RuntimeError:  # no thread is available, or the interpreter exits

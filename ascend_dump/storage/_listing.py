@@ -78,7 +78,9 @@ def list_stored(root: str) -> None:
             above = f"{above}/{part}"
         listing.directories.setdefault(above, ({}, {}))[1][names[-1]] = None
     if passed:
-        log.warning("%s: %d stored names are no paths and are passed over: %.200r", root, len(passed), passed[0])
+        log.warning(
+            "%s: %d stored names are not valid paths and are ignored, the first is %.200r", root, len(passed), passed[0]
+        )
     if not listing.files:
         raise FileNotFoundError(2, "nothing is stored there", root)
     for other in [other for other in _listings if other.startswith(f"{root}/")]:

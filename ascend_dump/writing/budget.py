@@ -75,23 +75,23 @@ class Budget:
             free, reserve = self._free()
         except OSError:
             return
-        room = free if endless else free - reserve - _CHECK_EVERY
+        room = free if endless else free - reserve - self._until_next_check(step)
         bound = f"{size(free)} are free"
         if limit is not None and limit.nbytes - step < room:
             room = limit.nbytes - step
-            bound = f"{size(limit.nbytes)} are {_reason(limit)}"
+            bound = f"{size(limit.nbytes)} may be used ({_reason(limit)})"
         fits = max(room, 0) // step
         if fits < (_FEW if more is None else more):
             log.warning(
-                "a step is %s, %s, %s: %s after about %d steps of this size%s\n"
+                "a step is %s, %s, %s: %s after about %s of this size%s\n"
                 "Hint: select steps=, layers= or data='stats', keep the last steps with keep=%s",
                 size(step),
                 "all steps were asked for" if more is None else f"{counted(more + 1, 'step')} were asked for",
                 bound,
                 "the disk is full" if endless else "the capture stops",
-                fits + 1,
+                counted(fits + 1, "step"),
                 "" if endless else "; the run goes on",
-                "" if endless else ", or give max_bytes=",
+                ", or give max_bytes=" if limit is not None and limit.by_default else "",
             )
 
     def check(self, written: int, nbytes: int) -> None:
@@ -100,23 +100,28 @@ class Budget:
         if limit is not None and written + nbytes > limit.nbytes:
             what = f"the default limit of {size(limit.nbytes)}" if limit.by_default else f"max_bytes={limit.nbytes}"
             raise WriteError(
-                f"{what} would be exceeded: {written} bytes are on disk"
-                f"{f' and the next tensor has {nbytes}' if nbytes else ''}; the capture stops, the run goes on",
+                f"{what} would be exceeded: {size(written)} are on disk"
+                f"{f' and the next tensor has {size(nbytes)}' if nbytes else ''}; the capture stops, the run goes on",
                 hint=f"{'give' if limit.by_default else 'raise'} max_bytes, or select fewer steps or layers",
                 code="AD503",
             )
         if written + nbytes >= self._next_check:
             self._next_check = written + nbytes + _CHECK_EVERY
-            self._check_disk(nbytes)
+            self._check_disk(nbytes, self._until_next_check(written + nbytes))
 
-    def _check_disk(self, nbytes: int) -> None:
+    def _until_next_check(self, written: int) -> int:
+        """The most bytes that may follow after `written` bytes before the free space is checked again."""
+        return _CHECK_EVERY if self._limit is None else min(_CHECK_EVERY, max(self._limit.nbytes - written, 0))
+
+    def _check_disk(self, nbytes: int, more: int) -> None:
         try:
             free, reserve = self._free()
         except OSError:
             return  # the next write reports the error
-        if free - nbytes - _CHECK_EVERY < reserve:
+        if free - nbytes - more < reserve:
             raise WriteError(
-                f"only {free >> 20} MiB are free below {self._directory}: the capture stops, the run goes on",
+                f"only {size(free)} are free below {self._directory}, and {size(reserve)} stay free after a dump: the "
+                f"capture stops while there is room for the next {size(nbytes + more)}, the run goes on",
                 hint="free some space, give another path=, or select fewer steps or layers",
                 code="AD502",
             )
@@ -129,7 +134,7 @@ class Budget:
 
 
 def _reason(limit: SizeLimit) -> str:
-    return f"{_SHARE} % of the free space" if limit.by_default else "max_bytes="
+    return f"{_SHARE} % of the free space" if limit.by_default else "max_bytes"
 
 
 def explain(error: OSError, directory: Path) -> WriteError:

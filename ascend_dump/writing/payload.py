@@ -118,6 +118,10 @@ class Payload(msgspec.Struct, eq=False, gc=False):
         self.window = _window(memory, self.nbytes)
         self.sample = self.window.tobytes()
 
+    def hash(self) -> None:
+        """Hash the bytes as they are now."""
+        self.digest = xxhash.xxh3_128_digest(self.view())
+
     def take_sample(self) -> None:
         """Sample the bytes now."""
         self.window = _window(_view_memory(self.address, self.nbytes, _READ_ONLY), self.nbytes)

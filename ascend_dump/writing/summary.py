@@ -15,6 +15,9 @@ from ascend_dump.statistics import scanner as scanner_of
 
 __all__ = ["as_stored", "nonfinite", "prepare", "scanner", "summarize"]
 
+#: Elements of a tensor for whose type a kernel is compiled: not for counters, such as those of BatchNorm.
+_WORTH_COMPILING = 1024
+
 _Scanner = Callable[[Union[bytes, memoryview]], Scan]
 _scanners: dict[str, _Scanner] = {}
 
@@ -35,7 +38,7 @@ def summarize(
     array = _array(data, dtype, strided)
     # Records do not wait for a compiler: if the program is killed meanwhile they would be lost.
     ready = is_ready(array.dtype)
-    if not ready:
+    if not ready and array.size >= _WORTH_COMPILING:
         warm_up_soon(array.dtype)
     # One thread: the other processors belong to the captured program.
     return statistics(array, engine=None if ready else "numpy", threads=1)

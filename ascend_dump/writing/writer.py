@@ -11,7 +11,6 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Callable, NamedTuple, Optional, Union
@@ -19,6 +18,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 from ascend_dump._errors import WriteError
 from ascend_dump._tally import Tally
 from ascend_dump.host import Line
+from ascend_dump.writing.backlog import Backlog
 from ascend_dump.writing.budget import SizeLimit, explain
 from ascend_dump.writing.ending import Ended
 from ascend_dump.writing.payload import COPYING, DONE, QUEUED, WRITING, Item, Payload, copy_memory
@@ -31,17 +31,11 @@ log = logging.getLogger("ascend_dump")
 
 #: Bytes of queued tensors above which the recording thread waits.
 _BUFFER_BYTES = 512 << 20
-#: Bytes counted for each queued record besides those of its tensor.
-_ITEM_BYTES = 1024
 #: Records are queued in batches of about this many bytes.
 _BATCH_BYTES = 4 << 20
 _BATCH_ITEMS = 100
 #: A smaller batch is queued after this many seconds, because the program may hang and then be killed.
 _IDLE_SECONDS = 0.5
-#: A killed program loses at most about this many records, or those of the last seconds, whichever are more: if the
-#: writer falls behind further, the program waits. A third of these records may be in the batch.
-_LOST_ITEMS = 300
-_LOST_SECONDS = 0.5
 #: Prefix of the names of ascend_dump's threads.
 _OURS = "ascend_dump"
 _Task = Union[list[Item], threading.Event, "_Step", str, None]
@@ -113,21 +107,13 @@ class HostWriter:
         self._told = False
         self.skipped = self._store.skipped
         self.first_skipped = self._store.first_skipped
-        self._buffer = buffer_bytes
+        self._backlog = Backlog(buffer_bytes)
         # Reentrant, because a finalizer may run an operator while the lock is held.
         self._handing_over = threading.RLock()
         self._change = threading.Condition(threading.RLock())
-        self._queued_bytes = 0  # written under _handing_over
-        self._stored_bytes = 0  # written by the writer thread only
         self._batch: list[Item] = []
         self._batch_bytes = 0
         self._batch_time = 0.0
-        #: When each queued batch began that is not in the files yet; and counts of queued and saved records.
-        self._unsaved: deque[float] = deque()
-        self._handed_over = 0  # written under _handing_over
-        self._saved = 0  # this and the next are written by the writer thread only
-        self._unsaved_batches = 0
-        self._unsaved_items = 0
         self._waiting = 0
         self._queue: SimpleQueue[_Task] = SimpleQueue()
         self._closing = False
@@ -213,10 +199,10 @@ class HostWriter:
             full = self._batch_bytes > _BATCH_BYTES or len(self._batch) > _BATCH_ITEMS
         if full:
             self._send()
-            if self._queued_bytes - self._stored_bytes > self._buffer:
-                self._wait(lambda: self._queued_bytes - self._stored_bytes <= self._buffer // 2)
-            if self._is_behind(_LOST_SECONDS):
-                self._wait(lambda: not self._is_behind(_LOST_SECONDS / 2))
+            if self._backlog.is_full():
+                self._wait(lambda: not self._backlog.is_full(0.5))
+            if self._is_late():
+                self._wait(lambda: not self._is_late(0.5))
 
     def complete(self, payload: Payload) -> bool:
         """Complete a payload that has a digest, if its bytes are stored already; its memory may change after that.
@@ -292,15 +278,7 @@ class HostWriter:
         with self._handing_over:
             batch, self._batch, self._batch_bytes = self._batch, fresh, 0
             if batch:
-                nbytes = len(batch) * _ITEM_BYTES
-                for item in batch:
-                    payload = item.payload
-                    if payload is not None and not payload.counted:
-                        payload.counted = True
-                        nbytes += payload.nbytes
-                self._queued_bytes += nbytes
-                self._handed_over += len(batch)
-                self._unsaved.append(self._batch_time)
+                self._backlog.add(batch, self._batch_time)
                 self._queue.put(batch)
             if then is not None:
                 self._queue.put(then)
@@ -323,14 +301,8 @@ class HostWriter:
         if copy is None:
             self._wait(lambda: payload.state == DONE)
 
-    def _is_behind(self, seconds: float) -> bool:
-        """Whether many records are queued, the first of them for longer than this."""
-        if self.failure is not None or self._handed_over - self._saved <= _LOST_ITEMS - _BATCH_ITEMS:
-            return False
-        try:
-            return time.monotonic() - self._unsaved[0] > seconds
-        except IndexError:
-            return False
+    def _is_late(self, share: float = 1.0) -> bool:
+        return self.failure is None and self._backlog.is_late(share)
 
     def _start_thread(self) -> None:
         """Start the writer thread, when there is something to write."""
@@ -404,10 +376,9 @@ class HostWriter:
 
     def _do(self, task: _Task) -> None:
         if isinstance(task, list):
-            self._unsaved_batches += 1
-            self._unsaved_items += len(task)
+            self._backlog.take(task)
             self._write(task)
-            if not self._queue.empty() and not self._is_behind(_LOST_SECONDS / 4):
+            if not self._queue.empty() and not self._is_late(0.25):
                 return
             self._store.flush()
         elif isinstance(task, str):
@@ -419,7 +390,8 @@ class HostWriter:
             self._store.finish()
         else:
             self._store.begin(None if task is None else task.number)
-        self._count_saved()
+        self._backlog.save()
+        self._wake()
         self._tell_end()
 
     def _tell_end(self) -> None:
@@ -428,13 +400,6 @@ class HostWriter:
         if ended is not None and ended.operator and not self._told:
             self._told = True
             log.warning("%s at step %s: the capture keeps it and records nothing more", ended.reason, ended.step)
-
-    def _count_saved(self) -> None:
-        for _ in range(self._unsaved_batches):
-            self._unsaved.popleft()
-        self._saved += self._unsaved_items
-        self._unsaved_batches = self._unsaved_items = 0
-        self._wake()
 
     def _write(self, items: list[Item]) -> None:
         try:
@@ -446,7 +411,8 @@ class HostWriter:
                 payload = item.payload
                 if payload is not None and payload.state != DONE:
                     self._release(payload)
-            self._count_stored(len(items) * _ITEM_BYTES)
+            self._backlog.store_lines(items)
+            self._wake()
 
     def _write_records(self, items: list[Item]) -> None:
         stored = 0
@@ -474,10 +440,7 @@ class HostWriter:
     def _release(self, payload: Payload) -> None:
         payload.owner = None
         payload.state = DONE
-        self._count_stored(payload.nbytes)
-
-    def _count_stored(self, nbytes: int) -> None:
-        self._stored_bytes += nbytes
+        self._backlog.store(payload.nbytes)
         self._wake()
 
     def _wake(self) -> None:

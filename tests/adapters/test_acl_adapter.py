@@ -280,8 +280,8 @@ def test_the_environment_is_reported(npu, monkeypatch):
 
 
 def test_a_path_that_ge_refuses_is_told_before_it_exists(npu):
-    assert found("silent", "characters GE does not take", path="my dumps")
-    assert not found("silent", "characters GE does not take", path="my_dumps")
+    assert found("silent", "characters that GE refuses", path="my dumps")
+    assert not found("silent", "characters that GE refuses", path="my_dumps")
     assert found("error", "512 characters", path="a" * 200 + "/" + "b" * 200 + "/" + "c" * 200)
 
 
@@ -330,6 +330,6 @@ def test_a_container_is_recognised_by_its_marks(tmp_path, monkeypatch):
 
 def test_a_container_is_warned_of(npu, monkeypatch):
     monkeypatch.setattr("ascend_dump_acl._settings.in_container", lambda: True)
-    assert found("warning", "running inside a container is not supported for offline dump")
+    assert found("warning", "the dump of offline models is not supported inside a container")
     monkeypatch.setattr("ascend_dump_acl._settings.in_container", lambda: False)
     assert not found("warning", "inside a container")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,41 @@ def test_values_are_those_of_the_moment(model: Net, tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.maximum(given, 0), gives)
 
 
+def test_writes_that_pytorch_does_not_count_are_seen(tmp_path: Path) -> None:
+    """What is known from the module before is looked at again: one element is written, in a way no version tells."""
+
+    class Unseen(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            x.data[5, 7] = -1.0
+            return x * 1
+
+    model = torch.nn.Sequential(torch.nn.ReLU(), Unseen())
+    with ascend_dump.capture(model, path=tmp_path, level="module", quiet=True) as cap, torch.no_grad():
+        for _ in range(2):
+            model(torch.linspace(0, 1, 4096).reshape(64, 64))
+    dump = cap.dump()
+    for step in (0, 1):
+        [[before], [given], [gives]] = (
+            dump.select(op=op, io=io, step=step)
+            for op, io in (("0/forward_0", "output"), ("1/forward_0", "input"), ("1/forward_0", "output"))
+        )
+        assert before.numpy()[5, 7] == given.numpy()[5, 7] > 0
+        assert gives.numpy()[5, 7] == -1
+
+
+def test_a_tensor_that_modules_give_on_is_queued_once(tmp_path: Path) -> None:
+    """Else so many copies would wait for the writer that the program waits too."""
+    model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Identity()) for _ in range(8)))
+    x = torch.rand(1024, 1024)
+    tracemalloc.start()
+    with ascend_dump.capture(model, path=tmp_path, level="module", quiet=True) as cap:
+        model(x)
+        most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(cap.dump()) == 34
+    assert most < 3 * x.nbytes
+
+
 def test_gradients_are_those_of_autograd(model: Net, tmp_path: Path) -> None:
     plain_x, plain = run(model)
     expected = [parameter.grad.clone() for parameter in model.parameters()]
@@ -139,7 +175,7 @@ def test_what_looks_at_operators_is_refused(settings: Any, model: Net, tmp_path:
 
 
 def test_where_there_are_no_modules_it_is_refused(tmp_path: Path) -> None:
-    refused = pytest.raises((ConfigError, NotSupported), match="knows operators and kernels, and no modules")
+    refused = pytest.raises((ConfigError, NotSupported), match="dumps operators and kernels, not modules")
     with fakes.install("torch_npu"), refused:
         ascend_dump.capture(framework="torch_npu", path=tmp_path, level="module").start()
 

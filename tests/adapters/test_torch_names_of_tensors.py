@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ascend_dump
+from ascend_dump.cli import main
 
 torch = pytest.importorskip("torch")
 
@@ -71,3 +73,96 @@ def test_catalogs_have_the_parameters_too(tmp_path: Path) -> None:
     assert sum('"fc.weight"' in text for text in attrs) == len(
         [one for one in dump if one.attrs.get("parameter") == "fc.weight"]
     )
+
+
+class Named(torch.nn.Module):
+    """Operators whose schemas name what they return, all of it or nothing."""
+
+    def forward(self, x: Any) -> Any:
+        largest, places = torch.topk(x, 2)
+        values = torch.linalg.svd(largest)[1]
+        attended = torch.nn.functional.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None])
+        zeros = torch.ops.aten._foreach_zero([x, largest])
+        return values, places, attended, zeros, *torch.split(x, 2)
+
+
+def test_outputs_have_the_names_of_the_schema(tmp_path: Path) -> None:
+    model = Named()
+    with ascend_dump.capture(model, path=tmp_path, quiet=True) as cap:
+        model(torch.rand(4, 4))
+    dump = cap.dump()
+    outputs = {one.op_type: [] for one in dump}
+    for one in dump.select(io="output"):
+        outputs[one.op_type].append(one.argument)
+    assert outputs["aten::topk"] == ["values", "indices"]
+    assert outputs["aten::_linalg_svd"] == ["U", "S", "Vh"]
+    attention = next(names for name, names in outputs.items() if "scaled_dot_product" in name)
+    assert attention[:2] == ["output", "logsumexp"]
+    assert outputs["aten::_foreach_zero"] == ["self_out[0]", "self_out[1]"]
+    assert outputs["aten::split"] == [None, None]
+    again = ascend_dump.replay(dump.select(op_type="aten::topk"))
+    assert [(one.record.argument, one.verdict) for one in again.pairs] == [("values", "equal"), ("indices", "equal")]
+
+
+def test_outputs_that_are_not_returned_keep_their_names(tmp_path: Path) -> None:
+    """What a batch norm returns has no names."""
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(4))
+    with ascend_dump.capture(model, path=tmp_path, quiet=True) as cap:
+        model(torch.rand(3, 4))
+    names = [one.argument for one in cap.dump().select(op_type="aten::native_batch_norm", io="output")]
+    assert names == [None, None, None, "running_mean", "running_var"]
+
+
+def adam(path: Path, steps: int, foreach: bool = False, **settings: Any) -> ascend_dump.Dump:
+    """A capture of AdamW; the gradient of `fc.bias` is 0, which with eps=0 makes NaN."""
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=foreach, **settings)
+    with ascend_dump.capture(model, path=path, quiet=True) as cap:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 4)).pow(3).sum()
+            loss.backward()
+            model.fc.bias.grad.zero_()
+            optimizer.step()
+    return cap.dump()
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_what_an_optimizer_keeps_has_the_name_of_its_parameter(foreach: bool, tmp_path: Path) -> None:
+    dump = adam(tmp_path, 2, foreach)
+    kept = f"{'_foreach_' if foreach else ''}lerp_"
+    names = ["fc.weight", "fc.bias", "norm.weight", "norm.bias"]
+    for io in ("input", "output"):
+        found = [one.parameter for one in dump.select(op=f"*{kept}*", step=1, io=io, phase="other")]
+        assert [name for name in found if name and " of " in name] == [f"exp_avg of {name}" for name in names]
+    assert {one.parameter for one in dump if one.parameter and " of " in one.parameter} == {
+        f"{what} of {name}" for what in ("step", "exp_avg", "exp_avg_sq") for name in names
+    }
+    assert not any(one.parameter for one in dump.select(phase="forward"))
+
+
+def test_commands_say_which_parameter_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    adam(tmp_path, 1, eps=0.0)
+    shown = {}
+    for name, more in {"overflow": [], "triage": [], "ls": ["--records"], "stats": []}.items():
+        main([name, str(tmp_path), *more])
+        shown[name] = capsys.readouterr().out
+    assert "   parameter fc.bias\n" in shown["overflow"]
+    assert "parameter   fc.bias\n" in shown["triage"]
+    assert all("self (fc.bias)" in shown[name] for name in ("overflow", "ls", "stats"))
+
+
+def test_steps_that_are_not_recorded_have_no_hook_of_the_optimizer(tmp_path: Path) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    hooks = sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks
+    found = []
+    with ascend_dump.capture(model, path=tmp_path, steps="1", quiet=True) as cap:
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            found.append(len(hooks))
+            optimizer.step()
+    assert (found, len(hooks)) == ([0, 1, 0], 0)
+    assert {one.parameter for one in cap.dump().select(op="mul__*", io="output")} == {
+        f"momentum_buffer of {name}" for name in ("fc.weight", "fc.bias", "norm.weight", "norm.bias")
+    }

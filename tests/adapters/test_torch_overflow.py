@@ -164,6 +164,77 @@ def test_complex32(dumps: Path) -> None:
     assert set(ops(dump)) == {"clone_0"}
 
 
+def _sparse(value: float) -> Any:
+    return torch.tensor([[0.0, 1.0], [value, 0.0]]).to_sparse()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse", "ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: _sparse(1e38),
+        lambda: _sparse(1e38).to_dense().to_sparse_csr(),
+        lambda: torch.nested.nested_tensor([torch.ones(2) * 1e38, torch.ones(3)]),
+    ],
+    ids=["coordinates", "rows", "nested"],
+)
+def test_every_layout(make: Callable[[], Any], dumps: Path) -> None:
+    """Also the values of tensors that are not stored count."""
+    x, dense = make(), torch.ones(2) * 1e38
+
+    def run() -> None:
+        x * 1e-3
+        y = x * 1e3
+        y * 2
+        y.to_padded_tensor(0.0) if y.is_nested else y.to_dense()
+        dense * 1e3
+
+    found = ops(dump_of(dumps, run))
+    assert {name for name, origin in found.items() if origin} == {"mul_1", "mul_3"}
+    assert {"mul_2", "mul_3"} < set(found)
+    assert "mul_0" not in found
+
+
+def test_a_selection_of_all_operators_records_the_same(dumps: Path) -> None:
+    """Without a selection little is noted of an operator before it runs; the rest is gathered once it overflowed."""
+
+    def run() -> None:
+        torch.manual_seed(0)
+        x = torch.ones(4, requires_grad=True)
+        y = (x * 100).exp() * 1
+        y[:2].div_(torch.zeros(2))
+        torch.div(y.detach(), torch.zeros(4), out=torch.empty(4))
+        torch._foreach_add_([torch.ones(2), torch.full((2,), 3e38)], [torch.ones(2), torch.full((2,), 3e38)])
+        torch.rand(4).log_().div_(0).zero_()
+        (y.log() * x).sum().backward()
+
+    def told(dump: Any) -> list[Any]:
+        fields = ("op_name", "io", "index", "phase", "source")
+        return [
+            (
+                *(getattr(record, name) for name in fields),
+                *map(record.attrs.get, ("seq", "origin", "version")),
+                record.numpy().tobytes(),
+            )
+            for record in dump
+        ]
+
+    found = told(dump_of(dumps / "all", run))
+    assert len({name for name, *_ in found}) > 5
+    assert found == told(dump_of(dumps / "selected", run, layers="*"))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_a_sparse_tensor_that_is_overwritten(dumps: Path) -> None:
+    x, y = _sparse(1e38), _sparse(INF)
+
+    def run() -> None:
+        x.mul_(1e3)
+        y.mul_(0.0)
+
+    assert ops(dump_of(dumps, run)) == {"mul__0": True, "mul__1": False}
+
+
 def test_views_are_not_recorded_and_keep_their_numbers(dumps: Path) -> None:
     """Their values are those of the operator before them; names stay those of a dump of everything."""
     bad = torch.tensor([1.0, -1.0])

@@ -7,6 +7,8 @@ import io
 import multiprocessing
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import traceback
 import warnings
@@ -238,6 +240,24 @@ class TestCompiled:
         with ascend_dump.capture(path=dumps, strict=True) as cap:
             assert torch.equal(f(INPUT), (INPUT * 2).sin())
         assert names_of(cap.dump())[:2] == ["mul_0", "sin_0"]
+
+    def test_the_first_function_compiled_in_a_block_runs_eagerly(self, dumps: Path) -> None:
+        """PyTorch's compiler is imported only then; it must not compile the functions that record."""
+        program = (
+            "import sys, torch, ascend_dump\n"
+            "def compiled():\n"
+            "    return torch._dynamo.utils.counters['frames'].get('total', 0)\n"
+            "with ascend_dump.capture(path=sys.argv[1], strict=True):\n"
+            "    assert 'torch._dynamo' not in sys.modules\n"
+            "    fast = torch.compile(lambda x: (x * 2).sin(), backend='eager')\n"
+            "    fast(torch.ones(3))\n"
+            "assert compiled() == 0, compiled()\n"
+            "fast(torch.ones(3))\n"
+            "assert compiled() == 1, compiled()\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program, str(dumps)], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert [name for name in names_of(ascend_dump.open(dumps)) if name != "ones_0"] == ["mul_0", "sin_0"]
 
     def test_compiled_after_it_was_given(self, dumps: Path) -> None:
         """Compiled code does not call the hooks of the module that it was made from."""

@@ -401,7 +401,7 @@ class TestOrder:
         ready, done = threading.Event(), threading.Event()
 
         def work() -> None:
-            ready.wait(10)
+            ready.wait(60)
             torch.ones(1).sinh()
             call(model)
             done.set()
@@ -411,7 +411,7 @@ class TestOrder:
         with ascend_dump.capture(model, path=dumps, strict=True) as cap:
             call(model)
             ready.set()
-            assert done.wait(10)
+            assert done.wait(60)
             call(model)
         thread.join()
         assert steps_of(cap) == {0, 1}

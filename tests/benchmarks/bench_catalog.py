@@ -1,8 +1,8 @@
-"""The catalog of a large host dump: what making it and reading the kept one take, and the verbs that use it.
+"""Time and memory to make the catalog of a large host dump, to read the stored catalog, and of the verbs that use it.
 
 Usage: bench_catalog.py [RECORDS [DIRECTORY]]     (default 100000 in the directory of temporary files, 0.5 kB of disk
 each; the aim for 1,000,000 is 5 s by the clock to make the catalog, and for 10,000,000 less than 2000 MB of memory).
-The verbs are held against themselves without polars, which read every line.
+The verbs are compared with the same verbs without polars, which read every line.
 """
 
 from __future__ import annotations

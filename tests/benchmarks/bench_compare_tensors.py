@@ -1,29 +1,29 @@
-"""Comparing tensors, in GB/s of one side with the data in memory; msprobe beside it where it is installed.
+"""Throughput of comparing tensors in memory, in GB/s of one side; also of msprobe, if it is installed.
 
 Usage: bench_compare_tensors.py [MEGABYTES [arrays|dumps]]     (default 256; the aim is 2 GB/s, 50 times msprobe)
 
-msprobe is the package mindstudio-probe. First pairs of arrays: both get the same ones, and msprobe is asked as its own
-comparison asks, to check a pair for NaN and Inf and for its numbers; what it reads as bfloat16 it makes float32. Then
-two dumps of one program, in which every tensor differs: the commands `ascend-dump compare` and `msprobe compare` from
-start to exit, each on dumps of its own of the same tensors, and on dumps four times as large: what the larger ones take
-longer is the throughput of either without its start.
+msprobe is the package mindstudio-probe. `arrays` compares pairs of arrays, the same for both tools; msprobe's functions
+are called as its own comparison calls them, to check a pair for NaN and Inf and to compute its numbers; it converts
+bfloat16 to float32. `dumps` compares two dumps of one program in which every tensor differs: the commands `ascend-dump
+compare` and `msprobe compare` from start to exit, each on dumps in its own format with the same tensors, then on dumps
+four times as large. The additional time for the larger dumps gives the throughput without the start.
 
-Other work on the machine makes wall times longer and leaves the time of processors nearly alone, so both are given, and
-ratios are of calls in turns. "2 processors" is twice what one second of a processor compares. numpy multiplies with
-threads of a library, which wait busily for some time after a call: they are given time to fall asleep before the next
-one is measured, and what they waited within a call counts as time of msprobe's processors, not of the wall.
+Other work on the machine makes wall times longer and hardly changes processor times, so both are printed, and ratios
+are taken from calls of the two tools in turns. "2 processors" is twice the amount compared in one second of processor
+time. numpy multiplies with threads of a library, which wait busily for some time after a call: each measurement begins
+after they have stopped. Time that they wait within a call counts as processor time of msprobe, not as wall time.
 
 Measured on two processors with AVX-512 (load 4 to 7, so that ratios vary; msprobe 26.2.0), where every element differs,
 on arrays of 64 MB, two runs or more: float32 11 GB/s on 2 processors, 61 to 81 times msprobe by the time of a processor
 and 62 to 105 by the wall; bfloat16 5.3 to 5.6, 87 to 102 and 95 to 115 times; float16 5.7 to 6.1, 97 times and more;
 float64 13 to 15, 34 to 82 and 40 to 91 times; int32 20, 482 times and more; float8_e4m3fn 5. With load 1 and both
-threads busy, the kernels alone took 0.41 ns of the wall for an element of float64 and 0.38 for one of bfloat16, msprobe
-35 and 31 ns: 86 and 83 times. They take 0.6 ns of a processor for an element in the cache; of float64 what memory
-gives is the limit. On arrays of 4 MB, which stay in the cache, msprobe takes half the time for an element of float64,
-and it is 25 times.
+threads busy, the kernels alone took 0.41 ns of wall time for an element of float64 and 0.38 for one of bfloat16,
+msprobe 35 and 31 ns: 86 and 83 times. For an element in the cache they take 0.6 ns of processor time; float64 is
+limited by the bandwidth of the memory. On arrays of 4 MB, which stay in the cache, msprobe takes half as long for an
+element of float64, so the ratio is 25.
 
-On another machine with two processors (load 16), two dumps of 256 MB: 7 times from start to exit, of 1 GB: 11 times;
-what the larger ones take more: 31 times, 39 times by the clock.
+On another machine with two processors (load 16), two dumps of 256 MB: 7 times as fast as msprobe from start to exit; of
+1 GB: 11 times; by the additional time for the larger ones: 31 times, 39 times by wall time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Time `convert` against what the file system and numpy need for the same bytes, as ratios within one run.
+"""The time of `convert` relative to that of the file system and numpy for the same bytes, within one run.
 
     python tests/benchmarks/bench_convert.py [--files N] [--mb MB] [--repeat N] [--dir DIR]
 

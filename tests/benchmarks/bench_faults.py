@@ -1,4 +1,4 @@
-"""Planted faults, the share of them whose operator a comparison names first, and runs that differ by rounding alone.
+"""The share of planted faults whose operator a comparison names first, and false alarms for rounding differences.
 
 Usage: bench_faults.py [held-out] [SEEDS [PROGRAM [KIND]]]     (default 3 seeds of each kind for each program)
        bench_faults.py [held-out] roundings [PROGRAM [ROUNDING]]
@@ -9,14 +9,21 @@ Measured with PyTorch 2.13: 282 of 282 faults of 14 kinds in 7 programs; no orig
 with one thread. Of 42 faults in graphs that PyTorch's tables of decompositions took apart 37 are named, and none is
 passed. The row `torch.compile` runs operator by operator, because a capture makes no use of compiled code in its steps.
 
-`held-out` takes ten networks that no rule was chosen by. The first run of these, before any change: 248 of 252 right.
-Two of the four were right too (an attention reads the weight of its last layer itself, which the judge knows since); in
-one Adadelta's first step makes a wrong sum equal to another one, which is paired with it, and the kind of the origin is
-wrong; and one update of a second moment, of 1e-8, was called rounding, which led to a change. With 3 seeds of each kind
-377 of 378 now, the Adadelta left. Of their roundings, no rule was chosen by which either, 88 of 99 have no origin: in
-three the noise of the autoencoder is drawn as other numbers, which is told as random; 7 are graphs that PyTorch's
-tables took apart, one is the mixer's optimizer with kernels of float64. The experts' shapes depend on values, so that
-no graph is made of them.
+`held-out` takes ten networks that no rule was chosen by, but for one thing (below). The first run of these, before any
+change: 248 of 252 right. Two of the four were right too (an attention reads the weight of its last layer itself, which
+the judge knows since); in one Adadelta's first step makes a wrong sum equal to another one, which is paired with it, so
+that the kind of the origin is wrong; and one update of a second moment, of 1e-8, was called rounding, which led to a
+change. With 3 seeds of each kind 377 of 378 now, the Adadelta left.
+
+Of their roundings 88 of 99 had no origin in the first run. Seven of the others were graphs that PyTorch's tables took
+apart. They led to changes in how such operators are paired, so that they are held out no more. One of the seven, the
+translator, also drew masks in its attention in another way. The other four were not rounding alone: three drew other
+random numbers, and one lost what an operator wrote to `out`. With no dropout in attention, operators that draw left as
+they are, and `out` written, 98 of 98 have no origin now. The 99th, the autoencoder in float64, draws other numbers
+because it draws them in float64: it is left out by what it drew, and is told as random.
+
+Of 54 faults in their graphs that were taken apart 49 are named (21 before those changes, where one comparison failed);
+two in float16 are called rounding. The experts' shapes depend on values, so that no graph is made of them.
 """
 
 from __future__ import annotations
@@ -37,7 +44,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 from compare_faults import KINDS, judged, plant, plant_value, sites
 from compare_programs import PROGRAMS, Program, dump
 from compare_programs_held_out import HELD_OUT
-from compare_roundings import ROUNDINGS, reference_of, taken_apart, without_dropout
+from compare_roundings import ROUNDINGS, draws_alike, reference_of, taken_apart, without_dropout
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
 from ascend_dump import Comparison
@@ -46,7 +53,10 @@ from ascend_dump.reading import Record
 
 
 def roundings(programs: dict[str, Program], only_program: str = "", only: str = "") -> int:
-    """Print what is said of runs that differ by rounding alone; how many of them have an origin, or are different."""
+    """Print what is said of runs that differ by rounding alone; how many of them have an origin, or are different.
+
+    A run that drew other random numbers differs by more than rounding: it is left out, and has to be told as random.
+    """
     total, right = Counter[str](), Counter[str]()
     wrong: list[str] = []
     for name, program in programs.items():
@@ -61,6 +71,13 @@ def roundings(programs: dict[str, Program], only_program: str = "", only: str = 
                     print(f"left out: {name}, {rounding}: its shapes depend on values, so that no graph is made of it")
                     continue
                 found = ascend_dump.compare(Path(directory) / "actual", reference)
+                same_draws = draws_alike(Path(directory) / "actual", reference)
+            if not same_draws:
+                kinds = sorted({one.kind for one in found.origins})
+                print(f"left out: {name}, {rounding}: it drew other random numbers, which is told as {kinds}")
+                if kinds != ["random"]:
+                    wrong.append(f"{name}, {rounding}: other random numbers are told as {kinds}")
+                continue
             total[rounding] += 1
             if found.origins or found.verdict not in ("equal", "noise", "unmatched"):
                 origins = [(one.kind, one.step, one.op_name, *one.evidence) for one in found.origins[:4]]
@@ -89,7 +106,11 @@ def decomposed(programs: dict[str, Program], seeds: int = 6, only_program: str =
         with tempfile.TemporaryDirectory() as folder:
             directory = Path(folder)
             reference = dump(program, directory / "reference", change=without_dropout, steps=1)
-            known = sites(program, directory / "clean", change=taken_apart, steps=1)
+            try:
+                known = sites(program, directory / "clean", change=taken_apart, steps=1)
+            except DynamicOutputShapeException:
+                print(f"left out: {name}: its shapes depend on values, so that no graph is made of it")
+                continue
             for seed in range(seeds):
                 planted = plant_value(program, seed, known, directory, change=taken_apart, steps=1)
                 if planted is None:

@@ -1,5 +1,5 @@
-"""What `import ascend_dump` and `ascend-dump --help` take, beside an interpreter that does nothing; and what the
-start-up line and the pytest plugin add where nobody asked for a dump, by processor time.
+"""Processor time of `import ascend_dump` and `ascend-dump --help`, compared with an interpreter that does nothing, and
+of the start-up line and the pytest plugin if no dump is requested.
 
 python tests/benchmarks/bench_import.py [--rounds 9]
 """

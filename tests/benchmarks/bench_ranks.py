@@ -1,10 +1,10 @@
-"""Comparing the indexes of two runs with many ranks: seconds and memory, which are to grow as the number of ranks does.
+"""Time and memory of comparing the indexes of two runs with many ranks; both should be proportional to the ranks.
 
 Usage: bench_ranks.py [RANKS [OPERATORS]]     (default 1024 100000: the aim is at most 60 s on two CPUs, and 2 GB)
 
 Three sizes are run: a sixteenth of the ranks, a quarter, and all of them. Tensor parallelism joins eight ranks at every
-hundredth operator, data parallelism every eighth rank at every ten-thousandth. One operator of one rank is wrong; from
-there the difference goes on to all ranks. It has to be named, with all others behind it.
+hundredth operator, data parallelism every eighth rank at every ten-thousandth. One operator of one rank is wrong, and
+the difference spreads to all ranks. The comparison must name that operator first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a recorder costs: `keep=3` and `until="nonfinite"` against recording without, as ratios within one process.
+"""The time of a capture with `keep=3` and `until="nonfinite"` relative to a capture without, within one process.
 
     python tests/benchmarks/bench_recorder.py [--steps 500] [--rounds 3] [--data stats tensor] [--dir DIR]
 

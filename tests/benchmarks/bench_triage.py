@@ -1,4 +1,4 @@
-"""`ascend-dump triage --run`: is the operator found, and what does that cost?
+"""`ascend-dump triage --run`: how often the faulty operator is found, and the time and disk space that it takes.
 
     python tests/benchmarks/bench_triage.py [--trials 20] [--steps 4000] [--seed 0] [--dir DIR] [--only nan constant]
 

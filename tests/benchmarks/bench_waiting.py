@@ -1,4 +1,4 @@
-"""What a step costs in a process that waits to be attached to, as a multiple of the same step in one that does not.
+"""The time of a step in a process that waits for `attach`, relative to the same step in a process that does not.
 
     python tests/benchmarks/bench_waiting.py [--rounds 40] [--clock cpu]
 

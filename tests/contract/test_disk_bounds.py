@@ -59,7 +59,7 @@ def test_without_a_bound_a_tenth_of_the_free_space_is_one(
     [warning] = warnings(caplog, "the default limit of 21.0 MB would be exceeded")
     assert "give max_bytes" in warning
     [summary] = warnings(caplog, "dumped ")
-    assert "limit without steps=, keep= and max_bytes=: 21.0 MB, 10 % of what was free" in summary
+    assert "limit without a last step, keep= and max_bytes=: 21.0 MB, 10 % of what was free" in summary
 
 
 @pytest.mark.parametrize("settings", [{"steps": "0-9"}, {"keep": 8}, {"max_bytes": "100MB"}], ids=str)
@@ -96,7 +96,7 @@ def test_what_will_not_fit_is_told_after_the_first_step(
 
 def test_max_bytes_counts_in_the_estimate(disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     record(tmp_path, 2, 2, steps="0-99", max_bytes="20MB")
-    assert "20.0 MB are max_bytes=: the capture stops after about 8" in warnings(caplog, "a step is ")[0]
+    assert "20.0 MB may be used (max_bytes): the capture stops after about 8 steps" in warnings(caplog, "a step is ")[0]
 
 
 def test_an_estimate_without_steps_counts_the_default(
@@ -104,7 +104,10 @@ def test_an_estimate_without_steps_counts_the_default(
 ) -> None:
     record(tmp_path, 2, 10)
     [warning] = warnings(caplog, "a step is ")
-    assert "all steps were asked for, 104.9 MB are 10 % of the free space: the capture stops after about 9" in warning
+    assert (
+        "all steps were asked for, 104.9 MB may be used (10 % of the free space): the capture stops after about 9"
+        in warning
+    )
 
 
 @pytest.mark.parametrize(

@@ -280,8 +280,9 @@ def test_a_dump_that_was_opened_before_has_typed_errors(name: str, step: Callabl
 
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Sets how many bytes are free on the disk, and lets nobody wait for the first look at a step."""
+    """Sets how many bytes are free on the disk, and makes the looks for a complete step follow each other at once."""
     monkeypatch.setattr("ascend_dump._forecast._PAUSE", 0.01)
+    monkeypatch.setattr("ascend_dump._forecast._REST", 0)
 
     # Not the file system's own answer: CANN asks it too, and drops a dump for which there is too little.
     def put(nbytes: int) -> None:
@@ -295,10 +296,10 @@ def forecasts(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def run_until_told(name: str, cap: Any, step: Callable[[float], object], told: Callable[[], object]) -> None:
-    for _ in range(200):
-        run_steps(name, cap, step, [1.0])
-        if told():
-            return
+    """Run a few steps, and wait until the thread that looks at them has told what it found."""
+    run_steps(name, cap, step, [1.0] * 3)
+    patience = time.monotonic() + 60  # on a busy machine that thread may have to wait for a processor
+    while not told() and time.monotonic() < patience:
         time.sleep(0.02)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -73,7 +75,7 @@ def test_the_numbers_are_those_on_disk(settings: Any, tmp_path: Path, caplog: py
     assert counts(text) == held(dump)
     if "keep" not in settings:
         assert f"of {size_of(sum(one.nbytes or 0 for one in dump))} seen" in text
-    assert ("6 steps were recorded, 2 of them stay (keep=2)" in text) == ("keep" in settings)
+    assert ("recorded 6 steps, kept the last 2 (keep=2)" in text) == ("keep" in settings)
     command = text.splitlines()[-1].partition("ascend-dump ")[2]
     assert command == f"ls {cap.path}"
     assert main([*command.split(), "--json"]) == Exit.OK
@@ -257,3 +259,26 @@ def test_the_first_rank_that_is_selected_speaks(tmp_path: Path) -> None:
 def test_messages_of_a_rank_carry_it(tmp_path: Path) -> None:
     for rank, text in enumerate(launch(tmp_path, '{"steps": "9"}', 2, 2)):
         assert text.startswith(f"ascend-dump: rank {rank}: the capture wrote nothing")
+
+
+def test_records_that_were_lost_afterwards_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = net()
+    with ascend_dump.capture(model, path=tmp_path, quiet=True) as cap:
+        train(model, 3)
+    dump = cap.dump()
+    count = len(dump)
+    assert dump.lost_records(count) == ""
+    shutil.rmtree(next(tmp_path.rglob("0/1")))
+    left = len(ascend_dump.open(tmp_path))
+    assert left < count
+    said = f"the dump has {left} of the {count} records that were written: files are missing or cut off"
+    for verb, code in (("ls", Exit.OK), ("overflow", Exit.UNREADABLE), ("triage", Exit.UNREADABLE)):
+        assert main([verb, str(tmp_path)]) == code
+        printed = capsys.readouterr()
+        assert said in printed.out + printed.err, verb
+    assert main(["ls", str(tmp_path), "--json"]) == Exit.OK
+    assert [one["note"] for one in json.loads(capsys.readouterr().out)["notes"]] == [said]
+    # Of a selection and of a part of a run nobody knows.
+    for words in ([str(tmp_path), "--step", "2"], [str(next(tmp_path.rglob("0/2")))]):
+        assert main(["ls", *words]) == Exit.OK
+        assert "were written" not in capsys.readouterr().err

@@ -53,4 +53,4 @@ def test_the_launcher_captures_the_unchanged_program(walked: Walked) -> None:
 def test_what_is_wrong_with_keys_is_told(walked: Walked) -> None:
     assert '"enable_dump": true' in walked.printed
     assert "the bridge ends the process with a fatal log message" in walked.printed
-    assert "it cannot be 1 together with enable_dump" in walked.printed
+    assert "it cannot be 1 if enable_dump is 1" in walked.printed

@@ -58,6 +58,6 @@ def test_the_module_is_compiled_for_the_block_only(walked: Walked) -> None:
 
 
 def test_what_is_wrong_with_options_is_told(walked: Walked) -> None:
-    assert "'5-2' is no rising range" in walked.printed
+    assert "'5-2' is not an ascending range" in walked.printed
     assert "'Add_1Mul_1' looks like two names" in walked.printed
     assert list(walked.place.glob("ge_dump_data_json")) == []

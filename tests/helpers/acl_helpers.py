@@ -1,4 +1,4 @@
-"""What an application does with pyACL for one execution, for the tests of the adapter `acl`."""
+"""The calls of pyACL by which an application runs a model once, for the tests of the adapter `acl`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults planted into the programs of `compare_programs`, each with what a comparison has to say of it."""
+"""Faults planted into the programs of `compare_programs`, each with the result that a comparison must give."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["KINDS", "Fault", "Site", "Watch", "judged", "plant", "plant_value", 
 
 
 class Site(NamedTuple):
-    """One execution of an operator: the n-th of its type in its step, and what it is called in a dump."""
+    """An execution of an operator: the n-th of its type in its step, and its name in a dump."""
 
     step: int
     op_type: str
@@ -35,7 +35,7 @@ class Site(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What was planted, and what is right to say of it.
+    """What was planted, and the correct results.
 
     names, modules  operators, or modules, one of which the first origin has to be in; both empty: no origin is right
     kinds           the kinds of origin that are right
@@ -54,11 +54,11 @@ class Fault(NamedTuple):
 
 
 class NotVisible(Exception):
-    """The fault drawn does nothing here: another one has to be drawn."""
+    """The fault that was drawn has no effect here: another one must be drawn."""
 
 
 def judged(fault: Fault, found: Comparison) -> str:
-    """Empty if the comparison says what is right, else what it says."""
+    """Empty if the result of the comparison is correct, otherwise a description of the result."""
     said = f"{found.verdict} {[(one.kind, one.step, one.op_name, one.module) for one in found.origins[:3]]}"
     if found.verdict not in fault.verdicts:
         return said
@@ -72,7 +72,7 @@ def judged(fault: Fault, found: Comparison) -> str:
 
 
 class Watch(TorchDispatchMode):
-    """Lies under the capture, counts the operators as a dump does, and notes what may be altered in each."""
+    """A dispatch mode below that of the capture: counts operators as a dump does, and notes what can be altered."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class Watch(TorchDispatchMode):
 
 
 def _is_traced(values: Any) -> bool:
-    """Whether nothing is computed: a compiler looks at what the operator gives."""
+    """Whether nothing is computed, because a compiler only traces the operator."""
     fake = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     return fake is not None or any(isinstance(one, FakeTensor) for one in _tensors(values))
 
@@ -128,7 +128,7 @@ Effect = Callable[[Any, list[Any], dict[str, Any]], Any]
 
 
 class Altered(Watch):
-    """One operator does something else."""
+    """Replaces an operator by another computation."""
 
     def __init__(self, site: Site, effect: Effect) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class Altered(Watch):
 
 
 def sites(program: Program, path: Path, **changes: Any) -> list[Site]:
-    """Dump the program without a fault, and give the operators that faults may be planted in."""
+    """Dump the program without a fault, and return the operators in which faults can be planted."""
     watch = Watch()
     dump(program, path, under=watch, **changes)
     names: dict[tuple[Any, ...], tuple[str, str]] = {}
@@ -439,7 +439,7 @@ class _Then(nn.Module):
 
 
 def _extra(program: Program, known: list[Site], draw: random.Random, path: Path) -> Fault:
-    """An operator more behind a module: half of them do nothing to the values."""
+    """An additional operator after a module; in half of the cases it does not change the values."""
     chosen = draw.choice(_modules(program, (nn.Linear, nn.Conv2d, nn.Embedding)))
     harmless = draw.random() < 0.4
     then: Callable[[Any], Any] = draw.choice([lambda x: x * 1.1, lambda x: x.clamp(-0.1, 0.1), torch.sin])
@@ -450,7 +450,7 @@ def _extra(program: Program, known: list[Site], draw: random.Random, path: Path)
         model.get_submodule(chosen).register_forward_hook(lambda module, args, output: then(output))
 
     dump(program, path, change=change)
-    what = f"operators behind {chosen}{', harmless' if harmless else ''}"
+    what = f"operators after {chosen}{', harmless' if harmless else ''}"
     fault = Fault(program.name, "extra operators", what, path, kinds=frozenset({"structure"}))
     if harmless:
         return fault._replace(verdicts=frozenset({"unmatched"}))
@@ -520,7 +520,7 @@ def _mask(program: Program, known: list[Site], draw: random.Random, path: Path) 
 
 
 def _stale(program: Program, known: list[Site], draw: random.Random, path: Path) -> Fault:
-    """Something that is written in place is not."""
+    """An operator that writes in place does not write."""
     written = [site for site in known if site.op_type.endswith("_") and "zero" not in site.op_type]
     return _in_operator(program, "stale buffer", path, draw.choice(written), _not_written)
 

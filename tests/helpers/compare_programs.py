@@ -139,7 +139,7 @@ class Recommender(nn.Module):
 
 
 class Contracting(nn.Module):
-    """Down, up, and the way around: what U-shaped networks do."""
+    """Reduces the image, enlarges it again, and adds the input by a skip connection, as U-shaped networks do."""
 
     def __init__(self) -> None:
         super().__init__()

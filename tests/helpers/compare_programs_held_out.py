@@ -1,5 +1,6 @@
-"""Networks that no rule of the comparison was chosen by, beside those of `compare_programs`: other operators, shapes,
-losses and optimizers."""
+"""Networks that were not used to choose the rules of the comparison, unlike `compare_programs`.
+
+They have other operators, shapes, losses and optimizers."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ class Mobile(nn.Module):
 
 
 class Translator(nn.Module):
-    """An encoder, a decoder that looks at it, and one table for what goes in and what comes out."""
+    """An encoder, a decoder that attends to it, and one table of embeddings for inputs and outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,7 +186,7 @@ class Halves(nn.Module):
 
 
 class Twins(nn.Module):
-    """Two things seen by one network, which says how alike they are."""
+    """One network applied to two inputs, whose similarity is the result."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The programs of `compare_programs` run again so that rounding alone differs: no difference has an origin then."""
+"""The programs of `compare_programs` run again with other rounding only, so that no difference may have an origin."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from compare_faults import Site, Watch
 from compare_programs import Program, dump
@@ -14,7 +15,10 @@ from functorch.compile import aot_module, nop
 from torch import nn
 from torch._decomp import core_aten_decompositions
 
-__all__ = ["ROUNDINGS", "reference_of", "taken_apart", "without_dropout"]
+import ascend_dump
+from ascend_dump.analysis.compare._types import RANDOM, operator_class
+
+__all__ = ["ROUNDINGS", "draws_alike", "reference_of", "taken_apart", "without_dropout"]
 
 _aten = torch.ops.aten
 
@@ -32,7 +36,7 @@ def _floats(values: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 #: Made of random numbers: the type they are drawn in is a part of them. Or nothing is computed.
 _AS_IT_IS = (
     "bernoulli",
-    "random",
+    "rand",
     "normal",
     "uniform",
     "empty",
@@ -53,7 +57,7 @@ def _is_view(func: Any) -> bool:
 
 
 class Otherwise(Watch):
-    """Lies under the capture, and each operator computes the same in another way."""
+    """A dispatch mode below that of the capture, in which each operator computes the same in another way."""
 
     def __init__(self, way: Callable[[Any, list[Any], dict[str, Any]], Any]) -> None:
         super().__init__()
@@ -75,18 +79,21 @@ def _in_type(dtype: torch.dtype, func: Any, args: list[Any], kwargs: dict[str, A
     if not writes and not running:
         kinds = (one.dtype for one in _float_tensors([func(*args, **kwargs)]))
     try:
-        wide = _floats(args, lambda one: one.to(dtype))
-        out = func(*wide, **_floats(kwargs, lambda one: one.to(dtype)))
+        wide, named = _floats(args, lambda one: one.to(dtype)), _floats(kwargs, lambda one: one.to(dtype))
+        out = func(*wide, **named)
     except (RuntimeError, NotImplementedError):
         return func(*args, **kwargs)
-    if any(old.shape != new.shape for old, new in zip(_float_tensors(args), _float_tensors(wide))):
+    # An operator may be told by name where to write: `out`.
+    given = list(_float_tensors([*args, *kwargs.values()]))
+    used = list(_float_tensors([*wide, *named.values()]))
+    if any(old.shape != new.shape for old, new in zip(given, used)):
         return func(*args, **kwargs)  # it gives what it is given another shape
     if writes or running:
-        for old, new in zip(_float_tensors(args), _float_tensors(wide)):
+        for old, new in zip(given, used):
             if not new.equal(old.to(new.dtype)):  # what is read only may be one element at many places
                 old.data.copy_(new)
     # Arguments are returned as they are; what is returned beside them is made anew.
-    same = {id(new): old for old, new in zip(_float_tensors(args), _float_tensors(wide))}
+    same = {id(new): old for old, new in zip(given, used)}
     kind = next(_float_tensors(args)).dtype
     out = _floats(out, lambda one: same[id(one)] if id(one) in same else one.to(next(kinds, kind)))
     # Complex numbers that were made of floats in another type.
@@ -104,7 +111,7 @@ def _float_tensors(values: Any) -> Iterator[torch.Tensor]:
 
 
 def _strided(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Inputs that lie in memory in another order."""
+    """Inputs with another order of axes in memory."""
     if func._schema.is_mutable or func._schema.name.partition("::")[2].startswith(_DENSE):
         return func(*args, **kwargs)
 
@@ -118,7 +125,7 @@ def _strided(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _reordered(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Sums taken in another order, in float32 at least."""
+    """Sums added in another order, in float32 or wider."""
     name = func._schema.name.partition("::")[2]
     if name in ("mm", "addmm", "bmm"):
         *first, a, b = args[:3]
@@ -148,7 +155,7 @@ def _of_rows(func: Any, args: list[Any]) -> bool:
 
 
 def _kept(args: list[Any]) -> list[int]:
-    """The axes that a reduction leaves."""
+    """The axes that a reduction keeps."""
     dims = args[1] if len(args) > 1 and isinstance(args[1], list) else list(range(args[0].dim()))
     gone = {one % args[0].dim() for one in dims} or set(range(args[0].dim()))
     return [axis for axis in range(args[0].dim()) if axis not in gone]
@@ -185,10 +192,12 @@ def _compiled(program: Program, path: Path) -> None:
 
 
 def without_dropout(model: nn.Module) -> nn.Module:
-    """Masks are drawn in other ways: they are no rounding."""
+    """Without dropout, because masks are drawn in other ways, which is no rounding."""
     for one in model.modules():
         if isinstance(one, nn.Dropout):
             one.p = 0.0
+        if isinstance(one, nn.MultiheadAttention):
+            one.dropout = 0.0
     return model
 
 
@@ -222,6 +231,28 @@ ROUNDINGS: dict[str, Callable[..., None]] = {
 
 
 def reference_of(rounding: str, program: Program, path: Path) -> Path:
-    """The run that one of the `ROUNDINGS` is held against."""
+    """The reference run for one of the `ROUNDINGS`."""
     change = without_dropout if rounding == "decomposed graphs" else None
     return dump(program, path, times=64 if rounding == "four threads" else 1, change=change)
+
+
+def draws_alike(actual: Path, reference: Path) -> bool:
+    """Whether two runs drew the same random numbers in the same order, up to rounding.
+
+    A generator that is asked for another type, or for numbers of another layout, gives others, so that the runs differ
+    by more than rounding.
+    """
+    one, other = _drawn(actual), _drawn(reference)
+    return len(one) == len(other) and all(
+        a.shape == b.shape and np.allclose(a, b, rtol=2**-7, atol=2**-7) for a, b in zip(one, other)
+    )
+
+
+def _drawn(path: Path) -> list[np.ndarray]:
+    """What random operators gave, in the order they ran, without what is one number alone: nothing was drawn there."""
+    last: dict[Any, np.ndarray] = {}
+    for record in ascend_dump.open(path):
+        if record.io != "input" and operator_class(record.op_type) in RANDOM:
+            # Those that drop elements of what they are given say which in their last output.
+            last[record.execution] = record.numpy().astype(np.float64)
+    return [values for values in last.values() if np.unique(values).size > 1]

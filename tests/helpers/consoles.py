@@ -1,4 +1,4 @@
-"""Run the `console` blocks of a README, and hold what they print against what the README says that they print.
+"""Run the `console` blocks of a README, and compare what they print with the text of the README.
 
 A line that begins with `$ ` is typed into a shell, those below it are what it prints: on stdout and stderr, as in a
 terminal. Runs of spaces count as one. `...` stands for anything in its line, alone on a line for any number of lines.
@@ -64,7 +64,7 @@ def type_into(place: Path, commands: list[Typed], environment: Mapping[str, str]
 
 
 def printed_as(expected: str, printed: str) -> bool:
-    """Whether that is what was printed, but for what differs from machine to machine.
+    """Whether the text was printed, apart from figures that differ between machines.
 
     >>> printed_as("...\\nloss 1.25\\n  in .../a.py:3 after 2 s\\n", "x\\ny\\nloss 7.5\\n in /a b/a.py:3 after 31 s\\n")
     True

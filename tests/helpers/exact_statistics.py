@@ -1,4 +1,4 @@
-"""Statistics of small arrays computed exactly, with fractions, and how far the engines may be from them."""
+"""Statistics of small arrays computed exactly, with fractions, and the largest errors that engines may make."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def assert_same_extremes(actual: Statistics, expected: Statistics, tolerance: fl
 
 
 def agree(first: Statistics, second: Statistics) -> None:
-    """The promise between the engines: identical but for the rounding of the two sums."""
+    """Assert that two engines agree: only the rounding of the two sums may differ."""
     assert repr(first[:3]) == repr(second[:3])
     assert first[5:] == second[5:]
     assert first.l2norm == pytest.approx(second.l2norm, rel=1e-12, nan_ok=True)

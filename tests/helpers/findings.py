@@ -1,4 +1,4 @@
-"""What an adapter's check finds, for a run directory that is planned as a capture plans it."""
+"""The problems that an adapter's check finds, for a run directory as a capture plans it."""
 
 from __future__ import annotations
 

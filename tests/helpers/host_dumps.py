@@ -1,4 +1,4 @@
-"""Host dumps for tests: written with known content, read back and held against it."""
+"""Host dumps for tests, which are written with known content, read back and compared with it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def model_directory(root: Path) -> Path:
 
 
 def content(seed: object, nbytes: int) -> bytes:
-    """Bytes that only this seed has."""
+    """Bytes that are different for each seed."""
     return hashlib.shake_128(repr(seed).encode()).digest(nbytes)
 
 
@@ -43,7 +43,7 @@ def item(name: str, array: np.ndarray, **more: Any) -> Item:
 
 
 def in_memory(name: str, array: np.ndarray, **more: Any) -> Item:
-    """A record whose bytes stay where they are until the writer comes to them."""
+    """A record whose bytes are not copied: the writer reads them from the memory of the program."""
     payload = Payload(array, array.ctypes.data, array.nbytes, str(array.dtype), array.shape)
     return Item(line(name, array, **more), payload)
 

@@ -1,4 +1,4 @@
-"""Interpreters of their own, for what happens before a program's first line."""
+"""Separate interpreters, for tests of what happens before the first line of a program."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ HOOK_FILES = ("ascend_dump_startup.pth", "ascend_dump_startup.start", "_ascend_d
 
 
 class Interpreter(NamedTuple):
-    """A Python with its own site-packages, for what happens before a program's first line."""
+    """A Python with separate site-packages, for tests of what happens before the first line of a program."""
 
     python: Path
     site: Path
 
     def run(self, *args: str, **environment: Any) -> subprocess.CompletedProcess[str]:
-        """Run it with nothing of ours in the environment but what is given; None leaves a name out."""
+        """Run it without this process's variables for ascend_dump and Python; those given are set, unless None."""
         clean = {
             name: value for name, value in os.environ.items() if not name.startswith(("ASCEND_DUMP", "PYTHON", "COV"))
         }

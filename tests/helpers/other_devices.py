@@ -1,4 +1,4 @@
-"""Simulated devices that are not as assumed: by probe, a part of the device and what it does instead."""
+"""Simulated devices that violate an assumption: for each probe the part of the device, and what it does instead."""
 
 from __future__ import annotations
 
@@ -133,6 +133,6 @@ def reads_file_first(process: AclProcess, config: Any = None) -> int:
 
 OTHER_ACL: list[tuple[str, Any, str, Any]] = [
     ("finalize_ends_init", AclProcess, "finalize_dump", initial_dump_stays),
-    ("init_dump_behind_init", AclProcess, "init_dump", lambda process: 100002),
+    ("init_dump_after_init", AclProcess, "init_dump", lambda process: 100002),
     ("init_twice", AclProcess, "init", reads_file_first),
 ]

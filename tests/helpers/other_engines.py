@@ -1,4 +1,4 @@
-"""Simulated graph engines that are not as assumed: by probe, what they do instead."""
+"""Simulated graph engines that violate an assumption: for each probe, what they do instead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PatchEngine = Callable[[pytest.MonkeyPatch], None]
 
 
 def with_check(change: _Change) -> PatchEngine:
-    """GE checks these options in place of those that it is given."""
+    """GE checks these options instead of the given options."""
     real = _arming.check_ge_options
 
     def otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ def with_check(change: _Change) -> PatchEngine:
 
 
 def with_options(change: _Change) -> PatchEngine:
-    """GE takes these options for those that it is given."""
+    """GE uses these options instead of the given options."""
     real = _arming.read_options
 
     def otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

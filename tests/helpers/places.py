@@ -1,4 +1,4 @@
-"""Where the tests find the project and their data, from any folder."""
+"""The directories of the project and of the tests' data, whatever the working directory is."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Programs that begin where PyTorch is imported already: a server that has it forks one child for each of them.
+"""Run programs in children of a server that has imported PyTorch already.
 
-To import it takes seconds, the programs of most tests some hundredths of one. What a program must not share with
-others is its own all the same: module state of ascend_dump, environment, streams, the start-up hook and the end of
-the interpreter. Tests of what happens before or while a framework is imported start interpreters of their own.
+The import takes seconds, and the programs of most tests a few hundredths of a second. Each child has separate module
+state of ascend_dump, environment and streams, and runs the start-up hook and the end of the interpreter. Tests of what
+happens before or during the import of a framework start separate interpreters.
 
 One server serves all test processes of a run, and ends when the last of them has ended.
 """
@@ -76,7 +76,7 @@ def write_python(file: Path, imported: str) -> Path:
 
 
 def _hold(imported: str) -> str:
-    """Start the server where it is not there yet, and keep it. Gives its socket."""
+    """Start the server if it does not run yet, and keep it running. Returns its socket."""
     place = os.path.join(os.environ[DIRECTORY], imported)
     if imported in _held:
         return place

@@ -1,4 +1,4 @@
-"""Run what a README tells its reader to run."""
+"""Run the commands of a README."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pages are tried on: two dumps of a small program, one with a fault, and very many pairs without a dump."""
+"""Content for tests of pages: two dumps of a small program, one with a fault, and very many pairs without a dump."""
 
 from __future__ import annotations
 

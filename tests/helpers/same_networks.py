@@ -1,4 +1,4 @@
-"""Inputs and weights of three small networks, for every framework the same: numpy alone makes them."""
+"""Inputs and weights of three small networks, made by numpy, so that they are the same for every framework."""
 
 from __future__ import annotations
 

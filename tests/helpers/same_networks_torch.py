@@ -1,4 +1,4 @@
-"""`same_networks` in PyTorch, and faults that may be planted there."""
+"""`same_networks` in PyTorch, and faults that can be planted in them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def dump(network: str, path: Path, fault: Optional[Fault] = None, approximate: s
 
 
 def dump_gradients(network: str, path: Path, fault: Optional[Fault] = None) -> Path:
-    """Dump it with the gradients of all weights by the sum of the squares of what it gives."""
+    """Dump it with the gradients of all weights; the loss is the sum of the squares of the outputs."""
     run = Network(network, fault, training=True)
     for name in ("mean", "variance"):
         if name in run.of:
@@ -180,7 +180,7 @@ GRADIENT_FAULTS = [
     ),
     Planted(
         "conv",
-        "a threshold behind a convolution",
+        "a threshold after a convolution",
         replaced("relu", backward(functional.relu, lambda g, x, y: _aten.threshold_backward(g, y, 0.3))),
         "threshold_backward_0",
     ),

@@ -1,4 +1,4 @@
-"""Dumps on disk of the small programs that rules for suspects are tried on."""
+"""Dumps on disk of small programs, for tests of the rules for suspects."""
 
 from __future__ import annotations
 

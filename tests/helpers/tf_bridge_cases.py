@@ -528,7 +528,7 @@ def test_what_dump_config_cannot_hold_is_told_by_npu_estimator(on: On) -> None:
 # The end.
 
 
-def test_sessions_are_as_before_behind_the_installation(on: On) -> None:
+def test_sessions_are_as_before_after_the_installation(on: On) -> None:
     from tensorflow.python.client import session
 
     assert hasattr(session.BaseSession.run, "__wrapped__")

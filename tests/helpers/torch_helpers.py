@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
-import pytest
 import torch
 from ascend_dump_torch import _mode, _schema, _stack, _tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascend_dump.writing import Payload
+
+if TYPE_CHECKING:
+    import pytest  # benchmarks run without it
 
 _OURS = _mode.RecordMode.__torch_dispatch__.__code__
 

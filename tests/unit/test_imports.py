@@ -26,7 +26,7 @@ FRAMEWORKS = {"torch", "torch_npu", "torchair", "mindspore", "tensorflow", "npu_
 
 #: The floors of the house, ground floor first. A part imports parts of lower floors only.
 FLOORS: list[set[str]] = [
-    {"_version", "_errors", "_problem", "_rank", "_tally", "_units"},
+    {"_version", "_errors", "_nearest", "_problem", "_rank", "_tally", "_units"},
     {"_log", "_steps", "_patterns", "_paths", "_html", "_call_gate", "_decorated_call", "_entry_points"},
     {"storage"},
     {"_files", "_attach_socket"},

@@ -184,8 +184,13 @@ def test_links_and_catalogs_stay_here(store: Any, dump: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("given", "url", "kind", "match"),
     [
-        ("dump", "elsewhere", ascend_dump.ConfigError, "is no store"),
-        ("dump", "file:///somewhere", ascend_dump.ConfigError, "is no store"),
+        (
+            "dump",
+            "elsewhere",
+            ascend_dump.ConfigError,
+            "place on this machine.*\n.*s3://.*gs://.*cp -r .*dump elsewhere",
+        ),
+        ("dump", "file:///some where", ascend_dump.ConfigError, "cp -r .*dump '/some where'"),
         ("dump", "memory://a/../b", ascend_dump.ConfigError, "no address"),
         (URL, URL, ascend_dump.ConfigError, "is stored already"),
         ("missing", URL, ascend_dump.DumpNotFound, "no such file"),

@@ -212,7 +212,7 @@ def test_what_of_strides_and_open_ends_is_written() -> None:
     ("text", "reason"),
     [
         ("0-9:0", "a stride of 0"),
-        ("5:2", "has a stride and is no range"),
+        ("5:2", "has a stride but is not a range"),
         ("0-9:", "neither a number nor a range"),
         ("0-9:x", "neither a number nor a range"),
         ("-", "neither a number nor a range"),

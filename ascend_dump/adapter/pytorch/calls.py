@@ -33,8 +33,8 @@ class Watch:
             handle = target.register_forward_pre_hook(_PreHook(self), prepend=True)
             self._remove: Callable[[], None] = handle.remove
         else:
-            # Hooks lie inside what `target.compile()` compiled, which does not look for new ones;
-            # script modules take none.
+            # `target.compile()` compiles the hooks with the module and does not notice new hooks; script modules
+            # support no hooks.
             self._before = target.__dict__.get(_IMPL, _ABSENT)
             self._put = self._call
             target.__dict__[_IMPL] = self._put
@@ -45,7 +45,7 @@ class Watch:
         remove()
 
     def on_call(self, module: torch.nn.Module, entered: bool) -> None:
-        # Inside a compiled function hooks are traced, not called; what they do must not reach its graph.
+        # Inside a compiled function hooks are traced, not called; their operators must not get into its graph.
         if torch.compiler.is_compiling():
             return
         # A shallow copy and a replica of DataParallel share the target's hooks.
@@ -58,7 +58,7 @@ class Watch:
 
     def _restore(self) -> None:
         attributes = self._target.__dict__
-        # Compiled anew in the block: that one stays.
+        # If the program compiled it again during the capture, that result is kept.
         if attributes.get(_IMPL) is self._put:
             if self._before is _ABSENT:
                 del attributes[_IMPL]
@@ -81,8 +81,8 @@ class _PreHook:
         return _Copied()
 
     def __reduce__(self) -> Any:
-        # A saved model must load where this package is not installed: a hook that gives the
-        # arguments back unchanged, of Python's own parts.
+        # A saved model must be loadable without this package, so it is saved with a hook from Python's standard
+        # library that returns its arguments unchanged.
         return functools.partial, (dict.get, {})
 
 
@@ -116,7 +116,7 @@ def _is_top_level(module: torch.nn.Module, *, running: bool) -> bool:
 
 
 def _calls(module: Optional[torch.nn.Module], enough: int) -> int:
-    """How many calls of the module, or of any module, are on the stack of this thread; counts up to `enough`.
+    """The number of calls of the module, or of any module, on the stack of this thread; counts up to `enough`.
 
     The stack is searched instead of counting calls, because PyTorch reports no end of a call that ends with a
     KeyboardInterrupt.

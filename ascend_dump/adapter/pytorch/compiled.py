@@ -10,16 +10,16 @@ import torch
 
 __all__ = ["Around", "Root", "call_followed", "follow_compiled", "keep_compiled", "module_of"]
 
-#: What a program calls at the top: a module, or a compiled function.
+#: What a top-level call calls: a module, or a compiled function.
 Root = Union[torch.nn.Module, Callable[..., Any]]
 #: Runs the compiled `function` of `root`: around(root, function, args, kwargs).
 Around = Callable[[Root, Callable[..., Any], Any, Any], Any]
 
-#: What follows the functions now, the outermost last.
+#: The current followers of compiled functions, the outermost last.
 _arounds: list[Around] = []
-#: Whether functions are followed that were compiled while nobody followed.
+#: Whether functions that were compiled without a follower can be followed later.
 _kept = False
-#: What stands in the place of `torch.compile`.
+#: The function that replaces `torch.compile`.
 _patched: Any = None
 
 
@@ -71,14 +71,14 @@ def _note_compiled() -> None:
     @functools.wraps(original)
     def compile_followed(model: Any = None, *args: Any, **kwargs: Any) -> Any:
         made = original(model, *args, **kwargs)
-        # Without a model it gives a decorator, which comes here again; `disable=True` gives the function itself.
+        # Without a model it returns a decorator, which calls this again; with `disable=True` it returns the function.
         return _followed(model, made) if inspect.isroutine(model) and made is not model else made
 
     torch.compile = _patched = compile_followed
 
 
 def _forget_compiled() -> None:
-    # What somebody else has put over ours stays, and ours below it.
+    # If another library has replaced our function since, both are kept.
     if _patched is not None and not _arounds and not _kept and torch.compile is _patched:
         torch.compile = _patched.__wrapped__
 
@@ -88,7 +88,7 @@ def _followed(given: Any, made: Any) -> Any:
 
     @functools.wraps(made)
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        # Inside another compiled function this one is traced; what we do must not reach the graph.
+        # Inside another compiled function this function is traced; our operators must not get into that graph.
         if torch.compiler.is_compiling() or not _arounds:
             return made(*args, **kwargs)
         return call_followed(root, made, args, kwargs)

@@ -57,10 +57,10 @@ class ProcessSteps:
         self.begin_again()
 
     def begin_again(self) -> None:
-        """At the start, and in a forked child, which counts its own steps."""
+        """Called at the start, and in a forked child, which counts its own steps."""
         self._thread: Optional[int] = None
         self._step = -1
-        #: What was called in the open step. Weak: an address may come again for another module.
+        #: The modules called in the open step. Weak references, because another module may get the same address.
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self._over = False
 
@@ -81,10 +81,10 @@ class ProcessSteps:
             ended()
 
     def _called(self, module: torch.nn.Module, args: Any) -> None:
-        # Inside a compiled model hooks are traced, not called; what they do must not reach its graph.
+        # Inside a compiled model hooks are traced, not called; their operators must not get into its graph.
         if torch.compiler.is_compiling() or not self._follows() or not is_root_call():
             return
-        # PyTorch runs the graphs it is compiling as modules of their own.
+        # While PyTorch compiles a graph, it runs the graph as a module.
         if not self._inside or not isinstance(module, torch.fx.GraphModule):
             root = module_of(module)
             self._open = module
@@ -93,7 +93,7 @@ class ProcessSteps:
     def _module_returned(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         if torch.compiler.is_compiling() or module is not self._open or not self._follows():
             return
-        assert self._returned is not None, "this hook is registered where it is given"
+        assert self._returned is not None, "this hook is registered only if it is given"
         self._open = None
         self._returned(module_of(module), output)
 
@@ -121,7 +121,7 @@ class ProcessSteps:
                 return
             self._root_called(root)
         except Exception as error:
-            # Whatever keeps us from recording it.
+            # Recording may fail for any reason; the user's call goes on.
             self.end()
             log.warning("nothing is captured: %s", error)
             log.debug("opening the capture failed", exc_info=True)

@@ -8,7 +8,8 @@ operators by that.
 Where one side has one operator for what the other has several for (the gradients of a convolution), these are paired
 with its other outputs. Operators between paired ones belong to the pair that reads them: of them only the tensors that
 both sides have are compared. Views and sources (constants, variables) are no operators here, nor are modules whose
-tensors are those of functions that are recorded too.
+tensors are those of functions that are recorded too, nor what makes no floating-point values; all these are left out,
+and counted.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = ["Across", "is_across", "pair_across"]
 #: Two programs that share fewer of all their types of operators, and fewer of those of the smaller one, are written for
 #: different frameworks.
 _SHARED, _CONTAINED = 0.34, 0.8
-#: Of a program that was taken apart, more of the types of operators of each side are not those of the other.
+#: Of a program that was taken apart, more of the types of operators of both sides together are those of one side alone.
 _ALONE = 0.05
 #: As MindSpore calls its operators.
 _NUMBERED = re.compile(r"-op\d+$")
@@ -51,6 +52,7 @@ class Across:
     """What was paired: matches in the order of the reference, and the operators that only one side has.
 
     inside      operators of each side whose tensors the other side does not have, between paired ones
+    left_out    operators of each side that are neither paired, nor inside, nor alone
     views       by the identity of a tensor of each side: that of which it is a view
     types       by the identity of a tensor of each side: the types in which the program has its elements
     """
@@ -58,6 +60,7 @@ class Across:
     matches: list[Match] = field(default_factory=list)
     alone: tuple[list[Operator], list[Operator]] = field(default_factory=lambda: ([], []))
     inside: tuple[int, int] = (0, 0)
+    left_out: tuple[int, int] = (0, 0)
     views: tuple[dict[Hashable, Hashable], dict[Hashable, Hashable]] = field(default_factory=lambda: ({}, {}))
     types: Types = field(default_factory=lambda: ({}, {}))
 
@@ -85,12 +88,16 @@ def is_across(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool
 
 
 def _is_decomposed(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Whether neither program has modules of the other, and both run operators that the other never runs."""
+    """Whether neither program has modules of the other, and both run operators that the other never runs.
+
+    What operators are taken apart into are mostly operators that both run: one type may be all that is new.
+    """
     modules = [{one.place for one in side if one.place} for side in (actual, reference)]
     if modules[0] & modules[1] or not any(modules):
         return False
     types = [{operator_class(one.op_type) for one in side if not is_view(one.op_type)} for side in (actual, reference)]
-    return all(len(own - other) > _ALONE * len(own) for own, other in (types, types[::-1]))
+    alone = [own - other for own, other in (types, types[::-1])]
+    return all(alone) and sum(map(len, alone)) > _ALONE * sum(map(len, types))
 
 
 def pair_across(
@@ -100,6 +107,7 @@ def pair_across(
 
     mapping: names of operators of actual, and those of the reference that make the same.
     """
+    given = len(actual), len(reference)
     actual, reference = without_modules(actual), without_modules(reference)
     a, b = Side(actual), Side(reference)
     pairs = pair_operators(a, b, mapping or {})
@@ -112,7 +120,12 @@ def pair_across(
     )
     belong = a.leading_to(paired_places[0]), b.leading_to(paired_places[1])
     outputs = {
-        right: _outputs(a.tensors[one.place], b.tensors[right], told.outputs(one.place, right))
+        right: _outputs(
+            a.tensors[one.place],
+            b.tensors[right],
+            told.outputs(one.place, right),
+            one_operator=actual[one.place].op_type == reference[right].op_type,
+        )
         for right, one in pairs.items()
     }
     every = [*(pair for sides in outputs.values() for pair in sides), *(one.sides for one in pieces)]
@@ -127,13 +140,15 @@ def pair_across(
         operators = actual[piece.left], reference[piece.right]
         found.matches.append(Match(*operators, piece.how, piece.confidence, (read, [piece.sides]), apart))
     found.matches.sort(key=lambda match: match.reference.position)
-    for number, (side, paired) in enumerate(zip((a, b), paired_places)):
-        for place in side.computing:
-            if place not in paired and place not in belong[number]:
-                found.alone[number].append(side.operators[place])
-        broken = [one for one in side.operators if one.broken]
-        found.alone[number].extend(one for one in broken if one not in found.alone[number])
+    told_of = [paired | inner for paired, inner in zip(paired_places, belong)]
+    for number, side in enumerate((a, b)):
+        broken = {place for place, one in enumerate(side.operators) if one.broken}
+        alone = [place for place in side.computing if place not in told_of[number]]
+        alone += sorted(broken.difference(alone, paired_places[number]))
+        found.alone[number].extend(side.operators[place] for place in alone)
+        told_of[number].update(alone)
     found.inside = (len(belong[0]), len(belong[1]))
+    found.left_out = (given[0] - len(told_of[0]), given[1] - len(told_of[1]))
     return found
 
 
@@ -201,8 +216,8 @@ def _inputs(
 
     tests: list[Callable[[Read, Read], bool]] = [
         lambda one, other: is_same(one, other) and _are_near(one, other),
+        # One side may read a part of what the other reads as a whole: these are no pair.
         lambda one, other: is_same(one, other) and _of_one_size(one, other),
-        is_same,
         _same_values,
     ]
     for test in tests if agree else [*tests, _same_size]:
@@ -252,17 +267,25 @@ def _same_size(one: Read, other: Read) -> bool:
     return size > 1 and math.prod(one[0].shape or ()) == size
 
 
-def _outputs(a: Sequence[Output], b: Sequence[Output], told: Sequence[_Sides]) -> list[_Sides]:
+def _is_at_same_place(one: Output, other: Output) -> bool:
+    return one.record.index == other.record.index and one.record.shape == other.record.shape
+
+
+def _outputs(a: Sequence[Output], b: Sequence[Output], told: Sequence[_Sides], *, one_operator: bool) -> list[_Sides]:
     """Those of which the dump tells; else the first ones if they are of one size. Of the others those that are the same
-    values."""
+    values; where both are one and the same operator also those at the same place, since gradients that are rounding
+    alone have other values."""
     found: list[_Sides] = list(told)
     known = {id(record) for sides in told for record in sides}
     rest, others = ([one for one in side if id(one.record) not in known] for side in (a, b))
     if not told and rest[0].size == others[0].size:
         found.append((rest.pop(0).record, others.pop(0).record))
-    for tensor in others:
-        one = next((one for one in rest if one.is_same(tensor)), None)
-        if one is not None:
-            rest.remove(one)
-            found.append((one.record, tensor.record))
+    tests: list[Callable[[Output, Output], bool]] = [Output.is_same, _is_at_same_place]
+    for test in tests if one_operator else tests[:1]:
+        for tensor in list(others):
+            one = next((one for one in rest if test(one, tensor)), None)
+            if one is not None:
+                rest.remove(one)
+                others.remove(tensor)
+                found.append((one.record, tensor.record))
     return found or [(a[0].record, b[0].record)]

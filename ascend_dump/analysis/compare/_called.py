@@ -1,7 +1,8 @@
-"""Operators that the two programs call differently, and what follows from that besides their own output.
+"""Operators that the two programs call with different arguments, and what follows from that besides their own output.
 
-The backward pass of such an operator is called differently too: the bounds of a clamp are those of the masks of its
-gradient. And a number that a program reads from a tensor with `item()` is an argument that carries a difference on.
+Such an operator is called with different arguments in the backward pass too: the bounds of a clamp are used again for
+the mask of its gradient. And a number that a program reads from a tensor with `item()` may be passed as an argument,
+which carries a difference on.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Calls:
         #: Names and arguments of operators that are origins, and those of operators that one side runs alone.
         self._origins: dict[tuple[str, tuple[str, ...]], OriginNumber] = {}
         self._alone: dict[tuple[int, str], OriginNumber] = {}
-        #: Names and arguments of operators that stand in what `changed` gives.
+        #: Names and arguments of operators that `changed` lists already.
         self._told: set[tuple[str, tuple[str, ...]]] = set()
         self._changed: dict[tuple[str, tuple[str, ...]], list[Pair]] = {}
 
@@ -76,7 +77,7 @@ class Calls:
             self._add_forward(operator, origin)
 
     def origin_before(self, operator: Operator, arguments: Iterable[DifferingArgument]) -> Optional[OriginNumber]:
-        """That of an earlier step, at the operator of this name that is called with the same; None if there is none."""
+        """The origin from an earlier step at the operator of this name with the same differing arguments; else None."""
         return self._origins.get((operator.op_name, tuple(one.text for one in arguments)))
 
     def add_alone(self, side: int, operator: Operator, make: Callable[[], OriginNumber]) -> OriginNumber:
@@ -94,13 +95,14 @@ class Calls:
         self._forward[place] = self._forward.get(place, NO_ORIGINS) | set(origins)
 
     def add_equal(self, match: Match) -> None:
-        """Note operators that give the same: their backward pass may not."""
+        """Note operators with equal outputs: the outputs of their backward pass may differ."""
         operator = match.reference
         if operator.phase != "backward" and (operator.module or operator.source):
             self._equal.setdefault((operator.module, operator.source), []).append(match)
 
     def equal_forward(self, operator: Operator) -> list[str]:
-        """Which operators of the line that one of the backward pass belongs to are called differently, in words."""
+        """For an operator of the backward pass: which forward operators of its source line are called with different
+        arguments, in words."""
         if operator.phase != "backward":
             return []
         matches = self._equal.get((operator.module, operator.source), ())
@@ -108,7 +110,7 @@ class Calls:
         return [f"{name} of the forward pass: {one.text}" for name, differing in every for one in differing]
 
     def add_reshaped(self, operator: Operator, origins: Collection[OriginNumber]) -> None:
-        """Note an operator that reads another shape: sizes that its backward pass is called with follow from that."""
+        """Note an operator whose input has another shape: sizes passed to its backward pass follow from that."""
         self._add_forward(operator, *origins)
 
     def of_forward(self, operator: Operator) -> frozenset[OriginNumber]:
@@ -118,7 +120,8 @@ class Calls:
         return self._forward.get((operator.module, operator.source), NO_ORIGINS)
 
     def causes(self, match: Match, changed: bool) -> _Cause:
-        """What explains that two operators are called differently; nothing where they are not, or that is news."""
+        """What explains that two operators are called with different arguments; nothing if they are not, or if no known
+        difference explains it."""
         forward = self.of_forward(match.reference)
         if not forward and not self._numbers:
             return _NOTHING
@@ -151,11 +154,11 @@ class Calls:
 
     @property
     def changed(self) -> list[ChangedCall]:
-        """Operators that are called differently behind a difference that is known; alike ones told as one."""
+        """Operators called with different arguments whose difference an origin explains; similar ones are one entry."""
         return [ChangedCall(pairs[0], texts, len(pairs) - 1) for (_, texts), pairs in self._changed.items()]
 
     def _of_numbers(self, differing: Collection[DifferingArgument]) -> list[_Cause]:
-        """Where the arguments come from, if all of them were read from tensors."""
+        """Where the differing arguments come from, if all of them were read from tensors; else an empty list."""
         if not self._numbers:
             return []
         numbers = [one.numbers for one in differing]

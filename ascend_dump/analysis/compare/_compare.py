@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, Union
 
-from ascend_dump._errors import DumpNotFound
+from ascend_dump._errors import ConfigError, DumpNotFound
 from ascend_dump.analysis.compare._across import is_across, pair_across
 from ascend_dump.analysis.compare._comparison import Comparison
 from ascend_dump.analysis.compare._divergence import Divergence
@@ -34,6 +34,7 @@ from ascend_dump.analysis.compare._steps import (
     may_be_parts,
     operators_in,
 )
+from ascend_dump.analysis.compare._unused import unused_names, unused_rules
 from ascend_dump.analysis.compare._verdict import Rules
 from ascend_dump.reading import Batch, Dump, Record, open_dump
 
@@ -83,7 +84,8 @@ def compare(
     ranks, and shapes or placements show that the other side's ranks hold parts, their tensors are assembled, and each
     rank is compared with its part. A step or rank that one side lacks is unmatched.
 
-    Raises DumpNotFound for a side without records, ConfigError for shards that do not fit, and what `open` raises.
+    Raises DumpNotFound for a side without records, ConfigError for shards that do not fit, for what is no executor and
+    for one dump as a side and as noise, and what `open` raises.
 
     >>> comparison = ascend_dump.compare("npu_dumps", "gpu_dumps")   # doctest: +SKIP
     >>> comparison.verdict, comparison.origins[0].op_name            # doctest: +SKIP
@@ -91,11 +93,15 @@ def compare(
     used, given = rules_of(rules), shards_of(shards)
     dumps = [side if isinstance(side, Dump) else open_dump(side) for side in (actual, reference)]
     again = None if noise is None else noise if isinstance(noise, Dump) else open_dump(noise)
+    if again is not None:
+        _check_noise(dumps, again)
     if executor is not None:
         from ascend_dump.analysis.ranks._measured import ranks_apart
+        from ascend_dump.analysis.ranks._partials import check_executor
 
+        check_executor(executor)
         ranks = ranks_apart(dumps if again is None else [*dumps, again])
-        if ranks is not None:
+        if ranks is not None and any(len(dump.known_values("rank")) > 1 for dump in dumps):
             return _side_by_side(dumps, again, mapping, used, replay, given, executor, ranks, watch)
     work = _compare(dumps, again, mapping, used, replay, given)
     return _finish(work) if watch is None else _finish(work, watch)
@@ -139,7 +145,23 @@ def _compare(
     found = []
     for rank in ranks:
         found.append((yield from _compare_rank(rules, mapping, spreads, only, made_of, group, replay, rank)))
-    return _together(dumps, rules, found)
+    return _together(dumps, rules, mapping, found)
+
+
+def _check_noise(dumps: list[Dump], again: Dump) -> None:
+    """Raise ConfigError for a side: of actual every difference would be noise, of the reference none."""
+    for name, dump in _named(dumps, None):
+        if _selection(dump) == _selection(again):
+            raise ConfigError(
+                f"noise= is {again.root}, the same dump as {name}, expected one of another run of the reference",
+                hint="run the program of the reference a second time: what differs between its two runs is noise",
+            )
+
+
+def _selection(dump: Dump) -> tuple[str, str]:
+    """What is equal for a dump that is opened twice and narrowed alike."""
+    _, _, *chosen = dump.recipe()
+    return os.path.realpath(dump.root), repr(chosen)
 
 
 def _named(dumps: list[Dump], again: Optional[Dump]) -> list[tuple[str, Dump]]:
@@ -149,10 +171,16 @@ def _named(dumps: list[Dump], again: Optional[Dump]) -> list[tuple[str, Dump]]:
 
 
 def _no_records(name: str, dump: Dump) -> DumpNotFound:
-    return DumpNotFound(f"{name} holds no records", path=dump.root, hint="widen the selection, see `ascend-dump ls`")
+    chosen = [f"{field}={value!r}" for one in dump.selections for field, value in one.items()]
+    of = f" with {', '.join(chosen)}" if chosen else ""
+    return DumpNotFound(
+        f"{name} holds no records{of}", path=dump.root, hint="widen the selection, see `ascend-dump ls`"
+    )
 
 
-def _together(dumps: list[Dump], rules: Rules, found: Sequence[FoundOnRank]) -> Comparison:
+def _together(
+    dumps: list[Dump], rules: Rules, mapping: Optional[Mapping[str, str]], found: Sequence[FoundOnRank]
+) -> Comparison:
     origins: Sequence[Origin] = [origin for one in found for origin in one.origins]
     pairs = Pairs([part for one in found for part in one.parts])
     if found[0].are_parts:
@@ -161,16 +189,32 @@ def _together(dumps: list[Dump], rules: Rules, found: Sequence[FoundOnRank]) -> 
         # Of two that have several ranks actual: the reference is taken for right.
         several = dumps[0] if len(dumps[0].known_values("rank")) > 1 else dumps[1]
         origins = with_wrong_calls(of_one_rank(origins), several, pairs.looked_at())
+    elif len(found) > 1 and origins:
+        from ascend_dump.analysis.compare._over_ranks import over_ranks
+
+        origins, pairs = over_ranks(origins, dumps[0], pairs)
     return Comparison(
         dumps[0].root,
         dumps[1].root,
         pairs,
-        tuple(origins),
+        # Of all ranks, those come first whose inputs were compared.
+        tuple(sorted(origins, key=lambda one: one.kind == "unknown")),
         rules,
-        (sum(one.inside[0] for one in found), sum(one.inside[1] for one in found)),
+        _sums(one.inside for one in found),
         tuple(crossing for one in found for crossing in one.crossings),
         tuple(_told_once(changed for one in found for changed in one.changed)),
+        _sums(one.left_out for one in found),
+        len(found) > 1,
+        (
+            *unused_names(mapping or {}, {name for one in found for name in one.mapped}, dumps),
+            *unused_rules(rules, dumps),
+        ),
     )
+
+
+def _sums(numbers: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    actual, reference = zip(*numbers)
+    return sum(actual), sum(reference)
 
 
 def _told_once(changed: Iterable[ChangedCall]) -> Iterable[ChangedCall]:
@@ -182,11 +226,13 @@ def _told_once(changed: Iterable[ChangedCall]) -> Iterable[ChangedCall]:
 
 
 class _Walked(NamedTuple):
-    """Results of the comparison of one rank so far; inside: numbers of operators by side."""
+    """Results of one rank so far; inside, left_out: numbers of operators by side; mapped: as in FoundOnRank."""
 
     parts: list[Sequence[Pair]]
     inside: Counter[str]
+    left_out: Counter[str]
     crossings: list[Crossing]
+    mapped: set[str]
 
 
 def _side_by_side(
@@ -202,20 +248,36 @@ def _side_by_side(
 ) -> Comparison:
     from ascend_dump.analysis.ranks._partials import map_ranks
 
-    # Where one side has fewer ranks, each may have parts of what others have, which shows when all of them are read.
-    counts = [len(dump.known_values("rank")) for dump in dumps]
-    are_whole = min(counts) == 1 or may_be_parts(counts[0], counts[1], given)
     every = [*dumps, *([] if again is None else [again])]
     for name, dump in _named(dumps, again):
         if not any(True for _ in dump.batches()):
             raise _no_records(name, dump)
+    are_whole = _need_all_ranks(dumps, given)
     lone = again is not None and all(len(again.known_values(name)) == 1 for name in ("rank", "step"))
     texts = tuple(one.text for one in given)
     how = _How(rules, None if mapping is None else dict(mapping), replay, are_whole, lone, texts)
     settings = [rules.to_dict(), how.mapping, replay, texts, *(dump.state() for dump in every if are_whole or lone)]
     tasks = tasks_of(every, ranks, settings, (dumps[0], dumps[1], again, how))
     with map_ranks(compare_rank_of, tasks, executor=executor, watch=watch) as tables:
-        return _together(dumps, rules, [found_of(table, dumps, _steps_at_once) for table in tables])
+        return _together(dumps, rules, mapping, [found_of(table, dumps, _steps_at_once) for table in tables])
+
+
+def _need_all_ranks(dumps: list[Dump], given: GivenShards) -> bool:
+    """Whether ranks may hold parts of what others hold, so that comparing one of them needs the others.
+
+    As in one process, the first rank of each side tells. If a rank has no records, all of them are needed to tell.
+    """
+    ranks = [sorted(dump.known_values("rank")) for dump in dumps]
+    if given or not may_be_parts(len(ranks[0]), len(ranks[1]), given):
+        return may_be_parts(len(ranks[0]), len(ranks[1]), given)
+    sides: list[dict[Key, list[Batch]]] = []
+    for dump, (first, *others) in zip(dumps, ranks):
+        if not all(any(True for _ in dump.select(rank=rank).batches()) for rank in others):
+            return True
+        sides.append({**_steps_at_once(dump.select(rank=first)), **{(rank, None): [] for rank in others}})
+        if not any(rank == first for rank, _ in sides[-1]):
+            return True
+    return RankGroup.of(sides[0], sides[1], (dumps[0].made_of, dumps[1].made_of), given) is not None
 
 
 class _How(NamedTuple):
@@ -276,7 +338,7 @@ def _compare_rank(
     steps: Steps,
 ) -> _Work[FoundOnRank]:
     divergence = Divergence(rules, Rerun(rules) if replay else None)
-    found = _Walked([], Counter(), [])
+    found = _Walked([], Counter(), Counter(), [], set())
     parts = found.parts
     for key, a, b in steps:
         if not mapping and divergence.is_clean and are_equal(a, b):
@@ -291,8 +353,10 @@ def _compare_rank(
             pairs.append(pair)
             yield pair
         parts.append(pairs)
-    inside = (found.inside["actual"], found.inside["reference"])
-    return FoundOnRank(parts, divergence.origins(), divergence.changed(), inside, found.crossings, group is not None)
+    inside, left_out = ((one["actual"], one["reference"]) for one in (found.inside, found.left_out))
+    of_program = (divergence.origins(), divergence.changed())
+    counts = (inside, left_out)
+    return FoundOnRank(parts, *of_program, *counts, found.crossings, group is not None, sorted(found.mapped))
 
 
 def _steps(dump: Dump) -> _Work[dict[Key, list[Batch]]]:
@@ -315,7 +379,9 @@ def _compare_step(
     if shards is None and is_across(left, right):
         across = pair_across(left, right, mapping)
         found.inside.update(actual=across.inside[0], reference=across.inside[1])
+        found.left_out.update(actual=across.left_out[0], reference=across.left_out[1])
         found.crossings.extend(map(_crossing, crossings(across.matches)))
+        found.mapped.update(_mapped(across.matches))
         spread = Spread(again, right) if again else None
         divergence.begin_step(right, _cast(across.matches), across.views, spread, types=across.types)
         for one in across.matches:
@@ -326,6 +392,7 @@ def _compare_step(
         return
     matches = align(left, right, mapping, parts=shards is not None)
     found.crossings.extend(map(_crossing, crossings(matches)))
+    found.mapped.update(_mapped(matches))
     spread = Spread(again, right) if again else None
     divergence.begin_step(right, _cast(matches), spread=spread, shards=shards)
     partner = {match.reference.position: match for match in matches}
@@ -341,6 +408,10 @@ def _compare_step(
         yield from divergence.walk(match)
     for operator in waiting:
         yield from divergence.only(operator, of_actual=True)
+
+
+def _mapped(matches: Iterable[Match]) -> Iterator[str]:
+    return (match.actual.op_name for match in matches if match.how == "mapping")
 
 
 def _crossing(match: Match) -> Crossing:

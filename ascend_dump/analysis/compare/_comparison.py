@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
-from ascend_dump._errors import ConfigError, NotSupported
 from ascend_dump._units import counted
 from ascend_dump.analysis.compare._pairs import Pairs
 from ascend_dump.analysis.compare._result import ChangedCall, Crossing, Origin, Pair
 from ascend_dump.analysis.compare._verdict import ORDER, Rules, worst
+from ascend_dump.reading.catalog import polars_or_refuse
+from ascend_dump.report.saving import check_suffix, save_bytes
 
 if TYPE_CHECKING:
     import polars
 
     from ascend_dump.report.page import PageContent
 
-__all__ = ["Comparison"]
+__all__ = ["SUFFIXES", "Comparison"]
+
+#: Of the formats that a comparison is saved in.
+SUFFIXES = (".json", ".csv", ".html", ".parquet", ".xml")
 
 
 @dataclass(frozen=True)
@@ -32,12 +37,16 @@ class Comparison:
     origins     differences that no earlier record explains, the likely causes first
     changed     operators after such a difference that are called with other arguments, whose effect the difference
                 hides
+    several_ranks  whether several ranks were compared, each of which may have an operator of the same name
     verdict     the worst of all pairs: equal < noise < undecided < unmatched < structure < different < unreadable
     rules       the thresholds that were used
     inside      for programs in two frameworks: how many operators of actual and of the reference are inner operators of
                 a pair; their tensors do not exist on the other side and are not compared
+    left_out    for the same: how many operators of actual and of the reference have no floating-point values of their
+                own to compare: views, constants, indices, modules whose functions are recorded
     crossings   operators that were paired by weak evidence, and whose order contradicts that of other pairs: check
                 these first if a verdict is surprising, and correct them by a mapping
+    unused      names of the mapping and globs of the rules that fit nothing in the dumps, each in words
     """
 
     actual: Path
@@ -48,6 +57,9 @@ class Comparison:
     inside: tuple[int, int] = (0, 0)
     crossings: tuple[Crossing, ...] = ()
     changed: tuple[ChangedCall, ...] = ()
+    left_out: tuple[int, int] = (0, 0)
+    several_ranks: bool = False
+    unused: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -72,10 +84,10 @@ class Comparison:
 
     @property
     def undefined(self) -> dict[str, int]:
-        """Outputs that differ but carry no value of the program: what they are and why, with the number of records."""
+        """Tensors that differ but carry no value of the program: what they are and why, with the number of records."""
         return dict(
             Counter(
-                f"output {one.record.index} of {one.record.op_type}: {one.undefined}"
+                f"{one.record.io} {one.record.index} of {one.record.op_type}: {one.undefined}"
                 for one in self.pairs.looked_at()
                 if one.undefined
             )
@@ -98,11 +110,12 @@ class Comparison:
         return {name: reference for name, (_, reference) in found.items()}
 
     def save_mapping(self, path: Union[str, os.PathLike[str]]) -> Path:
-        """Write `mapping` as a JSON file for `compare(mapping=...)`, to be edited."""
+        """Write `mapping` as a JSON file for `compare(mapping=...)`, to be edited. Raises WriteError."""
         import json
 
         target = Path(path)
-        target.write_text(json.dumps(self.mapping, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(self.mapping, indent=1, ensure_ascii=False) + "\n"
+        save_bytes(target, text.encode(errors="backslashreplace"), "the mapping")
         return target
 
     def worst_pairs(self, count: int = 10) -> list[Pair]:
@@ -125,19 +138,19 @@ class Comparison:
             "rules": self.rules.to_dict(),
             "undefined": self.undefined,
             "inside": dict(zip(("actual", "reference"), self.inside)),
+            "left_out": dict(zip(("actual", "reference"), self.left_out)),
+            "unused": list(self.unused),
             "crossings": [crossing._asdict() for crossing in self.crossings],
             "pairs": [pair.to_dict() for pair in self.pairs],
         }
 
     def to_frame(self) -> polars.DataFrame:
         """One row for each pair. Raises NotSupported without polars."""
-        try:
-            import polars
-        except ImportError:
-            raise NotSupported(
-                "to_frame() needs polars, which is not installed", hint="pip install 'ascend-dump[analyze]'"
-            ) from None
-        return polars.DataFrame([_flat(pair) for pair in self.pairs], infer_schema_length=None, strict=False)
+        pl = polars_or_refuse("to_frame()")
+        frame: polars.DataFrame = pl.DataFrame(
+            [_flat(pair) for pair in self.pairs], infer_schema_length=None, strict=False
+        )
+        return frame
 
     def save(self, path: Union[str, os.PathLike[str]], *, sources: Union[str, os.PathLike[str], None] = ".") -> Path:
         """Write the comparison as a file.
@@ -148,34 +161,34 @@ class Comparison:
         Raises ConfigError for another suffix, WriteError if the file cannot be written.
         """
         target = Path(path)
+        check_suffix(target, SUFFIXES, "a comparison")
         suffix = target.suffix.lower()
+        if suffix == ".html":
+            from ascend_dump.report.page import save_page
+
+            return save_page(self.to_page(), target, "a comparison", sources)
+        save_bytes(target, self._encoded(suffix), "the comparison")
+        return target
+
+    def _encoded(self, suffix: str) -> bytes:
+        if suffix == ".xml":
+            from ascend_dump.analysis.compare._junit import junit
+
+            return junit(self.pairs)
+        if suffix == ".parquet":
+            packed = io.BytesIO()
+            self.to_frame().write_parquet(packed)
+            return packed.getvalue()
         if suffix == ".json":
             import json
 
             # Infinity is written as text: JSON has no number for it.
-            target.write_text(json.dumps(_finite(self.to_dict()), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        elif suffix == ".csv":
-            rows = [_flat(pair) for pair in self.pairs]
-            with open(target, "w", encoding="utf-8", newline="") as file:
-                writer = csv.DictWriter(file, _COLUMNS)
-                writer.writeheader()
-                writer.writerows(rows)
-        elif suffix == ".parquet":
-            self.to_frame().write_parquet(target)
-        elif suffix == ".xml":
-            from ascend_dump.analysis.compare._junit import junit
-
-            target.write_bytes(junit(self.pairs))
-        elif suffix == ".html":
-            from ascend_dump.report.page import save_page
-
-            save_page(self.to_page(), target, "a comparison", sources)
-        else:
-            raise ConfigError(
-                f"{target.name!r}: a comparison is not saved as {suffix or 'a file without suffix'}",
-                hint="expected .json, .csv, .html, .parquet or .xml",
-            )
-        return target
+            return (json.dumps(_finite(self.to_dict()), indent=1, allow_nan=False) + "\n").encode()
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, _COLUMNS)
+        writer.writeheader()
+        writer.writerows(_flat(pair) for pair in self.pairs)
+        return text.getvalue().encode(errors="backslashreplace")
 
     def to_page(self) -> PageContent:
         """The content of the report page, for `save("x.html")` and `ascend-dump serve`."""

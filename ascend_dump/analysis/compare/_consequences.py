@@ -1,7 +1,8 @@
-"""Outputs that differ because inputs do, or because several are right: told from what each side read.
+"""Outputs that differ although both sides computed them correctly, each from its own inputs.
 
-A comparison or a sort gives exact types, in which the least difference of its inputs is a whole one; of equal elements,
-any order is right; and the remainder of a division jumps where the least change of the divisor adds a whole one.
+A comparison or a sort returns bools or indices, so that the smallest difference in its inputs can change an element
+altogether; elements that are equal may be sorted in any order; and the remainder of a division jumps where a tiny
+change of the divisor makes the quotient one larger.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _COMPARISONS = {
     "LessEqual": "less_equal",
     "NotEqual": "not_equal",
 }
-#: Operators that jump somewhere if the number that they are called with is rounded.
+#: Operators whose result jumps where rounding the number they are called with makes the quotient one larger.
 _REMAINDERS = {"fmod": "fmod", "remainder": "remainder"}
 #: Operators whose output 1 says where along an axis output 0 was taken from input 0.
 _CHOICES = frozenset(
@@ -46,8 +47,8 @@ _CHOICES = frozenset(
 
 
 def why_both_are_right(match: Match, a: Record, b: Record) -> Optional[str]:
-    """The reason why two outputs that differ are each right for what its own operator read; None where one is not, or
-    where that is not known."""
+    """Why two outputs that differ are both right, each for the inputs of its own operator; None if one is wrong, or if
+    that cannot be told."""
     name = operator_class(match.reference.op_type)
     if operator_class(match.actual.op_type) != name:
         return None
@@ -99,7 +100,7 @@ def _remains(operator: Operator, output: Record) -> bool:
 
 
 def _numbers(operator: Operator, dtype: np.dtype[Any]) -> Iterator[Any]:
-    """The number that an operator was called with: as it is, and as kernels round it."""
+    """The number that an operator was called with: as it was given, and as kernels may round it."""
     import numpy as np
 
     known = arguments_of(operator)

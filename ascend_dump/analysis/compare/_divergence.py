@@ -1,26 +1,29 @@
 """Walk the paired operators of one step in execution order, judge each tensor, and find the differences that nothing
-before explains.
+before them explains.
 
-A tensor whose difference is known already carries it on. One with a new difference has its cause here, if the inputs of
-its operator do not differ, or in something that was not recorded, if it is an input.
+A tensor whose difference is known already carries it on. A new difference in an output is caused by its operator, if
+the inputs of that do not differ; one in an input is caused by something that was not recorded.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
-from ascend_dump.analysis.compare._arguments import differing_arguments, same_generator, tensors_among
+from ascend_dump._units import counted
+from ascend_dump.analysis._unread import is_unread
+from ascend_dump.analysis.compare._arguments import differing_arguments, same_generator
 from ascend_dump.analysis.compare._called import Calls
 from ascend_dump.analysis.compare._carried import NO_ORIGINS, Carried, InputNoise, OriginNumber
 from ascend_dump.analysis.compare._floats import float_kind
+from ascend_dump.analysis.compare._inputs import KnownInputs, inputs_of, is_compared
 from ascend_dump.analysis.compare._match import Match
 from ascend_dump.analysis.compare._measure import Measure
 from ascend_dump.analysis.compare._names import is_view
 from ascend_dump.analysis.compare._operators import Operator
-from ascend_dump.analysis.compare._origins import Draft, explain, told
+from ascend_dump.analysis.compare._origins import Draft, add_effect, explain, told
 from ascend_dump.analysis.compare._records import Difference, Differences, Types, identity_of, type_of
 from ascend_dump.analysis.compare._rerun import Rerun
 from ascend_dump.analysis.compare._result import ChangedCall, Origin, Pair
@@ -40,53 +43,12 @@ _CARRIED = "carried on from an earlier difference"
 #: An output so many times further off than its inputs was computed wrongly, however much the operator enlarges errors.
 _COMPUTE = 1e3
 _CARRIED_NOISE = "carried on from rounding before"
+_UNREAD = "memory that the operator overwrites without reading it"
 _CARRIED_UNDEFINED = "carried on from what carries no defined value"
 _MADE_ALONE = "made by an operator that the other side does not run"
 _NOT_WRITTEN = "no recorded operator wrote it before"
 _SAME_STATE = "its generator was in the same state on both sides"
 _OTHER_STATE = "its generator was in another state already: seed it alike, or look for who drew from it before"
-
-
-class _Inputs(NamedTuple):
-    """What is known of the inputs of an operator whose output differs.
-
-    known     how many it has, as far as the dumps tell
-    compared  how many of these could be compared
-    whole     whether there are no others
-    noise     those that differ by rounding
-    """
-
-    known: int
-    compared: int
-    whole: bool
-    noise: list[InputNoise]
-
-    @property
-    def evidence(self) -> list[str]:
-        if self.compared == self.known and not self.noise:
-            if self.known == 1:
-                return ["its recorded input is equal"]
-            return [f"all {self.known} recorded inputs are equal" if self.known else "no inputs are recorded"]
-        found = []
-        if not self.compared:
-            found.append(f"none of its {self.known} inputs could be compared")
-        elif self.compared < self.known:
-            equal = "" if self.noise else ", and these are equal"
-            found.append(f"{self.compared} of its {self.known} inputs could be compared{equal}")
-        if self.statistics_agree:
-            found.append("statistics of its inputs agree")
-        elif self.noise:
-            found.append(f"its inputs differ by rounding only (at most {self.largest_error:.2g})")
-        return found
-
-    @property
-    def statistics_agree(self) -> bool:
-        """Whether nothing else is known of what differs by rounding."""
-        return bool(self.noise) and all(one.bounds for one in self.noise)
-
-    @property
-    def largest_error(self) -> float:
-        return max(one.error for one in self.noise)
 
 
 class Divergence:
@@ -102,6 +64,8 @@ class Divergence:
         self._calls = Calls()
         self._drafts: list[Draft] = []
         self._seen_operator = False
+        #: How many records of the operators so far could not be read.
+        self._unread = 0
         self.begin_step(())
 
     def begin_step(
@@ -130,6 +94,8 @@ class Divergence:
         self._seen_operator = False
         self._reference = reference
         self._roles: Optional[Roles] = None
+        #: The unreadable records of this step that are told.
+        self._broken: set[int] = set()
         self._differences.cast = cast
 
     @property
@@ -150,9 +116,13 @@ class Divergence:
         for a, b in match.inputs:
             if (a, b) in late:
                 continue
-            pair, of_input, why = self._input(match, a, b)
+            puts_in = None if a is None else _is_given(a)
+            pair, of_input, why = self._input(match, a, b, is_overwritten=puts_in is False)
             pairs.append(pair)
             causes |= why
+            if puts_in and pair.verdict == "different" and self._differences.shards is None:
+                # Other ranks get it, so it needs no output on this one that differs.
+                add_effect(pair, [self._drafts[cause] for cause in why])
             if of_input is not None:
                 noise.append(of_input)
         self._judge.of_parts = self._differences.shards is not None and any(
@@ -168,13 +138,14 @@ class Divergence:
             if len(pairs) == 1 and pairs[0].verdict != "equal":
                 self._calls.read_number(match, pairs[0], causes, noise)
             self._explain_call(match, causes, noise, changed)
-        compared = sum(pair.verdict not in ("unmatched", "unreadable") for pair in pairs)
+        given = tuple(pairs)
+        blind = any(match.apart) and not any(map(is_compared, given))
         made: Optional[OriginNumber] = None
         for a, b in (*late, *match.outputs):
-            pair = self._output(match, a, b, causes, noise, changed, blind=not compared and any(match.apart))
+            pair = self._output(match, a, b, causes, noise, changed, blind=blind)
             if pair.verdict in ("different", "structure") and not pair.explained:
                 if made is None:
-                    made = self._origin_of(match, pair, _inputs_of(match, compared, written, noise), changed)
+                    made = self._origin_of(match, pair, inputs_of(match, given, written, noise), changed)
                 assert a is not None
                 assert b is not None
                 self._remember(pair, (identity_of(a), identity_of(b)), frozenset({made}))
@@ -184,15 +155,22 @@ class Divergence:
                 for cause in causes:
                     self._drafts[cause].settled = True
             self._note_call(match, pairs, causes, changed)
-        for record in actual.broken:
-            pairs.append(Pair(record, None, match.how, match.confidence, "unreadable", str(record.error)))
-        for record in reference.broken:
-            pairs.append(Pair(None, record, match.how, match.confidence, "unreadable", str(record.error)))
+        pairs += self._broken_pairs(match)
+        self._unread += _unread_in(pairs)
         self._seen_operator = True
         return pairs
 
+    def _broken_pairs(self, match: Match) -> Iterator[Pair]:
+        """The unreadable records of both operators, but those told before: an operator may be in several matches."""
+        for operator in (match.actual, match.reference):
+            for record in operator.broken:
+                if id(record) not in self._broken:
+                    self._broken.add(id(record))
+                    a, b = (record, None) if operator is match.actual else (None, record)
+                    yield Pair(a, b, match.how, match.confidence, "unreadable", str(record.error))
+
     def _explain_call(self, match: Match, causes: set[OriginNumber], noise: list[InputNoise], changed: bool) -> None:
-        """Add what explains that the operators are called differently."""
+        """Add the origins and the noise that explain that the operators are called with different arguments."""
         known = self._calls.causes(match, changed)
         for one in known.origins - causes if self._calls.of_forward(match.reference) else ():
             self._drafts[one].backward.append(match.actual.label)
@@ -200,7 +178,8 @@ class Divergence:
         noise.extend(known.noise)
 
     def _note_call(self, match: Match, pairs: Sequence[Pair], causes: Collection[OriginNumber], changed: bool) -> None:
-        """Note an operator that is called differently, though what differs behind it is explained."""
+        """Note an operator that is called with different arguments although the differences of its outputs are
+        explained."""
         wrong = ("different", "structure")
         if all(one.verdict == "equal" for one in pairs):
             self._calls.add_equal(match)
@@ -224,6 +203,7 @@ class Divergence:
             if record.error is not None:
                 verdict, reason = "unreadable", str(record.error)
             found.append(Pair(record if of_actual else None, None if of_actual else record, "", 0.0, verdict, reason))
+        self._unread += _unread_in(found)
         outputs = [pair for pair in found if pair.record.io != "input" and pair.verdict == "unmatched"]
         if outputs:
             # An origin only if something differs that was made of it.
@@ -250,11 +230,11 @@ class Divergence:
         return told(self._drafts)
 
     def changed(self) -> list[ChangedCall]:
-        """Operators that are called differently behind a difference that an origin explains."""
+        """Operators called with different arguments whose difference an origin explains."""
         return self._calls.changed
 
     def _input(
-        self, match: Match, a: Optional[Record], b: Optional[Record]
+        self, match: Match, a: Optional[Record], b: Optional[Record], *, is_overwritten: bool
     ) -> tuple[Pair, Optional[InputNoise], frozenset[OriginNumber]]:
         found = self._differences.between(a, b)
         pair = _pair(match, a, b, found)
@@ -263,6 +243,11 @@ class Divergence:
             return pair, noise, causes
         if found.verdict in ("equal", "unreadable"):
             return pair, None, NO_ORIGINS if found.verdict == "equal" else self._carried.exactly(found.contents)
+        if found.verdict != "structure" and (is_overwritten or is_unread(b)):
+            pair = replace(
+                pair, verdict="noise", reason=f"no defined value: {_UNREAD}", undefined=_UNREAD, measure=None
+            )
+            return pair, None, NO_ORIGINS
         known, noise = self._carried.look_up(a, b, found)
         if known is not None and found.verdict != "structure" and self._undefined(known):
             return replace(pair, verdict="noise", explained=True, reason=_CARRIED_UNDEFINED), None, known
@@ -286,7 +271,7 @@ class Divergence:
             return replace(pair, verdict="unmatched", explained=True, reason=_MADE_ALONE), None, causes
         if causes:
             return replace(pair, explained=True, reason=_CARRIED), None, causes
-        evidence = [f"{pair.record.label}: {pair.reason}", _NOT_WRITTEN]
+        evidence = [f"{pair.record.label}: {pair.reason}", _NOT_WRITTEN, *_not_read(self._unread)]
         kind = self._kind_of_input(match, b)
         joined = (kind, b.step, match.reference.position)
         new = frozenset({self._add(Draft(kind, pair, evidence, first_seen=True, joined=joined))})
@@ -311,7 +296,7 @@ class Divergence:
         *,
         blind: bool,
     ) -> Pair:
-        """blind: it has inputs, and none of them could be compared, so that each may be rounded in another way."""
+        """blind: the operator has inputs, but none of them could be compared, so each may differ by rounding."""
         found = self._differences.between(a, b)
         pair = _pair(match, a, b, found)
         if a is None or b is None or found.verdict in ("equal", "unreadable"):
@@ -376,7 +361,7 @@ class Divergence:
         """
         return self._differences.cast is not None and bool(causes) and all(self._drafts[one].hidden for one in causes)
 
-    def _origin_of(self, match: Match, pair: Pair, inputs: _Inputs, changed: bool) -> OriginNumber:
+    def _origin_of(self, match: Match, pair: Pair, inputs: KnownInputs, changed: bool) -> OriginNumber:
         name = operator_class(match.reference.op_type)
         evidence = [f"{pair.record.label}: {pair.reason}"]
         arguments = differing_arguments(match.actual, match.reference)
@@ -398,8 +383,11 @@ class Divergence:
             state = same_generator(match.actual, match.reference)
             if state is not None:
                 evidence.append(_SAME_STATE if state else _OTHER_STATE)
-        elif match.reference.op_type.startswith(COLLECTIVES):
+        elif match.reference.op_type.startswith(COLLECTIVES) and not inputs.unread:
+            # What ranks put in may be recorded apart from what they get; `over_ranks` holds it against each other.
             kind = "collective"
+        elif inputs.may_differ:
+            kind = "unknown"
         elif inputs.statistics_agree:
             kind = "compute"
         elif inputs.noise and pair.measure is not None and not pair.measure.nonfinite:
@@ -407,9 +395,17 @@ class Divergence:
         else:
             kind = "compute"
         evidence += inputs.evidence
+        if kind == "unknown":
+            evidence += _not_read(self._unread + inputs.unread)
         if self._rerun is not None and pair.verdict == "different":
             evidence += self._rerun.evidence(match, pair.actual, pair.reference)
-        reshaped = pair.actual is not None and pair.reference is not None and pair.actual.shape != pair.reference.shape
+        # Parts of ranks and other layouts differ in shape too, and in no more than that unless their values differ.
+        reshaped = (
+            pair.verdict == "structure"
+            and pair.actual is not None
+            and pair.reference is not None
+            and pair.actual.shape != pair.reference.shape
+        )
         made = self._add(Draft(kind, pair, evidence, reshaped=reshaped, first_seen=not inputs.whole))
         self._calls.add_origin(match.reference, arguments, changed, made)
         return made
@@ -428,22 +424,6 @@ class Divergence:
         return self._roles.kind_of(b, match.reference.module, first=not self._seen_operator)
 
 
-def _inputs_of(match: Match, compared: int, written: Collection[int], noise: list[InputNoise]) -> _Inputs:
-    """compared: how many were compared; written: the places of inputs whose values do not matter."""
-    records = (*match.actual.broken, *match.reference.broken)
-    places = {one.index for one in records if one.io == "input"}
-    called = [tensors_among(one) for one in (match.actual, match.reference)]
-    if match.tensors is None:
-        places.update(one.index for sides in match.inputs for one in sides if one is not None)
-        places.update(*(one for one in called if one is not None))
-    else:
-        # Between frameworks, places say nothing.
-        places.update(range(len(match.inputs) + max(map(len, match.apart))))
-    known = max(len(places - set(written)), compared)
-    whole = compared == known and (known > 0 or None not in called)
-    return _Inputs(known, compared, whole, noise)
-
-
 def _pair(match: Match, a: Optional[Record], b: Optional[Record], found: Difference) -> Pair:
     return Pair(
         a,
@@ -457,13 +437,31 @@ def _pair(match: Match, a: Optional[Record], b: Optional[Record], found: Differe
     )
 
 
+def _unread_in(pairs: Sequence[Pair]) -> int:
+    return sum(pair.verdict == "unreadable" for pair in pairs)
+
+
+def _not_read(count: int) -> list[str]:
+    """The evidence against an origin that records before it are unreadable."""
+    return [f"{counted(count, 'earlier record')} could not be read: the cause may be among them"] if count else []
+
+
+def _is_given(record: Record) -> Optional[bool]:
+    """Whether an input is what a rank puts into a collective or a message; None of other operators."""
+    if not record.op_type.startswith(COLLECTIVES):
+        return None
+    from ascend_dump.analysis.ranks._calls import is_given
+
+    return is_given(record)
+
+
 def _is_whole(output: Pair) -> bool:
-    """Whether it is equal, and more than a number, which may be equal by chance."""
+    """Whether an output is equal or noise and has several elements: a single number may be equal by chance."""
     return output.verdict in ("equal", "noise") and math.prod(output.record.shape or ()) > 1
 
 
 def _moves(op_type: str) -> bool:
-    """Whether an operator computes nothing: what it gives is what it was given."""
+    """Whether an operator computes nothing, so that its output holds the values of its input."""
     return is_view(op_type) or operator_class(op_type) == "copy"
 
 

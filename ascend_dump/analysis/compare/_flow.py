@@ -1,7 +1,7 @@
 """Pair operators by what they read: outputs of operators that are paired already, and tensors with equal bytes.
 
 The place of a tensor in memory, its storage and the version of that, tells which operator made it. Names, order and
-values of an operator may differ then: behind a fault, in renamed modules, and in branches that run in another order.
+values of an operator may differ then: after a fault, in renamed modules, and in branches that run in another order.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def find_layout(array: np.ndarray, other: np.ndarray, *, nearest: bool = False) 
 
 
 def _layouts(shape: tuple[int, ...], wanted: tuple[int, ...]) -> list[Rearrangement]:
-    """Other orders of the axes; those that give the shape by themselves before those that are reshaped behind."""
+    """Other orders of the axes; first those that have the wanted shape, then those that must be reshaped to it."""
     long = [axis for axis, size in enumerate(shape) if size > 1]
     if len(long) > _MOST_AXES:
         return []

@@ -56,5 +56,5 @@ def is_source(op_type: str) -> bool:
 
 
 def continues(op_type: str) -> frozenset[str]:
-    """The operators that are one with this one, right behind them, in other frameworks."""
+    """The operators that other frameworks run as one with an operator of this type that directly follows them."""
     return _names().continues.get(operator_class(op_type), frozenset())

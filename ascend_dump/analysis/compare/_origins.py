@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any, Optional
 
+from ascend_dump.analysis._next_layers import layers_of
 from ascend_dump.analysis.compare._result import Origin, Pair
 
-__all__ = ["Draft", "explain", "told"]
+__all__ = ["LAST", "Draft", "add_effect", "explain", "told"]
 
 #: Operators, or inputs, that a line of evidence names.
 _MOST_NAMED = 4
+#: Kinds of origins that are told after all others: amplifications, and what carries no value.
+LAST = ("amplification", "uninitialised")
 
 
 class Draft:
@@ -58,12 +61,18 @@ class Draft:
 
 
 def explain(pair: Pair, causes: Collection[Draft]) -> None:
-    """Note at the origins that a pair differs because of them."""
+    """Note at the origins that a pair of outputs differs because of them."""
+    for draft in causes:
+        draft.explains += 1
+    add_effect(pair, causes)
+
+
+def add_effect(pair: Pair, causes: Collection[Draft]) -> None:
+    """Note at the origins whether values differ because of them."""
     is_one_shape = pair.actual is not None and pair.reference is not None and pair.actual.shape == pair.reference.shape
     # What a sure one explains speaks for no other.
     changed = is_one_shape and not any(draft.is_sure for draft in causes)
     for draft in causes:
-        draft.explains += 1
         draft.changes_values |= changed
 
 
@@ -73,7 +82,7 @@ def told(drafts: Iterable[Draft]) -> list[Origin]:
     for draft in drafts:
         if draft.is_told:
             groups.setdefault(draft.joined if draft.joined is not None else id(draft), []).append(draft)
-    ordered = sorted(groups.values(), key=lambda one: one[0].kind in ("amplification", "uninitialised"))
+    ordered = sorted(groups.values(), key=lambda one: one[0].kind in LAST)
     return [_origin(*group) for group in ordered]
 
 
@@ -108,7 +117,9 @@ def _named(what: str, names: Sequence[str]) -> list[str]:
 
 def _next_request(pair: Pair) -> dict[str, Any]:
     record = pair.record
-    request: dict[str, Any] = {"layers": record.op_name, "data": "tensor"}
+    layers = layers_of(record, [record.op_name])
+    request: dict[str, Any] = {"layers": layers[0]} if layers else {}
+    request["data"] = "tensor"
     if record.step is not None:
         request["steps"] = str(record.step)
     if record.rank is not None:

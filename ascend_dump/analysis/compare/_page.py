@@ -45,9 +45,15 @@ class ShownComparison(Protocol):
     @property
     def inside(self) -> tuple[int, int]: ...
     @property
+    def left_out(self) -> tuple[int, int]: ...
+    @property
     def crossings(self) -> Sequence[Crossing]: ...
     @property
     def changed(self) -> Sequence[ChangedCall]: ...
+    @property
+    def several_ranks(self) -> bool: ...
+    @property
+    def unused(self) -> Sequence[str]: ...
 
 
 def of_comparison(compared: ShownComparison) -> PageContent:
@@ -60,6 +66,12 @@ def of_comparison(compared: ShownComparison) -> PageContent:
             f"{compared.inside[0]} operators of actual and {compared.inside[1]} of the reference lie inside operators "
             "that are compared, and make tensors that the other side does not have"
         )
+    if any(compared.left_out):
+        unmade.append(
+            f"{compared.left_out[0]} operators of actual and {compared.left_out[1]} of the reference "
+            "have no floating-point values of their own to compare, such as views and constants: left out"
+        )
+    unmade += [f"not used: {text}" for text in compared.unused]
     unmade += [
         f"paired by weak evidence, across the order of other pairs: {one.actual} with {one.reference} ({one.how})"
         for one in compared.crossings[:20]
@@ -75,7 +87,7 @@ def of_comparison(compared: ShownComparison) -> PageContent:
         facts=() if first is None else tuple(_origin_facts(first)),
         command=_next_command(compared, first),
         compared=True,
-        findings=tuple(_origin(one) for one in compared.origins),
+        findings=tuple(_origin(one, compared.several_ranks) for one in compared.origins),
         changed=tuple(_changed(one) for one in compared.changed),
         unmade=tuple(unmade),
         made=(
@@ -128,12 +140,14 @@ def _sentence(compared: ShownComparison) -> str:
     first = compared.origins[0]
     name = f"{first.op_name or first.op_type} ({first.op_type})"
     step = "" if first.step is None else f"Step {first.step}: "
-    rank = "" if first.rank in (None, 0) else f" on rank {first.rank}"
+    is_told = first.rank is not None and (first.rank > 0 or compared.several_ranks)
+    rank = f" on rank {first.rank}" if is_told else ""
     meaning = {
         "structure": f"{name} is the first operator that is not the same in both programs",
         "input": f"{name} is given other data from outside",
         "parameter": f"a parameter that {name} reads first is another one",
         "compute": f"{name} is the first operator to give another result of equal inputs",
+        "unknown": f"the output of {name} differs, and its inputs, or some of them, could not be compared",
         "amplification": f"{name} enlarges a difference that was within rounding",
         "collective": f"{name} gives another result though its inputs agree",
         "random": f"{name} draws other random numbers",
@@ -149,16 +163,19 @@ def _origin_facts(origin: Origin) -> Iterator[tuple[str, str]]:
     yield from place_facts(origin.module, origin.source)
 
 
-def _origin(origin: Origin) -> PageFinding:
+def _origin(origin: Origin, several_ranks: bool) -> PageFinding:
     lines = [*_origin_facts(origin), ("evidence", "\n".join(origin.evidence))]
     if origin.explains:
         lines.append(("explains", f"{origin.explains} later outputs that differ"))
     if origin.first_seen:
-        lines.append(("first seen", "operators before it were not recorded: the cause may lie among them"))
+        lines.append(("first seen", "what came before it was not recorded, or not read: the cause may be there"))
     settings = ", ".join(f"{name}={value!r}" for name, value in origin.next.items())
     if settings:
         lines.append(("next", f"ascend_dump.capture(..., {settings})"))
-    return PageFinding(f"{step_text(origin.step)}{origin.op_name or origin.op_type}", origin.pair.record, tuple(lines))
+    rank = f"rank {origin.rank}, " if several_ranks and origin.rank is not None else ""
+    return PageFinding(
+        f"{rank}{step_text(origin.step)}{origin.op_name or origin.op_type}", origin.pair.record, tuple(lines)
+    )
 
 
 def _changed(one: ChangedCall) -> PageFinding:

@@ -142,6 +142,10 @@ class Pairs(Sequence[Pair]):
             if not isinstance(part, EqualStep):
                 yield from part
 
+    def replaced(self, change: Callable[[Pair], Pair]) -> Pairs:
+        """The same pairs, with those changed that were compared one by one."""
+        return Pairs([part if isinstance(part, EqualStep) else list(map(change, part)) for part in self._parts])
+
     def verdicts(self) -> Counter[str]:
         """How many pairs have each verdict."""
         found: Counter[str] = Counter()

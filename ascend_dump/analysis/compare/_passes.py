@@ -3,11 +3,13 @@
 mapping     the user says so
 provenance  the dump, or a graph beside it, says of what an operator was made (GE, torchair); what both sides call by
             one name
+place       the same operation of an eager program, which runs equally often in its module on both sides, in the same
+            phases and with the same shapes; first those of equal values, and after the next pass the others
 value       the outputs are the same values in some layout; of statistics alone, alike ones
 parameter   the same operation reads the same parameter, which no other reads
 inputs      the same operation reads what paired operators made, which no other does; of what nobody reads on one side,
             with others in between
-order       the longest common row of operations and shapes, where values differ: behind a fault
+order       the longest common row of operations and shapes, where values differ: after a fault
 dataflow    what two paired operators read, made by one operator without a partner on each side
 """
 
@@ -21,6 +23,7 @@ from typing import Callable, NamedTuple, Optional
 
 from ascend_dump.analysis.compare._match import common
 from ascend_dump.analysis.compare._provenance import origins_of
+from ascend_dump.analysis.compare._records import identity_of
 from ascend_dump.analysis.compare._sides import NEAR, Output, Side, output_of
 
 __all__ = ["PairedOperator", "PairedOperators", "pair_operators"]
@@ -46,7 +49,9 @@ def pair_operators(a: Side, b: Side, mapping: Mapping[str, str]) -> PairedOperat
     pairs: PairedOperators = {}
     _by_mapping(a, b, mapping, pairs)
     _by_provenance(a, b, pairs)
+    _by_calls(a, b, pairs, equal=True)
     _by_value(a, b, pairs, Output.is_same, 0.95)
+    _by_calls(a, b, pairs, equal=False)
     _by_parameter(a, b, pairs)
     _by_inputs(a, b, pairs)
     _by_value(a, b, pairs, Output.resembles, 0.85)
@@ -85,8 +90,46 @@ def _by_provenance(a: Side, b: Side, pairs: PairedOperators) -> None:
             pair(left, makers.get(one), "provenance", 1.0)
         pair(left, makers.get(name), "provenance", 1.0)
         same = own.get(name)
-        if same is not None and a.operators[left].op_type == b.operators[same].op_type:
+        if same is not None and a.operators[left].op_type == b.operators[same].op_type and not _is_eager(a, left):
             pair(left, same, "name", 0.9)
+
+
+def _is_eager(side: Side, place: int) -> bool:
+    """Whether the name of an operator numbers its calls: where a compiler took operators apart, the fifth addition of
+    one program is not the fifth of the other."""
+    return "::" in side.operators[place].op_type
+
+
+def _by_calls(a: Side, b: Side, pairs: PairedOperators, *, equal: bool) -> None:
+    """Eager operators that run equally often in one module on both sides, in the same phases and with the same shapes:
+    an optimizer runs alike, whatever a compiler made of the network, and its tensors are told apart by nothing else
+    while they are all zero.
+
+    equal: only those that made the same values; the two sides may have run the others in another order
+    """
+    taken = {found.place for found in pairs.values()}
+    calls_a, calls_b = _calls(a), _calls(b)
+    for key in calls_a.keys() & calls_b.keys():
+        if [_call(a, place) for place in calls_a[key]] == [_call(b, place) for place in calls_b[key]]:
+            left = [place for place in calls_a[key] if a.tensors[place] and place not in taken]
+            right = [place for place in calls_b[key] if b.tensors[place] and place not in pairs]
+            if [_call(a, place) for place in left] == [_call(b, place) for place in right]:
+                for one, other in zip(left, right):
+                    if not equal or a.tensors[one][0].is_same(b.tensors[other][0]):
+                        pairs[other] = PairedOperator(one, "place", 0.9)
+
+
+def _calls(side: Side) -> dict[tuple[str, str], list[int]]:
+    found: dict[tuple[str, str], list[int]] = {}
+    for place, operator in enumerate(side.operators):
+        if _is_eager(side, place):
+            found.setdefault((operator.place, operator.op_type), []).append(place)
+    return found
+
+
+def _call(side: Side, place: int) -> Hashable:
+    operator = side.operators[place]
+    return (operator.phase, tuple(record.shape for record in operator.outputs))
 
 
 def _by_value(
@@ -211,8 +254,8 @@ def _by_ends(a: Side, b: Side, pairs: PairedOperators) -> None:
 
 
 def _drop_strangers(a: Side, b: Side, pairs: PairedOperators) -> None:
-    """Of the pairs that only order or readers speak for, leave those that read the same: of others no difference would
-    say anything."""
+    """Of the pairs that only order or readers speak for, leave those that read the same: others are guesses, of which a
+    difference would say nothing."""
     strangers = [0]
     while strangers:
         paired = {found.place for found in pairs.values()}, set(pairs)
@@ -220,14 +263,26 @@ def _drop_strangers(a: Side, b: Side, pairs: PairedOperators) -> None:
         strangers = []
         for right, found in pairs.items():
             if found.how in ("order", "dataflow"):
-                read_a = {
-                    partner[maker] for _, _, maker in a.reads_outside(found.place, paired[0]) if maker is not None
-                }
-                read_b = {maker for _, _, maker in b.reads_outside(right, paired[1]) if maker is not None}
-                if read_a != read_b:
+                read_a, read_b = a.reads_outside(found.place, paired[0]), b.reads_outside(right, paired[1])
+                makers_a = {partner[maker] for _, _, maker in read_a if maker is not None}
+                makers_b = {maker for _, _, maker in read_b if maker is not None}
+                if makers_a != makers_b or not (makers_a or _read_one_tensor(a, b, found.place, right)):
                     strangers.append(right)
         for right in strangers:
             del pairs[right]
+
+
+def _read_one_tensor(a: Side, b: Side, left: int, right: int) -> bool:
+    """Whether two operators read some tensor of the same values, or none at all."""
+    read_a, read_b = a.operators[left].inputs, b.operators[right].inputs
+    if not read_a and not read_b:
+        return True
+    known = {identity_of(record) for record in read_a} - {None}
+    if any(identity_of(record) in known for record in read_b):
+        return True
+    values = [one for one in (output_of(left, record) for record in read_a) if one is not None]
+    others = (output_of(right, record) for record in read_b)
+    return any(one.is_same(other) for other in others if other is not None for one in values)
 
 
 def _by_dataflow(a: Side, b: Side, pairs: PairedOperators) -> None:

@@ -17,6 +17,7 @@ KINDS = {
     "parameter": "a parameter or a buffer differs when it is first read",
     "compute": "equal inputs, or inputs equal up to rounding, and another output",
     "amplification": "the operator enlarged a difference that was within rounding",
+    "unknown": "its inputs, or some of them, could not be compared, and its output differs",
     "collective": "the inputs agree, and the output of a collective operator does not",
     "random": "the operator draws random numbers",
     "uninitialised": "memory that nobody had written was read",
@@ -166,7 +167,7 @@ class Origin(_Placed):
     pair       where it was seen first: an input for "input" and "parameter", else an output
     evidence   the facts that support it, with numbers
     explains   how many later pairs with differences were traced to this one
-    first_seen whether preceding operators were not recorded, so that the cause may be among them
+    first_seen whether what came before it was not recorded or not read, so that the cause may be there
     next       settings of the capture to run next, as keyword arguments of `ascend_dump.capture`
     """
 

@@ -30,32 +30,38 @@ def rules_of(given: RuleSource) -> Rules:
         return Rules()
     if isinstance(given, Rules):
         return given
+    source = "rules"
     if not isinstance(given, Mapping):
         path = Path(given)
+        source = f"rules {str(path)!r}"
         try:
             text = read_small(path, _LARGEST).decode()
         except OSError as error:
-            raise ConfigError(f"rules {str(path)!r} cannot be read: {error.strerror or error}", hint=_HINT) from error
+            raise ConfigError(f"{source} cannot be read: {error.strerror or error}", hint=_HINT) from error
         except ValueError as error:
-            raise ConfigError(f"rules {str(path)!r} is not text: {error}", hint=_HINT) from error
+            raise ConfigError(f"{source} is not text: {error}", hint=_HINT) from error
         given = decode_settings(path, text)
     if not isinstance(given, Mapping):
-        raise ConfigError(f"rules are {type(given).__name__}", hint=_HINT)
+        raise ConfigError(f"{source}: these are {type(given).__name__}, no names with values", hint=_HINT)
     general = {name: value for name, value in given.items() if not isinstance(value, Mapping)}
-    rules = _changed(Rules(), general, "")
+    rules = _changed(Rules(), general, "", source)
     special = {glob: value for glob, value in given.items() if isinstance(value, Mapping)}
-    return rules._replace(special=tuple((glob, _changed(rules, value, glob)) for glob, value in special.items()))
+    return rules._replace(
+        special=tuple((glob, _changed(rules, value, glob, source)) for glob, value in special.items())
+    )
 
 
-def _changed(rules: Rules, values: Mapping[str, Any], glob: str) -> Rules:
+def _changed(rules: Rules, values: Mapping[str, Any], glob: str, source: str) -> Rules:
     known: dict[str, Any] = {}
     for name, value in values.items():
-        where = f"{name} of {glob!r}" if glob else name
-        if name not in _NAMES or (name == "undefined" and not glob):
-            raise ConfigError(f"there is no rule {where}", hint=_HINT)
+        where = f"{name!r} below {glob!r}" if glob else repr(name)
+        if name not in _NAMES:
+            raise ConfigError(f"{source}: {where} is no name of a rule", hint=_HINT)
+        if name == "undefined" and not glob:
+            raise ConfigError(f"{source}: {where} has no glob above it", hint=_HINT)
         numbers = list(value) if isinstance(value, (list, tuple)) else [value]
         if not all(_is_number(one) for one in numbers) or not _is_as_many(name, numbers):
-            raise ConfigError(f"rule {where} is {value!r}", hint=_HINT)
+            raise ConfigError(f"{source}: {where} is {value!r}", hint=_HINT)
         known[name] = tuple(numbers) if name in ("bias", "undefined") else numbers[0]
     return rules._replace(**known)
 

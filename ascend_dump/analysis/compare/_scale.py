@@ -1,7 +1,8 @@
-"""How large the terms are that an operator adds up: rounding is relative to them, not to what is left when they cancel.
+"""How large the terms are that an operator adds up: rounding errors are relative to these, not to the sum, in which
+they may cancel.
 
-The gradient of a bias in front of a batch norm is zero; what is computed is the rounding of a sum of terms that are
-not.
+For example, the gradient of a bias before a batch norm is zero in exact arithmetic; what is computed is only the
+rounding error of a sum whose terms are not zero.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _SUMS = frozenset(
     ("sum", "cumsum", "embedding_dense_backward", "index_add", "scatter_add", "index_put", "nansum", "BiasAddGrad")
 )
 _TERM_BY_TERM = frozenset(("add", "sub", "rsub", "lerp", "smooth_l1_loss"))
-#: Something is added to the first input; it is no larger than that and the output together.
+#: Operators that add something to their first input; what they add is at most as large as that input and the output
+#: together.
 _TO_THE_FIRST = frozenset(("addcmul", "addcdiv"))
 #: Operators that put their input among zeros, or multiply it with what is at most 1.
 _OF_THE_FIRST = frozenset(
@@ -61,8 +63,8 @@ def natural_scale(operator: Operator, output: Record) -> float:
 
 
 def score_size(operator: Operator) -> float:
-    """How large the scores of an attention may be, at least 1, and 1 for other operators: what rounding makes of them
-    is relative to the weights, which are their exponentials."""
+    """How large the scores of an attention may be, at least 1; 1 for other operators. The weights are exponentials of
+    the scores, so an absolute error of a score becomes a relative error of its weight."""
     name = operator_class(operator.op_type).lower()
     if "attention" not in name or "backward" in name:
         return 1.0
@@ -82,7 +84,7 @@ def _scores(query: Optional[Record], key: Optional[Record]) -> float:
 def _scale(name: str, operator: Operator, output: Record) -> float:
     inputs = {record.index: record for record in operator.inputs}
     if operator_class(operator.op_type).startswith("_foreach_"):
-        # Of each list what has the place of the output in its own.
+        # From each list of inputs, the tensor at the position that the output has in its own list.
         count = max(len(operator.outputs), 1)
         own = output.index % count
         inputs = {index // count: record for index, record in inputs.items() if index % count == own}
@@ -149,8 +151,9 @@ def term_sizes(operator: Operator) -> Optional[np.ndarray]:
     """How large the terms of each element of an output are; None for other operators than products of matrices and
     sums of all elements. Raises what reading a tensor raises.
 
-    Of products as the output of random terms would be: some rows and columns may be much larger than others. Of sums
-    the largest sum of neighbours: several threads add parts, which are rounded, and may cancel each other.
+    For a product of matrices: the size that each element would have if its terms had random signs, because some rows
+    and columns may be much larger than others. For a sum: the largest sum of consecutive elements, because several
+    threads add up parts, which are rounded and may cancel each other.
     """
     import numpy as np
 
@@ -175,7 +178,7 @@ def term_sizes(operator: Operator) -> Optional[np.ndarray]:
 
 
 def _largest_part(array: np.ndarray) -> float:
-    """The largest sum of elements that follow each other, between some places."""
+    """The largest absolute sum of consecutive elements, as far as sums of blocks show it."""
     import numpy as np
 
     flat = array.reshape(-1)

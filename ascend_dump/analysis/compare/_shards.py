@@ -165,7 +165,7 @@ class Portions:
         else:
             cut = self._region(own, whole, placement)
         if cut is None:
-            raise layout.mismatch(own, f"that is no such part of {list(whole.shape)}")
+            raise layout.mismatch(own, f"a tensor of this shape is not such a part of {list(whole.shape)}")
         return cut
 
     def _placed(self, own: Record, whole: WholeTensor) -> Optional[Portion]:
@@ -301,7 +301,7 @@ class Portions:
             region = placement.region(-1 if one.rank is None else one.rank)
             if region is None or tuple(side.stop - side.start for side in region) != one.shape:
                 if layout is not None:
-                    raise layout.mismatch(one, f"that is no such part of {list(placement.shape)}")
+                    raise layout.mismatch(one, f"a tensor of this shape is not such a part of {list(placement.shape)}")
                 return None
             regions.append(region)
         # Before memory is taken: the shape is a number in a file.

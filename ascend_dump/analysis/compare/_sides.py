@@ -8,7 +8,7 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
-from ascend_dump._errors import AscendDumpError, NotSupported
+from ascend_dump._errors import AscendDumpError, NotSupported, ReadError
 from ascend_dump.analysis.compare._layouts import find_layout
 from ascend_dump.analysis.compare._names import continues, is_source, is_view, operation
 from ascend_dump.analysis.compare._operators import Operator
@@ -55,7 +55,7 @@ class Output:
         return self._near(other, NEAR) and find_layout(self.array, other.array) is not None
 
     def resembles(self, other: Output) -> bool:
-        """Whether statistics, which are all that is known, are alike, as they are behind a small fault."""
+        """Whether the statistics are about the same, as they are after a small fault; False if values are known."""
         return (self.array is None or other.array is None) and self._near(other, NEAR)
 
     def _near(self, other: Output, share: float) -> bool:
@@ -114,12 +114,16 @@ class Side:
                     types.update((operator.inputs[0].dtype, record.dtype))
                     self.types[written] = types
             return
-        for record in operator.outputs:
+        for record in [*operator.outputs]:
             written = identity_of(record)
-            if written is None or written in read:
+            if written is not None and written in read:
                 continue
-            tensor = output_of(place, record)
-            if tensor is not None:
+            try:
+                tensor = _read_output(place, record)
+            except ReadError as error:
+                _set_aside(operator, record, error)
+                continue
+            if tensor is not None and written is not None:
                 self.tensors[place].append(tensor)
                 self.made.setdefault(written, place)
         if self.tensors[place]:
@@ -128,7 +132,7 @@ class Side:
     def does(self, place: int) -> tuple[str, bool]:
         """The operation, and whether it is of the backward pass.
 
-        An addition behind a product is what others call a linear layer, and the product no operator of theirs.
+        An addition after a product is a linear layer in other frameworks, which have no separate product.
         """
         return self._does(place), self._backward[place]
 
@@ -195,7 +199,8 @@ class Side:
             for record, root, maker in self.reads(stack.pop()):
                 if maker is None or maker in paired:
                     # Of one tensor several parts may be read: query, key and value of an attention.
-                    found.setdefault(identity_of(record), (record, root, maker))
+                    part = (record.attrs.get("storage_offset"), math.prod(record.shape or ()))
+                    found.setdefault((identity_of(record), part), (record, root, maker))
                 elif maker not in seen:
                     seen.add(maker)
                     stack.append(maker)
@@ -220,14 +225,30 @@ def _is_float(record: Record) -> bool:
     return (record.dtype or "").startswith(("float", "bfloat", "complex"))
 
 
+def _set_aside(operator: Operator, output: Record, error: ReadError) -> None:
+    """Tell an output whose values cannot be read as unreadable: nothing else would speak of it."""
+    output.error = error
+    operator.outputs = [one for one in operator.outputs if one is not output]
+    operator.broken.append(output)
+
+
 def output_of(place: int, record: Record) -> Optional[Output]:
     """None of a tensor without floating-point values, or of which nothing is known."""
+    try:
+        return _read_output(place, record)
+    except ReadError:
+        return None
+
+
+def _read_output(place: int, record: Record) -> Optional[Output]:
     if not _is_float(record):
         return None
     try:
         array = as_in_model(record)
     except NotSupported:
         return _of_statistics(place, record)
+    except ReadError:
+        raise
     except AscendDumpError:
         return None
     if not array.size or array.dtype.kind == "c":

@@ -10,6 +10,7 @@ import math
 
 from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._measure import Measure
+from ascend_dump.nonfinite import has_nan, is_nonfinite
 from ascend_dump.statistics import Statistics
 
 __all__ = ["bounds"]
@@ -23,9 +24,14 @@ def bounds(actual: Statistics, reference: Statistics, dtype: str) -> Measure:
     """
     a, b = actual, reference
     count = max(a.count, b.count)
-    nonfinite = max(_apart(a.nan, b.nan), _apart(a.posinf, b.posinf), _apart(a.neginf, b.neginf))
-    nan = (a.nan or 0, b.nan or 0)
-    infinite = ((a.posinf or 0) + (a.neginf or 0), (b.posinf or 0) + (b.neginf or 0))
+    nonfinite = max(
+        _apart(a.nan, b.nan),
+        _apart(a.posinf, b.posinf),
+        _apart(a.neginf, b.neginf),
+        # Some dumps have no counts, but their other statistics tell whether there is any.
+        int(None in (a.nan, b.nan) and is_nonfinite(a) != is_nonfinite(b)),
+    )
+    nan, infinite = (_nan(a), _nan(b)), (_infinite(a), _infinite(b))
     gaps = [_gap(x, y) for x, y in ((a.max, b.max), (a.min, b.min))]
     # NaN on either side spoils the sums of it, and the finite rest is not known.
     whole = not any((*nan, *infinite))
@@ -50,6 +56,18 @@ def bounds(actual: Statistics, reference: Statistics, dtype: str) -> Measure:
         rms=rms,
         excess=largest - (2 * kind.unit * top if kind is not None else 0.0),
     )
+
+
+def _nan(found: Statistics) -> int:
+    """How many elements at least are NaN."""
+    return int(has_nan(found)) if found.nan is None else found.nan
+
+
+def _infinite(found: Statistics) -> int:
+    """How many elements at least are Inf."""
+    if found.posinf is None and found.neginf is None:
+        return int(is_nonfinite(found) and not has_nan(found))
+    return (found.posinf or 0) + (found.neginf or 0)
 
 
 def _apart(x: object, y: object) -> int:

@@ -1,4 +1,4 @@
-"""What is known of operators by their type: which names mean the same operation, and what it may do to rounding."""
+"""What the type of an operator tells: which names mean the same operation, and how it treats rounding errors."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ VIEWS = frozenset(
         *("_unsafe_view", "_reshape_alias", "reshape", "flatten", "split", "chunk", "unbind", "narrow", "clone"),
     }
 )
-#: Operators that make of an absolute error a relative one.
+#: Operators that turn an absolute error of their input into a relative error of their output.
 EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "Exp"})
 #: Kernels that round several intermediate results to the type of the tensor.
 _ROUGH = frozenset(
@@ -118,7 +118,7 @@ _ROUGH = frozenset(
         "soft_margin_loss_backward",
     }
 )
-#: Operators that read between the elements of an image: the place is rounded, and an error of it is one of all places.
+#: Operators that interpolate between the elements of an image: positions are rounded, which affects every element.
 _INTERPOLATIONS = ("upsample_", "_upsample_", "grid_sampler")
 #: Products: the length of their sums is the last axis of the first matrix, at this place among the inputs.
 PRODUCTS = {
@@ -137,16 +137,16 @@ PRODUCTS = {
     "MatMulV2": 0,
     "BatchMatMul": 0,
 }
-#: Operators that give each element with a relative error that is about as large as those of what it is made of.
+#: Operators whose elements have about the same relative error as the elements they are computed from.
 _RELATIVE = frozenset(
     {
         *("div", "mul", "pow", "reciprocal", "rsqrt", "sgn", "sqrt", "square"),
         *("Div", "Mul", "Pow", "RealDiv", "Reciprocal", "Rsqrt", "Sqrt", "Square"),
     }
 )
-#: Operators that kernels of narrow types may give their constant rounded to that type.
+#: Operators whose kernels may round a constant argument to a narrow type before they use it.
 _WITH_CONSTANTS = frozenset({"add", "addcdiv", "addcmul", "div", "lerp", "mul", "rsub", "sub"})
-#: Sums into the places that indices name: which input the indices are, all of which may name one place.
+#: Sums into the places that indices name, by the input that holds the indices; all of them may name one place.
 _INDICES = {
     "embedding_dense_backward": 1,
     "index_add": 1,
@@ -157,7 +157,7 @@ _INDICES = {
     "_embedding_bag_backward": 1,
     "_embedding_bag_dense_backward": 1,
 }
-#: Sums with signs: what they give may be much smaller than what they are given, and errors do not shrink with it.
+#: Sums whose terms may cancel: the result may be much smaller than the terms, while the error stays as large.
 _CANCELLING = frozenset(
     {
         "add",
@@ -217,17 +217,17 @@ def rounds_in_between(op_type: str) -> bool:
 
 
 def keeps_relative_errors(op_type: str) -> bool:
-    """Whether an element is about as far off, relative to its size, as what it is made of."""
+    """Whether an element of the output has about the same relative error as the elements it is computed from."""
     return operator_class(op_type).removeprefix("_foreach_") in _RELATIVE
 
 
 def holds_constants(op_type: str) -> bool:
-    """Whether each element is made with numbers that the operator is called with, which may be rounded before."""
+    """Whether each element is computed with numbers that the operator is called with, which kernels may round first."""
     return operator_class(op_type).removeprefix("_foreach_") in _WITH_CONSTANTS
 
 
 def rounds_as_inputs(op_type: str) -> bool:
-    """Whether outputs of a finer type may hold what was computed in the type of the inputs."""
+    """Whether an output of a finer type may have been computed in the coarser type of the inputs."""
     return "attention" in operator_class(op_type).lower()
 
 

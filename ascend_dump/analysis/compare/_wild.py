@@ -80,4 +80,5 @@ def _wide(array: np.ndarray) -> np.ndarray:
     import numpy as np
 
     wide: Any = np.complex128 if array.dtype.kind == "c" else np.float64
-    return array.astype(wide)
+    with np.errstate(invalid="ignore"):  # memory that nobody has written may hold signalling NaN
+        return array.astype(wide)

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Optional
 
+from ascend_dump.analysis._unread import is_unread
 from ascend_dump.analysis.compare._carried import InputNoise
 from ascend_dump.analysis.compare._consequences import why_both_are_right
 from ascend_dump.analysis.compare._floats import float_kind
+from ascend_dump.analysis.compare._layouts import IDENTITY
 from ascend_dump.analysis.compare._match import Match
 from ascend_dump.analysis.compare._measure import Measure
 from ascend_dump.analysis.compare._of_operator import judge_output, measure_terms, rounding_type
@@ -20,7 +22,6 @@ from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._records import Difference, type_of
 from ascend_dump.analysis.compare._rerun import Rerun
 from ascend_dump.analysis.compare._scale import natural_scale, score_size
-from ascend_dump.analysis.compare._shards import is_of_parts
 from ascend_dump.analysis.compare._spread import Spread
 from ascend_dump.analysis.compare._types import (
     EXPONENTIALS,
@@ -75,7 +76,8 @@ class WithNoise:
             scale, scores = natural_scale(operator, b), score_size(operator)
             if scale > found.measure.rms or scores > 1:
                 verdict, reason = said(found.measure, scale, scores)
-        elements = clean and not found.bounds and not self.of_parts and not is_of_parts(found.layout)
+        # In another layout, or of another rank, an element of each side has its partner elsewhere.
+        elements = clean and not found.bounds and not self.of_parts and found.layout == IDENTITY
         if verdict == "different" and elements:
             settled = self._settled(match, a, b, dtype, input_noise)
             if settled is not None:
@@ -135,7 +137,7 @@ class WithNoise:
 
 def _sides_of(match: Match, output: Record) -> list[tuple[Record, Record]]:
     """The inputs that an output is computed from element by element; for operators on lists those at the same index."""
-    sides = [(a, b) for a, b in match.inputs if a is not None and b is not None]
+    sides = [(a, b) for a, b in match.inputs if a is not None and b is not None and not is_unread(b)]
     if operator_class(match.reference.op_type).startswith("_foreach_"):
         count = max(len(match.reference.outputs), 1)
         sides = [(a, b) for a, b in sides if b.index % count == output.index % count]

@@ -7,12 +7,13 @@ from typing import NamedTuple, Optional
 
 import msgspec
 
+from ascend_dump.analysis._unread import is_unread
 from ascend_dump.analysis.ranks._launches import RankRun, launches
 from ascend_dump.analysis.ranks._order import Join, Point
 from ascend_dump.host import CollectiveCall
 from ascend_dump.reading import Record
 
-__all__ = ["CallBook", "CallPart", "collective_of", "point_of"]
+__all__ = ["CallBook", "CallPart", "collective_of", "is_given", "point_of"]
 
 #: Positions of a step: it has twice as many as operators, between which and after which something is known.
 _STEP = 1 << 40
@@ -69,6 +70,12 @@ def collective_of(record: Record) -> Optional[tuple[CollectiveCall, tuple[int, .
         return call, call.members
     except (msgspec.ValidationError, ValueError):
         return None
+
+
+def is_given(record: Record) -> Optional[bool]:
+    """Whether an input is what its rank puts into a call; None where it belongs to none."""
+    found = collective_of(record)
+    return None if found is None else _is_given(record, found[0])
 
 
 def point_of(record: Record, *, after: Optional[int] = None) -> Optional[Point]:
@@ -189,4 +196,4 @@ def _is_given(record: Record, told: CollectiveCall) -> bool:
     """Whether an input is what the rank puts in: operators of c10d are given the tensors that they write to, too."""
     if told.kind == "recv" or (told.kind in ("broadcast", "scatter") and told.root not in (None, record.rank)):
         return False
-    return not (record.argument or "").startswith("output")
+    return not is_unread(record)

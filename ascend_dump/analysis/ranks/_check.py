@@ -137,7 +137,9 @@ def _message(parts: dict[int, CallPart]) -> list[RankFinding]:
     found = []
     for given, got in zip(sender.given, receiver.got):
         if not receiver.sure and measure(got.numpy(), given.numpy()).share > _MOST_DAMAGED:
-            raise NotSupported("no message is what was sent: steps may begin at other messages")
+            raise NotSupported(
+                "no received message equals the one sent: the steps of the two ranks may begin at different messages"
+            )
         found += _unequal(receiver, got, given.numpy(), sender.rank)
     return found
 
@@ -294,7 +296,10 @@ class _Reduced(NamedTuple):
             return cls(_reduce(arrays, operation)[0].astype("float64"), _zeros(arrays[0].size), None)
         made, sizes = _reduce([array.astype("float64") for array in arrays], operation)
         roundings = 0 if operation in ("max", "min") else len(arrays) + 1
-        return cls(made, roundings * (kind.unit * sizes + math.ldexp(1.0, kind.lowest - kind.mantissa)), kind)
+        allowed = roundings * (
+            kind.unit * sizes + math.ldexp(1.0, kind.lowest - kind.mantissa) * _growth(arrays, operation)
+        )
+        return cls(made, allowed, kind)
 
     def apart(self, got: np.ndarray, chosen: slice) -> Optional[_Apart]:
         """How a result differs from this part beyond rounding, None where it does not."""
@@ -331,6 +336,17 @@ def _culprit(
             if all(other.apart(*result) is None for result in results.values()):
                 return rank, f", as if the part of rank {rank} were {words}"
     return None, ""
+
+
+def _growth(arrays: Sequence[np.ndarray], operation: str) -> np.ndarray:
+    """By what factor an error of one step may grow in the following ones: in a product by the factors that are left."""
+    import numpy as np
+
+    if operation != "product":
+        return np.ones(1)
+    with np.errstate(all="ignore"):
+        found: np.ndarray = np.multiply.reduce([np.maximum(np.abs(array.astype("float64")), 1.0) for array in arrays])
+        return found
 
 
 def _zeros(size: int) -> np.ndarray:

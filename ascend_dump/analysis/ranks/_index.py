@@ -103,10 +103,12 @@ def compare_indexes(
     executor, work, watch  as for `map_ranks`
 
     Records are paired by their order where names agree, else by step, operator, input or output, and index. Two records
-    are compared by their hashes where both have one, else by the statistics that both have.
+    are compared by their hashes where both have one, else by the statistics that both have. Where a rank has a step in
+    several runs, the first of them in actual is compared with the first in the reference, the second with the second.
 
-    Raises DumpNotFound for a directory without ranks, ConfigError for one that has a rank twice, CorruptDump for a file
-    that is not a catalog, NotSupported without polars, and what reading a dump raises.
+    Raises DumpNotFound for a directory without ranks, ConfigError for one that has a rank twice, or a step of a rank in
+    more runs than the other one, CorruptDump for a file that is not a catalog, NotSupported without polars, and what
+    reading a dump raises.
 
     >>> found = compare_indexes("dumps", "reference")   # doctest: +SKIP
     >>> found.origins[0].ranks, found.origins[0].op_name   # doctest: +SKIP
@@ -150,7 +152,9 @@ def _ranks_in(root: Path) -> dict[int, str]:
             )
     if not found:
         raise DumpNotFound(
-            "there is no rank in it", path=root, hint="expected directories worldsizeN_global_rankR, or rank-R.parquet"
+            "the directory has no ranks",
+            path=root,
+            hint="expected directories worldsizeN_global_rankR, or rank-R.parquet",
         )
     return found
 

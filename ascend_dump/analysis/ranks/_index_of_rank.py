@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ascend_dump._errors import CorruptDump, StorageError
+from ascend_dump._errors import ConfigError, CorruptDump, StorageError
 from ascend_dump._files import open_regular
+from ascend_dump.analysis._unread import unread_rows
 from ascend_dump.host import NO_VALUES
 from ascend_dump.storage import StoredPath, located
 
@@ -17,8 +18,10 @@ __all__ = ["COUNTS", "PLACE", "index_of_rank"]
 #: Where a record is in the program.
 PLACE = ("step", "op_type", "op_name", "io", "index", "source")
 _STATISTICS = ("max", "min", "mean", "l2norm", "nan")
-_COLUMNS = (*PLACE, "hash", "attrs", *_STATISTICS, "nbytes", "skipped")
-_ALIGNED = ("step", "op_name", "io", "index")
+_COLUMNS = (*PLACE, "run", "hash", "attrs", *_STATISTICS, "nbytes", "skipped")
+#: Added to these: which of the runs that have this step a record is of, from 1 on.
+_TURN = "turn"
+_ALIGNED = ("step", _TURN, "op_name", "io", "index")
 #: Numbers of records of a rank.
 COUNTS = ("rows", "unequal", "alone", "undecided", "unreadable")
 #: Kinds of collectives in which some ranks only give, or only take.
@@ -31,19 +34,55 @@ _TEXTS = ("what", "kind", "op_type", "op_name", "io", "source", "key")
 def index_of_rank(actual: str, reference: str, rank: int) -> polars.DataFrame:
     """The table of one rank: a row for its first difference, and one for each of its collectives.
 
-    actual, reference: the rank in both runs, as `_ranks_in` finds it.
+    actual, reference: the rank in both runs, as `_ranks_in` finds it. Raises ConfigError where one of them has a step
+    in more runs than the other.
     """
     import polars as pl
 
     a, b = _read(actual), _read(reference)
     unreadable = a["error"].count() + b["error"].count()
     a, b = (side.filter(pl.col("error").is_null()) if side["error"].count() else side for side in (a, b))
+    a, b = _with_turns(a, b, (actual, reference), rank)
     row = {"what": "rank", "rank": rank, "rows": a.height, "unreadable": unreadable, **_compared(a, b)}
     try:
         joins = _joins(a, rank)
     except pl.exceptions.PolarsError as error:
         raise CorruptDump(f"a collective in its index cannot be read: {_first_line(error)}", path=actual) from error
     return pl.concat([pl.DataFrame([row], schema=_table()), joins], how="vertical")
+
+
+def _with_turns(
+    a: polars.DataFrame, b: polars.DataFrame, places: tuple[str, str], rank: int
+) -> tuple[polars.DataFrame, polars.DataFrame]:
+    """Both sides with the column _TURN: runs that have the same step are compared one by one, in their order.
+
+    Raises ConfigError where that cannot tell which run is compared with which.
+    """
+    import polars as pl
+
+    if max(side["run"].n_unique() for side in (a, b)) < 2:
+        one = pl.lit(1, pl.UInt32).alias(_TURN)
+        return a.with_columns(one), b.with_columns(one)
+    runs, other = (side.group_by("step").agg(pl.col("run").unique().sort()) for side in (a, b))
+    both = runs.join(other, on="step", nulls_equal=True, suffix="_b").sort("step")
+    odd = both.filter(pl.col("run").list.len() != pl.col("run_b").list.len())
+    for step, *found in odd.head(1).iter_rows():
+        more = 0 if len(found[0]) > len(found[1]) else 1
+        raise ConfigError(
+            f"{places[more]} has step {step} in {len(found[more])} runs ({', '.join(map(str, found[more]))}), "
+            f"{places[1 - more]} in {len(found[1 - more])}: nothing tells which of them to compare",
+            hint="give directories with one run of each rank, or the catalog of one: "
+            f"`{_catalog_of(places[more], found[more][-1])}.sink_parquet('rank-{rank}.parquet')`",
+        )
+    turn = pl.col("run").rank("dense").over("step").cast(pl.UInt32).alias(_TURN)
+    return a.with_columns(turn), b.with_columns(turn)
+
+
+def _catalog_of(place: str, run: str) -> str:
+    """The expression that gives the catalog of one run of a rank."""
+    if place.endswith(".parquet"):
+        return f"polars.scan_parquet({place!r}).filter(polars.col('run') == {run!r})"
+    return f"ascend_dump.open({place!r}).select(run={run!r}).catalog()"
 
 
 def _table() -> dict[str, Any]:
@@ -125,21 +164,24 @@ def _values(frame: polars.DataFrame) -> polars.DataFrame:
 
     valueless = (pl.col("nbytes").fill_null(1) == 0) | pl.col("skipped").is_in(NO_VALUES).fill_null(False)
     hashes = pl.when(pl.col("hash") != "").then(pl.col("hash"))
-    return frame.select(*_ALIGNED, hashes.alias("hash"), *_STATISTICS, valueless.alias("valueless")).with_row_index(
-        "row"
-    )
+    unread = unread_rows().alias("unread")
+    return frame.select(
+        *_ALIGNED, hashes.alias("hash"), *_STATISTICS, valueless.alias("valueless"), unread
+    ).with_row_index("row")
 
 
 def _judged(paired: polars.DataFrame) -> tuple[polars.Series, polars.Series]:
-    """Which pairs differ, and of which of the others no hash proves that they are equal."""
+    """Which pairs differ, and of which of the others no hash proves that they are equal; neither if not read."""
     import polars as pl
 
     if not paired["hash"].null_count() and not paired["hash_b"].null_count():
-        return paired["hash"] != paired["hash_b"], pl.repeat(False, paired.height, dtype=pl.Boolean, eager=True)
+        differs_in_hash = (paired["hash"] != paired["hash_b"]) & ~paired["unread"]
+        return differs_in_hash, pl.repeat(False, paired.height, dtype=pl.Boolean, eager=True)
     hashed = pl.col("hash").is_not_null() & pl.col("hash_b").is_not_null()
     values = [(pl.col(name) != pl.col(f"{name}_b")).fill_null(False) for name in (*_STATISTICS, "valueless")]
     differs = pl.when(hashed).then(pl.col("hash") != pl.col("hash_b")).otherwise(pl.any_horizontal(values))
-    judged = paired.select(differs.alias("differs"), (~hashed & ~pl.col("valueless")).alias("unproven"))
+    read = ~pl.col("unread")
+    judged = paired.select((differs & read).alias("differs"), (~hashed & ~pl.col("valueless") & read).alias("unproven"))
     return judged["differs"], judged["unproven"] & ~judged["differs"]
 
 
@@ -173,6 +215,7 @@ def _joins(frame: polars.DataFrame, rank: int) -> polars.DataFrame:
     ]
     key = pl.concat_str(
         pl.col("step"),
+        pl.col(_TURN),
         pl.when(message).then(pl.lit("message")).otherwise(pl.col("kind")),
         pl.col("group"),
         pl.col("ranks"),

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from ascend_dump._errors import WorkerLost, WriteError
+from ascend_dump._errors import ConfigError, WorkerLost, WriteError
 from ascend_dump._files import open_regular
 from ascend_dump._log import log
 from ascend_dump._paths import PRIVATE_FILE, make_private_directory, user_cache
@@ -29,7 +29,7 @@ from ascend_dump._version import __version__
 if TYPE_CHECKING:
     import polars
 
-__all__ = ["Partials", "RankTask", "map_ranks"]
+__all__ = ["Partials", "RankTask", "check_executor", "map_ranks"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
 _MAGIC = b"PAR1"
@@ -94,6 +94,16 @@ class Partials:
         self._held.close()
 
 
+def check_executor(executor: Any) -> None:
+    """Raise ConfigError for what takes no tasks, such as the class of an executor."""
+    if isinstance(executor, type) or not callable(getattr(executor, "submit", None)):
+        given = f"the class {executor.__name__}" if isinstance(executor, type) else f"a {type(executor).__name__}"
+        raise ConfigError(
+            f"executor= is {given}, expected an executor of concurrent.futures",
+            hint="make one, and give it: with ProcessPoolExecutor(8) as executor: ...",
+        )
+
+
 def map_ranks(
     function: Callable[..., polars.DataFrame],
     tasks: Sequence[RankTask],
@@ -112,8 +122,8 @@ def map_ranks(
               after an error, so that the same call goes on where this one ended
     watch     is given the names of tasks as they are done and passes them on, to show how far the work is
 
-    Raises what the function raises, WorkerLost where the executor lost a worker and does not replace it, WriteError
-    where the tables cannot be written. Needs polars (NotSupported).
+    Raises what the function raises, ConfigError for what is no executor, WorkerLost where the executor lost a worker
+    and does not replace it, WriteError where the tables cannot be written. Needs polars (NotSupported).
 
     >>> import polars
     >>> def squares(rank): return polars.DataFrame({"rank": [rank], "square": [rank * rank]})
@@ -124,6 +134,8 @@ def map_ranks(
     from ascend_dump.reading.catalog import polars_or_refuse
 
     polars_or_refuse("work over many ranks")
+    if executor is not None:
+        check_executor(executor)
     for task in tasks:
         if not _NAME.fullmatch(task.name):
             raise ValueError(f"{task.name!r} is no name of a task: expected letters, digits, '.', '_' and '-'")

@@ -24,6 +24,11 @@ class _Copy(NamedTuple):
     told: bool
 
 
+def _is_parameter(name: str) -> bool:
+    """Whether `Record.parameter` is a parameter itself, and not its gradient or what an optimizer keeps for it."""
+    return bool(name) and " of " not in name and "grad" not in name.split(".")
+
+
 class Replicas:
     """Gathers what several ranks may hold alike, operator by operator in the order that a dump has them."""
 
@@ -37,7 +42,7 @@ class Replicas:
             if record.error is None and record.rank is not None and record.io in ("input", "output"):
                 placed = Placement.of(record.attrs)
                 of_parameter = record.attrs.get("requires_grad") or (
-                    record.io == "output" and "grad" not in (record.attrs.get("parameter") or "grad").split(".")
+                    record.io == "output" and _is_parameter(record.parameter or "")
                 )
                 if placed is None and not of_parameter:
                     continue

@@ -191,7 +191,10 @@ class _Run:
         if node is not None and is_view(f"aten::{_name(node)}") and node.args is not None:
             return self._view(node, near, depth)
         called = "" if node is None else f" ({node.target})"
-        raise NotRun("inputs", f"{value.name}{called} is recorded nowhere: it was fused with others, or is no tensor")
+        raise NotRun(
+            "inputs",
+            f"{value.name}{called} was not recorded: its operator was fused with others, or its value is not a tensor",
+        )
 
     def _output_of(self, name: str, node: Optional[FxNode]) -> Optional[_Output]:
         """Which output of GE's operators a node is; an input of the graph has the name of its Data."""
@@ -261,7 +264,7 @@ class GraphNodes:
         run = self._run(first, path)
         node = run.node_of(operator.op_name)
         if node is None:
-            raise NotRun("graph", "it stands below no node there")
+            raise NotRun("graph", f"no node of the graph has an operator {operator.op_name}")
         return NodeOf((_run_of(first), node.value.name), node, run)
 
     def _run(self, record: Record, path: Path) -> _Run:

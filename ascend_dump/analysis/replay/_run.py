@@ -180,7 +180,7 @@ class Runner:
         returned = _tensors([result], torch)
         for record in operator.outputs:
             argument = record.attrs.get("argument")
-            if argument:
+            if argument and record.index >= len(returned):
                 # What it wrote to and does not return: `exp_avgs[3]`.
                 name, _, place = argument.partition("[")
                 found = values.get(name)

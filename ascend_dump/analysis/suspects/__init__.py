@@ -7,11 +7,12 @@ for suspect in report.suspects:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump._errors import ReadError
+from ascend_dump._units import counted
 from ascend_dump.analysis.compare._types import COLLECTIVES
 from ascend_dump.analysis.nonfinite import Measure, is_nonfinite
 from ascend_dump.analysis.overflow import Overflow, find_overflows
@@ -21,6 +22,7 @@ from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._order import in_order_of_ranks
 from ascend_dump.analysis.suspects._producers import Writers, producers_of
 from ascend_dump.analysis.suspects._table import OperatorRun, Suspect, SuspectRule
+from ascend_dump.host import ranks_text
 from ascend_dump.reading import Dump, Record
 
 __all__ = ["RULES", "Row", "Suspect", "SuspectReport", "SuspectRule", "Writers", "find_suspects", "producers_of"]
@@ -132,7 +134,19 @@ def find_suspects(
     note(_NON_FINITE.name, ((one.record, _words(one)) for one in report.overflows))
     suspects = {key: found[key] for key in sorted(found, key=order.__getitem__)}
     ranked = in_order_of_ranks(suspects.values(), book, _tier) if several else suspects.values()
-    return SuspectReport(tuple(ranked), report.operators, report.reasons, report.errors)
+    selected = any("rank" in one for one in dump.selections)
+    missing = () if selected else _without_ranks(book)
+    return SuspectReport(tuple(ranked), report.operators, (*report.reasons, *missing), report.errors)
+
+
+def _without_ranks(book: CallBook) -> Iterator[str]:
+    """Of which ranks the dump has nothing, although they took part in collectives that it has."""
+    calls = [parts[0] for parts in book.calls.values()]
+    absent = {rank for one in calls for rank in one.members} - book.ranks
+    if absent:
+        count = sum(not absent.isdisjoint(one.members) for one in calls)
+        them = f"{'rank' if len(absent) == 1 else 'ranks'} {ranks_text(sorted(absent))}"
+        yield f"the dump has nothing of {them}: {counted(count, 'collective call')} could not be checked as a whole"
 
 
 def _tier(rule: str) -> int:

@@ -15,6 +15,8 @@ __all__ = ["DISAGREEMENT", "REPLICAS"]
 
 #: Collectives that leave the same on every rank of their group, as parts of the names of their operators.
 _SAME = ("allreduce", "all_reduce", "allgather", "all_gather", "broadcast")
+#: Operators of FSDP2 that prepare such collectives, by the part of one rank.
+_PREPARES = "fsdp::"
 
 
 class _DisagreementFinder(Finder):
@@ -25,12 +27,12 @@ class _DisagreementFinder(Finder):
         self._book = CallBook()
         #: Of dumps that do not tell of groups.
         self._results: dict[Any, dict[int, Record]] = {}
-        self._unchecked: Counter[str] = Counter()
 
     def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
         first = run.first
         self._book.look_at(run.records)
-        if first.rank is not None and any(name in first.op_type.lower() for name in _SAME):
+        kind = first.op_type.lower()
+        if first.rank is not None and any(name in kind for name in _SAME) and not kind.startswith(_PREPARES):
             for record in run.records:
                 attrs = record.attrs
                 if record.io == "output" and attrs.get("hash") and "collective" not in attrs:

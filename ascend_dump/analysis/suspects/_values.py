@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ascend_dump.analysis._unread import is_unread
 from ascend_dump.analysis.compare._types import COPIES, VIEWS, operator_class
 from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._table import Finder, MeasuredTensor, OperatorRun, SuspectRule, storage_number
@@ -129,9 +130,8 @@ class _UninitialisedFinder(Finder):
         if not self._unset or operator_class(first.op_type) in VIEWS:
             return
         written = {storage for storage in map(storage_number, made) if storage is not None}
-        into = first.op_type == "aten::copy_"  # which does not read what it writes to
-        read = [one for one in run.records if one.io == "input" and not (into and one.index == 0)]
-        copies = into or operator_class(first.op_type) in COPIES
+        read = [one for one in run.records if one.io == "input" and not is_unread(one)]
+        copies = first.op_type == "aten::copy_" or operator_class(first.op_type) in COPIES
         if copies and self._unset & {storage_number(one) for one in read}:
             # A copy is no use yet, and programs in C++ fill memory without an operator.
             self._unset |= written

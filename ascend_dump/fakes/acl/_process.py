@@ -72,7 +72,7 @@ class AclProcess:
 
     def init_dump(self) -> int:
         # (assumption acl.init_dump_twice)
-        # (assumption acl.init_dump_behind_init)
+        # (assumption acl.init_dump_after_init)
         if not self.initialised:
             return self._too_early("acl.init", "acl.mdl.init_dump")
         if self._dump_begun:

@@ -167,7 +167,7 @@ class KernelDumper:
             self._write_constants(self.folder(self.settings.net_name, str(graph.number), CONSTANTS), tape)
 
     def _write_history(self, graph: CompiledGraph, iteration: int) -> None:
-        """Note the iteration, behind the first operator; a graph in the iteration of the one before leaves no line."""
+        """Write the iteration after the first operator; a graph in the iteration of the one before adds no line."""
         if self.process.rank_id == 0 and self.settings.op_debug_mode != 4 and iteration != self._told:
             name = f"ms_global_execution_order_graph_{graph.number}.csv"
             self.folder("execution_order").append(name, f"{iteration}\n".encode())

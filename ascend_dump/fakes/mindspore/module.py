@@ -17,7 +17,7 @@ Known differences from MindSpore:
   backward operators).
 - Equal operators of a graph share the scope of their backward operators, as in MindSpore; where one of them comes from
   a layer and one from a function of `ops`, MindSpore sometimes keeps them apart.
-- An operator written as a symbol behind the call of a cell that has the same one (`self.inner(x) + 1`) has the scope of
+- An operator written as a symbol after the call of a cell that has the same one (`self.inner(x) + 1`) has the scope of
   its own cell; MindSpore gives both the scope of the inner one.
 - The gradient of a function under `jit` in PyNative mode writes the forward graph only.
 - Behind Flatten and Reshape, which copy nothing, MindSpore may write a tensor with the shape it had before them.

@@ -20,7 +20,7 @@ Known differences from a device:
   Merge, loops): TensorFlow gives out no values from there.
 - A variable's value is that from before the run, also where the program assigns and then reads it in one run.
   Before its initialisation it is zeros. (assumption npu_bridge.variables)
-- The `_<n>` behind `ge_default_<time>` counts the graphs of the process; where the real number comes from is not known.
+- The `_<n>` after `ge_default_<time>` counts the graphs of the process; where the real number comes from is not known.
   (assumption npu_bridge.graph_name)
 - Of the graphs only the stage Build is written, as text; the gaps between the numbers of the files are always the same.
 - PRINT_MODEL and the checks of rank tables are left out. DEVICE_ID is taken for a logical number.

@@ -126,7 +126,7 @@ _PRECISIONS = (
 _NEWER_PRECISIONS = (
     *("fp16", "origin", "cube_fp16in_fp32out", "mixed_float16", "mixed_bfloat16", "cube_hif8", "mixed_hif8"),
 )
-#: Option -> default and list; those that take anything and have no default are named behind it.
+#: Option -> default and list; those that take anything and have no default are named after it.
 _OTHERS: dict[str, tuple[Any, Any]] = {
     "graph_run_mode": (1, [0, 1]),
     "precision_mode": (None, list(_PRECISIONS)),

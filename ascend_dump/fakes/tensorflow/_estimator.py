@@ -275,7 +275,7 @@ def _verify_arguments(model_fn: Any, params: Any) -> None:
 
 
 class _StepCounter:
-    """Logs the steps per second once for each `every` steps, beginning behind the first one."""
+    """Logs the steps per second once for each `every` steps, beginning after the first one."""
 
     def __init__(self, every: Optional[int]) -> None:
         self._every = every
@@ -315,7 +315,7 @@ class _Saver:
 
 
 class _Ended:
-    """Ends the hooks and closes the session behind a loop."""
+    """Ends the hooks and closes the session after a loop."""
 
     def __init__(self, session: Any, hooks: Iterable[Any]) -> None:
         self._session = session

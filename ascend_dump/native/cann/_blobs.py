@@ -9,7 +9,7 @@ __all__ = ["Blob", "Placed", "place_blobs"]
 
 
 class Blob(NamedTuple):
-    """One payload: `length` bytes at `offset`; `error` tells why it is incomplete."""
+    """A payload: `length` bytes at `offset`. error: why it is incomplete; "" if it is complete."""
 
     offset: int
     length: int
@@ -28,12 +28,12 @@ def place_blobs(sizes: Sequence[int], null: Sequence[bool], start: int, file_siz
 
     `null` marks entries whose address in the header is 0. The device writes no payload for those
     but keeps their size in the header (aicpu_schedule dump_task), while writers that record no
-    address at all write every payload. The file's length tells which of the two this is:
+    addresses write every payload. The length of the file shows which of the two is true:
 
-    - every size fits: all payloads are there;
-    - the sizes without the null entries fit: those have no payload;
-    - neither, and no entry has an address: the writer records none, so the file is cut or longer;
-    - neither: entries before the first null one are where they must be, the others cannot be placed.
+    - it equals the sum of all sizes: all payloads are in the file;
+    - it equals the sum of the sizes without the null entries: these have no payload;
+    - neither, and all addresses are null: the writer records no addresses, and the file is cut off or too long;
+    - neither, and some addresses are null: payloads before the first null entry can be placed, the others cannot.
 
     (assumption cann.payload_order)
     (assumption cann.null_address)
@@ -50,8 +50,8 @@ def place_blobs(sizes: Sequence[int], null: Sequence[bool], start: int, file_siz
     first = next(number for number, absent in enumerate(null) if absent and sizes[number])
     known = _place(sizes[:first], start, file_size)
     error = (
-        "its place in the file is unknown: entries with a null address may or may not have a payload, and "
-        f"neither reading gives a file of {file_size} bytes"
+        "its position in the file is unknown: entries with a null address may or may not have a payload, and "
+        f"neither gives a file of {file_size} bytes"
     )
     lost = Blob(min(start + sum(sizes[:first]), file_size), 0, error)
     return Placed(known.blobs + [lost] * (len(sizes) - first), None)
@@ -62,7 +62,7 @@ def _place(sizes: Sequence[int], start: int, file_size: int) -> Placed:
     offset = start
     for size in sizes:
         held = max(0, min(size, file_size - offset))
-        error = "" if held == size else f"the header says {size} bytes, the file holds {held} of them"
+        error = "" if held == size else f"the header says {size} bytes, the file has {held} of them"
         blobs.append(Blob(min(offset, file_size), held, error))
         offset += size
     return Placed(blobs, offset)

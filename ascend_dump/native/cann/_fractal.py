@@ -1,7 +1,7 @@
 """Convert between plain layouts and the device's blocked layouts, by views and block copies.
 
-Definitions are GE's format transfers (base/formats/format_transfers). C is split into C1 blocks of
-C0 elements and padded with zeros; in FRACTAL_Z so is N, into N1 blocks of 16.
+The layouts are those of GE's format transfers (base/formats/format_transfers). C is split into C1 blocks of C0 elements
+and padded with zeros; in FRACTAL_Z also N, into N1 blocks of 16.
 
     NC1HWC0       N C1 H W C0
     NDC1HWC0      N D C1 H W C0
@@ -33,10 +33,10 @@ __all__ = [
 
 #: Rows of a block, for every type (GE kNiSize, kCubeSize).
 CUBE = 16
-#: Blocks up to this many bytes are faster moved whole than element by element (measured).
+#: To copy a block of up to this many bytes as one item is faster than element by element (measured).
 _WHOLE_BLOCK = 64
 
-#: Letter -> extent of a logical tensor; C is per group, N over all groups.
+#: Length of each axis of a tensor in a plain layout, by letter; C is per group, N over all groups.
 Extents = dict[str, int]
 
 
@@ -138,7 +138,7 @@ def pack_weight(array: _Array, layout: str, groups: int, c0: int) -> _Array:
         first_n, first_c = place * how.n, place * c
         merged[: len(part), first_n : first_n + how.n, first_c : first_c + c] = part
     out[...] = merged.reshape(how.blocks, rows, c1, c0, depth, height, width).transpose(0, 4, 2, 5, 6, 1, 3)
-    # Not -1 for the first axis, which numpy cannot tell where there are no elements.
+    # Not -1 for the first axis, because numpy cannot compute its length if there are no elements.
     return out.reshape(how.blocks * depth * c1 * height * width, rows // CUBE, CUBE, c0)
 
 
@@ -184,7 +184,7 @@ def _in_order(array: _Array, layout: str, wanted: str) -> _Array:
 
 
 def _gather(out: _Array, axis: int, source: _Array) -> None:
-    """Fill `out` from `source`, which has (blocks, block) in place of `axis`; the last block may be cut."""
+    """Fill `out` from `source`, with the axes (blocks, block) for `axis`; the last block may end in padding."""
     block = source.shape[axis + 1]
     full, rest = divmod(out.shape[axis], block)
     if full and out.size:
@@ -197,7 +197,7 @@ def _gather(out: _Array, axis: int, source: _Array) -> None:
 
 
 def _scatter(target: _Array, axis: int, plain: _Array) -> None:
-    """The reverse of `_gather`: fill blocks of `target` from `plain`, leaving the padding."""
+    """The reverse of `_gather`: fill the blocks of `target` from `plain`; the padding is not written."""
     block = target.shape[axis + 1]
     full, rest = divmod(plain.shape[axis], block)
     if full:
@@ -209,12 +209,12 @@ def _scatter(target: _Array, axis: int, plain: _Array) -> None:
 
 
 def _along(axis: int, *items: Union[int, slice]) -> tuple[Union[int, slice], ...]:
-    """An index that takes `items` at `axis` and what follows it."""
+    """An index with `items` for `axis` and the axes after it."""
     return (*(slice(None) for _ in range(axis)), *items)
 
 
 def _copy(out: _Array, source: _Array) -> None:
-    """out[...] = source; small blocks that are contiguous in both move as one item."""
+    """out[...] = source; small blocks that are contiguous in both are copied as one item."""
     import numpy as np
 
     size = out.shape[-1] * out.itemsize

@@ -38,7 +38,7 @@ _ORIGIN = re.compile(
 _OPEN, _CLOSE = ord("{"), b"}"
 _QUOTES = (ord('"'), ord("'"))
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[{}]|[^\s{}"\',;]+')
-#: A line that opens or closes a message and holds more than that.
+#: A line that opens or closes a message and contains other text too.
 _COMPACT = re.compile(rb'\n[^"\n{}]*(?:\{[^\n]|\}[^\n])|\n *[^ \n}][^\n]*\}\n')
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL)
 _ESCAPED = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
@@ -75,7 +75,7 @@ class Node(NamedTuple):
     original_names  names of the operators that GE fused into this one; `layers=` takes them too
     original_type   the framework's type of an operator that GE wraps (FrameworkOp)
     no_task         GE sends no task to the device for it
-    origins         of the outputs, as far as one of them has any
+    origins         the origins of the outputs; empty if none is known
     """
 
     name: str
@@ -106,7 +106,7 @@ class GraphText:
         state, depth, graph, attr, indent = _ROOT, 0, "", b"", 0
         fields: dict[bytes, list[bytes]] = {}
         outputs: list[OutputOrigin] = []
-        #: The pieces of the output that the text is at, where it could not be taken as a whole.
+        #: The pieces of the output being read, if its lines could not be read at once.
         held: Optional[list[bytes]] = None
         for line in iter(data.readline, b""):
             text = line.strip()
@@ -169,10 +169,10 @@ class GraphText:
             raise self._broken("it ends inside a message: the file was cut off")
 
     def _jump(self, indent: int) -> bool:
-        """Go behind the end of the message whose first line has this indent; False where it is not certain.
+        """Skip the message whose first line has this indent; False if its end cannot be found with certainty.
 
-        Most of a file are messages that do not matter here. In protobuf's own text a message ends at a brace as
-        far to the right as its beginning; what was jumped over must look like that too.
+        Most messages of a file are not needed. In text that protobuf wrote, a message ends at the next brace with the
+        indent of its first line; the lines that are skipped are checked to have that form.
         """
         if self._failed_jumps > _MOST_FAILED_JUMPS:
             return False
@@ -186,7 +186,7 @@ class GraphText:
         return False
 
     def _split(self, text: bytes) -> Iterator[bytes]:
-        """The pieces of a line that holds more than one: `attr { key: "a" value { b: true } }`."""
+        """Split a line with several fields or braces into pieces: `attr { key: "a" value { b: true } }`."""
         if text.startswith(b"#"):
             return
         held = b""
@@ -220,11 +220,11 @@ class GraphText:
 
 
 def _is_inside(lines: bytes, indent: int) -> bool:
-    """Whether these lines are complete messages only, each line one piece and deeper than `indent`."""
+    """Whether these lines are complete messages, each line a single piece with a larger indent than `indent`."""
     opened, closed = lines.count(b"{\n"), lines.count(b"}\n")
     if opened != closed or lines.count(b"\n" + b" " * (indent + 1)) != lines.count(b"\n") - 1:
         return False
-    # Braces elsewhere are harmless within strings only.
+    # Braces at other places are allowed inside strings only.
     return (lines.count(b"{") == opened and lines.count(b"}") == closed) or _COMPACT.search(lines) is None
 
 
@@ -233,7 +233,7 @@ def _indent(line: bytes) -> int:
 
 
 def _origin(output: bytes) -> OutputOrigin:
-    """Of the text of a description of an output."""
+    """The origin of an output, from the text of its description."""
     if b"_origin_" not in output and b"_fx_" not in output:
         return _NO_ORIGIN
     found = {name: text or number for name, text, number in _ORIGIN.findall(output)}
@@ -268,7 +268,7 @@ def _node(fields: dict[bytes, list[bytes]], graph: str, outputs: list[OutputOrig
 
 
 def _is_simple(text: bytes) -> bool:
-    """Whether a line is one piece: the end of a message, its beginning, or one field."""
+    """Whether a line is a single piece: the beginning or end of a message, or one field."""
     last = text[-1]
     if last in _QUOTES:
         return text.count(b'"') == 2 and b": " in text[: text.find(b'"') + 1] and text.count(b"'") == 0
@@ -302,7 +302,7 @@ def _unescape(found: re.Match[bytes]) -> bytes:
 
 
 def escape(name: str) -> bytes:
-    """A name as protobuf's text form has it: other than ASCII in octal."""
+    """A name as in protobuf's text form: bytes that are not ASCII are in octal."""
     out = b""
     for byte in name.encode("utf-8", "backslashreplace"):
         char = bytes([byte])

@@ -16,10 +16,10 @@ MAX_DIMS = 64
 
 
 class OriginalOp(NamedTuple):
-    """The operator of the user's model an output comes from.
+    """The operator of the user's model from which an output comes.
 
-    data_type is a GE value (FLOAT=0), not converted as the tensor's own type is; format is in
-    the numbering of `Tensor.format`.
+    data_type is a number of ge::DataType (FLOAT=0), unlike the tensor's own type; format is a number as in
+    `Tensor.format`.
     """
 
     name: str
@@ -29,12 +29,12 @@ class OriginalOp(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """One input or output as the header describes it, and where its payload is.
+    """An input or output as the header describes it, and the position of its payload.
 
     data_type, format  the header's numbers, see `cann.dtypes` and `cann.formats`
     sub_format         groups of a grouped convolution in FRACTAL_Z
     shape              on the device, padding included; original_shape: in the layout of the model
-    size               payload bytes the header declares
+    size               bytes of the payload according to the header
     offset, length     the payload's position in this file; length 0 if there is none
     address            device address; memory_offset: the header's field `offset`
     input_type, arg_index  only in files of an exception (adump dump_file)
@@ -61,7 +61,7 @@ class Tensor(NamedTuple):
 
 
 class Buffer(NamedTuple):
-    """An L1 buffer dumped whole, in place of the tensors that live in it."""
+    """An L1 buffer that is dumped in place of the tensors in it."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, of no use here
     size: int
@@ -89,12 +89,12 @@ Entry = Union[Tensor, Buffer, Space]
 
 
 class DumpFile(NamedTuple):
-    """The header of one file, its entries placed.
+    """The header of a file, with the positions of the payloads.
 
     dump_time  microseconds since the epoch
     tensors    inputs, then outputs
     attrs      pairs; `_sgt_json_info` holds the slicing of FFTS+ as JSON
-    problems   irregularities of the file, in words
+    problems   irregularities of the file, as sentences
     """
 
     path: Path

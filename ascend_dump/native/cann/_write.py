@@ -17,7 +17,7 @@ __all__ = ["encode_header", "tensor_of", "write", "write_nano"]
 
 _Path = Union[str, "os.PathLike[str]"]
 _Bytes = Union[bytes, bytearray, memoryview, "np.ndarray[Any, Any]"]
-#: A tensor and its payload; None where the device wrote none (a null address, or no bytes).
+#: A tensor and its payload; None if the device wrote no payload (a null address, or no bytes).
 TensorData = tuple[Tensor, Optional[_Bytes]]
 
 
@@ -32,10 +32,10 @@ def tensor_of(
     address: int = 0,
     original_op: Optional[OriginalOp] = None,
 ) -> TensorData:
-    """Describe an array as the device would: type and shape from the array, its bytes as payload.
+    """Describe an array as the device does, with its type and shape, and with its bytes as the payload.
 
-    `format` is ND unless given; `original_shape` is the shape unless given. Raises NotSupported
-    for an element type that CANN has no number for.
+    Without `original_shape` it is the shape of the array. Raises NotSupported
+    for an element type that has no number in CANN.
     """
     from ascend_dump.native.cann import dtypes
 
@@ -68,10 +68,10 @@ def encode_header(
     version: str = "2.0",
     host: bool = False,
 ) -> bytes:
-    """The DumpData message. `buffers` and `spaces` are sizes.
+    """Encode the DumpData message. `buffers` and `spaces` are sizes in bytes.
 
-    The device writes every shape, even one without dimensions, and the original shape; the host's
-    exception writer (`host=True`) writes no empty shape and no original one.
+    The device writes every shape, even without dimensions, and the original shape. The host, which writes exception
+    dumps (`host=True`), writes no shape without dimensions and no original shape.
 
     (assumption cann.header_version)
     """
@@ -130,10 +130,10 @@ def write(
     host: bool = False,
     append: bool = False,
 ) -> None:
-    """Write a dump file (0600). `append` adds to an existing one, as CANN does; else it is replaced.
+    """Write a dump file with mode 0600. `append` adds to an existing file, as CANN does; otherwise it is replaced.
 
-    Sizes are those of the `Tensor`s: pad a payload to make it longer than its shape needs. `host`
-    as in `encode_header`. Raises WriteError.
+    The sizes are those in the `Tensor`s; pad a payload to make it longer than its shape needs. `host` is
+    the same as in `encode_header`. Raises WriteError.
     """
     pairs = list(tensors)
     header = encode_header(
@@ -151,7 +151,7 @@ def write(
 
 
 def write_nano(path: _Path, tensors: Iterable[TensorData], *, version: int = 0, append: bool = False) -> None:
-    """Write the nano variant; name and time of the operator are in the file's name. Raises WriteError."""
+    """Write the nano variant, which has the operator's name and time in the file's name only. Raises WriteError."""
     from ascend_dump.native.cann.nano import encode_nano_header
 
     pairs = list(tensors)
@@ -168,7 +168,7 @@ def _as_bytes(data: _Bytes) -> memoryview:
         return memoryview(data)
     import numpy as np
 
-    # ml_dtypes types have no buffer interface of their own.
+    # Arrays of ml_dtypes types have no buffer interface.
     flat = np.ascontiguousarray(data).reshape(-1)
     return flat.view(np.uint8).data if flat.size else memoryview(b"")
 

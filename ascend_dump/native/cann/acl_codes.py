@@ -94,7 +94,7 @@ class AclError(IntEnum):
 
     @classmethod
     def known(cls, code: int) -> Optional[AclError]:
-        """The member of a code, None for one the header does not define."""
+        """The member of a code; None if the header does not define the code."""
         return cls._value2member_map_.get(code)  # type: ignore[return-value]  # typed as Enum in general
 
 
@@ -103,8 +103,8 @@ _FIXES = {
     AclError.INVALID_PARAM: "a path is missing, or the configuration differs from that of the first aclInit",
     AclError.UNINITIALIZE: "call acl.init first",
     AclError.REPEAT_INITIALIZE: "it is initialised already; call it once",
-    AclError.INVALID_FILE: "the configuration is missing, no regular file or larger than 10 MiB",
-    AclError.PARSE_FILE: "the configuration nests deeper than 10 levels, or is no JSON",
+    AclError.INVALID_FILE: "the configuration is missing, is not a regular file or is larger than 10 MiB",
+    AclError.PARSE_FILE: "the configuration is nested deeper than 10 levels, or is not JSON",
     AclError.INVALID_DUMP_CONFIG: "run `ascend-dump check` on the configuration",
     AclError.REPEAT_FINALIZE: "it is finalised already; call it once",
     AclError.DUMP_ALREADY_RUN: "a dump is on already",
@@ -113,7 +113,7 @@ _FIXES = {
 
 
 def describe(code: int) -> str:
-    """A code with its name, and what to do where a dump meets it: `100045 ACL_ERROR_DUMP_NOT_RUN: …`."""
+    """A code with its name, and a hint for codes of the dump interface: `100045 ACL_ERROR_DUMP_NOT_RUN: …`."""
     known = AclError.known(code)
     if known is None:
         return f"{code} (unknown to acl_base_rt.h)"

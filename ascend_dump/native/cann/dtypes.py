@@ -1,19 +1,19 @@
-"""CANN's data types: their numbers in a dump header, and how their bytes become arrays.
+"""CANN's data types: their numbers in a dump header, and the conversion of their bytes to arrays.
 
 Sizes are metadef's `GetSizeByDataType`; types smaller than a byte are packed (`GetSizeInBytes`
-counts bits). Where the order of packed elements comes from:
+counts bits). The order of packed elements, and its source:
 
-- INT4: the lower index in the lower nibble (GE onnx_constant_parser: its DT_INT4 is packed as
-  ONNX's). INT2, UINT2, FLOAT4 and FLOAT6 follow it: the lower index in the lower bits. This is
-  stated for INT4 only and not verified on hardware for the others.
+- INT4: the element of the lower index is in the lower nibble (GE onnx_constant_parser packs DT_INT4 as ONNX does).
+  For INT2, UINT2, FLOAT4 and FLOAT6 the same order is assumed: the lower index in the lower bits. No source states it,
+  and it is not verified on hardware.
 - UINT1: the lower index in the higher bit, as msaccucmp unpacks it.
 
-Where values differ from what msaccucmp converts, ours follow the definition of the type:
+Values that differ from those of msaccucmp follow the definition of the type:
 
 - float8_e4m3fn 0x7f and 0xff are NaN (msaccucmp: 480 and -480);
 - float8_e5m2 0xfc is -Inf (msaccucmp: +Inf);
 - HIFLOAT8 0xef is -Inf (msaccucmp: +Inf), and the codes 0x08-0x1f and 0x88-0x9f, whose exponent is
-  0, 1 or -1, have three mantissa bits (msaccucmp takes dot bits for mantissa and exponent). The
+0, 1 or -1, have three mantissa bits (msaccucmp uses dot bits as mantissa and exponent). The
   definition is GE hif8_t and adump's HiFloat8::GetValue;
 - bfloat16 stays bfloat16 (msaccucmp widens to float32);
 - a shape without dimensions gives shape () (msaccucmp: (1,)), and a dimension of 0 keeps the
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 
 __all__ = ["DataType", "data_type", "decode", "encode", "from_ge", "to_ge"]
 
-#: How elements are stored: as numpy has them; several in a byte; as a code that a table gives the
-#: value of; as a pair of float16; without a meaning we know; in blocks whose scales are elsewhere.
+#: How elements are stored: as in numpy; several in a byte; as a code whose value is in a table; as a pair of float16;
+#: in an unknown way; in blocks whose scales are in another tensor.
 _PLAIN, _PACKED, _CODE, _PAIR, _RAW, _BLOCKS = "plain", "packed", "code", "pair", "raw", "blocks"
 
 
 class DataType(NamedTuple):
-    """One type: its number in the header, CANN's name, the numpy name `decode` gives, its bits.
+    """A data type: its number in the header, CANN's name, the name of its type in numpy, its bits.
 
-    bits is 0 for types without a size of their own; their payload decodes to flat uint8.
+    bits is 0 for types without a fixed size, whose payload is decoded to flat uint8.
     """
 
     value: int
@@ -76,7 +76,7 @@ _TYPES = {
         DataType(15, "DUAL_SUB_UINT8", "uint8", 8),
         DataType(16, "COMPLEX64", "complex64", 64),
         DataType(17, "COMPLEX128", "complex128", 128),
-        # The stored integers: scale and offset are not in the file.
+        # Decoded to the stored integers, because scale and offset are not in the file.
         DataType(18, "QINT8", "int8", 8),
         DataType(19, "QINT16", "int16", 16),
         DataType(20, "QINT32", "int32", 32),
@@ -105,7 +105,7 @@ _TYPES = {
     )
 }
 
-#: GE numbers below 13 that are not the header's number; from 29 on GE is one ahead.
+#: GE's numbers below 13 that differ from the header's; from 29 on GE's number is larger by one.
 _FROM_GE = {0: 1, 1: 2, 2: 3, 3: 7, 6: 5, 7: 6, 8: 9, 9: 8, 11: 12, 12: 11, 28: 0}
 _TO_GE = {value: ge for ge, value in _FROM_GE.items()}
 
@@ -119,7 +119,7 @@ def data_type(value: int) -> DataType:
 
 
 def from_ge(value: int) -> int:
-    """The header's number for a ge::DataType (nano files and `original_op` hold those)."""
+    """The header's number for a ge::DataType, which nano files and `original_op` use."""
     return value - 1 if value > 28 else _FROM_GE.get(value, value)
 
 
@@ -129,19 +129,18 @@ def to_ge(value: int) -> int:
 
 
 def decode(raw: _Raw, value: int, shape: tuple[int, ...]) -> _Array:
-    """The array of `shape` in a payload; bytes beyond it are padding and ignored.
+    """The array of `shape` at the beginning of a payload; the bytes after it are padding.
 
-    A view where numpy has the type, else a copy. Types without a size of their own (strings,
-    handles, unknown ones) give the whole payload as flat uint8. Raises CorruptDump when the
-    payload is too short, NotSupported for block formats and for types that the installed
-    ml_dtypes lacks.
+    It is a view if numpy has the type, otherwise a copy. Types without a fixed size (strings, handles, unknown types)
+    give the whole payload as flat uint8. Raises CorruptDump if the payload is too short, NotSupported for block formats
+    and for types that the installed ml_dtypes lacks.
     """
     found = data_type(value)
     if found.storage == _RAW:
         return raw
     if found.storage == _BLOCKS:
         raise NotSupported(
-            f"{found.name} has no values of its own: its scales are in another tensor (HIFLOAT4_SCALE) whose "
+            f"{found.name} cannot be decoded: its scales are in another tensor (HIFLOAT4_SCALE), whose "
             "layout CANN does not publish",
             hint="`ascend-dump convert --type bin` writes the packed bytes",
         )
@@ -149,13 +148,13 @@ def decode(raw: _Raw, value: int, shape: tuple[int, ...]) -> _Array:
     needed = (count * found.bits + 7) // 8
     if raw.size < needed:
         raise CorruptDump(
-            f"the payload holds {raw.size} bytes, {found.name} of shape {shape} needs {needed}",
+            f"the payload has {raw.size} bytes, {found.name} of shape {shape} needs {needed}",
             hint="the device recorded a shape that does not belong to the payload; --type bin writes the bytes",
         )
     try:
         return _elements(raw[:needed], found, count).reshape(shape)
     except (ValueError, OverflowError):
-        # Only possible without elements, or with more dimensions than numpy has.
+        # Only possible without elements, or with more dimensions than numpy allows.
         raise CorruptDump(f"numpy has no array of shape {shape}") from None
 
 
@@ -163,7 +162,7 @@ def _elements(raw: _Raw, found: DataType, count: int) -> _Array:
     import numpy as np
 
     if found.value == 11:
-        # Any byte but 0 is true for the device; numpy would compute with other values than 0 and 1.
+        # For the device any byte except 0 is true; numpy would compute with bytes other than 0 and 1.
         return raw.view(np.bool_) if not count or raw.max() <= 1 else raw != 0
     if found.storage == _PLAIN:
         return raw.view(_numpy_dtype(found.numpy))
@@ -212,10 +211,10 @@ def _pack(codes: _Raw, bits: int) -> _Raw:
 
 
 def encode(array: _Array, value: Optional[int] = None) -> tuple[int, _Raw]:
-    """The type's number and the payload of an array; `value` chooses among types numpy sees alike.
+    """The number of a type and the payload of an array. value: chooses between types that are the same type in numpy.
 
-    float32 arrays become HIFLOAT8 or FLOAT4_E1M2 by exact value only. Raises NotSupported for an
-    element type CANN has no number for, or values the type has no code for.
+    float32 is converted to HIFLOAT8 or FLOAT4_E1M2 only if the values are exact. Raises NotSupported for an element
+    type that has no number in CANN, and for values that have no code in the type.
     """
     import numpy as np
 
@@ -236,7 +235,7 @@ def encode(array: _Array, value: Optional[int] = None) -> tuple[int, _Raw]:
 def _codes_of(values: _Array, table: _Array, found: DataType) -> _Raw:
     import numpy as np
 
-    # By their bits, so that a zero keeps its sign where the type has one.
+    # Compared by bits, so that a zero keeps its sign if the type has one.
     wanted, bits = (np.where(np.isnan(array), np.float32(np.nan), array).view(np.uint32) for array in (values, table))
     if 1 << 31 not in bits:
         wanted = np.where(values == 0, np.uint32(0), wanted)
@@ -279,9 +278,9 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
 def hifloat8_values() -> _Array:
     """The value of each of the 256 codes, as float32.
 
-    sign | dot | exponent | mantissa: the dot field says how many exponent bits follow. Exponents
-    are sign and magnitude, the magnitude's leading 1 implied. Source: "Ascend HiFloat8 Format for
-    Deep Learning" (arXiv 2409.16626), GE hif8_t.
+    The fields are sign, dot, exponent and mantissa. The dot field is the number of exponent bits. The exponent is a
+    sign and a magnitude, whose leading 1 is implied. Sources: "Ascend HiFloat8 Format for Deep Learning"
+    (arXiv 2409.16626), GE hif8_t.
     """
     import numpy as np
 

@@ -1,10 +1,10 @@
 """CANN's binary dump file: `uint64 header length | DumpData | payloads`, little-endian.
 
 Payloads follow in the order inputs, outputs, buffers, spaces, without padding (aicpu_schedule
-dump_task; adump dump_file). A tensor's `size` may exceed what its shape needs; the tail is padding.
+dump_task; adump dump_file). A tensor's `size` may be larger than its shape needs; the rest is padding.
 
-Indices are positions in the file. The device leaves out tensors that live in L1 or UB and those on
-a blacklist, so a position may be smaller than the operator's own index.
+Indices are positions in the file. The device leaves out tensors in L1 or UB and tensors on a blacklist, so a position
+may be smaller than the index of the operator's input or output.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ __all__ = [
 
 _Path = Union[str, "os.PathLike[str]"]
 
-#: The most bytes of a header that are read; real headers have kilobytes.
+#: The most bytes of a header that are read; real headers have some kilobytes.
 MAX_HEADER = 64 << 20
 
 
 def read_header(path: _Path) -> DumpFile:
-    """Read the header and place the payloads, without reading them.
+    """Read the header and find the positions of the payloads, without reading them.
 
-    Raises DumpNotFound, and CorruptDump when this is no dump file. A file whose payloads do not
-    fit its header is returned: `problems` tells, and the tensors concerned have an `error`.
+    Raises DumpNotFound, and CorruptDump if it is not a dump file. If the payloads do not fit the header, the file is
+    returned with `problems`, and the tensors concerned have an `error`.
     """
     path = located(path)
     with _open(path) as file:
@@ -75,9 +75,9 @@ def read_header(path: _Path) -> DumpFile:
 
 
 def payload(dump: DumpFile, entry: Entry) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Map the payload's bytes: a read-only uint8 array, not copied; of what is stored elsewhere they alone are read.
+    """Map the payload as a read-only uint8 array without a copy; from an object store only the payload is read.
 
-    Raises CorruptDump when the payload is not all there, or the file changed since it was read.
+    Raises CorruptDump if the payload is incomplete, or if the file changed since the header was read.
     """
     import mmap
 
@@ -88,7 +88,7 @@ def payload(dump: DumpFile, entry: Entry) -> np.ndarray[Any, np.dtype[np.uint8]]
             f"{_label(entry)}: {entry.error}",
             path=dump.path,
             offset=entry.offset,
-            hint="the dump was cut off or appended to; the file's other tensors can be read",
+            hint="the dump was cut off or appended to; the other tensors in the file can be read",
         )
     if not entry.length:
         return np.empty(0, np.uint8)
@@ -105,13 +105,13 @@ def payload(dump: DumpFile, entry: Entry) -> np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def decode(dump: DumpFile, tensor: Tensor, *, format: Optional[str] = None) -> np.ndarray[Any, Any]:
-    """The logical tensor: cut to its shape, in its numpy or ml_dtypes type.
+    """The tensor without padding, in its numpy or ml_dtypes type.
 
     The array may be a read-only view of the mapped file, and is then not aligned in memory.
-    `format` asks for another layout, "original" for the one the model had (`cann.formats`).
-    A payload without a type (string, variant, undefined) is its raw bytes.
-    Raises CorruptDump when payload and shape do not fit, NotSupported for what has no decoding and
-    for a tensor that was not dumped (a null address).
+    format: another layout, or "original" for the layout of the model (`cann.formats`).
+    A payload without a type (string, variant, undefined) is returned as raw bytes.
+    Raises CorruptDump if payload and shape do not fit, NotSupported for a type that cannot be decoded and for a tensor
+    that was not dumped (a null address).
     """
     from ascend_dump.native.cann import dtypes, formats
 
@@ -119,7 +119,7 @@ def decode(dump: DumpFile, tensor: Tensor, *, format: Optional[str] = None) -> n
     if tensor.size and not tensor.length and 0 not in tensor.shape:
         raise NotSupported(
             f"{_label(tensor)} of {dump.path} was not dumped: its address was null on the device",
-            hint="an output that the operator does not use; read the others",
+            hint="the operator does not use this output; read the others",
         )
     try:
         array = dtypes.decode(raw, tensor.data_type, tensor.shape)
@@ -167,7 +167,9 @@ def _read_header_bytes(file: BinaryIO, path: Path, start: int, file_size: int) -
     length = int.from_bytes(file.read(8), "little")
     if not 0 < length <= min(available, MAX_HEADER):
         raise CorruptDump(
-            f"not a CANN dump file: it claims a header of {length} bytes in {available}", path=path, offset=start
+            f"not a CANN dump file: it declares a header of {length} bytes, but only {available} follow",
+            path=path,
+            offset=start,
         )
     header = file.read(length)
     if len(header) != length:
@@ -183,13 +185,14 @@ def _parse(path: Path, header: bytes) -> DumpFile:
     try:
         parsed = data.ParseFromString(header)
     except (found.decode_error, RuntimeWarning, SystemError) as error:
-        # The C++ parser of protobuf 3.20 warns about some broken messages instead of refusing them,
-        # and fails like this where warnings are errors.
+        # For some broken messages the C++ parser of protobuf 3.20 only warns, which raises this if warnings are errors.
         raise CorruptDump(
-            f"not a CANN dump file: its header is no DumpData message ({error})", path=path, offset=8
+            f"not a CANN dump file: its header is not a DumpData message ({error})", path=path, offset=8
         ) from None
     if parsed not in (None, len(header)):
-        raise CorruptDump("not a CANN dump file: its header has a foreign end", path=path, offset=8 + parsed)
+        raise CorruptDump(
+            "not a CANN dump file: unknown bytes follow the message in its header", path=path, offset=8 + parsed
+        )
     if max(len(data.input), len(data.output), len(data.buffer), len(data.space), len(data.attr)) > MAX_ENTRIES:
         raise CorruptDump("its header lists more entries than an operator can have", path=path, offset=8)
     problems: list[str] = []
@@ -224,7 +227,7 @@ def _tensor(io: str, index: int, item: Any, problems: list[str]) -> Tensor:
         io,
         index,
         item.data_type,
-        # The host writer stores GE's composite number: group and C0 above the low byte.
+        # The host writes GE's combined number, with group and C0 above the low byte.
         item.format & 0xFF,
         _dims(item.shape.dim, f"{io} {index}", problems),
         _dims(item.original_shape.dim, f"{io} {index}", problems),
@@ -242,12 +245,12 @@ def _tensor(io: str, index: int, item: Any, problems: list[str]) -> Tensor:
 def _dims(dims: Sequence[int], label: str, problems: list[str]) -> tuple[int, ...]:
     if len(dims) <= MAX_DIMS:
         return tuple(dims)
-    problems.append(f"{label}: {len(dims)} dimensions, of which {MAX_DIMS} were read")
+    problems.append(f"{label}: {len(dims)} dimensions, of which the first {MAX_DIMS} were read")
     return tuple(dims[:MAX_DIMS])
 
 
 def _text(value: bytes) -> str:
-    # Escaped rather than refused or smuggled through: every text can be printed.
+    # Bytes that are not UTF-8 are escaped, so that every text can be printed.
     return value.decode("utf-8", "backslashreplace")
 
 
@@ -259,7 +262,7 @@ def _place(dump: DumpFile, file: BinaryIO, start: int, file_size: int) -> DumpFi
     problems = list(dump.problems)
     declared = sum(entry.size for entry in entries)
     if placed.end is None or placed.end > file_size:
-        problems.append(f"the header declares {declared} bytes of payload, the file holds {file_size - start}")
+        problems.append(f"the header declares {declared} bytes of payload, the file has {file_size - start}")
     elif placed.end < file_size:
         problems.append(_trailing(file, dump.path, placed.end, file_size))
     return dump._replace(

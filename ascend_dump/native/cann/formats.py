@@ -1,9 +1,9 @@
 """Tensor layouts: their numbers in a dump header, and conversion between them.
 
-`original_shape` in a header is in the layout the model had, which the header does not name (for
-an input), so it is recognised by its fit with the device shape. msaccucmp instead reads it in the
-layout asked for and cuts to it, which silently drops data: NCHW (1,2,3,4) to NHWC gives it
-(1,2,3,2). Here the result is always whole. Padding is cut off; conversions are exact copies.
+`original_shape` in a header is in the layout of the model, which the header does not name (for an input). So that
+layout is found by comparing the original shape with the shape on the device. msaccucmp instead assumes the target
+layout and cuts the tensor to that shape, which silently drops data: from NCHW (1,2,3,4) to NHWC it gives (1,2,3,2).
+Here the result is always complete. Padding is cut off; conversions are exact copies.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ORIGINAL", "TARGETS", "Arranged", "arrange", "convert", "format_name", "format_number"]
 
-#: As a target: the layout the model had.
+#: The target for the layout of the model.
 ORIGINAL = "original"
 
-#: In the order of their numbers (dump_data.proto; from NCL on ge::Format).
+#: Names of layouts in the order of their numbers (dump_data.proto; from NCL on ge::Format).
 _IN_ORDER = """
     NCHW NHWC ND NC1HWC0 FRACTAL_Z NC1C0HWPAD NHWC1C0 FSR_NCHW FRACTAL_DECONV C1HWNC0
     FRACTAL_DECONV_TRANSPOSE FRACTAL_DECONV_SP_STRIDE_TRANS NC1HWC0_C04 FRACTAL_Z_C04 CHWN
@@ -37,17 +37,17 @@ _IN_ORDER = """
 _NAMES = dict(enumerate(_IN_ORDER.split()))
 _NUMBERS = {name: number for number, name in _NAMES.items()}
 
-#: Layouts that are a permutation of axes, by rank. The first ones are tried first.
+#: Layouts that only permute the axes, by rank, in the order in which they are tried.
 _PLAIN = {2: ("NC", "CN"), 3: ("NCL",), 4: ("NCHW", "NHWC", "HWCN", "CHWN"), 5: ("NCDHW", "NDHWC", "DHWCN", "DHWNC")}
 _RANK = {layout: rank for rank, layouts in _PLAIN.items() for layout in layouts}
-#: What models use; CHWN and DHWNC are taken for an original layout only when the header says so.
+#: Layouts of models; CHWN and DHWNC are tried as the original layout only if the header names them.
 _ORIGINALS = {4: ("NCHW", "NHWC", "HWCN"), 5: ("NCDHW", "NDHWC", "DHWCN")}
 
 _CHANNELS = {"NC1HWC0": 5, "NC1HWC0_C04": 5, "NDC1HWC0": 6}
 _WEIGHTS = {"FRACTAL_Z": 4, "FRACTAL_Z_3D": 5}
 _MATRICES = ("FRACTAL_NZ", "FRACTAL_NZ_C0_16", "FRACTAL_NZ_C0_32")
 
-#: What `convert` can make.
+#: The targets of `convert`.
 TARGETS = (ORIGINAL, "ND", *_RANK, *_CHANNELS, *_WEIGHTS, *_MATRICES)
 
 
@@ -59,12 +59,12 @@ def format_name(number: int) -> str:
 def format_number(name: str) -> int:
     """The number of a layout. Raises ConfigError for an unknown name."""
     if name not in _NUMBERS:
-        raise ConfigError(f"format={name!r} is no layout of CANN", hint=f"layouts: {', '.join(TARGETS)}")
+        raise ConfigError(f"format={name!r}: CANN has no such layout", hint=f"layouts: {', '.join(TARGETS)}")
     return _NUMBERS[name]
 
 
 class Arranged(NamedTuple):
-    """An array and the layout it is in; ND where it has no named axes."""
+    """An array and its layout; ND if its axes have no names."""
 
     array: _Array
     layout: str
@@ -82,16 +82,16 @@ def convert(
 ) -> _Array:
     """Rearrange `array` from one layout to another.
 
-    original_shape   the shape in the model's layout; without it the padding of channels stays, and
-                     FRACTAL_Z cannot be read
-    original_format  the model's layout where it is known; it is ignored when it does not fit
-    groups           of a grouped convolution (FRACTAL_Z)
-    c0               block of channels when converting to a blocked layout
+    original_shape   the shape in the model's layout; without it the padding of channels is kept, and FRACTAL_Z cannot
+                     be converted
+    original_format  the model's layout, if known; ignored if the original shape does not fit it
+    groups           the number of groups of a grouped convolution (FRACTAL_Z)
+    c0               the number of channels in a block, for conversions to a blocked layout
 
-    A tensor without named axes stays as it is for every plain target: ND, a tensor whose rank is not
-    its layout's, and what FRACTAL_NZ holds when that has another rank than the target.
-    Raises ConfigError for an unknown target, NotSupported for a pair without a conversion and where
-    the original layout is ambiguous, CorruptDump when shapes do not fit.
+    A tensor whose axes have no names is not changed for any plain target: a tensor in ND, one whose rank differs from
+    that of its layout, and one in FRACTAL_NZ whose rank differs from that of the target.
+    Raises ConfigError for an unknown target, NotSupported if there is no such conversion or the original layout is
+    ambiguous, CorruptDump if shapes do not fit.
     """
     return arrange(
         array,
@@ -114,9 +114,9 @@ def arrange(
     groups: int = 1,
     c0: int = 16,
 ) -> Arranged:
-    """As `convert`, and tell the layout of the result, which need not be the target."""
+    """As `convert`, and also return the layout of the result, which may differ from the target."""
     if target not in TARGETS:
-        raise ConfigError(f"format={target!r} is no layout to convert to", hint=f"layouts: {', '.join(TARGETS)}")
+        raise ConfigError(f"format={target!r} is not a layout to convert to", hint=f"layouts: {', '.join(TARGETS)}")
     if source == target:
         return Arranged(array, source)
     original = tuple(original_shape)
@@ -164,7 +164,7 @@ def _permute(
 
 
 def _candidates(rank: int, original_format: Optional[str]) -> tuple[str, ...]:
-    """Layouts an original shape of this rank may be in, the likeliest first."""
+    """The layouts that an original shape of this rank may have, the most likely first."""
     usual = _ORIGINALS.get(rank, ())
     if original_format is not None and _RANK.get(original_format) == rank:
         return (original_format, *(layout for layout in usual if layout != original_format))
@@ -174,7 +174,7 @@ def _candidates(rank: int, original_format: Optional[str]) -> tuple[str, ...]:
 def _check_rank(array: _Array, source: str, rank: int) -> None:
     if array.ndim != rank or not array.shape[-1]:
         raise CorruptDump(
-            f"{source} has {rank} dimensions, the shape is {array.shape}",
+            f"{source} needs {rank} dimensions, the shape is {array.shape}",
             hint="read it without a format: the header's layout does not belong to the shape",
         )
 
@@ -182,7 +182,7 @@ def _check_rank(array: _Array, source: str, rank: int) -> None:
 def _unfit(source: str, array: _Array, original: tuple[int, ...]) -> CorruptDump:
     return CorruptDump(
         f"original shape {original} does not fit {source} of shape {array.shape}",
-        hint="give the shape the tensor has in the model (--shape), or read it without a format",
+        hint="give the shape of the tensor in the model (--shape), or read it without a format",
     )
 
 
@@ -219,7 +219,7 @@ def _from_channels(
         c = found.pop("C")
         if found == extents and -(-c // c0) == c1:
             fitting.append(layout)
-            # Every layout that fits gives the same C: where two fit, the extents that differ are equal.
+            # If two layouts fit, both give the same C, because the axes that they exchange have equal lengths.
             channels = c
     if target == "ND" and not original:
         target = letters.replace("DC", "CD")
@@ -245,8 +245,8 @@ def _from_weight(
     rank = _WEIGHTS[source]
     if not original:
         raise NotSupported(
-            f"{source} does not say how its first axis divides, and the header has no original shape",
-            hint="give the shape the weight has in the model (--shape)",
+            f"{source} does not say how its first axis is divided, and the header has no original shape",
+            hint="give the shape of the weight in the model (--shape)",
         )
     first, n1, n0, c0 = array.shape
     if not n0 or not c0:
@@ -270,7 +270,7 @@ def _from_weight(
     if original_format not in found and any(extents != found[chosen] for extents in found.values()):
         raise NotSupported(
             f"original shape {original} fits {source} as {' and '.join(found)}, with different values",
-            hint="say which layout the model has: --original-format, or original_format=",
+            hint="give the layout of the model: --original-format, or original_format=",
         )
     extents = found[chosen]
     how = Groups.of(groups, extents["C"], extents["N"], c0)
@@ -300,7 +300,7 @@ def _from_matrix(
         if target not in _RANK:
             raise _no_conversion(source, target)
         return Arranged(matrix, "ND")
-    # Without a word about the model's layout, the one asked for is taken for it.
+    # If the model's layout is unknown, it is assumed to be the target.
     return _permute(matrix, known or target, target, original, None)
 
 

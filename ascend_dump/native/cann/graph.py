@@ -1,8 +1,8 @@
 """GE's graphs as text, `ge_proto_*.txt`: operator names, and which operators are never dumped.
 
 The text form of protobuf's ModelDef, written by GE before and after each pass. `*_Build.txt` is the graph as it
-is executed; a training run writes one for initialisation, one for each `session.run` and so on, of which one is
-the computational graph. Files reach hundreds of megabytes, so nodes are read one after the other.
+is executed. A training run writes several: for initialisation, for each `session.run` and so on; one of them is the
+computational graph. Files can have hundreds of megabytes, so nodes are read one after the other.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ __all__ = [
 _Path = Union[str, "os.PathLike[str]"]
 
 _BUILD_SUFFIX = "_Build.txt"
-#: The data pipeline is in the computational graph only.
+#: Only the computational graph contains the data pipeline.
 _PIPELINE = b"Iterator"
 
 
 class NoDump(NamedTuple):
-    """Why an operator produces no dump; certain is False where it depends on where GE runs it."""
+    """Why an operator is not dumped. certain: False if it depends on where GE runs the operator."""
 
     reason: str
     certain: bool = True
 
 
 def _reasons() -> dict[str, NoDump]:
-    """By type: the operators of GE's documents, and the rest of those its local engine gives no task."""
+    """Reasons by operator type: the types in GE's documents, and others that GE's local engine runs without a task."""
     groups = {
         "GE evaluates the condition itself, only operators inside the branches run on the device": (
             "If _If StatelessIf Case StatelessCase While _While StatelessWhile For"
         ),
-        "it only brings data into the graph; its values are the inputs of its consumers": (
+        "it only brings data into the graph; its values are the inputs of the operators that read it": (
             "Data RefData AippData QueueData UnfedData Const Constant ConstPlaceHolder FileConstant Variable"
         ),
         "it is a data-flow operator that runs on the host": "Stack StackPush StackPop StackClose",
         "it calls a subgraph, only operators inside that run on the device": (
             "PartitionedCall StatefulPartitionedCall"
         ),
-        "GE gives it no task, its output is the same memory as its input": (
+        "GE creates no task for it, its output is the same memory as its input": (
             "NoOp ControlTrigger Merge Reshape Bitcast PhonyConcat PhonySplit Flatten FlattenV2 ExpandDims "
             "ReFormat Squeeze SqueezeV2 SqueezeV3 Unsqueeze UnsqueezeV2 UnsqueezeV3"
         ),
     }
     found = {name: NoDump(reason) for reason, names in groups.items() for name in names.split()}
-    on_host = NoDump("where GE runs it on the host as a data-flow operator, it is not dumped", certain=False)
-    output = NoDump("it usually has no task; its values are the outputs of its producers", certain=False)
+    on_host = NoDump("if GE runs it on the host as a data-flow operator, it is not dumped", certain=False)
+    output = NoDump("it usually has no task; its values are the outputs of the operators before it", certain=False)
     return {**found, "Concat": on_host, "Split": on_host, "NetOutput": output}
 
 
@@ -74,9 +74,9 @@ _NEVER_DUMPED = _reasons()
 
 
 def why_no_dump(node: Node) -> Optional[NoDump]:
-    """Why this operator will produce no dump, None when it can.
+    """Why this operator will not be dumped; None if it can be.
 
-    Operators in a branch that is not taken produce none either; the graph does not tell those.
+    Operators in a branch that is not executed are not dumped either, which the graph does not show.
     """
     if node.dumped_without_task:
         return None
@@ -88,15 +88,15 @@ def why_no_dump(node: Node) -> Optional[NoDump]:
 def read_graph(path: _Path) -> Iterator[Node]:
     """Read the operators one by one, in file order.
 
-    Raises DumpNotFound, and CorruptDump where the text is not a graph or is cut off: the operators before
-    that place have been given then.
+    Raises DumpNotFound, and CorruptDump if the text is not a graph or is cut off: then the operators before
+    that place have been yielded already.
     """
     with _mapped(path) as data:
         yield from GraphText(path, data).nodes()
 
 
 def graph_name(path: _Path) -> str:
-    """The name of the first graph, which also names the directory of its dump. Reads no further than that.
+    """The name of the first graph, which is also a directory in the dump. Reads the file only up to that name.
 
     Raises as `read_graph`.
     """
@@ -108,7 +108,7 @@ def graph_name(path: _Path) -> str:
 
 
 def build_graphs(directory: _Path) -> list[Path]:
-    """The `ge_proto_*_Build.txt` files below a directory, in the order they were written."""
+    """The `ge_proto_*_Build.txt` files below a directory, in the order in which they were written."""
     found = []
     for parent, names in walked(located(directory)):
         found += [parent / name for name in names if name.startswith("ge_proto_") and name.endswith(_BUILD_SUFFIX)]
@@ -116,17 +116,17 @@ def build_graphs(directory: _Path) -> list[Path]:
 
 
 def find_computational(paths: Iterable[_Path], names: Iterable[str] = ()) -> list[Path]:
-    """Of several graphs those that compute: the two methods of the TensorFlow document on dump data.
+    """The computational graphs among several, by the two methods of the TensorFlow document on dump data.
 
-    Without names those whose text holds `Iterator`, the data pipeline of training; with names (of operators
-    in the user's model) those whose text holds all of these. Raises DumpNotFound, ReadError.
+    Without names: the graphs whose text contains `Iterator`, the data pipeline of training. With names (of operators in
+    the user's model): the graphs whose text contains all of them. Raises DumpNotFound, ReadError.
     """
     wanted = [escape(name) for name in names] or [_PIPELINE]
     return [located(path) for path in paths if _contains_all(path, wanted)]
 
 
 def find_model_folders(root: _Path, name: str) -> list[Path]:
-    """The directories below a dump that hold what the graph of this name dumped."""
+    """The directories with the dump of the graph of this name, below `root`."""
     folder = sanitize(name)
     found = []
     for parent, directories, _ in os.walk(root):
@@ -160,7 +160,7 @@ def _mapped(path: _Path) -> mmap.mmap:
         raise ReadError(f"cannot be opened: {error.strerror}", path=path) from None
     try:
         if not os.fstat(descriptor).st_size:
-            raise CorruptDump("an empty file is no graph", path=path, offset=0)
+            raise CorruptDump("an empty file is not a graph", path=path, offset=0)
         return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise ReadError(f"cannot be mapped: {error.strerror}", path=path) from None

@@ -1,4 +1,4 @@
-"""`mapping.csv`: which dump file a name of digits stands for.
+"""`mapping.csv`: the full names of dump files whose names on disk are digits.
 
 A file name of more than 255 bytes cannot be created, so CANN writes the file under a hash of its name and
 appends `hash,name` to `mapping.csv` beside it, once per chunk: no header, no quoting, repeated lines
@@ -38,7 +38,7 @@ _MASK = (1 << 64) - 1
 
 
 class Mapping(NamedTuple):
-    """names: name on disk -> name it stands for. refused: why lines were left out, a few and the number of the rest."""
+    """names: full name by name on disk. refused: why a few lines were left out, and the number of the others."""
 
     names: dict[str, str]
     refused: tuple[str, ...] = ()
@@ -62,9 +62,9 @@ def needs_mapping(name: str) -> bool:
 
 
 def hashed_name(path: str, *, exception: bool = False) -> str:
-    """The name a too long file gets. path: the whole path text as CANN built it.
+    """The name on disk of a file whose name is too long. path: the whole path as CANN built it.
 
-    A data dump hashes that text (with its doubled slashes), an exception dump only the last part of it.
+    A data dump uses the hash of the path (with its doubled slashes), an exception dump that of the file name only.
 
     (assumption cann.long_names)
     """
@@ -78,10 +78,10 @@ def mapping_line(name_on_disk: str, name: str) -> str:
 
 
 def parse_mapping(lines: Iterable[str]) -> Mapping:
-    """Read the lines of a mapping: blank and repeated ones are skipped, unusable ones refused.
+    """Read the lines of a mapping: blank and repeated lines are skipped, unusable lines refused.
 
-    A name with a slash, or `..`, is refused: it would lead out of the directory. When two lines disagree
-    the first one counts.
+    A name with a slash, or `..`, is refused, because it would lead out of the directory. If two lines give different
+    names, the first line is used.
     """
     names: dict[str, str] = {}
     refused: list[str] = []
@@ -90,7 +90,7 @@ def parse_mapping(lines: Iterable[str]) -> Mapping:
         line = line.rstrip("\r\n")
         if not line.strip():
             continue
-        # Nothing is quoted, and the name after the first comma may hold more of them.
+        # Nothing is quoted, and the name after the first comma may contain commas.
         on_disk, comma, name = line.partition(",")
         on_disk, name = on_disk.strip(), name.strip()
         if not comma or not on_disk or not name:

@@ -1,13 +1,12 @@
 """The protobuf messages of a dump file's header, built at run time.
 
-The message definitions are CANN's `dump_data.proto` (device writer) and `dump_task.proto` (host
-writer), which agree on the wire; this is their union. They live in a private descriptor pool: no
-generated code, so any protobuf from 3.20 on works, and no clash with a framework that registers
-the same messages.
+The message definitions are the union of CANN's `dump_data.proto` (device writer) and `dump_task.proto` (host writer),
+which encode the same fields alike. They are in a private descriptor pool, so they do not conflict with a framework that
+registers the same messages. There is no generated code, so any protobuf from 3.20 on works.
 
-Two types differ from the .proto files, with the same bytes on the wire. Enumerations are int32,
-because a newer CANN may write values this list does not know. Texts are bytes, because CANN's
-writers do not check that a name is UTF-8 and protobuf would refuse the whole header.
+Two types differ from the .proto files but are encoded in the same bytes. Enumerations are int32, because a newer CANN
+may write values that are unknown here. Texts are bytes, because CANN's writers do not check that a name is UTF-8, and
+protobuf would refuse the whole header.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["Messages", "messages"]
 _PACKAGE = "ascend_dump.cann"
 _INT32, _UINT32, _UINT64, _BYTES = "TYPE_INT32", "TYPE_UINT32", "TYPE_UINT64", "TYPE_BYTES"
 
-#: message -> ((field, number, type, repeated), ...); a type that is no TYPE_ is a message.
+#: message -> ((field, number, type, repeated), ...); a type without the prefix TYPE_ is a message.
 _FIELDS: dict[str, tuple[tuple[str, int, str, bool], ...]] = {
     "Shape": (("dim", 1, _UINT64, True),),
     "DimRange": (("dim_start", 1, _UINT64, False), ("dim_end", 2, _UINT64, False)),
@@ -82,7 +81,7 @@ _FIELDS: dict[str, tuple[tuple[str, int, str, bool], ...]] = {
 
 
 class Messages(NamedTuple):
-    """The header's message class and the error its parser raises."""
+    """The class of the header's message, and the error that its parser raises."""
 
     dump_data: Any
     decode_error: type[Exception]
@@ -90,7 +89,7 @@ class Messages(NamedTuple):
 
 @functools.cache
 def messages() -> Messages:
-    """Build the messages once. Raises NotSupported when protobuf is not installed."""
+    """Build the messages once. Raises NotSupported if protobuf is not installed."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
     except ImportError:

@@ -1,9 +1,9 @@
 """File names and directory levels of a CANN dump: parse and build, without touching a file.
 
-Where the forms come from: the device writes `{op_type}.{op_name}.{task}.{stream}.{us}` (aicpu_schedule
-dump_task), the host writes captured streams as `{op_type}.{op_name}.{dump_number}.{task}.{stream}.{us}`
-(adump dump_stream_info) and exceptions with a 17-digit local time (adump exception_dumper). Only the
-device replaces characters in names, so only names from the host can hold dots and slashes.
+The device writes `{op_type}.{op_name}.{task}.{stream}.{us}` (aicpu_schedule dump_task). The host writes
+`{op_type}.{op_name}.{dump_number}.{task}.{stream}.{us}` for captured streams (adump dump_stream_info), and names with a
+local time of 17 digits for exceptions (adump exception_dumper). Only the device replaces dots and slashes in names of
+operators.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ __all__ = [
 
 OPDEBUG_TYPE = "Opdebug"
 OPDEBUG_NAME = "Node_OpDebug"
-#: Below the dump path; the files stand in a directory per device.
+#: The directory below the dump path; it has a directory with files for each device.
 EXCEPTION_DIRECTORY = ("extra-info", "data-dump")
-#: The value of task type FFTSPLUS, and how the host spells it.
+#: The number of the task type FFTSPLUS, and its name in files of the host.
 FFTSPLUS = 4
 _FFTSPLUS_LETTERS = "FFTSPLUS"
 
-#: Fewer digits are no microseconds since 1973; 16 until 2286; 17 is the local time of an exception.
+#: Microseconds since the epoch have at least 14 digits (15 since 1973, 16 until 2286); the local time of an exception
+#: has 17.
 _SHORTEST_STAMP = 14
 _LOCAL_STAMP = 17
 #: uint32 ids have at most 10 digits.
 _LONGEST_ID = 10
 _REPLACED = str.maketrans({" ": "_", ".": "_", "/": "_", "\\": "_"})
 _WATCH = "_To_"
-#: A glob's set of letters and digits, which sanitizing leaves as they are.
+#: A set of letters and digits in a glob, which `sanitize` does not change.
 _SET_WITHOUT_REPLACED = re.compile(r"!?(?:[0-9]-[0-9]|[a-z]-[a-z]|[A-Z]-[A-Z]|[^\W_])+")
 
 
@@ -55,12 +56,12 @@ STEP_DIRECTORY = re.compile(r"(?:worldsize\d+_global_rank\d+/)?\d{14}/\d{1,9}/[^
 
 
 class DumpName(NamedTuple):
-    """What a file name says.
+    """The fields of a file name.
 
     form       "device" (the usual one), "old" (no stream), "aclgraph" (a captured stream), or an
                exception: "brief", "normal", "callback", "custom"
     timestamp  microseconds since the epoch; for an exception the digits YYYYmmddHHMMSSmmm of local time
-    task_type  4 for FFTS+, then context_id, thread_id and device_id are there
+    task_type  4 for FFTS+; then context_id, thread_id and device_id are set
     dump_number  only in form "aclgraph"; core_type and core_id only in form "callback"
     statistics   the file is a statistics CSV
     """
@@ -86,7 +87,7 @@ class DumpName(NamedTuple):
 
     @property
     def overflow(self) -> bool:
-        """The file holds an overflow record; documents also spell it OpDebug.Node_Opdebug."""
+        """Whether the file is an overflow record; documents also spell it OpDebug.Node_Opdebug."""
         return self.op_type.lower() == "opdebug" and self.op_name.lower() == "node_opdebug"
 
 
@@ -104,7 +105,7 @@ def loosen_glob(glob: str) -> str:
     while at < len(glob):
         char, end = glob[at], -1
         if char == "[":
-            # As in fnmatch a `]` directly after the beginning of a set belongs to it.
+            # As in fnmatch, a `]` directly after the beginning of a set is a member of the set.
             end = glob.find("]", at + (3 if glob[at + 1 : at + 2] == "!" else 2))
         if end > 0:
             chars = glob[at + 1 : end]
@@ -116,9 +117,9 @@ def loosen_glob(glob: str) -> str:
 
 
 def parse_name(name: str) -> Optional[DumpName]:
-    """Read a file name, None when it is not one of CANN's.
+    """Read a file name; None if CANN does not write such names.
 
-    A name of a captured stream may hold slashes: give the path below the device directory.
+    The name of a captured stream may contain slashes: give the path below the device's directory.
 
     (assumption cann.captured_name)
     (assumption cann.captured_characters)
@@ -174,7 +175,7 @@ def watch_name(layer: str, watched: str) -> str:
 
 
 def watch_pairs(op_name: str) -> Iterator[tuple[str, str]]:
-    """The (layer, watched) pairs a name may stand for: an op name can hold `_To_` itself."""
+    """The pairs (layer, watched) that a name may mean; several if the name of an operator contains `_To_`."""
     at = op_name.find(_WATCH, 1)
     while at > 0:
         layer, watched = op_name[:at], op_name[at + len(_WATCH) :]
@@ -184,14 +185,14 @@ def watch_pairs(op_name: str) -> Iterator[tuple[str, str]]:
 
 
 class Place(NamedTuple):
-    """What the directory levels above a file say; None where there is no such level.
+    """The fields of the directory levels above a file; None if there is no such level.
 
-    run            `YYYYmmddHHMMSS`, when the dump was switched on
+    run            `YYYYmmddHHMMSS`: when the dump was turned on
     data_index     the step as GE counts it
-    outer_step     the training step above the time level, which MindSpore's GE trees have
+    outer_step     the training step; only in MindSpore's GE trees, above the level of the time
     rank, world    from `worldsize{N}_global_rank{R}`
     exception      the directory of exception dumps
-    inner          levels that are a part of the op name: captured streams keep slashes in names
+    inner          levels that are a part of the operator's name, which contains slashes for captured streams
     """
 
     run: Optional[str] = None
@@ -209,8 +210,9 @@ class Place(NamedTuple):
 def parse_place(parts: Sequence[str], own: Optional[int] = None) -> Place:
     """Read the levels above a file, outermost first.
 
-    own: how many of the last levels lie below the directory the user opened, None for all. Levels
-    above it are trusted only from the time level on: a user's `/data/3/0/` says nothing.
+    own: the number of the last levels that are below the directory that the user opened; None for all. Levels above
+    that directory are used only from the level of the time on, because in a path such as `/data/3/0/` of the user the
+    numbers mean something else.
     """
     own = len(parts) if own is None else own
     rank, world = _rank_of(parts)
@@ -270,7 +272,7 @@ def _parse_data(fields: list[str], statistics: bool) -> Optional[DumpName]:
 def _parse_plain(fields: list[str], statistics: bool) -> Optional[DumpName]:
     if not _is_stamp(fields[-1]) or len(fields[-1]) == _LOCAL_STAMP:
         return None
-    # Counted from the right, because names of captured streams may hold dots and numbers.
+    # Counted from the right, because names of captured streams may contain dots and numbers.
     ids = 0
     while ids < 3 and len(fields) - ids > 3 and _is_id(fields[-2 - ids]):
         ids += 1
@@ -297,7 +299,7 @@ def _below_time(levels: Sequence[str]) -> Place:
 
 
 def _model_levels(levels: Sequence[str]) -> Optional[Place]:
-    """[device] / model / model_id [/ data_index], None when the levels are nothing like it."""
+    """Read [device] / model / model_id [/ data_index]; None if the levels differ from that."""
     device = None
     if levels and _is_id(levels[0]):
         device, levels = int(levels[0]), levels[1:]

@@ -1,8 +1,8 @@
 """The nano variant of the dump file: a TLV header in place of the protobuf message.
 
 Layout as msaccucmp reads it (nano_dump_data): `uint64 length | uint32 magic | uint32 version |
-input TLV | output TLV`, then the payloads of inputs and outputs. The header holds no name and no
-time; both are in the file's name.
+input TLV | output TLV`, then the payloads of inputs and outputs. The name of the operator and the time are not in the
+header, but in the file's name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OUTPUT = struct.Struct("<iiiiiiQQQI")
 
 
 class _Cursor:
-    """Reads forward in the header; running out of it is CorruptDump."""
+    """Reads the fields of the header in order. Raises CorruptDump if the header ends before."""
 
     def __init__(self, path: Path, header: bytes, position: int, end: int) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Overflow records: the 2048 bytes that an `Opdebug.Node_OpDebug.*` file holds.
+"""Overflow records: the 2048 bytes in an `Opdebug.Node_OpDebug.*` file.
 
 The bytes come from the device's firmware; their two layouts are those that msaccucmp reads (const_manager and
 dump_data_parser), the meaning of the AI Core status bits is in the CANN documents on overflow detection.
@@ -27,10 +27,10 @@ __all__ = [
 #: GE registers a buffer of this size for each model.
 PAYLOAD_SIZE = 2048
 MAGIC = 0x5A5A5A5A
-#: An id that does not apply to this task.
+#: The value of an id that a task does not have.
 NOT_APPLICABLE = 65535
 
-#: Name of the unit -> (offset of its ids, offset of its status block, names there).
+#: Name of the unit -> (offset of its ids, offset of its status block, names of the fields in that block).
 _FIXED = {
     "DHA Atomic Add": (0, 512, ("status",)),
     "L2 Atomic Add": (128, 768, ("status",)),
@@ -47,7 +47,7 @@ _MAGIC_UNITS = (
     ("SDMA", (*_TASK, "thread_id", "src_addr", "dst_addr", "channel_id", "status")),
 )
 _ADDRESSES = ("pc_start", "para_base", "kernel_code", "src_addr", "dst_addr")
-#: From version 1 on the cores report four words of status.
+#: The number of status words that the cores report from version 1 on.
 _STATUS_WORDS = 4
 _HEAD = struct.Struct("<6I")
 
@@ -63,9 +63,9 @@ _STATUS_BITS = {
 
 
 class Unit(NamedTuple):
-    """One unit that reported. status: one word, four from version 1 of the cores' layout on.
+    """A unit of the device that reported. status: one word; four words for cores from version 1 of the layout on.
 
-    context_id and thread_id are None where they do not apply (65535, or a layout without them).
+    context_id and thread_id are None if the task has none (65535, or a layout without them).
     """
 
     name: str
@@ -83,7 +83,7 @@ class Unit(NamedTuple):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The status in words, one text for each set bit."""
+        """The meaning of the status, one text for each bit that is set."""
         return describe_status(self.name, self.status)
 
 
@@ -92,7 +92,7 @@ class OverflowRecord(NamedTuple):
 
     document  what msaccucmp writes as JSON (print it with `json.dumps(document, indent=4)`)
     units     every unit of the record, those that overflowed first
-    problems  what is odd about the record although it could be decoded
+    problems  irregularities of the record, which could be decoded nevertheless
     """
 
     document: dict[str, Any]
@@ -103,7 +103,7 @@ class OverflowRecord(NamedTuple):
 def decode_overflow(payload: Union[bytes, bytearray, memoryview]) -> OverflowRecord:
     """Decode the bytes of output 0 of an Opdebug file.
 
-    Raises CorruptDump when they are neither layout; offsets in it count from the start of the payload.
+    Raises CorruptDump if they are in neither layout; its offset counts from the start of the payload.
 
     (assumption cann.overflow_payload)
     """
@@ -119,13 +119,15 @@ def decode_overflow(payload: Union[bytes, bytearray, memoryview]) -> OverflowRec
 
 
 def overflow_of(document: dict[str, Any]) -> OverflowRecord:
-    """The record that a document as `decode_overflow` gives it is about. Raises CorruptDump when it is about none."""
+    """The record for a document of the form that `decode_overflow` makes. Raises CorruptDump for other documents."""
     if "magic" in document or any(name in document for name in _FIXED):
         try:
             return decode_overflow(encode_overflow(document))
         except (AttributeError, LookupError, StopIteration, TypeError, ValueError, struct.error):
             pass
-    raise CorruptDump("it is not the JSON of an overflow", hint="it names no unit of the device, or no numbers of one")
+    raise CorruptDump(
+        "it is not the JSON of an overflow", hint="no unit of the device is in it, or a unit lacks numbers"
+    )
 
 
 def encode_overflow(document: dict[str, Any]) -> bytes:
@@ -155,9 +157,9 @@ def encode_overflow(document: dict[str, Any]) -> bytes:
 
 
 def describe_status(unit: str, status: Sequence[int]) -> tuple[str, ...]:
-    """What the set bits of a status mean; where no document says it, the number in hexadecimal.
+    """The meaning of the bits that are set; bits without a documented meaning as a hexadecimal number.
 
-    unit: "AI Core", "AIC" or "AIV", the others have no public table.
+    unit: "AI Core", "AIC" or "AIV"; for other units there is no public table.
 
     (assumption cann.overflow_status)
     (assumption cann.overflow_of_conversion)
@@ -177,10 +179,10 @@ def describe_status(unit: str, status: Sequence[int]) -> tuple[str, ...]:
 
 
 def find_operator(unit: Unit, names: Iterable[DumpName], around: int) -> Optional[DumpName]:
-    """The file of the operator that overflowed, out of the files beside the record.
+    """The file of the operator that overflowed, among the files in the directory of the record.
 
-    Task and stream must be equal, context and thread too where the record has them. Of several runs of the
-    operator the one nearest to `around` (the record's own timestamp) is meant.
+    Task and stream must be equal, and context and thread if the record has them. Of several runs of the operator the
+    run nearest to `around` (the record's timestamp) is chosen.
 
     (assumption cann.overflow_operator)
     """
@@ -212,11 +214,11 @@ def _decode_fixed(data: bytes) -> OverflowRecord:
 
 def _decode_magic(data: bytes) -> OverflowRecord:
     if len(data) < _HEAD.size:
-        raise CorruptDump(f"an overflow record of {len(data)} bytes is cut off in its head", offset=len(data))
+        raise CorruptDump(f"an overflow record of {len(data)} bytes is cut off inside its header", offset=len(data))
     _, version, valid, kind, reserved, size = _HEAD.unpack_from(data)
     if kind >= len(_MAGIC_UNITS):
         raise CorruptDump(
-            f"an overflow record of accelerator type {kind}, known are 0 to {len(_MAGIC_UNITS) - 1}",
+            f"the overflow record has accelerator type {kind}, known are 0 to {len(_MAGIC_UNITS) - 1}",
             offset=12,
             hint="a newer CANN wrote it; msaccucmp of that version may know it",
         )
@@ -230,11 +232,11 @@ def _decode_magic(data: bytes) -> OverflowRecord:
         )
     problems = []
     if size != expected:
-        problems.append(f"it claims {size} bytes of data where {name} has {expected}")
+        problems.append(f"it declares {size} bytes of data, but {name} has {expected}")
     if valid != 1:
         problems.append(f"it is marked as not valid ({valid})")
     if version > 1:
-        problems.append(f"version {version} is newer than this reader and read as version 1")
+        problems.append(f"version {version} is newer than this reader, which reads it as version 1")
     numbers = struct.unpack_from(f"<{expected // 8}Q", data, _HEAD.size)
     values: dict[str, Any] = dict(zip(fields[:-1], numbers))
     status = numbers[len(fields) - 1 :]

@@ -1,7 +1,7 @@
-"""`statistic.csv`: one line per tensor of an iteration, with the statistics that the configuration asked for.
+"""`statistic.csv`: a line for each tensor of an iteration, with the statistics that the configuration selects.
 
-The columns after `Shape` come in the order of `statistic_category`. By MindSpore's documents the counts of
-"negative zero" and "positive zero" are those of elements below and above zero.
+The columns after `Shape` are in the order of `statistic_category`. According to MindSpore's documents the counts of
+"negative zero" and "positive zero" count the elements below and above zero.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _FIXED = (
     "shape",
 )
 _OP_NAME = _FIXED.index("op name")
-#: A line that may be a header; each process that appends to the file writes one.
+#: The beginning of a header; each process that appends to the file writes a header.
 _BEGIN = re.compile(r"\s*\"?\s*op type", re.IGNORECASE)
 _LENGTH = re.compile(r"[^\s,()\[\]x]+")
-#: As many as an array of numpy has; frameworks have fewer.
+#: The most dimensions of an array in numpy; frameworks allow fewer.
 _MOST_DIMENSIONS = 64
 _LONGEST_NUMBER = 40
 _LONGEST_LINE = 64 * 1024
@@ -45,7 +45,7 @@ Number = Union[int, float]
 
 
 class MindsporeStatisticsRow(NamedTuple):
-    """One tensor. values: by the name of the column in lower case. problem: why the line cannot be used."""
+    """A tensor. values: by the name of the column in lower case. problem: why the line cannot be used."""
 
     line: int
     op_type: str = ""
@@ -63,19 +63,19 @@ class MindsporeStatisticsRow(NamedTuple):
 
 
 def read_statistics(path: Path) -> Iterator[MindsporeStatisticsRow]:
-    """Read a statistics file row by row. Raises ReadError when it cannot be opened."""
+    """Read a statistics file row by row. Raises ReadError if it cannot be opened."""
     return parse_statistics(_lines(path))
 
 
 def read_names(path: Path) -> Iterator[str]:
-    """The name of the operator in each row, without the rest of it. Raises ReadError when it cannot be opened."""
+    """The operator's name of each row; the other columns are not parsed. Raises ReadError if it cannot be opened."""
     for _, fields, columns in _split(_lines(path)):
         if len(fields) == len(columns) > 0:
             yield written(fields[_OP_NAME].strip())
 
 
 def parse_statistics(lines: Iterable[str]) -> Iterator[MindsporeStatisticsRow]:
-    """Read the lines of a statistics file. A text that does not begin like one gives one row with a problem."""
+    """Read the lines of a statistics file. A text without its header at the beginning gives one row with a problem."""
     for number, fields, columns in _split(lines):
         if columns:
             yield _row(number, fields, columns)
@@ -93,7 +93,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _split(lines: Iterable[str]) -> Iterator[tuple[int, list[str], list[str]]]:
-    """The number and the fields of each row, with the names of the columns. Without a header: one, without columns."""
+    """The number, fields and column names of each row. Without a header: the first line, with no columns."""
     columns: list[str] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -1,8 +1,8 @@
 """What the debugger of TensorFlow 1 (tfdbg) writes: one `Event` in a file, without the framing of records.
 
 Sources: TensorFlow 2.15, `core/util/event.proto`, `framework/summary.proto`, `tensor.proto`, `types.proto`,
-`graph.proto`; `core/debug/debug_io_utils.cc` for what of them is used. Only places and numbers are read here, the
-elements of a tensor stay in the file.
+`graph.proto`; `core/debug/debug_io_utils.cc` for the fields that tfdbg writes. The elements of a tensor are not read
+here, only their position and number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ascend_dump._files import NotRegularFile, open_descriptor
 
 __all__ = ["EventTensor", "GraphNode", "read_event_graph", "read_event_tensor"]
 
-#: DataType of `types.proto`, as numpy and ml_dtypes name them. Others are no arrays of numbers.
+#: DataType of `types.proto` -> name in numpy or ml_dtypes. Other types are not arrays of numbers.
 _DTYPES = {
     1: "float32",
     2: "float64",
@@ -44,15 +44,15 @@ _MOST_AXES = 254
 _COPY, _DEBUG = "__copy_", "__dbg_"
 
 _Bytes = Union[bytes, mmap.mmap]
-#: A number, or where the bytes of a field begin and end.
+#: The value of a field: a number, or the positions at which its bytes begin and end.
 _Field = tuple[int, Union[int, tuple[int, int]]]
 
 
 class EventTensor(NamedTuple):
-    """One tensor. The elements are `nbytes` at `offset`, in the order of C, little-endian.
+    """A tensor. Its elements are `nbytes` bytes at `offset`, in C order, little-endian.
 
     dtype     a numpy or ml_dtypes name; "string", "resource", "variant" or the number of another type
-    is_whole  whether elements are there: not for an uninitialised tensor, nor for types that are no numbers
+    is_whole  whether the file has the elements; False for an uninitialised tensor and for types other than numbers
     """
 
     dtype: str
@@ -63,33 +63,33 @@ class EventTensor(NamedTuple):
 
     @property
     def has_numbers(self) -> bool:
-        """Whether the type is one of numbers."""
+        """Whether the type is a type of numbers."""
         return self.dtype in _DTYPES.values()
 
 
 class GraphNode(NamedTuple):
-    """One node of the graph as it was before the debugger put its own in; inputs are (node, slot)."""
+    """A node of the graph without the nodes that the debugger inserts. inputs: pairs (node, slot)."""
 
     op: str
     inputs: tuple[tuple[str, int], ...]
 
 
 def read_event_tensor(path: Path) -> EventTensor:
-    """Raises CorruptDump for what is no event with one tensor."""
+    """Read an event. Raises CorruptDump if it is not an event with one tensor."""
     with _Message(path) as message:
         for number, value in message.fields(0, message.size):
             if number == _SUMMARY and not isinstance(value, int):
                 for inner, summary in message.fields(*value):
                     if inner == 1 and not isinstance(summary, int):
                         return _value(message, *summary)
-        raise CorruptDump("it holds no tensor", path=path)
+        raise CorruptDump("it contains no tensor", path=path)
 
 
 def _value(message: _Message, start: int, end: int) -> EventTensor:
     for number, value in message.fields(start, end):
         if number == 8 and not isinstance(value, int):
             return _tensor(message, *value)
-    raise CorruptDump("its summary holds no tensor", path=message.path)
+    raise CorruptDump("its summary contains no tensor", path=message.path)
 
 
 def _tensor(message: _Message, start: int, end: int) -> EventTensor:
@@ -103,7 +103,7 @@ def _tensor(message: _Message, start: int, end: int) -> EventTensor:
         elif number == 4:
             offset, nbytes = value[0], value[1] - value[0]
     if len(shape) > _MOST_AXES or any(size < 0 for size in shape):
-        raise CorruptDump(f"its shape {shape[:8]} is none", path=message.path)
+        raise CorruptDump(f"{shape[:8]} is not a valid shape", path=message.path)
     name = _DTYPES.get(dtype) or _OTHER.get(dtype) or str(dtype)
     return EventTensor(name, tuple(shape), offset, nbytes, nbytes > 0 or 0 in shape)
 
@@ -111,14 +111,14 @@ def _tensor(message: _Message, start: int, end: int) -> EventTensor:
 def _axis(message: _Message, number: int, part: Union[int, tuple[int, int]]) -> Iterator[int]:
     if number == 2 and not isinstance(part, int):
         sizes = [value for inner, value in message.fields(*part) if inner == 1 and isinstance(value, int)]
-        # A number below zero has all 64 bits.
+        # A negative number is stored in all 64 bits.
         yield -1 if sizes and sizes[-1] >= 1 << 63 else sizes[-1] if sizes else 0
 
 
 def read_event_graph(path: Path) -> dict[str, GraphNode]:
     """The nodes of a partition graph by name, without those of the debugger. Raises CorruptDump.
 
-    The debugger copies each tensor that it watches: who read `layer1/w` reads `__copy_layer1/w_0` then.
+    The debugger inserts a copy of each tensor that it watches: a reader of `layer1/w` then reads `__copy_layer1/w_0`.
     """
     found: dict[str, GraphNode] = {}
     with _Message(path) as message:
@@ -158,7 +158,7 @@ def _source(text: str) -> tuple[str, int]:
 
 
 class _Message:
-    """A protobuf message in a file, of which only what is asked for is read."""
+    """A protobuf message in a file, of which only the requested parts are read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -189,7 +189,7 @@ class _Message:
         return bytes(self._data[start:end]).decode("utf-8", "replace")
 
     def fields(self, start: int, end: int) -> Iterator[_Field]:
-        """The fields of the message between two places. Raises CorruptDump."""
+        """The fields of the message between two positions. Raises CorruptDump."""
         at = start
         while at < end:
             key, at = self._number(at, end)

@@ -1,4 +1,4 @@
-"""What `options=` may hold for TensorFlow, beside what GE's session options know, and the operators it names."""
+"""The keys of `options=` for TensorFlow besides those for GE's session options, and the operators in its graph."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["OPTIONS", "exact_names", "operators_of"]
 OPTIONS: Mapping[str, str] = MappingProxyType(
     {
         "graph": "GE's graph as text (ge_proto_*_Build.txt): patterns in layers are expanded with it",
-        "computational": "operators of the model: the graph that holds them all is the computational one",
-        "optimize": "on the host, True: keep Grappler on, whose results and names the dump then has",
-        "buffer_bytes": "on the host: how many bytes of tensors may wait for the writer",
+        "computational": "operators of the model: the graph with all of them is the computational graph",
+        "optimize": "on the host, True: keep Grappler on, so that the dump has its results and names",
+        "buffer_bytes": "on the host: the most bytes of tensors that wait for the writer",
     }
 )
 
@@ -25,13 +25,13 @@ _PATTERN = re.compile(r"[*?]|\[.*\]|^re:")
 
 
 def exact_names(names: Union[str, Iterable[str]]) -> list[str]:
-    """The names among layers that are no patterns."""
+    """The entries of layers that are names, not patterns."""
     texts = names.split() if isinstance(names, str) else list(names)
     return [text for text in texts if not _PATTERN.search(text)]
 
 
 def operators_of(request: DumpRequest) -> Optional[list[str]]:
-    """The operators of `options["graph"]`, None without. Raises ReadError."""
+    """The operators of `options["graph"]`; None if it is not given. Raises ReadError."""
     graph = request.options.get("graph")
     if graph is None:
         return None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Optional, Union
 
 import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import astuple, fields
 
 from ascend_dump.host import Line
 from ascend_dump.statistics import COUNTS, Statistics
@@ -16,9 +16,10 @@ from ascend_dump.statistics import COUNTS, Statistics
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import numpy as np
     import polars
 
-__all__ = ["LineColumns", "PlainLine", "count_objects", "line_places"]
+__all__ = ["LineColumns", "PlainLine", "are_objects", "line_ends", "line_starts"]
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -61,9 +62,19 @@ _RARE = ("skipped", "unmeasured", "argument", "origin")
 #: Rare fields that are encoded together in one column.
 _PACKED = ("parameter", "quantization", "collective", "placement")
 _OTHERS = ("time", "source", "device", "shard", "stats")
+_DEFAULTS = {field.name: field.default for field in fields(Line)}
 _TOLD = {name: _FIELDS.index(name) for name in (*_SAME, *_PLACE, *_RARE, *_PACKED, *_OTHERS)}
 _TEXTS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 _UNKNOWN = (None,) * len(Statistics._fields)
+_FLOATS = tuple(name for name in Statistics._fields if name not in COUNTS)
+
+
+class _Numbers(dict[Any, int]):
+    """A number for each distinct key, in the order in which they are asked for."""
+
+    def __missing__(self, key: Any) -> int:
+        self[key] = number = len(self)
+        return number
 
 
 class LineColumns:
@@ -81,15 +92,15 @@ class LineColumns:
         self._clear()
 
     def _clear(self) -> None:
-        self._places: list[int] = []
+        self._places: list[np.ndarray] = []
         self._told: dict[str, list[Any]] = {name: [] for name in _TOLD}
         #: For each list field: the number of each distinct list, and the number for each line.
-        self._lists: dict[str, tuple[dict[Any, int], list[int]]] = {name: ({}, []) for name in _LISTS}
+        self._lists: dict[str, tuple[_Numbers, list[int]]] = {name: (_Numbers(), []) for name in _LISTS}
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._told["seq"])
 
-    def add(self, lines: Sequence[Line], places: Sequence[int]) -> None:
+    def add(self, lines: Sequence[Line], places: np.ndarray) -> None:
         """Add lines, as `PlainLine`, whose shards are known to be shards of this dump.
 
         places: where in the index each of them begins
@@ -99,11 +110,14 @@ class LineColumns:
         for name, first in _TOLD.items():
             self._told[name] += values[first :: len(_FIELDS)]
         for name, (numbers, where) in self._lists.items():
-            where += [numbers.setdefault(one, len(numbers)) for one in values[_FIELDS.index(name) :: len(_FIELDS)]]
-        self._places += places
+            where += map(numbers.__getitem__, values[_FIELDS.index(name) :: len(_FIELDS)])
+        self._places.append(places)
 
     def frame(self) -> polars.DataFrame:
         """The columns of the lines added since the last call."""
+        import numpy as np
+        import polars as pl
+
         from ascend_dump.reading.catalog import PLACE, lists, of_columns
 
         told = self._told
@@ -114,16 +128,18 @@ class LineColumns:
         columns: dict[str, Any] = {name: told[name] for name in (*_SAME, *_PLACE)}
         columns.update({name: lists(name, [*numbers], where) for name, (numbers, where) in self._lists.items()})
         columns.update(self._known)
-        columns[PLACE] = self._places
+        columns[PLACE] = pl.Series(PLACE, np.concatenate(self._places), dtype=pl.Int64)
         columns["nth"] = told["seq"]
         columns["timestamp"] = told["time"]
-        columns["source"] = [source or None for source in told["source"]]
+        columns["source"] = told["source"]
+        if "" in told["source"]:
+            columns["source"] = [source or None for source in told["source"]]
         columns["placed_on"] = told["device"]
         columns["path"] = shards[0] if len(paths) == 1 else shards
         columns["format"] = "ND"
         for name in _RARE:
-            columns[name] = [value or None for value in told[name]] if any(told[name]) else None
-        packed = {name: told[name] for name in _PACKED if any(told[name])}
+            columns[name] = [value or None for value in told[name]] if _any_given(name, told[name]) else None
+        packed = {name: told[name] for name in _PACKED if _any_given(name, told[name])}
         if packed:
             rare = ({name: value for name, value in zip(packed, values) if value} for values in zip(*packed.values()))
             columns["attrs"] = [json.dumps(one, default=msgspec.to_builtins) if one else None for one in rare]
@@ -133,16 +149,29 @@ class LineColumns:
         return made
 
 
-def line_places(text: bytes, offset: int) -> list[int]:
-    """The offsets of the lines of a text that begins at `offset`."""
+def _any_given(name: str, values: list[Any]) -> bool:
+    """Whether one of the values of a field is another than its default."""
+    return values.count(_DEFAULTS[name]) < len(values) and any(values)
+
+
+def line_ends(text: bytes) -> np.ndarray:
+    """The places of the newlines in a text."""
     import numpy as np
 
-    ends: list[int] = (np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + (offset + 1)).tolist()
-    return [offset, *ends[:-1]] if ends else []
+    return np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
 
 
-def count_objects(text: bytes) -> int:
-    """The number of lines, if all begin with `{` and end with `}`; else 0.
+def line_starts(ends: np.ndarray, offset: int) -> np.ndarray:
+    """The offsets of the lines that end at these places of a text, which begins at `offset`."""
+    import numpy as np
+
+    starts = np.full(len(ends), offset, np.int64)
+    starts[1:] += ends[:-1] + 1
+    return starts
+
+
+def are_objects(text: bytes, ends: np.ndarray) -> bool:
+    """Whether all lines begin with `{` and end with `}`.
 
     In JSON `{` cannot follow `}`, and strings have no newlines, so no object spans two of these lines: if there are as
     many objects as lines, each line is one object.
@@ -150,26 +179,33 @@ def count_objects(text: bytes) -> int:
     import numpy as np
 
     found = np.frombuffer(text, np.uint8)
-    ends = np.flatnonzero(found == ord("\n"))
-    regular = (
+    return bool(
         text.startswith(b"{")
         and text.endswith(b"}\n")
         and (found[ends[:-1] - 1] == ord("}")).all()
         and (found[ends[:-1] + 1] == ord("{")).all()
     )
-    return len(ends) if regular else 0
 
 
-def _of_statistics(rows: list[Any]) -> dict[str, list[Any]]:
+def _of_statistics(rows: list[Any]) -> dict[str, Any]:
     """The columns of the statistics of all lines; empty if no line has statistics."""
-    if not any(rows):
+    import polars as pl
+
+    without = rows.count(None)
+    if without == len(rows):
         return {}
-    values = list(chain.from_iterable(_UNKNOWN if row is None else astuple(row) for row in rows))
-    columns = {name: values[first :: len(_UNKNOWN)] for first, name in enumerate(Statistics._fields)}
-    if any(str in set(map(type, columns[name])) for name in Statistics._fields if name not in COUNTS):
-        values = list(chain.from_iterable(_UNKNOWN if row is None else _statistics(astuple(row)) for row in rows))
-        columns = {name: values[first :: len(_UNKNOWN)] for first, name in enumerate(Statistics._fields)}
+    every = map(astuple, rows) if not without else (_UNKNOWN if row is None else astuple(row) for row in rows)
+    columns: dict[str, Any] = _by_name(every)
+    try:
+        columns.update({name: pl.Series(name, columns[name], dtype=pl.Float64, strict=True) for name in _FLOATS})
+    except (TypeError, OverflowError, ValueError, pl.exceptions.PolarsError):  # a text, or what no column can hold
+        columns = _by_name(_UNKNOWN if row is None else _statistics(astuple(row)) for row in rows)
     return columns
+
+
+def _by_name(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[Any]]:
+    values = list(chain.from_iterable(rows))
+    return {name: values[first :: len(_UNKNOWN)] for first, name in enumerate(Statistics._fields)}
 
 
 def _statistics(stats: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -142,7 +142,7 @@ class Shards:
                 hint="records of later steps may read from the shards of earlier ones",
             ) from None
         except NotRegularFile:
-            raise CorruptDump("the shard is no file of its own", path=path, hint="links are not followed") from None
+            raise CorruptDump("the shard is not a regular file", path=path, hint="links are not followed") from None
         except StorageError:
             raise
         except OSError as error:

@@ -15,13 +15,15 @@ from ascend_dump._files import open_regular, size_of
 from ascend_dump.host import INDEX, MANIFEST, NO_VALUES, REMOVED, SHARD, STATISTIC, Line
 from ascend_dump.reading._dialect import Batch, Directory, Entry, rank_of
 from ascend_dump.reading._record import Record
+from ascend_dump.reading._runs import is_of_complete_run
 from ascend_dump.reading.dialects._host_calls import NO_CALL, Call, call_after, call_after_all, call_before
-from ascend_dump.reading.dialects._host_columns import LineColumns, PlainLine, count_objects, line_places
+from ascend_dump.reading.dialects._host_columns import LineColumns, PlainLine, are_objects, line_ends, line_starts
 from ascend_dump.reading.dialects._host_loader import LineLoader, Shards, content_of, why_removed
 from ascend_dump.reading.dialects._host_lone_shard import LoneShard
 from ascend_dump.reading.dialects._unreadable import UnreadableLines
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars
 
 __all__ = ["DIALECT"]
@@ -85,16 +87,18 @@ class _Reading:
 
 
 class _ReadingColumns(_Reading):
-    """One of which the lines become columns, not records."""
+    """One of which the lines become columns, not records. ends: of the lines decoded last."""
+
+    ends: np.ndarray
 
     def __init__(self, index: _Index) -> None:
         super().__init__(index)
         self._decode_all = msgspec.json.Decoder(PlainLine).decode_lines
 
     def lines_of(self, text: bytes) -> Sequence[Line]:
-        count = count_objects(text)
-        lines = self._decode_all(text) if count else []
-        return lines if len(lines) == count else []
+        self.ends = line_ends(text)
+        lines = self._decode_all(text) if are_objects(text, self.ends) else []
+        return lines if len(lines) == len(self.ends) else []
 
 
 class _Block(NamedTuple):
@@ -112,7 +116,8 @@ class _Block(NamedTuple):
 
     def places(self) -> list[int]:
         """Where each line begins."""
-        return line_places(self.text, self.offset)
+        found: list[int] = line_starts(line_ends(self.text), self.offset).tolist()
+        return found
 
 
 class _Lines(Batch):
@@ -213,13 +218,14 @@ class _Index(Entry):
         from ascend_dump.reading.catalog import ROWS, of_records
 
         columns = LineColumns(self._known, self.path, self._root)
-        for block, numbers in self._numbered(_ReadingColumns(self)):
+        reading = _ReadingColumns(self)
+        for block, numbers in self._numbered(reading):
             if columns and (block.records or len(columns) + len(block.lines) > ROWS):
                 yield columns.frame()
             if block.records:
                 yield of_records(block.records, numbers)
             else:
-                columns.add(block.lines, block.places())
+                columns.add(block.lines, line_starts(reading.ends, block.offset))
         if columns:
             yield columns.frame()
 
@@ -307,12 +313,19 @@ class _Index(Entry):
                 if not self._only or line.shard == self._only:
                     yield self._record(line, reading, offset, call)
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+                end = offset + len(raw)
                 # A killed writer leaves at most one incomplete line.
-                if raw.endswith(b"\n") and raw.strip():
-                    reason = reading.unreadable.reason(f"not a record: {error}")
+                if raw.strip() and (raw.endswith(b"\n") or self._is_final(file, end)):
+                    what = "not a record" if raw.endswith(b"\n") else "not a record, and cut off in a complete run"
+                    reason = reading.unreadable.reason(f"{what}: {error}")
                     if reason is not None:
                         yield self._broken(reason, offset)
             offset += len(raw)
+
+    def _is_final(self, file: BinaryIO, end: int) -> bool:
+        """Whether the file ends here for good."""
+        # The size is asked for last: the run may end while its index is read.
+        return is_of_complete_run(self.path) and size_of(file) == end
 
     def _record(self, line: Line, reading: _Reading, offset: int, call: bytes) -> Record:
         once = reading.texts.setdefault

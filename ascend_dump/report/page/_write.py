@@ -7,20 +7,20 @@ import hashlib
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple, Optional, Union
 
-from ascend_dump._errors import ConfigError, WriteError
 from ascend_dump._version import __version__
 from ascend_dump.report.page import _static
 from ascend_dump.report.page._content import STATES, PageContent, PageRow
 from ascend_dump.report.page._details import details_of, excerpts_of
 from ascend_dump.report.page.columns import ColumnPack
 from ascend_dump.report.page.rows import STATE_NUMBER, RowTable
+from ascend_dump.report.saving import check_suffix, writing
 
 __all__ = ["BuiltPage", "build_page", "save_page", "write_page"]
 
@@ -43,7 +43,7 @@ def write_page(content: PageContent, path: _Path, *, sources: Optional[_Path] = 
     """
     built = build_page(content, sources=sources)
     target = Path(path)
-    try:
+    with writing(target, "the page"):
         # 0600 and beside the target, which is never half a page.
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:80]}.", dir=target.parent)
         try:
@@ -53,23 +53,13 @@ def write_page(content: PageContent, path: _Path, *, sources: Optional[_Path] = 
         except BaseException:
             os.unlink(name)
             raise
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise WriteError(
-            f"{target}: the page cannot be written: {reason}",
-            hint="give a file name in a directory that this user may write, on a disk with room",
-        ) from error
     return built
 
 
 def save_page(content: PageContent, path: _Path, what: str, sources: Optional[_Path]) -> Path:
     """`write_page`. Raises ConfigError for a name that does not end as a page does, and WriteError."""
     target = Path(path)
-    if target.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(
-            f"{target.name!r}: {what} is not saved as {target.suffix or 'a file without suffix'}",
-            hint="name it .html",
-        )
+    check_suffix(target, (".html", ".htm"), what)
     write_page(content, target, sources=sources)
     return target
 
@@ -86,12 +76,7 @@ def build_page(content: PageContent, *, sources: Optional[_Path] = None, live: b
     excerpts = excerpts_of((row.record.source for row in table.rows if row.record.source), sources)
     pack = ColumnPack()
     table.pack(pack)
-    left_out = [*content.unmade, *table.notes]
-    drawn = sum("values" in one for one in details.values())
-    if details and not drawn:
-        left_out.append("histograms and heat maps: no values are recorded of the rows to look at first")
-    elif without and not live:
-        left_out.append(f"histograms and heat maps of {without} rows: they are kept for the {drawn} to look at first")
+    left_out = [*content.unmade, *table.notes, *_without_drawings(details, 0 if live else without)]
     records = [row.record for row in table.rows]
     head = {
         "rows": len(table.rows),
@@ -112,12 +97,8 @@ def build_page(content: PageContent, *, sources: Optional[_Path] = None, live: b
     alone = [_why_alone(row) for row in table.rows if row.state == "unmatched"]
     facts = (("made by", f"ascend-dump {__version__}"), *content.made, ("rows", f"{len(table.rows)} of {table.count}"))
     script, style = _script(), _asset("style.css")
-    policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
-        f"{'connect-src ' + chr(39) + 'self' + chr(39) + '; ' if live else ''}base-uri 'none'; form-action 'none'"
-    )
     html = Template(_asset("page.html")).substitute(
-        policy=policy,
+        policy=_policy(script, style, live=live),
         title=_static.text(content.title),
         style=style,
         script=script,
@@ -136,6 +117,23 @@ def build_page(content: PageContent, *, sources: Optional[_Path] = None, live: b
         data=pack.packed(head),
     )
     return BuiltPage(html, table.rows, len(table.unreadable))
+
+
+def _without_drawings(details: Mapping[Any, Mapping[str, Any]], without: int) -> Iterator[str]:
+    """Why rows have no histograms and heat maps. without: the number of rows whose details were left out."""
+    drawn = sum("values" in one for one in details.values())
+    if details and not drawn:
+        yield "histograms and heat maps: no values are recorded of the rows to look at first"
+    elif without:
+        yield f"histograms and heat maps of {without} rows: they are kept for the {drawn} to look at first"
+
+
+def _policy(script: str, style: str, *, live: bool) -> str:
+    """The Content-Security-Policy: nothing is loaded or run but the page's own parts. live: it may ask its server."""
+    return (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
+        f"{'connect-src ' + chr(39) + 'self' + chr(39) + '; ' if live else ''}base-uri 'none'; form-action 'none'"
+    )
 
 
 def _worst_first(table: RowTable) -> list[int]:

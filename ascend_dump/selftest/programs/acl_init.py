@@ -40,19 +40,19 @@ class InitialDump:
     def init_twice(self) -> int:
         return int(acl.init(str(self.directory / "missing.json")))
 
-    def init_dump_behind_init(self) -> dict[str, int]:
+    def init_dump_after_init(self) -> dict[str, int]:
         return {"files": self.number_of_files(), "code": acl.mdl.init_dump()}
 
     def finalize_ends_init(self) -> dict[str, int]:
         before = self.number_of_files()
-        return {"before": before, "code": acl.mdl.finalize_dump(), "behind": self.number_of_files()}
+        return {"before": before, "code": acl.mdl.finalize_dump(), "after": self.number_of_files()}
 
 
 def ask(directory: Path) -> dict[str, Any]:
     initial = InitialDump(directory.resolve())
     questions: dict[str, Callable[[], Any]] = {
         "init_twice": initial.init_twice,
-        "init_dump_behind_init": initial.init_dump_behind_init,
+        "init_dump_after_init": initial.init_dump_after_init,
         "finalize_ends_init": initial.finalize_ends_init,
     }
     return ask_each(directory, questions)

@@ -1,4 +1,4 @@
-"""What torch_npu's dump interface answers: each call on its own, with one kernel behind it where files tell."""
+"""Records the answers of torch_npu's dump interface to each call, followed by a kernel if its files are the answer."""
 
 import json
 import re

@@ -72,14 +72,14 @@ def place_of(directory: Path, name: str) -> Path:
 
 
 def accepted(directory: Path, name: str, options: Mapping[str, str], value: float = 1.0) -> bool:
-    """Whether GE takes these options. Raises LookupError where it refuses them, and good ones behind them too."""
+    """Whether GE accepts these options. Raises LookupError if it refuses them, and then valid options too."""
     try:
         run(options, value)
     except RuntimeError:
         try:
-            run(dump_into(place_of(directory, f"behind_{name}")))
+            run(dump_into(place_of(directory, f"after_{name}")))
         except RuntimeError as error:
-            raise LookupError(f"GE cannot be opened again behind a refusal: {error}") from error
+            raise LookupError(f"GE cannot be opened again after a refusal: {error}") from error
         return False
     return True
 
@@ -159,7 +159,7 @@ def operator_name(directory: Path) -> str:
 
 
 def watch_collective(directory: Path) -> dict[str, list[str]]:
-    """The operators behind which the watcher wrote what a product had made, of all, by whether they are collective."""
+    """The operators after which the watcher wrote the output of a product: collective operators and others."""
     distributed.init_process_group(
         "gloo" if engine.simulated else "hccl", store=distributed.HashStore(), rank=0, world_size=1
     )

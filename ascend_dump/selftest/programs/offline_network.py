@@ -120,8 +120,8 @@ class OfflineNetwork:
 
 
 def run_dumped(acl: Any, config: str, om: Path, value: float = 1.0) -> int:
-    """The code of set_dump with that dump JSON. The model is loaded behind it, runs once on an input of that value, and
-    is unloaded."""
+    """The code that set_dump returns for this dump JSON. After it the model is loaded, runs once on an input of that
+    value, and is unloaded."""
     take(acl.mdl.init_dump(), "acl.mdl.init_dump")
     try:
         code = int(acl.mdl.set_dump(config))

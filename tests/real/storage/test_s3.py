@@ -165,7 +165,7 @@ def test_hostile_names_of_objects_lead_nowhere(bucket: str, dump: Path, caplog: 
     opened = ascend_dump.open(url)
     assert len([record for record in opened if record.error is None]) == 4
     assert ".." not in " ".join(str(record.path) for record in opened)
-    assert "4 stored names are no paths and are passed over" in caplog.text
+    assert "4 stored names are not valid paths and are ignored" in caplog.text
 
 
 def test_what_one_rank_may_read_is_read_when_another_is_missing(bucket: str, dump: Path) -> None:

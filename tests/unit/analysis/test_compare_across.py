@@ -7,8 +7,12 @@ GE are written by the simulated device.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import tarfile
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Optional
@@ -19,6 +23,7 @@ from same_networks import NETWORKS, inputs
 
 import ascend_dump
 from ascend_dump import Comparison, fakes
+from ascend_dump.cli import main
 
 pytest.importorskip("torch")
 
@@ -112,6 +117,68 @@ def test_a_fused_operator_is_compared_where_both_have_a_tensor(others: Path, rig
     assert {("native_layer_norm", "AddV2"), ("gelu", "Mul"), ("addmm", "BiasAdd")} <= pairs
     assert found.inside[1] > 10
     assert not found.unmatched
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_each_operator_is_compared_or_counted(
+    others: Path, right: Callable[[str], Path], capsys: pytest.CaptureFixture[str], other: str
+) -> None:
+    actual, reference = right("transformer"), others / other / "transformer"
+    found = ascend_dump.compare(actual, reference)
+    names = {one.op_name for one in ascend_dump.open(actual)}
+    in_pairs = {pair.actual.op_name for pair in found.pairs if pair.actual is not None}
+    assert found.left_out[0] > 0
+    assert len(in_pairs) + found.inside[0] + found.left_out[0] == len(names)
+    assert found.to_dict()["left_out"] == {"actual": found.left_out[0], "reference": found.left_out[1]}
+    assert any(f"{found.left_out[0]} operators of actual" in line for line in found.to_page().unmade)
+    main(["compare", str(actual), str(reference)])
+    assert f"left out: {found.left_out[0]} operators of ACTUAL and {found.left_out[1]} of" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("share", [0.999, 0.98, 0.5])
+@pytest.mark.parametrize("side", ["actual", "reference"])
+def test_values_that_cannot_be_read_are_told(
+    others: Path, right: Callable[[str], Path], tmp_path: Path, share: float, side: str
+) -> None:
+    whole, cut = others / "tensorflow" / "transformer", tmp_path / "cut"
+    shutil.copytree(right("transformer"), cut)
+    [shard] = cut.rglob("tensors-*.safetensors")
+    os.truncate(shard, int(shard.stat().st_size * share))
+    found = ascend_dump.compare(*((cut, whole) if side == "actual" else (whole, cut)))
+    assert found.verdict == "unreadable"
+    assert found.left_out[0 if side == "actual" else 1] == ascend_dump.compare(right("transformer"), whole).left_out[0]
+    lost = [pair.record for pair in found.pairs if pair.verdict == "unreadable"]
+    assert all(record.error is not None and "its data ends at" in str(record.error) for record in lost)
+    labels = Counter(record.label for record in (getattr(pair, side) for pair in found.pairs) if record is not None)
+    assert {labels[record.label] for record in lost} == {1}
+
+
+def test_a_paired_operator_with_an_unreadable_output_is_told_once(
+    others: Path, right: Callable[[str], Path], tmp_path: Path
+) -> None:
+    shutil.copytree(right("transformer"), tmp_path / "broken")
+    [index] = (tmp_path / "broken").rglob("index.jsonl")
+    lines = [json.loads(line) for line in index.read_text().splitlines()]
+    lost = next(one for one in lines if "layer_norm" in one["op_name"] and one["io"] == "output" and one["index"] == 1)
+    lost["shard"] = "../elsewhere"
+    index.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    found = ascend_dump.compare(tmp_path / "broken", others / "tensorflow" / "transformer")
+    own = [pair for pair in found.pairs if pair.actual is not None and pair.actual.op_name == lost["op_name"]]
+    assert [pair.verdict for pair in own].count("unreadable") == 1
+    assert "unmatched" not in {pair.verdict for pair in own}
+
+
+def test_what_is_left_out_is_counted_on_all_ranks(right: Callable[[str], Path], others: Path, tmp_path: Path) -> None:
+    alone = right("transformer"), others / "tensorflow" / "transformer"
+    sides = [tmp_path / "actual", tmp_path / "reference"]
+    for source, path in zip(alone, sides):
+        [directory] = source.glob("worldsize*")
+        for rank in range(2):
+            shutil.copytree(directory, path / f"worldsize2_global_rank{rank}")
+    expected = tuple(2 * number for number in ascend_dump.compare(*alone).left_out)
+    assert ascend_dump.compare(*sides).left_out == expected
+    with ThreadPoolExecutor(2) as executor:
+        assert ascend_dump.compare(*sides, executor=executor).left_out == expected
 
 
 @pytest.mark.parametrize("other", OTHERS)

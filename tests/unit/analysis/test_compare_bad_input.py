@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
+from host_dumps import item, model_directory, noise, write_step
 
 import ascend_dump
-from ascend_dump import AscendDumpError, DumpNotFound
+from ascend_dump import AscendDumpError, ConfigError, DumpNotFound
+from ascend_dump.analysis.compare import KINDS
 from ascend_dump.cli import main
+from ascend_dump.writing import HostWriter
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("rapidfuzz")
@@ -98,17 +103,51 @@ class TestWhatIsNotThere:
         assert compare(tmp_path / "empty") == ("DumpNotFound", 3)
         assert compare(tmp_path / "nothing") == ("DumpNotFound", 3)
 
-    @pytest.mark.parametrize("selection", [("--step", "7"), ("--rank", "9"), ("--op", "nothing*")])
+    @pytest.mark.parametrize(
+        ("option", "value", "there"),
+        [
+            ("--step", "7", "--step 7: the dump has 0, 1"),
+            ("--rank", "9", "--rank 9: the dump has 0"),
+            ("--op", "2/admm_*", "nearest to --op 2/admm_*: 2/addmm_0"),
+        ],
+    )
     def test_all_that_was_asked_for(
-        self, reference: Path, capsys: pytest.CaptureFixture[str], selection: tuple[str, str]
+        self, reference: Path, capsys: pytest.CaptureFixture[str], option: str, value: str, there: str
     ) -> None:
-        assert main(["compare", str(reference), str(reference), *selection]) == 3
-        assert "actual holds no records" in capsys.readouterr().err
+        assert main(["compare", str(reference), str(reference), option, value]) == 3
+        said = capsys.readouterr().err
+        assert f"actual holds no records with {option[2:]}='{value}'" in said
+        assert there in said
+
+    def test_what_one_side_has_of_it(self, reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["compare", str(reference), str(dump(tmp_path / "one", 1)), "--step", "1", "--json"]) == 3
+        error = json.loads(capsys.readouterr().out)["error"]
+        assert "the reference holds no records with step='1'" in error["message"]
+        assert error["hint"].endswith("--step 1: the dump has 0")
 
     def test_a_dump_for_noise(self, reference: Path) -> None:
         empty = ascend_dump.open(reference).select(op="nothing")
         with pytest.raises(DumpNotFound, match="the other run of the reference holds no records"):
             ascend_dump.compare(reference, reference, noise=empty)
+
+
+class TestSettingsThatMeanNothing:
+    @pytest.mark.parametrize(("given", "name"), [("actual", "actual"), ("reference", "the reference")])
+    @pytest.mark.parametrize("step", [None, "0"])
+    def test_a_side_as_noise(self, given: str, name: str, step: Optional[str], reference: Path, tmp_path: Path) -> None:
+        sides = {"actual": dump(tmp_path / "actual", by=0.01), "reference": reference}
+        actual, other, again = (ascend_dump.open(path).select(step=step) for path in (*sides.values(), sides[given]))
+        with pytest.raises(ConfigError, match=f"the same dump as {name}, expected one of another run"):
+            ascend_dump.compare(actual, other, noise=again)
+
+    def test_another_part_of_a_dump_is_not_the_same(self, reference: Path) -> None:
+        first, second = (ascend_dump.open(reference).select(step=step) for step in (0, 1))
+        assert ascend_dump.compare(first, first, noise=second).verdict == "equal"
+
+    @pytest.mark.parametrize("executor", [ThreadPoolExecutor, 8])
+    def test_what_is_no_executor(self, executor: Any, reference: Path) -> None:
+        with pytest.raises(ConfigError, match=r"expected an executor of concurrent\.futures"):
+            ascend_dump.compare(reference, reference, executor=executor)
 
 
 class TestWhatIsBroken:
@@ -151,6 +190,66 @@ class TestWhatIsBroken:
     def test_what_is_no_dump(self, compare: Any, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("hello")
         assert compare(tmp_path / "file") == ("UnknownFormat", 3)
+
+
+class TestWhatAnOperatorReadIsUnreadable:
+    """A weight differs; the step in which its values were written is lost, and the next one reads the weight again."""
+
+    @pytest.fixture
+    def found(self, tmp_path: Path) -> ascend_dump.Comparison:
+        for name, by in (("actual", 0.5), ("reference", 0.0)):
+            self.dump(tmp_path / name, by)
+        [lost] = (tmp_path / "actual").rglob("0/tensors-*.safetensors")
+        lost.unlink()
+        return ascend_dump.compare(tmp_path / "actual", tmp_path / "reference")
+
+    @staticmethod
+    def dump(path: Path, by: float) -> None:
+        weight, x = torch.full((3, 4), 0.25 + by), torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+        with ascend_dump.capture(path=path, steps="0-1", framework="torch") as session:
+            torch.neg(weight)
+            session.step()
+            torch.exp(weight)
+            torch.atan2(x, weight)
+            torch.native_layer_norm(x, [4], None, None, 1e-5 + by)
+            session.step()
+
+    def test_no_kind_says_that_its_inputs_are_equal(self, found: ascend_dump.Comparison) -> None:
+        assert {one.op_type: one.kind for one in found.origins} == {
+            "aten::native_layer_norm": "structure",
+            "aten::exp": "unknown",
+            "aten::atan2": "unknown",
+        }
+
+    def test_what_was_compared_comes_first(self, found: ascend_dump.Comparison) -> None:
+        assert found.origins[0].op_type == "aten::native_layer_norm"
+
+    def test_the_report_says_what_could_not_be_read(
+        self, found: ascend_dump.Comparison, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        _, exp, atan2 = found.origins
+        assert exp.evidence[1:] == (
+            "none of its 1 inputs could be compared",
+            "3 earlier records could not be read: the cause may be among them",
+        )
+        assert "1 of its 2 inputs could be compared, and these are equal" in atan2.evidence
+        assert exp.to_dict()["meaning"] == KINDS["unknown"]
+        assert main(["compare", str(tmp_path / "actual"), str(tmp_path / "reference")]) == 3
+        printed = capsys.readouterr().out
+        assert "unknown: its inputs, or some of them, could not be compared, and its output differs" in printed
+
+    def test_the_page_does_not_say_that_inputs_are_equal(self, tmp_path: Path, found: ascend_dump.Comparison) -> None:
+        only = ascend_dump.compare(tmp_path / "actual", ascend_dump.open(tmp_path / "reference").select(op="exp*"))
+        assert "equal inputs" not in only.to_page().sentence
+        assert only.to_page().sentence.startswith("Step 1: the output of exp_0 (aten::exp) differs")
+
+    def test_an_operator_without_inputs_is_no_such_case(self, tmp_path: Path) -> None:
+        for seed, name in enumerate(("actual", "reference")):
+            writer = HostWriter(model_directory(tmp_path / name), metadata={})
+            write_step(writer, 0, item("full", noise(seed, 12)))
+            writer.close()
+        [origin] = ascend_dump.compare(tmp_path / "actual", tmp_path / "reference").origins
+        assert origin.kind == "compute"
 
 
 def test_equal_hashes_are_proof_whatever_became_of_the_tensors(compare: Any, reference: Path, tmp_path: Path) -> None:

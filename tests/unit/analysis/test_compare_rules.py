@@ -80,6 +80,25 @@ class TestRules:
         with pytest.raises(ConfigError, match="rule"):
             ascend_dump.compare(actual, reference, rules=rules)
 
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("rule = 3", "'rule' is no name of a rule"),
+            ("['*mm*']\nrule = 3", "'rule' below '*mm*' is no name of a rule"),
+            ("undefined = [1]", "'undefined' has no glob above it"),
+            ("drift = -1", "'drift' is -1"),
+        ],
+    )
+    def test_a_refusal_names_the_file_the_rule_and_those_that_there_are(
+        self, actual: Path, reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+    ) -> None:
+        file = tmp_path / "bad.toml"
+        file.write_text(text)
+        assert main(["compare", str(actual), str(reference), "--rules", str(file)]) == 2
+        printed = capsys.readouterr().err
+        assert f"rules {str(file)!r}: {said}" in printed
+        assert "expected envelope, terms, drift, steps, bias, gain, ceiling, flips, undefined" in printed
+
     def test_a_file_that_is_not_there_is_wrong_usage(
         self, actual: Path, reference: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from host_dumps import item
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import ascend_dump
@@ -150,6 +150,8 @@ def test_one_rank_is_compared_with_several_of_the_reference(tmp_path: Path) -> N
 
 @settings(deadline=None, max_examples=15)
 @given(rank=st.integers(0, 3), module=st.sampled_from(["up", "act"]), place=st.integers(0, 35))
+# What is made of the wrong element is right again but for rounding.
+@example(rank=2, module="up", place=33)
 def test_the_rank_that_computes_wrongly_is_named(
     tmp_path_factory: pytest.TempPathFactory, rank: int, module: str, place: int
 ) -> None:
@@ -263,7 +265,9 @@ def test_a_placement_of_another_shape_takes_no_memory(tmp_path: Path, shape: tup
             index.write_text("".join(json.dumps(line) + "\n" for line in lines))
     comparison = ascend_dump.compare(*sides)
     outputs = [pair.verdict for pair in comparison.pairs if pair.record.io == "output" and pair.record.module == "act"]
-    assert set(outputs) == ({"noise"} if shape == (6, 24) else {"structure"})
+    # Whether tanh of a part rounds as tanh of the whole depends on the processor.
+    assert set(outputs) <= ({"equal", "noise"} if shape == (6, 24) else {"structure"})
+    assert outputs
 
 
 def test_other_numbers_of_ranks_are_compared_on_an_executor_too(tmp_path: Path) -> None:
@@ -355,7 +359,7 @@ def test_a_copy_that_is_not_alike_is_found(tmp_path: Path) -> None:
         ({"up/*.output.0": "shard 0"}, r"do not fit up/aten::mm_0\.output\.0 of rank 0.*\[6, 6\]"),
         ({"up/*.output.0": "shard 7"}, "do not fit up/aten::mm_0"),
         ({"up/*.output.0": "replicate"}, r"the whole has shape \[6, 24\]"),
-        ({"up/*.output.0": "shard 1 of 5 blocks"}, "that is no such part"),
+        ({"up/*.output.0": "shard 1 of 5 blocks"}, "is not such a part of"),
         ({"up/*.output.0": "2x3: replicate, shard 1"}, "a mesh of 6 ranks, and 4 have"),
     ],
 )

@@ -126,10 +126,36 @@ def test_what_only_moves_it_computes_nothing_of_it(tmp_path: Path, reader: str) 
     for seed in (10, 11):
         rnn, _ = workspace(seed, "aten::mul", read=True)
         part = tensor(seed)[2:5].copy()
-        sides.append(dump(tmp_path / str(seed), rnn, operator("part", reader, [tensor(seed)], [part], 1)))
+        into = [Y[:3]] if reader == "aten::copy_" else []
+        sides.append(dump(tmp_path / str(seed), rnn, operator("part", reader, [*into, tensor(seed)], [part], 1)))
     found = ascend_dump.compare(*sides)
     assert found.verdict == "noise"
     assert not found.origins
+
+
+@pytest.mark.parametrize("op_type", ["aten::copy_", "aten::zero_", "c10d::_allgather_base_"])
+def test_memory_that_is_only_written_to_may_hold_anything(tmp_path: Path, op_type: str) -> None:
+    sides = [dump(tmp_path / str(seed), operator("write", op_type, [tensor(seed), X], [X], 0)) for seed in (10, 11)]
+    found = ascend_dump.compare(*sides)
+    assert found.counts == {"equal": 2, "noise": 1}
+    assert found.undefined == {f"input 0 of {op_type}: memory that the operator overwrites without reading it": 1}
+    assert not found.origins
+
+
+def test_memory_that_is_only_written_to_excuses_nothing(tmp_path: Path) -> None:
+    """All its elements are far apart."""
+    sides = []
+    for seed, near in ((10, np.float32(1)), (11, np.float32(1 + 2**-22))):
+        left = tensor(0) + np.float32(seed)
+        made = X * near + np.float32(seed)
+        sides.append(dump(tmp_path / str(seed), operator("gather", "aten::copy_", [left, X * near], [made], 0)))
+    found = ascend_dump.compare(*sides)
+    assert [one.op_name for one in found.origins] == ["gather"]
+
+
+def test_memory_that_is_read_too_is_an_input(tmp_path: Path) -> None:
+    sides = [dump(tmp_path / str(seed), operator("add", "aten::add_", [tensor(seed), X], [X], 0)) for seed in (10, 11)]
+    assert ascend_dump.compare(*sides).verdict == "different"
 
 
 class TestRulesOfTheUser:

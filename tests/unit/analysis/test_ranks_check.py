@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from host_dumps import item, put
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import ascend_dump
@@ -90,6 +91,7 @@ TYPES = ["float32", "float64", "float16", "bfloat16", "int32"]
     st.sampled_from(["sum", "max", "min", "product", "avg"]),
     st.booleans(),
 )
+@example(185, 6, "float16", "product", True)  # underflows, and is multiplied afterwards
 def test_right_reductions_are_right(
     tmp_path_factory: pytest.TempPathFactory, seed: int, ranks: int, dtype: str, operation: str, told: bool
 ) -> None:
@@ -238,11 +240,11 @@ def test_messages_find_each_other_although_steps_begin_elsewhere(tmp_path: Path)
     assert "op_2.output.0 of rank 1 is not what rank 0 gave: 1 of 20 elements differ, most at [4]" in reason
 
 
-def test_messages_of_which_none_arrived_whole_may_be_others(tmp_path: Path) -> None:
+def test_steps_may_begin_at_different_messages(tmp_path: Path) -> None:
     arrays = parts_of(0, 2, 20, "f4")
     [(rank, why)] = findings(channel(tmp_path / "a", arrays[:1], arrays[1:]))
     assert rank is None
-    assert "steps may begin at other messages" in why
+    assert "the steps of the two ranks may begin at different messages" in why
     nearly = arrays[0].copy()
     nearly[0] += 1
     assert [rank for rank, _ in findings(channel(tmp_path / "b", arrays[:1], [nearly]))] == [1]
@@ -253,3 +255,12 @@ def test_a_group_of_no_ranks_is_left_alone(text: str, tmp_path: Path) -> None:
     given_ = parts_of(0, 2, 5, "f4")
     told = [msgspec.structs.replace(one, ranks=text) for one in calls("all_reduce", 2)]
     assert findings(write(tmp_path / "d", told, [[one] for one in given_], [[one] for one in given_])) == []
+
+
+def test_triage_says_of_which_ranks_a_dump_has_nothing(tmp_path: Path) -> None:
+    arrays = [[one] for one in parts_of(0, 3, 5, "f4")]
+    root = write(tmp_path / "d", calls("all_reduce", 3), arrays, [arrays[0]] * 3)
+    shutil.rmtree(root / "worldsize3_global_rank1")
+    [reason] = ascend_dump.triage(root).reasons
+    assert reason == "the dump has nothing of rank 1: 1 collective call could not be checked as a whole"
+    assert not ascend_dump.triage(ascend_dump.open(root).select(rank="0|2")).reasons

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -137,6 +138,85 @@ def test_a_rank_that_a_directory_has_twice_is_refused(tmp_path: Path) -> None:
         compare_indexes(actual, reference, work=tmp_path / "work")
 
 
+def add_run(root: Path, of: Path, run: str, *, step: int = 0, without: Optional[int] = None) -> None:
+    """The records of another directory as one more run of each rank, maybe as another step or without an operator."""
+    for index in of.rglob(INDEX):
+        rank = next(part for part in index.parts if "global_rank" in part)
+        target = root / rank / run / "0" / "Model" / "0" / str(step)
+        target.mkdir(parents=True)
+        kept = [line for line in index.read_bytes().splitlines(keepends=True) if f'op_{without}"'.encode() not in line]
+        (target / INDEX).write_bytes(b"".join(kept))
+
+
+def test_a_step_that_a_rank_has_in_more_runs_than_the_other_side_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    actual, reference = write(tmp_path / "actual"), write(tmp_path / "reference")
+    add_run(actual, write(tmp_path / "wrong", (2, 3)), "20250101010101")
+    for sides in ((actual, reference), (reference, actual)):
+        with pytest.raises(ascend_dump.ConfigError) as raised:
+            compare_indexes(*sides, work=tmp_path / "work")
+        assert "step 0 in 2 runs (20250101010101, 2026010101010" in str(raised.value)
+        assert "select(run='2026010101010" in str(raised.value.hint)
+    code, _, err = verb(capsys, actual, reference, "--workers", 2)
+    assert code == 2
+    assert "nothing tells which of them to compare" in err
+
+
+@pytest.mark.parametrize("catalogs", [False, True], ids=["directories", "catalogs"])
+def test_the_catalog_of_the_chosen_run_is_compared(
+    catalogs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the message of the refusal says can be run."""
+    actual, reference = write(tmp_path / "actual"), write(tmp_path / "reference")
+    add_run(actual, write(tmp_path / "wrong", (2, 3)), "20250101010101")
+    ranks = [ascend_dump.open(actual / f"worldsize{RANKS}_global_rank{rank}") for rank in range(RANKS)]
+    for name in ("catalogs", "chosen"):
+        (tmp_path / name).mkdir()
+    for rank, dump in enumerate(ranks):
+        dump.catalog().sink_parquet(tmp_path / "catalogs" / f"rank-{rank}.parquet")
+        dump.select(run="2026*").catalog().sink_parquet(tmp_path / "chosen" / f"rank-{rank}.parquet")
+    with pytest.raises(ascend_dump.ConfigError) as raised:
+        compare_indexes(tmp_path / "catalogs" if catalogs else actual, reference, work=tmp_path / "work")
+    [command] = re.findall("`(.*)`", str(raised.value.hint))
+    [written] = re.findall(r"rank-\d\.parquet(?='\)$)", command)
+    monkeypatch.chdir(tmp_path / "chosen")
+    Path(written).unlink()
+    eval(command, {"ascend_dump": ascend_dump, "polars": pl})
+    assert compare_indexes(tmp_path / "chosen", reference, work=tmp_path / "work").verdict == "equal"
+
+
+def test_as_many_runs_of_a_step_are_compared_one_by_one(tmp_path: Path) -> None:
+    """The first run lacks an operator: the one of the second run does not take its place."""
+    whole, wrong = write(tmp_path / "whole"), write(tmp_path / "wrong", (2, 3))
+    actual, reference = tmp_path / "actual", tmp_path / "reference"
+    for side, first, second in ((actual, whole, wrong), (reference, whole, wrong)):
+        add_run(side, first, "20260101010101", without=7 if side is actual else None)
+        add_run(side, second, "20260202020202")
+    found = compare_indexes(actual, reference, work=tmp_path / "work")
+    assert found.ranks["unequal"].to_list() == [0] * RANKS
+    assert found.ranks["alone"].to_list() == [2] * RANKS
+
+
+def test_collectives_of_two_runs_are_different_ones(tmp_path: Path) -> None:
+    """The second run goes wrong on one rank; the first one, and its collectives, are equal."""
+    whole, wrong = write(tmp_path / "whole"), write(tmp_path / "wrong", (2, 3))
+    actual, reference = tmp_path / "actual", tmp_path / "reference"
+    for side, second in ((actual, wrong), (reference, whole)):
+        add_run(side, whole, "20260101010101")
+        add_run(side, second, "20260202020202")
+    [origin] = compare_indexes(actual, reference, work=tmp_path / "work").origins
+    assert (origin.ranks, origin.op_name, origin.follows) == ((2,), "fc/op_3", RANKS - 1)
+
+
+def test_a_run_that_goes_on_with_later_steps_is_one_with_them(tmp_path: Path) -> None:
+    actual, reference = write(tmp_path / "actual"), write(tmp_path / "reference")
+    add_run(actual, write(tmp_path / "more"), "20270101010101", step=1)
+    add_run(reference, tmp_path / "more", "20260101010109", step=1)
+    found = compare_indexes(actual, reference, work=tmp_path / "work")
+    assert (found.verdict, found.ranks["rows"].to_list()) == ("equal", [4 * OPERATORS] * RANKS)
+
+
 def test_files_that_come_and_go_are_passed_over(tmp_path: Path) -> None:
     actual, reference = write(tmp_path / "actual"), write(tmp_path / "reference")
     (actual / f"worldsize{RANKS}_global_rank1" / "gone").symlink_to("nowhere")
@@ -198,6 +278,16 @@ def test_equal_statistics_are_no_proof(tmp_path: Path) -> None:
     found = compared(tmp_path, statistics=True)
     assert (found.verdict, found.origins) == ("undecided", ())
     assert found.ranks["undecided"].to_list() == [2 * OPERATORS] * RANKS
+
+
+def test_memory_that_is_only_written_to_may_hold_anything(tmp_path: Path) -> None:
+    for name in ("actual", "reference"):
+        index = next(write(tmp_path / name).rglob("worldsize*rank2/**/index.jsonl"))
+        found = [msgspec.json.decode(line, type=Line) for line in index.read_bytes().splitlines()]
+        found[6].op_type, found[6].hash = "aten::copy_", name
+        index.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in found))
+    result = compare_indexes(tmp_path / "actual", tmp_path / "reference", work=tmp_path / "work")
+    assert (result.verdict, result.origins) == ("equal", ())
 
 
 def test_records_without_values_are_equal(tmp_path: Path) -> None:

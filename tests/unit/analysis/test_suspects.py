@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from suspect_dumps import write_rows
 
+import ascend_dump
 from ascend_dump.analysis.suspects import RULES, Row, find_suspects
 from ascend_dump.statistics import Statistics
 
@@ -37,6 +39,22 @@ def test_what_a_rank_was_brought_comes_behind_what_another_one_made(tmp_path: Pa
     assert [(one.op_name, one.rank) for one in suspects] == [("log_0", 1), ("0/allreduce__0", 0)]
 
 
+def test_two_ranks_prepare_a_collective_with_parts_of_their_own(tmp_path: Path) -> None:
+    gather = "fsdp::all_gather_copy_in"
+    rows = [Row(gather, "0/all_gather_copy_in_0", "output", sized(1), rank=rank, hash=f"{rank}") for rank in (0, 1)]
+    assert find_suspects(write_rows(tmp_path, rows)).suspects == ()
+
+
+def test_memory_that_an_operator_replaces_is_not_read(tmp_path: Path) -> None:
+    rows = [
+        Row("aten::empty", "empty_0", "output", None, storage=1, skipped="uninitialised memory"),
+        Row("aten::set_", "set__0", "input", sized(1), storage=1),
+        Row("aten::set_", "set__0", "input", sized(1), index=1, storage=2),
+        Row("aten::set_", "set__0", "output", sized(1), storage=2),
+    ]
+    assert find_suspects(write_rows(tmp_path, rows)).suspects == ()
+
+
 def sized(rms: float) -> Statistics:
     return Statistics(1000, 2 * rms, -2 * rms, 0.0, rms * 1000**0.5, 0, 0, 0, 0)
 
@@ -58,3 +76,23 @@ def test_a_constant_that_is_inf_is_the_programs_choice(tmp_path: Path) -> None:
     wrong = far._replace(nan=1, posinf=0)
     rows = [Row("aten::lift_fresh", "lift_fresh_0", io, wrong) for io in ("input", "output")]
     assert [one.rule for one in find_suspects(write_rows(tmp_path / "b", rows)).suspects] == ["non-finite"]
+
+
+@pytest.mark.parametrize(
+    ("parameter", "rules"), [("fc.weight", ["replicas"]), ("fc.weight.grad", []), ("exp_avg of fc.weight", [])]
+)
+def test_only_parameters_are_the_same_on_all_ranks(parameter: str, rules: list[str], tmp_path: Path) -> None:
+    """Optimizers whose state is divided among ranks keep other tensors on each."""
+    rows = []
+    for rank in range(4):
+        for step in (0, 1):
+            other = rank == 2 and step == 1
+            value = 5.0 if other else 1.0
+            found = Statistics(1000, value, value, value, value * 1000**0.5, 0, 0, 0, 0, 0, 0)
+            content = ("b" if other else "a") * 32
+            rows.append(Row("aten::mul_", "mul__0", "output", found, step=step, phase="other", hash=content, rank=rank))
+    write_rows(tmp_path, rows)
+    for index in tmp_path.rglob("index.jsonl"):
+        lines = [{**json.loads(line), "parameter": parameter} for line in index.read_text().splitlines()]
+        index.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert [one.rule for one in find_suspects(ascend_dump.open(tmp_path)).suspects] == rules

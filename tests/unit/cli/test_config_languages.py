@@ -126,9 +126,9 @@ class TestSurroundings:
     def test_a_container(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         monkeypatch.setattr("ascend_dump.native.cann.config.situation.in_container", lambda: True)
         assert main(["config", "--for", "acl", "-o", "acl.json"]) == Exit.OK
-        assert "container is not supported" in capsys.readouterr().err
+        assert "not supported inside a container" in capsys.readouterr().err
         assert main(["check", "acl.json"]) == Exit.OK
-        assert "container is not supported" in capsys.readouterr().out
+        assert "not supported inside a container" in capsys.readouterr().out
 
 
 class TestExistingFiles:

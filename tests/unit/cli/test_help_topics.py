@@ -37,7 +37,7 @@ def test_a_verb_has_its_own_help() -> None:
 
 def test_an_unknown_topic_names_the_nearest() -> None:
     code, _, err = shell("help", "trainer")
-    assert (code, "did you mean trainers?" in err) == (Exit.USAGE, True)
+    assert (code, "did you mean 'trainers'?" in err) == (Exit.USAGE, True)
 
 
 def commands() -> Iterator[str]:

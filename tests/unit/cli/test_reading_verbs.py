@@ -364,7 +364,7 @@ def test_explain_knows_the_nearest_code(shell: Shell) -> None:
     seen = shell("explain", "AD4O1")
     assert (seen.code, seen.out) == (Exit.USAGE, "")
     assert "no error has the code 'AD4O1'" in seen.err
-    assert "did you mean AD401?" in seen.err
+    assert "did you mean 'AD401'?" in seen.err
 
 
 def test_the_default_path_is_that_of_capture(shell: Shell, dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:

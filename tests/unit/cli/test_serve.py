@@ -38,10 +38,10 @@ def test_serves_until_it_is_interrupted(dump: Path, json_too: bool) -> None:
         else:
             assert process.stdout.readline() == "nothing found: Nothing looks wrong by itself.\n"
             address = process.stdout.readline().strip()
-        with urllib.request.urlopen(address, timeout=20) as answer:
+        with urllib.request.urlopen(address, timeout=60) as answer:
             assert b"Nothing looks wrong" in answer.read()
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=20)
+        rest, errors = process.communicate(timeout=60)
     assert process.returncode == Exit.OK
     assert rest == ""
     assert "Traceback" not in errors

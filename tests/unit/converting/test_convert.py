@@ -554,7 +554,7 @@ def test_a_directory_without_dumps_says_so(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "notes").write_text("hello")
     assert main(["convert", str(tmp_path), "-o", str(tmp_path / "out")]) == 3
     captured = capsys.readouterr()
-    assert "1 other files passed by" in captured.out
+    assert "1 file of other kinds left out" in captured.out
     assert "no dump file of CANN was found" in captured.err
     assert "`ascend-dump ls`" in captured.err
 

@@ -87,9 +87,9 @@ def test_one_document(dump: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--format", "NCHW"], "a host dump has none"),
+        (["--format", "NCHW"], "which only dumps of CANN have"),
         (["--type", "xyz"], "types: npy"),
-        (["--msaccucmp-compat"], "converts no host dumps"),
+        (["--msaccucmp-compat"], "converts dumps of CANN only"),
         (["--dtype", "wrong"], "no type of numpy"),
     ],
     ids=str,

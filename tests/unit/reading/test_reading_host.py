@@ -7,6 +7,7 @@ import math
 import mmap
 import os
 import shutil
+import socket
 import struct
 from pathlib import Path
 from typing import Any, Callable
@@ -220,6 +221,52 @@ def test_text_that_is_no_record(dump: Path) -> None:
         use(record)
 
 
+def write_manifest(root: Path, **fields: Any) -> None:
+    manifest = {"schema": "ascend-dump/host/1", **fields}
+    [run] = root.glob("worldsize*/*")
+    (run / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("size", [-30, 100], ids=["in the last line", "in the first line"])
+def test_an_index_that_was_cut_off_after_its_run_ended(dump: Path, size: int) -> None:
+    write_manifest(dump, state="complete")
+    index = index_of(dump)
+    index.write_bytes(index.read_bytes()[:size])
+    whole = index.read_bytes().count(b"\n")
+    records = list(open_dump(dump).select(step=0))
+    assert [record.error is None for record in records] == [True] * whole + [False]
+    error = records[-1].error
+    assert isinstance(error, CorruptDump)
+    assert (error.path, error.offset) == (index, index.read_bytes().rfind(b"\n") + 1)
+    assert "cut off in a complete run" in str(error)
+    assert len(list(open_dump(dump).select(step=1))) == 6, "the other step is as it was"
+
+
+def test_noise_in_place_of_an_index(dump: Path) -> None:
+    write_manifest(dump, state="complete")
+    index_of(dump).write_bytes(b"\0garbage" * 9)
+    [record] = open_dump(dump).select(step=0)
+    assert isinstance(record.error, CorruptDump)
+    assert record.error.offset == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"state": "running", "pid": 2**30, "host": socket.gethostname()},
+        {"state": "running"},
+        {"state": "incomplete"},
+        {},
+    ],
+    ids=["killed", "elsewhere", "failed", "unknown"],
+)
+def test_what_a_writer_could_not_finish_is_no_record(dump: Path, fields: dict[str, Any]) -> None:
+    write_manifest(dump, **fields)
+    index = index_of(dump)
+    index.write_bytes(index.read_bytes()[:-30])
+    assert open_dump(dump).errors() == []
+
+
 @pytest.mark.parametrize("content", [b"", b"foreign", bytes(300), b"\xff" * 300])
 def test_a_foreign_or_empty_shard(dump: Path, content: bytes) -> None:
     index_of(dump).with_name("tensors-00000.safetensors").write_bytes(content)
@@ -290,7 +337,7 @@ def test_only_files_of_the_dump_itself_are_read(
     replace(index_of(dump).with_name("tensors-00000.safetensors"), secret)
     # Step 1 reads from a shard of step 0.
     [linked] = open_dump(dump).select(step=1, op="fc1", io="input")
-    with pytest.raises(CorruptDump, match=r"link|no file of its own"):
+    with pytest.raises(CorruptDump, match=r"link|not a regular file"):
         linked.numpy()
 
 

@@ -362,6 +362,22 @@ def test_a_comparison_names_the_operator_that_differs(copied: Callable[[str], Pa
     assert origin.pair.record.label == wrong
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"Mean": math.nan, "Norm": math.nan}, {"Max": math.inf, "Norm": math.inf}], ids=["nan", "inf"]
+)
+def test_statistics_without_counts_show_nan_and_inf(wrong: dict[str, float], tmp_path: Path) -> None:
+    pytest.importorskip("polars")
+    for name, more in (("actual", wrong), ("reference", {})):
+        operator = {"input_args": [tensor()], "output": [tensor(**more)]}
+        write(tmp_path / name / "step0" / "rank0", {"Torch.sqrt.0.forward": operator})
+    found = ascend_dump.compare(tmp_path / "actual", tmp_path / "reference")
+    assert found.verdict == "different"
+    assert [one.op_name for one in found.origins] == ["Torch.sqrt.0.forward"]
+    assert "NaN or Inf on one side only" in " ".join(found.origins[0].evidence)
+    both = ascend_dump.compare(tmp_path / "actual", tmp_path / "actual")
+    assert both.verdict == "undecided"
+
+
 def test_equal_hashes_are_equal_without_values(real: Path, copied: Callable[[str], Path]) -> None:
     pytest.importorskip("polars")
     root = copied("md5_mix")

@@ -37,7 +37,7 @@ def ask(
     server: PageServer, path: Optional[str] = None, *, method: str = "GET", **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body of an answer; the path is that behind the token."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
     place = f"/{server.token}/" if path is None else path
     connection.putrequest(method, place, skip_host="Host" in headers)
     for name, value in headers.items():

@@ -95,6 +95,14 @@ def test_a_terminal_that_is_too_narrow_loses_nothing_but_parts_of_names() -> Non
     assert out.getvalue().splitlines()[1].split()[1:] == [str(10**7 + at) for at in range(8)]
 
 
+@pytest.mark.usefixtures("narrow")
+def test_a_table_that_need_not_fit_keeps_everything() -> None:
+    columns = [COLUMNS[0], *(Column(f"number{at}", spare=at) for at in range(8))]
+    out = Terminal()
+    write_table(columns, [(LONG, *(str(10**7 + at) for at in range(8)))], out, fit=False)
+    assert out.getvalue().splitlines()[1].split() == [LONG, *(str(10**7 + at) for at in range(8))]
+
+
 @given(st.text())
 def test_escaped_text_is_one_printable_line(text: str) -> None:
     shown = escape(text)

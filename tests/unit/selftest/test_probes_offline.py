@@ -18,7 +18,7 @@ from ascend_dump.selftest.probes import PROBES
 
 PROGRAMS = Path(processes.__file__).with_name("programs")
 OF_DUMPS = tuple(name for name in probes_offline.__all__ if name not in ("disk_reserve", "no_step_counter"))
-OF_INIT = ("finalize_ends_init", "init_dump_behind_init", "init_twice")
+OF_INIT = ("finalize_ends_init", "init_dump_after_init", "init_twice")
 
 
 def ask(program: str, directory: Path) -> Evidence:
@@ -81,12 +81,12 @@ def test_an_acl_that_is_otherwise_refutes(
 
 def test_a_dump_that_acl_init_did_not_begin_tells_nothing(agreed: Evidence) -> None:
     facts = {
-        "init_dump_behind_init": {"files": 0, "code": 0},
-        "finalize_ends_init": {"before": 0, "code": 0, "behind": 0},
+        "init_dump_after_init": {"files": 0, "code": 0},
+        "finalize_ends_init": {"before": 0, "code": 0, "after": 0},
     }
     other = dataclasses.replace(agreed, facts=facts)
-    assert {PROBES[name](other).state for name in ("init_dump_behind_init", "finalize_ends_init")} == {"unknown"}
-    refused = {"finalize_ends_init": {"before": 2, "code": 100045, "behind": 2}}
+    assert {PROBES[name](other).state for name in ("init_dump_after_init", "finalize_ends_init")} == {"unknown"}
+    refused = {"finalize_ends_init": {"before": 2, "code": 100045, "after": 2}}
     assert PROBES["finalize_ends_init"](dataclasses.replace(agreed, facts=refused)).state == "unknown"
 
 

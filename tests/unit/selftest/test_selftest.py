@@ -113,7 +113,7 @@ SPOILT = [
     ("with", "values are those that the program had", with_other_values),
     ("with", "values are those that the program had", with_broken_files),
     ("with", "results are the same without a capture", with_other_values),
-    ("with", "nothing is written behind the block", with_truth(behind=["index.jsonl"])),
+    ("with", "nothing is written after the block", with_truth(after=["index.jsonl"])),
     ("statistics", "statistics are those of the tensors", with_other_values),
     ("overflow", "a planted overflow is found", without_a_step),
     ("unwritable", "a path that cannot be written is reported", with_truth(messages=[])),

@@ -78,6 +78,23 @@ def test_what_is_compiled_is_told_once_and_stays_with_the_user(tmp_path: Path) -
     assert list(directory.rglob("*.nbi"))
 
 
+IN_THE_BACKGROUND = """
+import sys, threading, time, numpy as np
+from ascend_dump.statistics import warm_up_soon
+threading.Thread(target=lambda: warm_up_soon(np.dtype("bool")), daemon=True).start()
+while "numba" not in sys.modules:
+    time.sleep(0.01)
+"""
+
+
+@needs_numba
+def test_a_program_that_ends_early_waits_for_the_kernel_so_that_it_is_compiled_once(tmp_path: Path) -> None:
+    """The thread that writes a dump asks for it, and ends with the program."""
+    place = {"XDG_CACHE_HOME": str(tmp_path), "NUMBA_CACHE_DIR": ""}
+    first, second = run_python(IN_THE_BACKGROUND, **place), run_python(IN_THE_BACKGROUND, **place)
+    assert ("compiling the kernels" in first.stderr, second.stderr) == (True, "")
+
+
 class TestEngines:
     @needs_numba
     def test_warm_up_compiles(self) -> None:

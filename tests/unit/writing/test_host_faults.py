@@ -262,7 +262,7 @@ def test_the_free_space_is_watched(
     writer.close()
     assert writer.failure is not None
     assert writer.failure.code == "AD502"
-    assert "1024 MiB are free" in str(writer.failure)
+    assert "1.1 GB are free" in str(writer.failure)
     assert 20 <= writer.records <= 23
     assert len(list(open_dump(tmp_path))) == writer.records
     assert len(caplog.records) == 1
@@ -294,7 +294,7 @@ def mounted(path: Path, size: str) -> Iterator[Path]:
 def test_a_real_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with mounted(tmp_path / "small", "1200k") as small:
         # As if another program took the rest after the check.
-        monkeypatch.setattr("ascend_dump.writing.budget.Budget._check_disk", lambda self, nbytes: None)
+        monkeypatch.setattr("ascend_dump.writing.budget.Budget._check_disk", lambda self, nbytes, more: None)
         writer = train(model_directory(small))
         assert writer.failure is not None
         assert writer.failure.code == "AD502"

@@ -69,7 +69,7 @@ def kill_after(nursery: subprocess.Popen[str], task: str, index: Path, seed: int
     nursery.stdin.flush()
     child = int(nursery.stdout.readline())
     try:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while not (index.exists() and index.stat().st_size) and time.monotonic() < end:
             time.sleep(0.001)
         time.sleep(random.Random(seed).uniform(0, 0.12))
@@ -147,18 +147,19 @@ def test_little_is_lost_from_the_first_record_on(tmp_path: Path, tensors: int, s
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     with subprocess.Popen(command, env=environment) as process:
         try:
-            end = time.monotonic() + 60
+            end = time.monotonic() + 120
             while not any(seen.read_bytes()[:8]) and time.monotonic() < end:
                 time.sleep(0.01)
-            time.sleep(1.5)
+            time.sleep(2.5)
         finally:
             process.kill()
     times = [time for time in array("d", seen.read_bytes()) if time]
     found = len(list(open_dump(tmp_path)))
     lost = len(times) - found
     assert times
-    # What is lost was handed over in the last half second but for what is gathered since a look at the clock.
-    assert lost <= 300 or times[-101] - times[found] <= 0.5, f"{lost} of {len(times)}"
+    # What is lost was handed over in the last half second (twice that where other tests take the processor), but for
+    # what is gathered since a look at the clock.
+    assert lost <= 300 or times[-101] - times[found] <= 1.0, f"{lost} of {len(times)}"
 
 
 def test_killed_while_it_hangs(tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ time.sleep(60)
     index = model_directory(tmp_path) / "0" / "index.jsonl"
     with subprocess.Popen([sys.executable, "-c", program, str(index.parents[1])]) as process:
         try:
-            end = time.monotonic() + 30
+            end = time.monotonic() + 120
             while not (index.exists() and index.stat().st_size) and time.monotonic() < end:
                 time.sleep(0.05)
         finally:

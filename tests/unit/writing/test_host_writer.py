@@ -277,7 +277,8 @@ def test_thousands_of_steps(tmp_path: Path, directory: Path) -> None:
     assert len(found) == 2020
     assert set(found.values()) == {shared.tobytes(), *(noise(step + 1, 4).tobytes() for step in range(0, 2000, 100))}
     assert len(open_shards(tmp_path)) == 20
-    assert len(os.listdir("/proc/self/fd")) == before
+    # Fewer if the collector of garbage has closed files of an earlier test.
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_steps_without_a_record_leave_nothing(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     pwrite = os.pwrite
 
     def wait(fd: int, data: Any, position: int) -> int:
-        assert opened.wait(20)
+        assert opened.wait(60)
         return pwrite(fd, data, position)
 
     monkeypatch.setattr(os, "pwrite", wait)
@@ -57,7 +57,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def eventually(test: Callable[[], bool]) -> bool:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not test() and time.monotonic() < end:
         time.sleep(0.002)
     return test()
@@ -103,7 +103,7 @@ def test_several_threads_may_protect_the_same_tensor(tmp_path: Path, directory: 
         thread.start()
     threading.Timer(0.05, gate.set).start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     writer.close()
     assert read(tmp_path) == {(0, f"op{n}", "output", 0): noise(n, 200_000).tobytes() for n in range(8)}
@@ -135,7 +135,7 @@ def test_a_failure_lets_waiting_threads_go(directory: Path, monkeypatch: pytest.
     opened = threading.Event()
 
     def fail(fd: int, data: Any, position: int) -> int:
-        assert opened.wait(20)
+        assert opened.wait(60)
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "pwrite", fail)
@@ -152,8 +152,8 @@ def test_a_failure_lets_waiting_threads_go(directory: Path, monkeypatch: pytest.
     assert filling.is_alive()
     assert waiting.is_alive()
     opened.set()
-    filling.join(20)
-    waiting.join(20)
+    filling.join(60)
+    waiting.join(60)
     assert not filling.is_alive()
     assert not waiting.is_alive()
     writer.close()
@@ -204,7 +204,7 @@ def test_the_buffer_is_bounded(directory: Path, gate: threading.Event) -> None:
     assert training.is_alive()
     assert put_so_far <= 7
     gate.set()
-    training.join(30)
+    training.join(60)
     assert not training.is_alive()
     writer.close()
     assert (writer.failure, writer.records) == (None, 30)
@@ -393,7 +393,7 @@ for number in range(20):
     put(writer, item(f"op{{number}}", noise(number, 1000)))
     # The locks are held by threads that the child does not have.
     holder = threading.Thread(target=lambda: (writer._change.acquire(), writer._handing_over.acquire(), ready.set(),
-                                              go.wait(20), writer._handing_over.release(), writer._change.release()))
+                                              go.wait(60), writer._handing_over.release(), writer._change.release()))
     ready, go = threading.Event(), threading.Event()
     holder.start()
     ready.wait()

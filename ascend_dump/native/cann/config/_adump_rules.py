@@ -1,6 +1,6 @@
-"""What adump refuses in a dump configuration, in the order in which it looks.
+"""What adump refuses in a dump configuration, in the order of its checks.
 
-Source: adump `dump_config_converter` (checks), `adump_error_manager` (reasons).
+Sources: adump `dump_config_converter` (checks), `adump_error_manager` (reasons).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["ITEM_VALUES", "REFUSALS"]
 
 _LONG_MAX = 2**63 - 1
 
-#: Of the whole object; of one item of `dump_list`.
+#: Rules about the object `dump`, and about one item of `dump_list`.
 REFUSALS = RuleTable(AdumpSubject.of_example, TYPES)
 ITEM_VALUES = RuleTable(AdumpItem.of_example)
 
@@ -39,7 +39,7 @@ ITEM_VALUES = RuleTable(AdumpItem.of_example)
 @refusal(
     REFUSALS,
     "scene-switch",
-    "a scene dumps what it is about, and nothing besides",
+    "a scene cannot be combined with another kind of dump",
     "dump_op_switch",
     dumping(dump_scene="lite_exception", dump_op_switch="on"),
     dumping(dump_scene="lite_exception", dump_op_switch="off"),
@@ -54,7 +54,7 @@ def _scene_switch(subject: AdumpSubject) -> Iterator[Hit]:
 @refusal(
     REFUSALS,
     "scene-watch-outputs",
-    "the watcher writes outputs only",
+    "the scene watcher writes outputs only",
     "dump_mode",
     dumping(dump_scene="watcher", dump_mode="all"),
     dumping(dump_scene="watcher", dump_mode="output"),
@@ -68,7 +68,7 @@ def _watch_outputs(subject: AdumpSubject) -> Iterator[Hit]:
 @refusal(
     REFUSALS,
     "path",
-    "a dump needs a path of limited length",
+    "a dump needs a path, which must not be too long",
     "dump_path",
     Example({"dump": {"dump_op_switch": "on"}}),
     dumping(dump_op_switch="on"),
@@ -89,7 +89,7 @@ def _path(subject: AdumpSubject) -> Iterator[Hit]:
 @refusal(
     REFUSALS,
     "path-of-address",
-    "behind the address of a host a path has few characters",
+    "after the address of a host, a path may contain only some characters",
     "dump_path",
     dumping(dump_path="1.2.3.4:/a b"),
     dumping(dump_path="1.2.3.4:/a_b"),
@@ -104,7 +104,7 @@ def _path_of_address(subject: AdumpSubject) -> Iterator[Hit]:
 @refusal(
     REFUSALS,
     "path-colon",
-    "a colon at the end is reported, and then taken for a part of an ordinary path",
+    "a colon at the end is reported as an error, and then used as a part of an ordinary path",
     "dump_path",
     dumping(dump_path="1.2.3.4:"),
     dumping(dump_path="1.2.3.4:/a"),
@@ -120,7 +120,7 @@ def _path_colon(subject: AdumpSubject) -> Iterator[Hit]:
 @refusal(
     REFUSALS,
     "path-directory",
-    "the path has to be a directory that can be read and written",
+    "the path must be a directory that can be read and written",
     "dump_path",
     dumping(dump_path="$DIR/none"),
     dumping(),
@@ -146,7 +146,7 @@ def _path_directory(subject: AdumpSubject) -> Iterator[Hit]:
 @refusal(
     REFUSALS,
     "overflow-switch",
-    "overflow detection and dumping single operators exclude each other",
+    "overflow detection and dumping single operators cannot be combined",
     "dump_op_switch",
     dumping(dump_debug="on", dump_op_switch="on"),
     dumping(dump_debug="on", dump_op_switch="off"),
@@ -156,13 +156,13 @@ def _overflow_switch(subject: AdumpSubject) -> Iterator[Hit]:
         yield conflict("dump_op_switch", "on", "dump_debug", "on")
 
 
-# Then what is selected.
+# Below here: rules about steps, models and operators.
 
 
 @refusal(
     REFUSALS,
     "step",
-    "dump_step is a list of numbers and rising ranges",
+    "dump_step must be a list of numbers and ascending ranges",
     "dump_step[1]",
     dumping(dump_step="1|5-3"),
     dumping(dump_step="1|3-5"),
@@ -191,14 +191,14 @@ def _why_no_range(pieces: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _strtol(digits: str) -> int:
-    # Twenty digits are beyond the limit already; longer texts would only cost time.
+    # A number of twenty digits exceeds the limit already; to convert more digits would only cost time.
     return min(int(digits.lstrip("0")[:20] or "0"), _LONG_MAX)
 
 
 @refusal(
     REFUSALS,
     "list",
-    "what an item of dump_list selects has to fit the rest",
+    "the items of dump_list must agree with the other keys",
     "dump_list[0].layer",
     listing(model_name="m", layer=[]),
     listing(model_name="m", layer=["a"]),
@@ -227,7 +227,7 @@ def _item_empty(subject: AdumpItem) -> Iterator[Hit]:
 @refusal(
     ITEM_VALUES,
     "item-watcher",
-    "the watcher has to know what to watch, and does so in every model",
+    "the scene watcher needs the names of operators to watch, and no model name",
     "dump_list[0].watcher_nodes",
     dumping(dump_scene="watcher", dump_list=[{"layer": ["a"]}]),
     dumping(dump_scene="watcher", dump_list=[{"layer": ["a"], "watcher_nodes": ["b"]}]),
@@ -247,7 +247,7 @@ def _item_watcher(subject: AdumpItem) -> Iterator[Hit]:
 @refusal(
     ITEM_VALUES,
     "item-no-watcher",
-    "operators to watch belong to the watcher",
+    "operators to watch need the scene watcher",
     "dump_list[0].watcher_nodes",
     listing(watcher_nodes=["b"]),
     dumping(dump_scene="watcher", dump_list=[{"watcher_nodes": ["b"]}]),
@@ -260,7 +260,7 @@ def _item_no_watcher(subject: AdumpItem) -> Iterator[Hit]:
 @refusal(
     ITEM_VALUES,
     "item-blacklist-size",
-    "a blacklist has a limited size",
+    "a blacklist must not have too many entries",
     "dump_list[0].opname_blacklist",
     dumping(dump_level="op", dump_list=[{"opname_blacklist": [{"name": "a"}] * (MAX_BLACKLIST + 1)}]),
     dumping(dump_level="op", dump_list=[{"opname_blacklist": [{"name": "a"}] * MAX_BLACKLIST}]),
@@ -277,7 +277,7 @@ def _item_blacklist_size(subject: AdumpItem) -> Iterator[Hit]:
 @refusal(
     ITEM_VALUES,
     "item-blacklist-level",
-    "blacklists are of operators, not of kernels",
+    "blacklists need a dump of operators, not of kernels",
     "dump_list[0].opname_blacklist",
     listing(opname_blacklist=[{"name": "a"}]),
     dumping(dump_level="op", dump_list=[{"opname_blacklist": [{"name": "a"}]}]),
@@ -291,7 +291,7 @@ def _item_blacklist_level(subject: AdumpItem) -> Iterator[Hit]:
 @refusal(
     ITEM_VALUES,
     "item-range",
-    "a range is of operators of one model, from one to another",
+    "a range needs a model and the names of its first and last operator",
     "dump_list[0].opname_range[0]",
     dumping(dump_level="op", dump_list=[{"model_name": "m", "opname_range": [{"begin": "a"}]}]),
     dumping(dump_level="op", dump_list=[{"model_name": "m", "opname_range": [{"begin": "a", "end": "b"}]}]),
@@ -317,7 +317,7 @@ def _item_range(subject: AdumpItem) -> Iterator[Hit]:
 @refusal(
     REFUSALS,
     "stats",
-    "statistics are chosen for a dump of statistics",
+    "a choice of statistics needs a dump of statistics",
     "dump_stats",
     dumping(dump_stats=["Max"]),
     dumping(dump_data="stats", dump_stats=["Max"]),

@@ -1,6 +1,6 @@
-"""The subjects of adump's rules, the decorator that makes one, and what a rule finds.
+"""What adump's rules examine, the decorator that defines such a rule, and the hits that it yields.
 
-Every hit carries adump's own code and the values of its own message, from which `adump.AdumpFailure` makes it again.
+Every hit has adump's own code and the arguments of adump's message; `adump.AdumpFailure` builds the message from them.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ __all__ = [
 
 _SOURCE = "adump dump_config_converter"
 TYPE_HINTS = {"string": "write a text in double quotes", "array": "write a list in [ ]", "object": "write { }"}
-#: A reason of adump, and what to do about it.
+#: A reason that adump gives, and what to do about it.
 EMPTY = ("The configuration item value is empty", "give a value or remove the key")
 NOT_FOUND = ("The configuration item is not found", "add it")
 
 
 class AdumpSubject(NamedTuple):
-    """What stands at `dump`, of any type, and what of its keys decides about others.
+    """The value of `dump`, and those of its keys on which the checks of other keys depend.
 
-    dump: the object, empty where it is none. debug: overflow detection is on.
+    given: the value, of any type. dump: the value if it is an object, otherwise an empty object. debug: overflow
+    detection is on. cwd: the directory for relative paths. planned: a directory that need not exist yet.
     """
 
     given: Any
@@ -60,23 +61,23 @@ class AdumpSubject(NamedTuple):
 
     @property
     def has_path(self) -> bool:
-        """Whether adump looks at the path: exception scenes have another one."""
+        """Whether adump checks the path; for exception scenes it uses another path."""
         return bool(self.dump) and self.scene not in EXCEPTION_SCENES
 
     @property
     def path(self) -> str:
-        """The path where adump looks at it, and it is a text that is not too long."""
+        """The path; empty if adump does not check it, or if it is no text or is too long."""
         path = text_of(self.dump, "dump_path") if self.has_path else ""
         return path if len(encode(path)) <= MAX_PATH_BYTES else ""
 
     @property
     def selects(self) -> bool:
-        """Whether adump looks at steps, models and operators."""
+        """Whether adump checks steps, models and operators."""
         return self.has_path and not self.debug
 
 
 class AdumpItem(NamedTuple):
-    """One item of `dump_list`, and the texts at `dump` that decide about it. where: such as "dump_list[0]"."""
+    """An item of `dump_list`, and the keys of `dump` on which its checks depend. where: such as "dump_list[0]"."""
 
     item: Mapping[str, Any]
     where: str
@@ -97,12 +98,12 @@ class AdumpItem(NamedTuple):
 
 
 def dumping(**keys: Any) -> Example:
-    """A dump JSON with these keys and a path that is there."""
+    """A dump JSON with these keys and an existing path."""
     return Example({"dump": {"dump_path": "$DIR", **keys}})
 
 
 def listing(**keys: Any) -> Example:
-    """The same with these keys in the only item of `dump_list`."""
+    """A dump JSON with an existing path and these keys in its only item of `dump_list`."""
     return dumping(dump_list=[keys])
 
 
@@ -115,13 +116,13 @@ def refusal(
     passes: Example,
     code: str = "AD110",
 ) -> Callable[[Callable[[Any], Iterable[Hit]]], Callable[[Any], Iterable[Hit]]]:
-    """Make the function below a rule of a table of adump's; it only warns with another code than AD110."""
+    """Add the decorated function to a table of adump's rules. With a code other than AD110 it is a warning."""
     severity = "error" if code == "AD110" else "warning"
     where = f"dump.{where}" if where else "dump"
     return table.rule(f"adump-{id}", code, about, _SOURCE, severity=severity, where=where, trips=trips, passes=passes)
 
 
-# adump's messages: EP0001 names an item, EP0003 its value too, EP0005 is about two items.
+# adump's messages: EP0001 names an item, EP0003 an item and its value, EP0005 two items.
 
 
 def wrong_type(item: str, kind: str, prefix: str = "dump.") -> Hit:

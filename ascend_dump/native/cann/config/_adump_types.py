@@ -1,6 +1,6 @@
-"""What adump says of the types and of the fixed values in a dump configuration, before it looks at anything else.
+"""adump's first checks of a dump configuration: the types of the values, and the values of keys that allow only a few.
 
-Source: adump `dump_config_converter` (order), `adump_error_manager` (reasons).
+Sources: adump `dump_config_converter` (order), `adump_error_manager` (reasons).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ascend_dump.native.rules import Example, Hit, RuleTable
 
 __all__ = ["ITEM_TYPES", "TYPES"]
 
-#: Of the whole object; of one item of `dump_list`.
+#: Rules about the object `dump`, and about one item of `dump_list`.
 TYPES = RuleTable(AdumpSubject.of_example)
 ITEM_TYPES = RuleTable(AdumpItem.of_example)
 
 
-# The types of all keys come first.
+# The types of all keys are checked first.
 
 
-@refusal(TYPES, "object", "`dump` has to be an object", "", Example({"dump": []}), Example({"dump": {}}))
+@refusal(TYPES, "object", "`dump` must be an object", "", Example({"dump": []}), Example({"dump": {}}))
 def _object(subject: AdumpSubject) -> Iterator[Hit]:
     if not isinstance(subject.given, dict):
         yield wrong_type("dump", "object", "")
@@ -44,7 +44,7 @@ def _add_type(key: Key) -> None:
     more = {"dump_data": "stats"} if key.kind == Kind.TEXTS else {}
     trips, passes = dumping(**{key.name: 3}), dumping(**{**more, key.name: right})
 
-    @refusal(TYPES, f"type-{key.name}", f"{key.name} has one type of value", key.name, trips, passes)
+    @refusal(TYPES, f"type-{key.name}", f"{key.name} must be of type {key.kind}", key.name, trips, passes)
     def _type(subject: AdumpSubject) -> Iterator[Hit]:
         if key.name in subject.dump:
             yield from _check_type(subject.dump[key.name], key.kind, key.name)
@@ -58,7 +58,7 @@ for _key in DUMP.values():
 @refusal(
     TYPES,
     "type-dump_list",
-    "dump_list is a list of objects, whose keys have one type each",
+    "dump_list must be a list of objects, and each of their keys must have its type",
     "dump_list",
     dumping(dump_list={}),
     listing(layer=["a"]),
@@ -83,7 +83,12 @@ def _add_item_type(key: Key) -> None:
     trips, passes = listing(**{key.name: 3}), listing(**{key.name: right})
 
     @refusal(
-        ITEM_TYPES, f"type-{key.name}", f"{key.name} has one type of value", f"dump_list[0].{key.name}", trips, passes
+        ITEM_TYPES,
+        f"type-{key.name}",
+        f"{key.name} must be of type {key.kind}",
+        f"dump_list[0].{key.name}",
+        trips,
+        passes,
     )
     def _type(subject: AdumpItem) -> Iterator[Hit]:
         if key.name not in subject.item:
@@ -120,7 +125,7 @@ def _check_type(value: Any, kind: str, where: str) -> Iterator[Hit]:
             yield wrong_item(f"{where}[{index}]", reason, TYPE_HINTS[name])
 
 
-# Then values out of a fixed set.
+# Then the keys that allow only a few values.
 
 
 def _add_value(name: str) -> None:
@@ -140,7 +145,7 @@ for _name in VALUE_ORDER:
 @refusal(
     TYPES,
     "value-dump_kernel_data",
-    "dump_kernel_data is a comma list without blanks",
+    "dump_kernel_data must be a list with commas and without blanks",
     "dump_kernel_data",
     dumping(dump_kernel_data="printf, tensor"),
     dumping(dump_kernel_data="printf,tensor"),
@@ -154,7 +159,7 @@ def _kernel_data(subject: AdumpSubject) -> Iterator[Hit]:
 @refusal(
     TYPES,
     "value-dump_stats",
-    "dump_stats names statistics",
+    "dump_stats must be names of statistics",
     "dump_stats[1]",
     dumping(dump_data="stats", dump_stats=["Max", "max"]),
     dumping(dump_data="stats", dump_stats=["Max", "Min"]),

@@ -15,7 +15,7 @@ _STOI = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 
 
 def is_ip_path(path: str) -> bool:
-    """Whether the text before the first colon reads as an IPv4 address and something follows it."""
+    """Whether the text before the first colon is an IPv4 address and there is text after the colon."""
     address, colon, rest = path.partition(":")
     if not colon or not rest:
         return False
@@ -32,12 +32,12 @@ def is_ip_path(path: str) -> bool:
 
 
 def has_plain_characters(path: str) -> bool:
-    """Whether a path has only the characters that adump (behind an address) and GE (always) take."""
+    """Whether a path has only the characters that GE accepts, and adump in a path after an address."""
     return _WHITELIST.fullmatch(encode(path)) is not None
 
 
 def place_of(path: str, cwd: str, planned: str) -> bytes:
-    """What to look at for `path`: where it is, or for the planned directory the nearest one that exists."""
+    """The directory to check for `path`: that path, or, for the planned directory, its nearest existing parent."""
     # A C string ends at its first NUL.
     encoded = os.path.join(encode(cwd), encode(path).split(b"\0", 1)[0])
     if path and path == planned:

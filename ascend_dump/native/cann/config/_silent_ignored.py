@@ -1,4 +1,4 @@
-"""Parts of a configuration that are ignored while the rest works."""
+"""Parts of a configuration that CANN ignores while the rest works."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _JOINED = re.compile(r"[,;]|\S\s+\S")
 @RULES.rule(
     "unknown-key",
     "AD113",
-    "keys adump and GE do not know are ignored",
+    "keys that adump and GE do not know are ignored",
     "adump dump_config_converter",
     where="dump.dump_steps",
     trips=dumping(dump_list=[{}], dump_steps="0"),
@@ -49,20 +49,20 @@ def _unknown(holder: Mapping[str, Any], known: Iterable[str], where: str) -> Ite
             continue
         path = f"{where}.{key}"
         if key == "quant_dumpable" and where == "dump":
-            # torchair writes it into every file it generates; 0 is what happens anyway.
+            # torchair writes this key into every file that it generates; 0 is the default.
             if str(holder[key]) != "0":
                 yield Hit(path, "the dump service does not read it", "set it as the option ge.quant_dumpable")
             continue
         near = difflib.get_close_matches(str(key).lower(), names, n=1)
         misplaced = "dump.dump_list[i]" if where == "dump" and key in ITEM else "dump" if key in DUMP else ""
-        hint = f"it belongs into {misplaced}" if misplaced else f"did you mean {near[0]!r}?" if near else ""
+        hint = f"put it into {misplaced}" if misplaced else f"did you mean {near[0]!r}?" if near else ""
         yield Hit(path, f"{key!r} is not a key of this object and is ignored", hint or f"known: {', '.join(names)}")
 
 
 @RULES.rule(
     "duplicate-key",
     "AD113",
-    "of a key given twice only the last counts",
+    "if a key is given twice, only the last value is used",
     "nlohmann::json",
     where="dump.dump_mode",
     trips=Example('{"dump":{"dump_path":"$DIR","dump_mode":"input","dump_mode":"all","dump_list":[{}]}}'),
@@ -70,13 +70,13 @@ def _unknown(holder: Mapping[str, Any], known: Iterable[str], where: str) -> Ite
 )
 def _duplicate_key(subject: AclSubject) -> Iterator[Hit]:
     for path in subject.parsed.duplicates:
-        yield Hit(path, "the key is given more than once, only the last one counts", "keep one of them")
+        yield Hit(path, "the key is given more than once, and only the last value is used", "keep one of them")
 
 
 @RULES.rule(
     "overflow-ignores",
     "AD113",
-    "with overflow detection on, these keys are not even checked, let alone applied",
+    "with overflow detection on, these keys are neither checked nor used",
     "adump dump_config_converter, dump_setting DumpOverflowInit",
     where="dump.dump_step",
     trips=dumping(dump_debug="on", dump_step="0"),
@@ -86,9 +86,9 @@ def _overflow_ignores(subject: AclSubject) -> Iterator[Hit]:
     # (assumption cann.overflow_at_every_step)
     reasons = {
         "dump_step": "overflow is detected at every step",
-        "dump_stats": "overflow files hold tensors",
-        "dump_data": "overflow files hold tensors",
-        "dump_mode": "overflow files hold inputs and outputs",
+        "dump_stats": "overflow files contain tensors",
+        "dump_data": "overflow files contain tensors",
+        "dump_mode": "overflow files contain inputs and outputs",
     }
     plain = {"dump_data": "tensor", "dump_mode": "all"}
     for key, reason in reasons.items() if subject.overflow else ():
@@ -99,7 +99,7 @@ def _overflow_ignores(subject: AclSubject) -> Iterator[Hit]:
 @RULES.rule(
     "exception-ignores",
     "AD113",
-    "an exception scene dumps what failed; selections are not even checked",
+    "an exception scene dumps the operator that failed; selections are neither checked nor used",
     "adump dump_config_converter; GE dump_manager",
     where="dump.dump_list",
     trips=Example({"dump": {"dump_scene": "aic_err_norm_dump", "dump_list": [{}]}}),
@@ -110,7 +110,7 @@ def _exception_ignores(subject: AclSubject) -> Iterator[Hit]:
         if subject.dump.get(key):
             yield Hit(
                 f"dump.{key}",
-                f"ignored in the scene {subject.scene!r}, which writes only what an exception concerns",
+                f"ignored in the scene {subject.scene!r}, which dumps only the operator that raised an exception",
                 'remove it, or remove "dump_scene" to dump models',
             )
 
@@ -118,29 +118,27 @@ def _exception_ignores(subject: AclSubject) -> Iterator[Hit]:
 @RULES.rule(
     "item-dropped",
     "AD113",
-    "GE leaves out items with an empty name or no layers",
+    "GE ignores items with an empty name or an empty list of layers",
     "GE dump_callback",
     where="dump.dump_list[0].layer",
     trips=dumping(dump_op_switch="on", dump_list=[{"model_name": "m", "layer": []}]),
     passes=dumping(dump_op_switch="on", dump_list=[{"model_name": "m", "layer": ["a"]}]),
 )
 def _item_dropped(subject: AclSubject) -> Iterator[Hit]:
-    # With the switch off adump refuses them, which another rule reports as an error.
+    # With dump_op_switch off adump refuses these items, which another rule reports as an error.
     if not subject.selects or text_of(subject.dump, "dump_op_switch") != "on":
         return
     dropped = dropped_items(subject.dump)
     everything = len(dropped) == len(items_of(subject.dump))
     for index, key in dropped:
-        effect = "and as no item is left, every operator of every model is dumped" if everything else ""
-        yield Hit(
-            f"dump.dump_list[{index}].{key}", f"it is empty, so GE leaves the item out {effect}".strip(), "fill it in"
-        )
+        effect = ", and because no item is left, every operator of every model is dumped" if everything else ""
+        yield Hit(f"dump.dump_list[{index}].{key}", f"it is empty, so GE ignores the item{effect}", "give a value")
 
 
 @RULES.rule(
     "item-replaced",
     "AD113",
-    "items with the same model name (or none) replace each other; the last one's layers count",
+    "of items with the same model name (or without one) only the last one is used",
     "GE dump_properties AddPropertyValue",
     where="dump.dump_list[0]",
     trips=dumping(dump_list=[{"layer": ["a"]}, {"layer": ["b"]}]),
@@ -159,13 +157,13 @@ def _item_replaced(subject: AclSubject) -> Iterator[Hit]:
             which = f"for the model {model!r}" if model else "without model_name"
             yield Hit(
                 f"dump.dump_list[{index}]",
-                f"dump_list[{final}] is {which} too and replaces the {', '.join(lost)} of this item",
-                "write one item with all the names",
+                f"dump_list[{final}] is also {which} and replaces the {', '.join(lost)} of this item",
+                "write one item with the names of both",
             )
 
 
 def _loses(item: Mapping[str, Any], winner: Mapping[str, Any], key: str) -> bool:
-    """Whether the later item takes away something the earlier one asks for."""
+    """Whether the item selects something under `key` that the item which replaces it does not select."""
     later = winner.get(key) or []
     if not isinstance(later, list) or not later:
         return False
@@ -178,7 +176,7 @@ def _loses(item: Mapping[str, Any], winner: Mapping[str, Any], key: str) -> bool
 @RULES.rule(
     "unnamed-hides-named",
     "AD113",
-    "an item without a model name decides for every model; items with a name are ignored",
+    "if an item has no model name, it is used for every model, and items with a model name are ignored",
     "GE dump_properties IsNeedDump",
     where="dump.dump_list[0]",
     trips=dumping(dump_list=[{"model_name": "m", "layer": ["a"]}, {"layer": ["b"]}]),
@@ -191,7 +189,7 @@ def _unnamed_hides(subject: AclSubject) -> Iterator[Hit]:
         if model:
             yield Hit(
                 f"dump.dump_list[{index}]",
-                f"dump_list[{unnamed[-1]}] has no model_name and decides alone, the item for {model!r} is ignored",
+                f"ignored, because dump_list[{unnamed[-1]}] has no model_name and is used for {model!r} too",
                 "give every item a model_name, or none",
             )
 
@@ -228,15 +226,15 @@ def _blacklist_position(subject: AclSubject) -> Iterator[Hit]:
 def _blacklist_empty(subject: AclSubject) -> Iterator[Hit]:
     for where, entry in _blacklist_entries(subject):
         if not text_of(entry, "name"):
-            yield Hit(where, "it names no operator and leaves nothing out", 'give "name"')
+            yield Hit(where, "it has no name, so no tensor is left out", 'give "name"')
         elif not texts_of(entry, "pos"):
-            yield Hit(where, "it gives no position and leaves nothing out", 'give "pos": ["input0", "output0"]')
+            yield Hit(where, "it has no position, so no tensor is left out", 'give "pos": ["input0", "output0"]')
 
 
 @RULES.rule(
     "layer-not-a-name",
     "AD113",
-    "names are compared as they are, patterns and lists in one text match nothing",
+    "names are compared exactly: a pattern, or several names in one text, match nothing",
     "GE dump_properties IsNeedDump",
     where="dump.dump_list[0].layer[1]",
     trips=dumping(dump_list=[{"layer": ["add", "*conv*"]}]),
@@ -248,17 +246,23 @@ def _layer_not_a_name(subject: AclSubject) -> Iterator[Hit]:
             for place, name in enumerate(texts_of(item, key)):
                 where = f"dump.dump_list[{index}].{key}[{place}]"
                 if not name.strip() or name != name.strip():
-                    yield Hit(where, f"{name!r} is compared with its blanks and matches nothing", "give the exact name")
+                    yield Hit(
+                        where,
+                        f"the blanks count as part of the name {name!r}, which matches nothing",
+                        "give the exact name",
+                    )
                 elif _PATTERN.search(name):
-                    yield Hit(where, f"{name!r} is no pattern here: CANN compares exact names", "list the names")
+                    yield Hit(where, f"{name!r} matches nothing: CANN compares exact names", "list the names")
                 elif _JOINED.search(name):
-                    yield Hit(where, f"{name!r} is one name here", "give each name its own text", severity="warning")
+                    yield Hit(
+                        where, f"{name!r} is used as one name", "write each name as a separate text", severity="warning"
+                    )
 
 
 @RULES.rule(
     "model-not-a-name",
     "AD113",
-    "a model is named without the suffix of its file",
+    "the name of a model does not include the suffix of its file",
     "offline model user document; GE dump_properties",
     where="dump.dump_list[0].model_name",
     trips=dumping(dump_list=[{"model_name": "resnet.om"}]),
@@ -270,14 +274,16 @@ def _model_not_a_name(subject: AclSubject) -> Iterator[Hit]:
         if model.endswith(".om"):
             short = model.rpartition("/")[2][: -len(".om")]
             yield Hit(
-                f"dump.dump_list[{index}].model_name", f"{model!r} is a file, not a model's name", f"write {short!r}"
+                f"dump.dump_list[{index}].model_name",
+                f"{model!r} is the name of a file, not of a model",
+                f"write {short!r}",
             )
 
 
 @RULES.rule(
     "watcher-nodes-unused",
     "AD113",
-    "an empty `watcher_nodes` passes outside the watcher scene and does nothing",
+    "an empty `watcher_nodes` is accepted outside the watcher scene and does nothing",
     "adump dump_config_converter",
     where="dump.dump_list[0].watcher_nodes",
     trips=dumping(dump_list=[{"watcher_nodes": []}]),
@@ -288,13 +294,13 @@ def _watcher_nodes_unused(subject: AclSubject) -> Iterator[Hit]:
         if item.get("watcher_nodes") == []:
             yield Hit(
                 f"dump.dump_list[{index}].watcher_nodes",
-                "it is empty and the scene is not watcher: nothing is watched",
+                "it is empty, and the scene is not watcher: nothing is watched",
                 'give names and "dump_scene": "watcher", or remove it',
             )
 
 
 def _effective_items(subject: AclSubject) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Index, model name and item of what GE keeps of `dump_list`."""
+    """The items of `dump_list` that GE uses: index, model name and item."""
     dropped = {index for index, _ in dropped_items(subject.dump)}
     for index, item in items_of(subject.dump) if subject.selects else ():
         if index not in dropped:

@@ -23,7 +23,7 @@ _UINT64_MAX = 2**64 - 1
 @RULES.rule(
     "empty-file",
     "AD112",
-    "a file of zero bytes is taken and configures nothing",
+    "a file of zero bytes is accepted and configures nothing",
     "acl json_parser",
     where="",
     trips=Example(""),
@@ -32,7 +32,7 @@ _UINT64_MAX = 2**64 - 1
 def _empty_file(subject: AclSubject) -> Iterator[Hit]:
     # (assumption acl.empty_file)
     if subject.parsed.empty:
-        yield Hit("", "the file is empty: acl takes it and dumps nothing", 'write {"dump": {...}} into it')
+        yield Hit("", "the file is empty: acl accepts it and dumps nothing", 'write {"dump": {...}} into it')
 
 
 @RULES.rule(
@@ -57,14 +57,14 @@ def _no_dump_key(subject: AclSubject) -> Iterator[Hit]:
     if loose:
         hint = f'put {", ".join(loose)} inside "dump": {{...}}'
     elif near:
-        hint = f'is the key that reads like {near[0]!r} meant to be "dump"? Case matters'
+        hint = f'should the key {near[0]!r} be "dump"? Upper and lower case differ'
     yield Hit("", 'there is no key "dump", so nothing is dumped', hint)
 
 
 @RULES.rule(
     "empty-dump",
     "AD112",
-    "an empty object `dump` is taken and configures nothing",
+    "an empty object `dump` is accepted and configures nothing",
     "adump dump_config_converter",
     where="dump",
     trips=Example({"dump": {}}),
@@ -78,7 +78,7 @@ def _empty_dump(subject: AclSubject) -> Iterator[Hit]:
 @RULES.rule(
     "nothing-selected",
     "AD112",
-    "without list, switch, overflow detection or scene nothing is dumped",
+    "without dump_list, dump_op_switch, dump_debug or dump_scene nothing is dumped",
     "adump dump_config_converter NeedDump",
     where="dump.dump_list",
     trips=dumping(dump_list=[]),
@@ -98,7 +98,7 @@ def _nothing_selected(subject: AclSubject) -> Iterator[Hit]:
 @RULES.rule(
     "ge-path-characters",
     "AD111",
-    "GE takes only letters, digits and -=[];\\,./!@#$%^&*()_+{}:? in a path; it refuses the whole configuration",
+    "GE accepts only letters, digits and -=[];\\,./!@#$%^&*()_+{}:? in a path, and refuses the configuration otherwise",
     "GE dump_callback",
     native="E19999",
     where="dump.dump_path",
@@ -111,9 +111,9 @@ def _ge_path(subject: AclSubject) -> Iterator[Hit]:
         odd = sorted({mark for mark in path if not (mark.isascii() and (mark.isalnum() or mark in _MARKS))})
         yield Hit(
             subject.ge.where,
-            f"the path {path!r} has characters GE does not take ({' '.join(map(repr, odd))}): acl reports success, "
+            f"the path {path!r} has characters that GE refuses ({' '.join(map(repr, odd))}): acl reports success, "
             "no model is dumped",
-            "use a directory named with letters, digits, - _ . / only",
+            "use a path of letters, digits, - _ . / only",
         )
 
 
@@ -123,7 +123,7 @@ _MARKS = "-=[];\\,./!@#$%^&*()_+{}:?"
 @RULES.rule(
     "ge-debug-with-list",
     "AD111",
-    "GE refuses overflow detection together with a list of models; nothing is detected in models",
+    "GE refuses overflow detection together with a list of models, so no overflow is detected in models",
     "GE dump_callback",
     native="E19999",
     where="dump.dump_list",
@@ -143,7 +143,7 @@ def _ge_debug(subject: AclSubject) -> Iterator[Hit]:
 @RULES.rule(
     "ge-empty-list",
     "AD111",
-    "the watcher scene without `dump_list` is refused by GE alone; nothing is watched",
+    "the watcher scene without `dump_list` is accepted by adump and refused by GE, so nothing is watched",
     "GE dump_manager",
     native="E10001",
     where="dump",
@@ -154,7 +154,7 @@ def _ge_empty(subject: AclSubject) -> Iterator[Hit]:
     if subject.ge.rule == "ge-empty-list":
         yield Hit(
             "dump.dump_list" if "dump_list" in subject.dump else "dump",
-            "GE finds no operators to dump and refuses: acl reports success, nothing is watched",
+            "GE finds no operators to dump and refuses the configuration: acl reports success, nothing is watched",
             'give "dump_list": [{"layer": [...], "watcher_nodes": [...]}]',
         )
 
@@ -174,7 +174,7 @@ def _kernel_level(subject: AclSubject) -> Iterator[Hit]:
     if subject.selects and listed and text_of(subject.dump, "dump_level") == "kernel":
         yield Hit(
             "dump.dump_level",
-            'with "kernel" no model is dumped, "dump_list" has no effect',
+            'with "kernel" no model is dumped, and "dump_list" has no effect',
             'use "op" for models, or "all" for models and kernels',
         )
 
@@ -182,7 +182,7 @@ def _kernel_level(subject: AclSubject) -> Iterator[Hit]:
 @RULES.rule(
     "step-too-large",
     "AD112",
-    "a step beyond 64 bits passes on the host; the device then refuses to load the dump of the model",
+    "a step of more than 64 bits is accepted by the host; the device then dumps nothing of the model",
     "adump dump_config_converter; aicpu_schedule dump_task_manager",
     where="dump.dump_step[1]",
     trips=dumping(dump_list=[{}], dump_step="0|99999999999999999999"),
@@ -194,15 +194,15 @@ def _step_too_large(subject: AclSubject) -> Iterator[Hit]:
         if any(len(piece) > 20 or int(piece or "0") > _UINT64_MAX for piece in pieces):
             yield Hit(
                 f"dump.dump_step[{index}]",
-                f"{part[:40]!r} does not fit the device's 64 bits: the host accepts it, the device dumps nothing",
-                "give real step numbers",
+                f"{part[:40]!r} needs more than 64 bits: the host accepts it, the device dumps nothing",
+                "give smaller step numbers",
             )
 
 
 @RULES.rule(
     "ip-path",
     "AD112",
-    "an address before the path is cut off; data is written here",
+    "an address before the path is removed, and the data is written on this machine",
     "adump adx_dump_record",
     where="dump.dump_path",
     trips=Example({"dump": {"dump_path": "10.0.0.1:/data", "dump_list": [{}]}}),
@@ -215,7 +215,7 @@ def _ip_path(subject: AclSubject) -> Iterator[Hit]:
         rest = path.partition(":")[2]
         yield Hit(
             "dump.dump_path",
-            f"the address is cut off and the data lands under {rest!r} in the working directory of this machine",
+            f"the address is removed, and the data is written to {rest!r} below the working directory on this machine",
             "give a plain directory and copy the data afterwards",
         )
 
@@ -223,7 +223,7 @@ def _ip_path(subject: AclSubject) -> Iterator[Hit]:
 @RULES.rule(
     "watcher-same-operator",
     "AD112",
-    "an operator in both `layer` and `watcher_nodes` gives only its own file, no pair to compare",
+    "an operator in both `layer` and `watcher_nodes` writes only one file, and there is no pair to compare",
     "torchair user document, dump_config_path",
     where="dump.dump_list[0].layer[1]",
     trips=dumping(dump_scene="watcher", dump_list=[{"layer": ["A", "C"], "watcher_nodes": ["C"]}]),
@@ -236,6 +236,6 @@ def _watcher_same(subject: AclSubject) -> Iterator[Hit]:
             if name in watched:
                 yield Hit(
                     f"dump.dump_list[{index}].layer[{place}]",
-                    f"{name!r} watches itself, which writes no file to compare with",
+                    f"{name!r} is to be watched after itself, which writes no file to compare with",
                     "list under layer only operators suspected of overwriting the watched ones",
                 )

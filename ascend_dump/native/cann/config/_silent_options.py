@@ -1,4 +1,4 @@
-"""GE session options that are taken and ignored."""
+"""GE session options that are accepted and ignored."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ RULES = RuleTable(GeSubject.of_example)
 
 _NEEDS_ENABLE = (DUMP_STEP, DUMP_MODE, DUMP_DATA, DUMP_LAYER)
 _NO_NAME = re.compile(r"[*?,;|]|\[.*\]|^re:")
-#: Beginnings of the names of A2 and A3, where only AI Core overflow exists.
+#: Prefixes of the SoC names of A2 and A3, which detect AI Core overflow only.
 _ONE_DEBUG_MODE = ("Ascend910B", "Ascend910_93")
 
 
 @RULES.rule(
     "option-debug-without-mode",
     "AD113",
-    "overflow detection without a mode is off, with a warning in the log only",
+    "without a mode no overflow is detected; the only sign is a warning in the log",
     "GE dump_properties SetDumpDebugOptions",
     where="ge.exec.enableDumpDebug",
     trips=Example({"ge.exec.enableDumpDebug": "1", "ge.exec.dumpPath": "$DIR"}),
@@ -50,7 +50,7 @@ def _debug_without_mode(given: GeSubject) -> Iterator[Hit]:
 @RULES.rule(
     "option-mode-without-debug",
     "AD113",
-    "a mode of overflow detection alone turns nothing on",
+    "a mode of overflow detection does not turn it on",
     "GE dump_properties SetDumpDebugOptions",
     where="ge.exec.dumpDebugMode",
     trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpDebugMode": "all"}),
@@ -58,13 +58,13 @@ def _debug_without_mode(given: GeSubject) -> Iterator[Hit]:
 )
 def _mode_without_debug(given: GeSubject) -> Iterator[Hit]:
     if not given.debug and given.options.get(DEBUG_MODE):
-        yield Hit(DEBUG_MODE, f"nothing without {ENABLE_DEBUG}", f'add "{ENABLE_DEBUG}": "1"')
+        yield Hit(DEBUG_MODE, f"has no effect without {ENABLE_DEBUG}", f'add "{ENABLE_DEBUG}": "1"')
 
 
 @RULES.rule(
     "option-debug-mode-platform",
     "AD114",
-    "A2 and A3 report AI Core overflow only, by the mode `all`",
+    "A2 and A3 detect AI Core overflow only, and only in the mode `all`",
     "overflow user documents; GE data_dumper",
     where="ge.exec.dumpDebugMode",
     trips=Example(
@@ -88,7 +88,7 @@ def _debug_mode_platform(given: GeSubject) -> Iterator[Hit]:
 @RULES.rule(
     "option-without-enable",
     "AD113",
-    "without ge.exec.enableDump the other options are not even checked",
+    "without ge.exec.enableDump the other options are neither checked nor used",
     "GE dump_properties InitByOptions, SetDumpOptions",
     where="ge.exec.dumpStep",
     trips=Example({"ge.exec.dumpPath": "$DIR", "ge.exec.dumpStep": "0"}),
@@ -108,7 +108,7 @@ def _without_enable(given: GeSubject) -> Iterator[Hit]:
 @RULES.rule(
     "option-data-unchecked",
     "AD113",
-    "a misspelt ge.exec.dumpData means tensor",
+    "a misspelt ge.exec.dumpData has the effect of `tensor`",
     "GE data_dumper",
     where="ge.exec.dumpData",
     trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpData": "statistics"}),
@@ -118,14 +118,16 @@ def _data_unchecked(given: GeSubject) -> Iterator[Hit]:
     # (assumption ge.data_unchecked)
     if given.dump and given.options.get(DUMP_DATA, "tensor") not in ("tensor", "stats"):
         yield Hit(
-            DUMP_DATA, f"{given.options[DUMP_DATA]!r} is not checked and means tensor", 'give "tensor" or "stats"'
+            DUMP_DATA,
+            f"{given.options[DUMP_DATA]!r} is unknown and has the effect of tensor",
+            'give "tensor" or "stats"',
         )
 
 
 @RULES.rule(
     "option-layer-not-a-name",
     "AD113",
-    "operator names are separated by blanks and compared as they are",
+    "operator names are separated by blanks and compared exactly",
     "GE dump_properties SetDumpList",
     where="ge.exec.dumpLayer",
     trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpLayer": "a,b"}),
@@ -134,16 +136,16 @@ def _data_unchecked(given: GeSubject) -> Iterator[Hit]:
 def _layer_not_a_name(given: GeSubject) -> Iterator[Hit]:
     layers = given.options.get(DUMP_LAYER, "") if given.dump else ""
     if layers and not layers.split():
-        yield Hit(DUMP_LAYER, "it holds blanks only and selects every operator", "remove it or name operators")
+        yield Hit(DUMP_LAYER, "it contains blanks only and selects every operator", "remove it or name operators")
     for name in layers.split():
         if _NO_NAME.search(name):
-            yield Hit(DUMP_LAYER, f"{name!r} is one exact name here and matches nothing", "separate names by blanks")
+            yield Hit(DUMP_LAYER, f"{name!r} is used as one exact name and matches nothing", "separate names by blanks")
 
 
 @RULES.rule(
     "option-operator-unknown",
     "AD114",
-    "a name no operator has selects nothing",
+    "a name that no operator has selects nothing",
     "GE davinci_model",
     where="ge.exec.dumpLayer",
     trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpLayer": "add cnov"}).given(
@@ -165,7 +167,7 @@ def _operator_unknown(given: GeSubject) -> Iterator[Hit]:
 @RULES.rule(
     "option-exception-value",
     "AD113",
-    "values other than 1 and 2 turn on no exception dump",
+    "values other than 1 and 2 do not turn on an exception dump",
     "GE dump_manager Init",
     where="ge.exec.enable_exception_dump",
     trips=Example({"ge.exec.enable_exception_dump": "on"}),
@@ -180,7 +182,7 @@ def _exception_value(given: GeSubject) -> Iterator[Hit]:
 @RULES.rule(
     "option-exception-outranked",
     "AD114",
-    "with NPU_COLLECT_PATH set the option is not looked at",
+    "if NPU_COLLECT_PATH is set, the option is ignored",
     "GE dump_manager Init",
     where="ge.exec.enable_exception_dump",
     trips=Example({"ge.exec.enable_exception_dump": "2"}).given(env={"NPU_COLLECT_PATH": "$DIR"}),
@@ -188,13 +190,13 @@ def _exception_value(given: GeSubject) -> Iterator[Hit]:
 )
 def _exception_outranked(given: GeSubject) -> Iterator[Hit]:
     if given.options.get(ENABLE_EXCEPTION) in ("1", "2") and given.situation.env.get("NPU_COLLECT_PATH"):
-        yield Hit(ENABLE_EXCEPTION, "NPU_COLLECT_PATH is set and decides instead", "unset it")
+        yield Hit(ENABLE_EXCEPTION, "ignored, because NPU_COLLECT_PATH is set", "unset NPU_COLLECT_PATH")
 
 
 @RULES.rule(
     "option-quant-value",
     "AD113",
-    "only 1 turns the dump before quantisation on",
+    "only 1 turns on the dump of values before quantisation",
     "GE ge_common_api_types",
     where="ge.quant_dumpable",
     trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.quant_dumpable": "true"}),
@@ -208,7 +210,7 @@ def _quant_value(given: GeSubject) -> Iterator[Hit]:
 @RULES.rule(
     "option-outranked-by-acl",
     "AD114",
-    "a dump set through acl outranks the session options",
+    "a dump configured through acl replaces the session options",
     "GE dump_manager GetDumpProperties",
     where="ge.exec.enableDump",
     trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR"}).given(acl_dump=True),
@@ -217,7 +219,7 @@ def _quant_value(given: GeSubject) -> Iterator[Hit]:
 def _outranked(given: GeSubject) -> Iterator[Hit]:
     if (given.dump or given.debug) and given.situation.acl_dump:
         name = ENABLE_DUMP if given.dump else ENABLE_DEBUG
-        yield Hit(name, "a dump set through acl outranks the session options", "use one of the two")
+        yield Hit(name, "ignored, because a dump is configured through acl", "use one of the two")
 
 
 @RULES.rule(
@@ -236,4 +238,4 @@ def _unknown(given: GeSubject) -> Iterator[Hit]:
             continue
         near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.85)
         if near:
-            yield Hit(name, "GE knows no such option", f"did you mean {lowered[near[0]]!r}?")
+            yield Hit(name, "GE does not know this option", f"did you mean {lowered[near[0]]!r}?")

@@ -1,4 +1,4 @@
-"""Settings whose effect depends on where they are used: environment, disk, graph, device stream."""
+"""Settings whose effect depends on the environment, the disk, the graph or the device's streams."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ RULES = RuleTable(AclSubject.of_example)
 _MEBIBYTE = 1 << 20
 
 _DATA = "Data"
-#: Types whose statistics the device computes; other rows stay blank.
+#: Data types for which the device computes statistics; in rows of other types they are blank.
 _WITH_STATISTICS = frozenset(
     (
         *("float64", "float32", "float16", "bfloat16", "bool"),
         *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
     )
 )
-#: adump's own exception scenes from the environment; `lite_exception` is not taken there.
+#: The exception scenes that adump accepts in the environment; it does not accept `lite_exception` there.
 _ENV_SCENES = ("aic_err_brief_dump", "aic_err_norm_dump", "aic_err_detail_dump")
 
 
 @RULES.rule(
     "ge-collect-path",
     "AD111",
-    "with NPU_COLLECT_PATH set GE refuses a data dump beside its exception dump",
+    "if NPU_COLLECT_PATH is set, GE makes an exception dump and refuses any other dump",
     "GE dump_manager SetDumpConf",
     native="E10056",
     where="dump",
@@ -52,7 +52,7 @@ def _collect_path(subject: AclSubject) -> Iterator[Hit]:
 @RULES.rule(
     "exception-path-moved",
     "AD114",
-    "environment variables outrank the path of an exception dump",
+    "environment variables replace the path of an exception dump",
     "adump dump_config_converter ConvertDumpConfig",
     where="dump.dump_path",
     trips=dumping(dump_scene="aic_err_norm_dump").given(env={"ASCEND_WORK_PATH": "/elsewhere"}),
@@ -66,14 +66,16 @@ def _exception_path(subject: AclSubject) -> Iterator[Hit]:
     for name in ("ASCEND_DUMP_PATH", "ASCEND_WORK_PATH"):
         value = subject.situation.env.get(name)
         if value and value != path:
-            yield Hit("dump.dump_path", f"{name}={value} is used instead of {path!r}", f"unset {name} or agree with it")
+            yield Hit(
+                "dump.dump_path", f"{name}={value} is used instead of {path!r}", f"unset {name}, or set it to this path"
+            )
             return
 
 
 @RULES.rule(
     "exception-already-on",
     "AD114",
-    "an exception dump that is on already stays as it is",
+    "an exception dump that is on already is not changed",
     "adump dump_manager IsRepeatEnableException",
     where="dump.dump_scene",
     trips=Example({"dump": {"dump_scene": "aic_err_norm_dump"}}).given(env={"ASCEND_DUMP_SCENE": "aic_err_brief_dump"}),
@@ -87,14 +89,14 @@ def _exception_on(subject: AclSubject) -> Iterator[Hit]:
         yield Hit(
             "dump.dump_scene",
             f"{which} has turned on an exception dump; this scene is accepted and ignored",
-            "unset the variables" if by_env else "set the scene before the first one is set",
+            "unset the variables" if by_env else "set this scene before the earlier configuration",
         )
 
 
 @RULES.rule(
     "environment-scene",
     "AD114",
-    "ASCEND_DUMP_SCENE takes three scenes, others are ignored with a warning in the log",
+    "ASCEND_DUMP_SCENE accepts three scenes; another one is ignored with a warning in the log",
     "adump dump_config_converter LoadDumpEnvVariables",
     where="ASCEND_DUMP_SCENE",
     trips=dumping(dump_list=[{}]).given(env={"ASCEND_DUMP_SCENE": "lite_exception"}),
@@ -105,7 +107,7 @@ def _environment_scene(subject: AclSubject) -> Iterator[Hit]:
     if value and value not in _ENV_SCENES:
         yield Hit(
             "ASCEND_DUMP_SCENE",
-            f"{value!r} in the environment turns no exception dump on",
+            f"{value!r} in the environment does not turn on an exception dump",
             f"give one of {', '.join(_ENV_SCENES)}",
         )
 
@@ -113,7 +115,7 @@ def _environment_scene(subject: AclSubject) -> Iterator[Hit]:
 @RULES.rule(
     "disk-full",
     "AD114",
-    "with less than 1 MiB free, chunks are dropped with an error in CANN's log only",
+    "with less than 1 MiB of free space, data is lost; the only sign is an error in CANN's log",
     "adump file_utils IsDiskFull",
     where="dump.dump_path",
     trips=dumping(dump_list=[{}]).given(free_bytes=_MEBIBYTE - 1),
@@ -131,13 +133,15 @@ def _disk_full(subject: AclSubject) -> Iterator[Hit]:
         except (OSError, ValueError):
             return
     if free < _MEBIBYTE:
-        yield Hit("dump.dump_path", f"only {free} bytes are free there: the dump is dropped", "free space or move it")
+        yield Hit(
+            "dump.dump_path", f"only {free} bytes are free there: the dump is lost", "free space, or use another path"
+        )
 
 
 @RULES.rule(
     "operator-unknown",
     "AD114",
-    "a name no operator has, before or after fusion, selects nothing",
+    "a name that no operator has, before or after fusion, selects nothing",
     "GE davinci_model; torchair user document for watcher_nodes",
     where="dump.dump_list[0].layer[1]",
     trips=dumping(dump_list=[{"layer": ["add", "cnov"]}]).given(operators=GRAPH),
@@ -161,7 +165,7 @@ def _operator_unknown(subject: AclSubject) -> Iterator[Hit]:
 @RULES.rule(
     "operator-never-dumped",
     "AD114",
-    "operators that run on the host, or whose attribute _no_task is set, leave no file",
+    "operators that run on the host, or whose attribute _no_task is set, write no file",
     "offline model user document",
     where="dump.dump_list[0].layer[1]",
     trips=dumping(dump_list=[{"layer": ["add", "if0"]}]).given(operators=GRAPH),
@@ -175,8 +179,8 @@ def _never_dumped(subject: AclSubject) -> Iterator[Hit]:
         if found and len(reasons) == len(found) and reasons[0] is not None and None not in reasons:
             yield Hit(
                 where,
-                f"{name!r} leaves no file: {reasons[0].reason}",
-                "select the operators around it",
+                f"{name!r} writes no file: {reasons[0].reason}",
+                "select the operators before and after it",
                 "" if reasons[0].certain else "warning",
             )
 
@@ -184,7 +188,7 @@ def _never_dumped(subject: AclSubject) -> Iterator[Hit]:
 @RULES.rule(
     "data-needs-consumer",
     "AD114",
-    "a Data operator is dumped only with a selected operator behind it",
+    "a Data operator is dumped only if an operator that reads it is selected",
     "offline model user document; GE data_dumper",
     where="dump.dump_list[0].layer[0]",
     trips=dumping(dump_list=[{"layer": ["x"]}]).given(operators=GRAPH),
@@ -200,15 +204,15 @@ def _data_alone(subject: AclSubject) -> Iterator[Hit]:
             if ones:
                 yield Hit(
                     f"dump.dump_list[{index}].layer[{place}]",
-                    f"{name!r} is a graph input; it is dumped only as the producer of a selected operator",
-                    "add the operator that consumes it",
+                    f"{name!r} is a graph input; it is dumped only if an operator that reads it is selected",
+                    "add the operator that reads it",
                 )
 
 
 @RULES.rule(
     "model-unknown",
     "AD114",
-    "a name no model has selects nothing",
+    "a name that no model has selects nothing",
     "GE dump_properties IsNeedDump",
     where="dump.dump_list[0].model_name",
     trips=dumping(dump_list=[{"model_name": "resnet"}]).given(models=["net"]),
@@ -221,7 +225,7 @@ def _model_unknown(subject: AclSubject) -> Iterator[Hit]:
         if name and name not in (models or ()):
             yield Hit(
                 f"dump.dump_list[{index}].model_name",
-                f"no model is called {name!r}",
+                f"there is no model {name!r}",
                 f"known: {', '.join(models or ()) or 'none'}",
             )
 
@@ -229,7 +233,7 @@ def _model_unknown(subject: AclSubject) -> Iterator[Hit]:
 @RULES.rule(
     "range-never-runs",
     "AD114",
-    "a range whose end comes first, or whose begin or end does not exist, dumps nothing or too much",
+    "a range dumps nothing or too much if its end runs first, or if one of the two does not exist",
     "GE dump_properties DumpProcFsmTransition",
     where="dump.dump_list[0].opname_range[0]",
     trips=dumping(
@@ -246,9 +250,11 @@ def _range_never_runs(subject: AclSubject) -> Iterator[Hit]:
             where = f"dump.dump_list[{index}].opname_range[{place}]"
             begin, end = text_of(entry, "begin"), text_of(entry, "end")
             if begin not in order:
-                yield Hit(where, f"no operator {begin!r} starts it: nothing is dumped", "take names from the graph")
+                yield Hit(where, f"the graph has no operator {begin!r}: nothing is dumped", "take names from the graph")
             elif end not in order:
-                yield Hit(where, f"no operator {end!r} ends it: all after {begin!r} is dumped", "take an existing name")
+                yield Hit(
+                    where, f"the graph has no operator {end!r}: all after {begin!r} is dumped", "take an existing name"
+                )
             elif order[end] < order[begin]:
                 yield Hit(where, f"{end!r} runs before {begin!r}: nothing is dumped", "swap begin and end")
 
@@ -267,15 +273,15 @@ def _captured(subject: AclSubject) -> Iterator[Hit]:
     if not subject.situation.captured:
         return
     if subject.overflow:
-        yield Hit("dump.dump_debug", "captured streams (aclgraph) are skipped", "detect overflow without capturing")
+        yield Hit("dump.dump_debug", "captured streams (aclgraph) are skipped", "detect overflow without aclgraph")
     elif text_of(subject.dump, "dump_data") == "stats" and subject.selects:
-        yield Hit("dump.dump_data", "statistics skip captured streams (aclgraph)", 'use "tensor"')
+        yield Hit("dump.dump_data", "there are no statistics of captured streams (aclgraph)", 'use "tensor"')
 
 
 @RULES.rule(
     "no-step-counter",
     "AD114",
-    "with `dump_step` set, operators of a model without a step counter are not dumped",
+    "if `dump_step` is set, operators of a model without a step counter are not dumped",
     "aicpu_schedule dump_task",
     where="dump.dump_step",
     trips=dumping(dump_list=[{}], dump_step="0").given(step_counter=False),
@@ -290,7 +296,7 @@ def _no_step_counter(subject: AclSubject) -> Iterator[Hit]:
 @RULES.rule(
     "watcher-dynamic-shape",
     "AD114",
-    "the watcher sees operators of static graphs only",
+    "the watcher works for operators of static graphs only",
     "torchair user document, dump_config_path",
     where="dump.dump_scene",
     trips=dumping(dump_scene="watcher", dump_list=[{"layer": ["add"], "watcher_nodes": ["conv"]}]).given(
@@ -321,13 +327,17 @@ def _watcher_dynamic(subject: AclSubject) -> Iterator[Hit]:
 def _watcher_collective(subject: AclSubject) -> Iterator[Hit]:
     for where, key, name in _selected_names(subject) if subject.watcher else ():
         if key == "layer" and any(one.type.startswith("Hcom") for one in subject.nodes.get(name, ())):
-            yield Hit(where, f"{name!r} is a collective operator: no pair is written for it", "watch another suspect")
+            yield Hit(
+                where,
+                f"{name!r} is a collective operator: no pair is written for it",
+                "put another operator under layer",
+            )
 
 
 @RULES.rule(
     "watcher-suspect-first",
     "AD114",
-    "a suspect that runs before every watched operator leaves no pair to compare",
+    "after an operator that runs before every watched operator there is no pair to compare",
     "torchair user document, dump_config_path",
     where="dump.dump_list[0].layer[0]",
     trips=dumping(dump_scene="watcher", dump_list=[{"layer": ["conv"], "watcher_nodes": ["add"]}]).given(
@@ -345,15 +355,15 @@ def _suspect_first(subject: AclSubject) -> Iterator[Hit]:
             if watched and name in order and order[name] < min(watched):
                 yield Hit(
                     f"dump.dump_list[{index}].layer[{place}]",
-                    f"{name!r} runs before every watched operator: no output of theirs is there to be looked at again",
-                    "list under layer operators that run after the watched ones",
+                    f"{name!r} runs before every watched operator, when they have no outputs to compare yet",
+                    "put operators under layer that run after the watched ones",
                 )
 
 
 @RULES.rule(
     "statistics-blank",
     "AD114",
-    "rows of types without statistics stay blank",
+    "statistics of some data types are blank",
     "aicpu_schedule dump_task",
     where="dump.dump_data",
     trips=dumping(dump_list=[{}], dump_data="stats").given(dtypes=["float16", "float8_e4m3fn"]),
@@ -370,7 +380,7 @@ def _statistics_blank(subject: AclSubject) -> Iterator[Hit]:
 @RULES.rule(
     "not-built-for-overflow",
     "AD114",
-    "operators report overflow only if the model was built with --status_check=1",
+    "operators report overflow only if the model was converted with --status_check=1",
     "overflow user document",
     where="dump.dump_debug",
     trips=dumping(dump_debug="on").given(status_check=False),
@@ -381,9 +391,9 @@ def _not_built(subject: AclSubject) -> Iterator[Hit]:
         known = subject.situation.status_check is False
         yield Hit(
             "dump.dump_debug",
-            "the model was built without --status_check=1 and reports no overflow"
+            "the model was converted without --status_check=1 and reports no overflow"
             if known
-            else "only models built with --status_check=1 report overflow",
+            else "only models converted with --status_check=1 report overflow",
             "convert the model with `atc --status_check=1`",
             "silent" if known else "warning",
         )
@@ -392,7 +402,7 @@ def _not_built(subject: AclSubject) -> Iterator[Hit]:
 @RULES.rule(
     "container",
     "AD115",
-    "offline dump is not supported with a container as the runtime environment",
+    "the dump of offline models is not supported inside a container",
     "offline model user document",
     severity="warning",
     where="dump",
@@ -402,13 +412,13 @@ def _not_built(subject: AclSubject) -> Iterator[Hit]:
 def _container(subject: AclSubject) -> Iterator[Hit]:
     # (assumption cann.container)
     if subject.situation.container and subject.verdict.need_dump:
-        yield Hit("dump", "running inside a container is not supported for offline dump", "run on the host")
+        yield Hit("dump", "the dump of offline models is not supported inside a container", "run on the host")
 
 
 @RULES.rule(
     "options-outranked",
     "AD114",
-    "a dump set through acl outranks the session options `ge.exec.*`",
+    "a dump configured through acl replaces the session options `ge.exec.*`",
     "GE dump_manager GetDumpProperties",
     where="dump",
     trips=dumping(dump_list=[{}]).given(ge_options={"ge.exec.enableDump": "1"}),
@@ -427,7 +437,7 @@ _ENABLE_OPTIONS = ("ge.exec.enableDump", "ge.exec.enableDumpDebug")
 @RULES.rule(
     "models-too",
     "AD115",
-    "the switch for single operators dumps every operator of every loaded model as well",
+    "dump_op_switch dumps every operator of every loaded model as well",
     "GE dump_callback, dump_manager",
     severity="warning",
     where="dump.dump_op_switch",
@@ -440,15 +450,15 @@ def _models_too(subject: AclSubject) -> Iterator[Hit]:
         return
     yield Hit(
         "dump.dump_op_switch",
-        "models loaded in this process are dumped whole as well",
-        'name a model in "dump_list" to limit that',
+        "all operators of the models loaded in this process are dumped too",
+        'name a model in "dump_list" to dump only that model',
     )
 
 
 @RULES.rule(
     "relative-path",
     "AD115",
-    "a relative path is looked up from the working directory of the application",
+    "a relative path starts at the working directory of the application",
     "adump dump_config_converter, adx_dump_record",
     severity="warning",
     where="dump.dump_path",
@@ -466,7 +476,7 @@ def _relative_path(subject: AclSubject) -> Iterator[Hit]:
 
 
 def _selected_names(subject: AclSubject) -> Iterator[tuple[str, str, str]]:
-    """Key path, key and text of every operator named in `layer` and `watcher_nodes`."""
+    """Key path, key and name of every operator named in `layer` and `watcher_nodes`."""
     for index, item in items_of(subject.dump) if subject.selects else ():
         for key in ("layer", "watcher_nodes"):
             for place, name in enumerate(texts_of(item, key)):

@@ -1,4 +1,4 @@
-"""What the rules of CANN's two languages look at: a dump JSON with the verdicts on it, and session options."""
+"""What the rules of CANN's two languages examine: a dump JSON with the verdicts on it, and session options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ascend_dump.native.rules import Example
 
 __all__ = ["GRAPH", "AclSubject", "GeSubject", "situation_of_example"]
 
-#: The operators of an example's graph, as facts.
+#: The operators of a graph, as facts of an example.
 GRAPH = (
     {"name": "x", "type": "Data"},
     {"name": "conv", "type": "Conv2D", "original_names": ["conv1", "relu1"]},
@@ -28,9 +28,9 @@ GRAPH = (
 
 
 class AclSubject(NamedTuple):
-    """A configuration with both verdicts on it.
+    """A configuration with the verdicts of adump and GE on it.
 
-    dump: its object `dump`, or an empty one. nodes: the known operators by every name of theirs.
+    dump: its object `dump`, or an empty object. nodes: the known operators by each of their names.
     """
 
     parsed: Parsed
@@ -42,7 +42,7 @@ class AclSubject(NamedTuple):
 
     @classmethod
     def of(cls, parsed: Parsed, situation: Situation) -> AclSubject:
-        """The configuration with the verdicts of adump and GE on it."""
+        """Judge a configuration by the rules of adump and GE."""
         env = situation.env
         if parsed.refusal is not None:
             verdict = adump.refused(parsed.refusal)
@@ -80,7 +80,7 @@ class AclSubject(NamedTuple):
 
 
 class GeSubject(NamedTuple):
-    """GE session options and where they are used. given: as the user has them; options: those that are texts."""
+    """GE session options and their environment. given: as the user wrote them; options: those whose value is a text."""
 
     given: Mapping[str, Any]
     options: Mapping[str, str]
@@ -105,7 +105,7 @@ class GeSubject(NamedTuple):
 
 
 def situation_of_example(example: Example) -> Situation:
-    """The facts of an example; an operator is given as an object of its fields."""
+    """The facts of an example; each operator is given as an object with the fields of `Node`."""
     facts = dict(example.facts)
     operators = facts.pop("operators", None)
     if operators is not None:

@@ -1,7 +1,7 @@
-"""adump's verdict on a dump configuration, and what its dump service is set to.
+"""adump's verdict on a dump configuration, and the settings of its dump service.
 
 Source: adump `dump_config_converter` (order of checks, conversion), and the error manager's table (messages of EP0001
-to EP0005). The rules go on where adump stops, so that a person can be shown everything; `judge` stops where adump does.
+to EP0005). adump and `judge` stop at the first error; `failures` goes on, so that the user sees all errors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MESSAGES = {
 
 
 class AdumpFailure(NamedTuple):
-    """One error adump reports. `final` is False where it reports and goes on regardless."""
+    """An error that adump reports. `final` is False if adump goes on after it."""
 
     code: str
     args: Mapping[str, str]
@@ -44,7 +44,7 @@ class AdumpFailure(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What adump's own dump service is set to when a dump is needed."""
+    """The settings of adump's own dump service when a dump is needed."""
 
     path: str
     mode: str
@@ -59,7 +59,7 @@ class Verdict(NamedTuple):
 
     acl_error: what aclInit or aclmdlSetDump returns. dump_type: 1 operator, 2 exception,
     3 arguments of an exception, 4 overflow, 5 detailed exception; 0 when no dump is needed.
-    kernel_path and kernel_data: where and what kernels print, set even without a dump.
+    kernel_path and kernel_data: where to and what kernels print, set even if no dump is needed.
     """
 
     accepted: bool
@@ -77,15 +77,16 @@ class Verdict(NamedTuple):
 
 
 def failures(subject: AdumpSubject) -> Iterator[AdumpFailure]:
-    """Everything adump's checks find, in their order; adump itself stops at the first final one."""
+    """All errors that adump's checks find, in their order; adump itself stops at the first final error."""
     for hit in REFUSALS.hits(subject):
         yield AdumpFailure(hit.native, hit.arguments, hit.where, hit.severity == "error")
 
 
 def judge(config: Any, *, env: Optional[Mapping[str, str]] = None, cwd: str = "", planned: str = "") -> Verdict:
-    """Judge a parsed configuration; `env` holds what moves an exception dump, `cwd` anchors paths.
+    """Judge a parsed configuration.
 
-    planned: a directory that need not exist yet, see `Situation`.
+    env: the environment, whose variables can change the path of an exception dump. cwd: the directory at which relative
+    paths start. planned: a directory that need not exist yet, see `Situation`.
 
     (assumption acl.refused_file)
     """
@@ -114,7 +115,7 @@ def judge(config: Any, *, env: Optional[Mapping[str, str]] = None, cwd: str = ""
 
 
 def refused(refusal: JsonRefusal, config_path: str = "-") -> Verdict:
-    """The verdict on a file that could not be read or parsed; adump itself only reports EP0004."""
+    """The verdict on a file that cannot be read or parsed; of these errors adump itself reports EP0004 only."""
     failure = AdumpFailure("EP0004", {"reason": refusal.reason}, "")
     return Verdict(False, refusal.acl_error, (failure,) if refusal.native else ())
 

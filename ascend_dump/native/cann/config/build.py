@@ -1,8 +1,8 @@
 """Turn a DumpRequest into CANN's dump JSON and into GE's session options.
 
-What a request may add through `options` is in `OPTIONS`. What CANN cannot do raises; what it
-would accept without doing is left in for `check_acl_config` and `check_ge_options` to tell.
-`path`, `ranks` and `max_bytes` are not CANN's to decide: the capture has settled them.
+`OPTIONS` lists what a request may add through `options`. A request that CANN cannot express raises an error. What CANN
+would accept and ignore is built nevertheless; `check_acl_config` and `check_ge_options` report it. `path`, `ranks` and
+`max_bytes` are not converted: the capture applies them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "acl_config", "ge_options"]
 
-#: What `DumpRequest.options` may hold for CANN.
+#: What `DumpRequest.options` may contain for CANN.
 OPTIONS: Mapping[str, str] = MappingProxyType(
     {
-        "op_switch": "True: also dump single-operator calls; 'only': and list no model",
-        "kernel_data": "what kernels print: all, or a comma list of printf, tensor, assert, timestamp",
+        "op_switch": "True: also dump single-operator calls; 'only': dump these calls and no models",
+        "kernel_data": "what kernels print: all, or a list of printf, tensor, assert, timestamp with commas",
         "exception": "for scene='exception': brief, norm, detail or lite",
         "optype_blacklist": "tensors left out by operator type: [{'name': 'Add', 'pos': ['input0']}]",
         "opname_blacklist": "tensors left out by operator name",
@@ -58,14 +58,14 @@ def acl_config(
 ) -> dict[str, Any]:
     """Build the content of an acl.json: `{"dump": {...}}`.
 
-    names: the operators of the graph, against which patterns in `layers` and `watch` are
-    expanded; without them a pattern raises NotSupported. known_options: option names that
-    somebody else reads. Raises ConfigError for an option nobody knows or with a wrong value.
+    names: the operators of the graph, to which patterns in `layers` and `watch` are expanded; without them a pattern
+    raises NotSupported. known_options: names of options for other parts of the adapter. Raises ConfigError for an
+    unknown option or a wrong value.
     """
     options = _options(request, known_options)
     if request.quant:
         raise NotSupported(
-            "quant=True is no setting of the dump JSON", hint="set ge.quant_dumpable when the model is compiled"
+            "quant=True: the dump JSON has no such setting", hint="set ge.quant_dumpable when the model is compiled"
         )
     dump: dict[str, Any] = {"dump_path": os.fspath(request.path)}
     if request.scene == "exception":
@@ -73,12 +73,12 @@ def acl_config(
         return {"dump": dump}
     if request.scene == "overflow":
         dump["dump_debug"] = "on"
-        # GE hands the steps on although adump ignores them; the check tells about it.
+        # adump ignores the steps but GE passes them on; the check reports it.
         dump.update(_steps(request.steps))
         return {"dump": dump}
     known = None if names is None else list(names)
     dump["dump_list"] = _watch_list(request, known) if request.scene == "watch" else _dump_list(request, options, known)
-    # The watcher writes outputs only and refuses any other mode.
+    # adump refuses any other mode for the watcher, which writes outputs only.
     dump["dump_mode"] = "output" if request.scene == "watch" else request.mode
     dump["dump_level"] = request.level
     dump["dump_data"] = _data(request)
@@ -99,8 +99,8 @@ def ge_options(
 ) -> dict[str, str]:
     """Build GE's session options; arguments as for `acl_config`.
 
-    Session options dump whole operators of every model and no single kernels. Raises
-    NotSupported for what only the dump JSON can say.
+    Session options dump whole operators of every model, and no single kernels. Raises NotSupported for what only the
+    dump JSON can express.
     """
     options = _options(request, known_options)
     _refuse_json_only(request, options)
@@ -148,7 +148,7 @@ def _refuse_json_only(request: DumpRequest, options: Mapping[str, Any]) -> None:
 def _options(request: DumpRequest, known: Iterable[str]) -> Mapping[str, Any]:
     if request.level == "module":
         raise NotSupported(
-            "level='module': CANN's dump knows operators and kernels, and no modules",
+            "level='module': CANN dumps operators and kernels, not modules",
             hint="capture a PyTorch model with framework='torch', which records on the host; or select with layers=",
         )
     for name in request.options:
@@ -170,7 +170,7 @@ def _dump_list(request: DumpRequest, options: Mapping[str, Any], known: Optional
     if _op_switch(options) == "only":
         if request.layers or request.models:
             raise ConfigError(
-                "options['op_switch']='only' lists no model, but layers or models are given",
+                "options['op_switch']='only' dumps no model, but layers or models are given",
                 hint="use op_switch=True, or leave layers and models out",
             )
         return []
@@ -180,8 +180,8 @@ def _dump_list(request: DumpRequest, options: Mapping[str, Any], known: Optional
         layers = _names("layers", request.layers_of(model), known)
         if request.layers and not layers:
             raise ConfigError(
-                f"layers={list(request.layers)} names no operator of the model {model!r}",
-                hint=f"add {model}:NAME, or leave the model out of models=; without layers a model is dumped whole",
+                f"layers={list(request.layers)} contains no operator of the model {model!r}",
+                hint=f"add {model}:NAME, or remove the model from models=; without layers= all of it is dumped",
             )
         named = {"model_name": model} if model else {}
         items.append({**named, **({"layer": layers} if layers else {}), **lists})
@@ -199,7 +199,7 @@ def _watch_list(request: DumpRequest, known: Optional[list[str]]) -> list[dict[s
 
 
 def _names(field: str, texts: Iterable[str], known: Optional[list[str]]) -> list[str]:
-    """Exact names: CANN has no patterns, so they are expanded here or not at all."""
+    """Expand patterns to exact names, because CANN has no patterns."""
     found: list[str] = []
     for text in texts:
         if not text.startswith("re:") and not re.search(r"[*?]|\[.*\]", text):

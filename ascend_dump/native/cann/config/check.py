@@ -1,4 +1,4 @@
-"""Check an acl.json as a whole: file, adump, GE, then the settings that do nothing."""
+"""Check an acl.json: first the file, then by adump's and GE's rules, then for settings that have no effect."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["check_acl_config", "check_ge_file"]
 
 _FILE_HINTS: Mapping[int, str] = {
     AclError.INVALID_FILE: "give an existing regular file of at most 10 MiB",
-    AclError.PARSE_FILE: "nest objects and arrays at most 10 deep; brackets inside texts count too",
+    AclError.PARSE_FILE: "nest objects and arrays at most 10 levels deep; brackets inside texts count too",
     AclError.INVALID_DUMP_CONFIG: "write strict JSON in UTF-8: no comments, no trailing commas, no NaN",
 }
 
 
 def check_acl_config(source: Source, *, all: bool = False, situation: Optional[Situation] = None) -> list[Problem]:
-    """Find what CANN would refuse in a dump configuration, or accept without doing it.
+    """Find what CANN would refuse in a dump configuration, or accept and ignore.
 
-    source: a path, the text of a file (bytes, or it starts with a brace or has lines), or its decoded value.
-    all: also list what adump would find after its first refusal; it stops there itself.
-    situation: what is known of the dumping process; by default this process's environment.
+    source: a path, the text of a file (bytes, or a str with a brace first or several lines), or its decoded value.
+    all: also list errors after the first one, at which adump stops.
+    situation: facts about the process that will dump; by default the environment of this process.
     Errors come first, then silent findings, then warnings.
     """
     here = Situation.here() if situation is None else situation
@@ -43,7 +43,7 @@ def check_ge_file(source: Source, *, all: bool = False, situation: Optional[Situ
     parsed = read_source(source)
     reason = "" if parsed.refusal is None else parsed.refusal.reason
     if reason or not isinstance(parsed.value, dict):
-        message = reason or "it holds no object of options and values"
+        message = reason or "it is not an object of options and values"
         return [Problem("AD110", "error", message, 'write {"ge.exec.enableDump": "1", ...}')]
     return check_ge_options(parsed.value, situation=situation)
 

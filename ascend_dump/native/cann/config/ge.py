@@ -1,9 +1,8 @@
-"""GE's own, second reading of the dump JSON: what model dump it turns on, or why none.
+"""GE's verdict on the dump JSON: which dump of models it turns on, or why it turns on none.
 
-adump hands GE the raw text after its own checks and ignores GE's answer, so a configuration that
-only GE refuses ends in success and no model dump. Sources: GE `dump_callback` (validation,
-parsing), `dump_manager` (what is set, E10001, E10056) and `dump_properties` (which operator of
-which model is dumped).
+After its own checks adump passes the text to GE and ignores GE's answer. So if only GE refuses a configuration, acl
+reports success and no model is dumped. Sources: GE `dump_callback` (validation, parsing), `dump_manager` (what is set,
+E10001, E10056) and `dump_properties` (which operator of which model is dumped).
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from ascend_dump.native.cann.config.keys import BLACKLISTS, EXCEPTION_SCENES
 
 __all__ = ["POSITION", "Blacklist", "GeSettings", "GeVerdict", "dropped_items", "judge"]
 
-#: A blacklist position GE understands; it skips all others.
+#: A position in a blacklist that GE understands; it ignores all others.
 POSITION = re.compile(r"(input|output)([0-9]+)")
 
 _COLLECT_PATHS = ("NPU_COLLECT_PATH_EXE", "NPU_COLLECT_PATH")
 
 
 class Blacklist(NamedTuple):
-    """Input and output indices that are left out of one operator type's or name's dump."""
+    """The indices of inputs and outputs that are not dumped of an operator type or of a named operator."""
 
     inputs: frozenset[int] = frozenset()
     outputs: frozenset[int] = frozenset()
@@ -35,10 +34,10 @@ class Blacklist(NamedTuple):
 class GeSettings(NamedTuple):
     """What GE dumps.
 
-    status: the normal model dump is on. debug: overflow detection is on. every: all operators of
-    all models. unnamed: the operators selected in every model (empty: all), None when no item
-    lacks a model name. models: the same by model name. types, names: blacklists by model name
-    ("" for the unnamed item). ranges: begin and end of operator ranges by model name.
+    status: the normal dump of models is on. debug: overflow detection is on. every: all operators of all models are
+    dumped. unnamed: the operators that the item without a model name selects in every model (empty: all); None if there
+    is no such item. models: the selected operators by model name (empty: all). types, names: blacklists by model name
+    ("" for the item without one). ranges: begin and end of operator ranges by model name.
     """
 
     status: bool
@@ -58,7 +57,7 @@ class GeSettings(NamedTuple):
     ranges: Mapping[str, tuple[tuple[str, str], ...]] = {}
 
     def wants(self, op_name: str, model: str, om_name: str = "") -> bool:
-        """Whether the normal dump takes this operator, ranges aside; GE's order of matching."""
+        """Whether the normal dump selects this operator, in GE's order of matching; ranges are not considered."""
         if not self.status:
             return False
         if self.every:
@@ -73,10 +72,10 @@ class GeSettings(NamedTuple):
 
 
 class GeVerdict(NamedTuple):
-    """GE's answer. `asked` is False where adump does not consult it.
+    """GE's answer. `asked` is False if adump does not ask GE.
 
-    rule: the id of the reason in `silent`. error: the code in GE's log, which the caller of acl
-    does not get to see. where: the key path the reason is about.
+    rule: the id of the rule in `silent` that explains a refusal. error: the code in GE's log; the caller of acl does
+    not see it. where: the path of the key that GE refuses.
     """
 
     asked: bool
@@ -88,7 +87,7 @@ class GeVerdict(NamedTuple):
 
 
 def judge(config: Any, verdict: Verdict, *, env: Optional[Mapping[str, str]] = None) -> GeVerdict:
-    """Judge a configuration adump has accepted; `verdict` is adump's on the same configuration."""
+    """Judge a configuration by GE's rules. verdict: adump's verdict on the same configuration."""
     if not (verdict.accepted and verdict.need_dump):
         return GeVerdict(asked=False)
     dump: Mapping[str, Any] = config["dump"]
@@ -109,7 +108,7 @@ def judge(config: Any, verdict: Verdict, *, env: Optional[Mapping[str, str]] = N
 
 
 def dropped_items(dump: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """Items of `dump_list` GE leaves out with a warning in its log: index and offending key."""
+    """The items of `dump_list` that GE ignores with a warning in its log: index, and the key that is the reason."""
     found = []
     for index, item in items_of(dump):
         if item.get("model_name") == "":
@@ -143,11 +142,11 @@ def _settings(dump: Mapping[str, Any], env: Mapping[str, str]) -> GeSettings:
 
 
 def _select(settings: GeSettings, dump: Mapping[str, Any]) -> GeSettings:
-    """Fill in which operators of which models: later items replace earlier ones of the same name."""
+    """Add the selected operators of each model; a later item replaces an earlier one of the same model name."""
     dropped = {index for index, _ in dropped_items(dump)}
     items = [item for index, item in items_of(dump) if index not in dropped]
     if dump.get("dump_list") == []:
-        # An empty list stands for one item that asks for everything.
+        # An empty list has the effect of one item without keys, which selects everything.
         items = [{}]
     layers: dict[str, frozenset[str]] = {}
     watched: frozenset[str] = frozenset()

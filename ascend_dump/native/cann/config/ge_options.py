@@ -1,7 +1,7 @@
 """GE session options that control a dump (`ge.exec.*`): what GE refuses, and what it ignores.
 
 Sources: GE `dump_properties` (InitByOptions, CheckDumpStep, SetDumpDebugOptions: values, order, E10001 and E10058) and
-mmpa (a directory is looked at without following a link). What GE ignores is the table `silent.SILENT_OPTIONS`.
+mmpa (a link is not followed to a directory). The table `silent.SILENT_OPTIONS` lists what GE ignores.
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ _INT32_MAX = 2**31 - 1
 _MODES = ("input", "output", "all")
 _DEBUG_MODES = ("aicore_overflow", "atomic_overflow", "all")
 
-#: In the order in which GE looks.
+#: What GE refuses, in the order of its checks.
 REFUSED_OPTIONS = RuleTable(GeSubject.of_example)
 
 
 def check_ge_options(options: Mapping[str, Any], *, situation: Optional[Situation] = None) -> list[Problem]:
-    """Everything GE would refuse in these session options, or accept without effect.
+    """Everything in these session options that GE would refuse, or accept and ignore.
 
-    Options of other subsystems are left alone. Problems are in the order in which GE checks,
-    refusals first.
+    Options of other subsystems are not checked. Refusals come first, in the order of GE's checks.
     """
     subject = GeSubject.of(options, Situation.here() if situation is None else situation)
     return [*REFUSED_OPTIONS.problems(subject), *SILENT_OPTIONS.problems(subject)]
@@ -73,7 +72,7 @@ _DETECTS = {ENABLE_DEBUG: "1", DUMP_PATH: "$DIR", DEBUG_MODE: "all"}
 
 @_rule(
     "text",
-    "session options are a map of texts",
+    "the values of session options must be texts",
     "GEInitialize",
     ENABLE_DUMP,
     trips={**_DUMPS, ENABLE_DUMP: 1},
@@ -83,12 +82,12 @@ _DETECTS = {ENABLE_DEBUG: "1", DUMP_PATH: "$DIR", DEBUG_MODE: "all"}
 def _text(subject: GeSubject) -> Iterator[Hit]:
     for name, value in subject.given.items():
         if name in GE_OPTIONS and not isinstance(value, str):
-            yield Hit(name, f"{value!r} is no text; GE options are texts", f"give {str(value)!r}")
+            yield Hit(name, f"{value!r} is not a text, which GE needs", f"give {str(value)!r}")
 
 
 @_rule(
     "switch",
-    "a switch is 1 or 0",
+    "the value of a switch must be 1 or 0",
     "dump_properties InitByOptions",
     ENABLE_DUMP,
     trips={**_DUMPS, ENABLE_DUMP: "on"},
@@ -102,7 +101,7 @@ def _switch(subject: GeSubject) -> Iterator[Hit]:
 
 @_rule(
     "two-dumps",
-    "a dump and overflow detection exclude each other",
+    "a dump and overflow detection cannot be combined",
     "dump_properties InitByOptions",
     ENABLE_DEBUG,
     trips={**_DUMPS, **_DETECTS},
@@ -110,13 +109,13 @@ def _switch(subject: GeSubject) -> Iterator[Hit]:
 )
 def _two_dumps(subject: GeSubject) -> Iterator[Hit]:
     if subject.dump and subject.debug:
-        message = f"it cannot be 1 together with {ENABLE_DUMP}"
-        yield Hit(ENABLE_DEBUG, message, "dump first, then look for overflow")
+        message = f"it cannot be 1 if {ENABLE_DUMP} is 1"
+        yield Hit(ENABLE_DEBUG, message, "dump in one run and detect overflow in another")
 
 
 @_rule(
     "path",
-    "a dump needs an existing directory that is no link",
+    "a dump needs an existing directory that is not a link",
     "dump_properties InitByOptions; mmpa mmIsDir",
     DUMP_PATH,
     trips={ENABLE_DUMP: "1"},
@@ -133,7 +132,7 @@ def _path(subject: GeSubject) -> Iterator[Hit]:
     path = subject.options[DUMP_PATH]
     place = place_of(path, subject.situation.cwd, subject.situation.planned)
     try:
-        # mmIsDir uses lstat: a link is no directory, unless a trailing slash resolves it.
+        # mmIsDir uses lstat, which follows a link only if the path ends with a slash.
         mode = os.lstat(place).st_mode
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
@@ -143,7 +142,7 @@ def _path(subject: GeSubject) -> Iterator[Hit]:
         yield Hit(DUMP_PATH, "it is empty", "give an existing directory")
     elif stat.S_ISLNK(mode) and os.path.isdir(place):
         hint = f"give {os.path.realpath(place).decode()!r}"
-        yield Hit(DUMP_PATH, f"{path!r} is a link, GE does not follow it", hint)
+        yield Hit(DUMP_PATH, f"{path!r} is a link, which GE does not follow", hint)
     elif not stat.S_ISDIR(mode):
         yield Hit(DUMP_PATH, f"{path!r} is not a directory", "give an existing directory")
     elif not os.access(place, os.R_OK | os.W_OK):
@@ -152,7 +151,7 @@ def _path(subject: GeSubject) -> Iterator[Hit]:
 
 @_rule(
     "steps",
-    "the steps are numbers below 2^31 and rising ranges",
+    "the steps must be numbers below 2^31 and ascending ranges",
     "dump_properties CheckDumpStep",
     DUMP_STEP,
     trips={**_DUMPS, DUMP_STEP: "5-2"},
@@ -164,7 +163,7 @@ def _steps(subject: GeSubject) -> Iterator[Hit]:
     parts = steps.split("|") if steps else []
     if len(parts) > MAX_INTERVALS:
         message = f"{len(parts)} ranges, the limit is {MAX_INTERVALS}"
-        yield Hit(DUMP_STEP, message, "join neighbours: 0-99")
+        yield Hit(DUMP_STEP, message, "join successive steps into ranges such as 0-99")
         return
     for part in parts:
         pieces = part.split("-")
@@ -172,7 +171,7 @@ def _steps(subject: GeSubject) -> Iterator[Hit]:
             hint = 'leave the option out, or give "", for all steps' if steps == "None" else "write 0|5|10-20"
             yield Hit(DUMP_STEP, f"{part!r} is neither a step nor a range of steps below 2^31", hint)
         elif len(pieces) == 2 and int(pieces[0]) >= int(pieces[1]):
-            yield Hit(DUMP_STEP, f"{part!r} is no rising range", f"write {pieces[0]!r} for a single step")
+            yield Hit(DUMP_STEP, f"{part!r} is not an ascending range", f"write {pieces[0]!r} for a single step")
 
 
 def _is_int32(text: str) -> bool:
@@ -182,7 +181,7 @@ def _is_int32(text: str) -> bool:
 
 @_rule(
     "mode",
-    "the mode is one of three",
+    "the mode must be one of three",
     "dump_properties InitByOptions",
     DUMP_MODE,
     trips={**_DUMPS, DUMP_MODE: "inputs"},
@@ -196,7 +195,7 @@ def _mode(subject: GeSubject) -> Iterator[Hit]:
 
 @_rule(
     "debug-mode",
-    "overflow detection has three modes",
+    "the mode of overflow detection must be one of three",
     "dump_properties SetDumpDebugOptions",
     DEBUG_MODE,
     trips={**_DETECTS, DEBUG_MODE: "aicore"},

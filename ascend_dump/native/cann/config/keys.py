@@ -1,7 +1,7 @@
 """The keys of CANN's dump JSON: types, allowed values, defaults and limits, in one table.
 
-Source: adump `dump_config_converter` (keys, value sets, defaults, limits); GE `dump_manager`
-(the form of a blacklist position). Orders in this module are the orders in which adump checks.
+Sources: adump `dump_config_converter` (keys, allowed values, defaults, limits); GE `dump_manager` (the form of a
+position in a blacklist). Everything is in the order in which adump checks it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 
 class Kind:
-    """The JSON type adump demands of a key."""
+    """The JSON type that adump requires of a value."""
 
     TEXT = "string"
     TEXTS = "array of string"
@@ -48,7 +48,7 @@ class Kind:
 
 
 class Key(NamedTuple):
-    """One key: its JSON type, the values adump takes (empty: any), and what absence means."""
+    """A key: its JSON type, the values that adump accepts (empty: any), and its default."""
 
     name: str
     kind: str
@@ -57,7 +57,7 @@ class Key(NamedTuple):
     about: str = ""
 
 
-#: Scene name to adump's dump type; "watcher" is no type of its own, it is an operator dump.
+#: adump's dump type of each exception scene. The scene "watcher" is a dump of operators.
 SCENE_TYPES: Mapping[str, int] = MappingProxyType(
     {"lite_exception": 3, "aic_err_brief_dump": 3, "aic_err_norm_dump": 2, "aic_err_detail_dump": 5}
 )
@@ -65,7 +65,7 @@ EXCEPTION_SCENES = tuple(SCENE_TYPES)
 
 _ON_OFF = ("on", "off")
 
-#: Keys of the object `dump`, in the order adump checks their types.
+#: Keys of the object `dump`.
 DUMP: Mapping[str, Key] = MappingProxyType(
     {
         key.name: key
@@ -75,9 +75,9 @@ DUMP: Mapping[str, Key] = MappingProxyType(
             Key("dump_op_switch", Kind.TEXT, _ON_OFF, "off", "also dump single-operator calls"),
             Key("dump_level", Kind.TEXT, ("op", "kernel", "all"), "all", "granularity"),
             Key("dump_scene", Kind.TEXT, (*EXCEPTION_SCENES, "watcher"), "", "exception dump or watcher mode"),
-            Key("dump_data", Kind.TEXT, ("tensor", "stats"), "tensor", "the data, or statistics of it"),
+            Key("dump_data", Kind.TEXT, ("tensor", "stats"), "tensor", "the values, or statistics of them"),
             Key("dump_debug", Kind.TEXT, _ON_OFF, "off", "overflow detection"),
-            Key("dump_kernel_data", Kind.TEXT, (), "", "what kernels print: a comma list"),
+            Key("dump_kernel_data", Kind.TEXT, (), "", "what kernels print: a list with commas"),
             Key("dump_step", Kind.TEXT, (), "", "steps such as 0|3-5|10; empty means all"),
             Key(
                 "dump_stats",
@@ -91,22 +91,22 @@ DUMP: Mapping[str, Key] = MappingProxyType(
     }
 )
 
-#: Values of the comma list `dump_kernel_data`.
+#: Values in the list `dump_kernel_data`.
 KERNEL_DATA = ("all", "printf", "tensor", "assert", "timestamp")
 
-#: Keys whose values adump compares with a fixed set, in that order.
+#: Keys for which adump accepts only a few values.
 VALUE_ORDER = ("dump_mode", "dump_data", "dump_op_switch", "dump_level", "dump_debug", "dump_scene")
 
 BLACKLISTS = ("optype_blacklist", "opname_blacklist")
 
-#: Keys of one item of `dump_list`, in the order adump checks their types.
+#: Keys of an item of `dump_list`.
 ITEM: Mapping[str, Key] = MappingProxyType(
     {
         key.name: key
         for key in (
             Key("model_name", Kind.TEXT, (), "", "absent means every model"),
             Key("layer", Kind.TEXTS, (), "", "exact operator names; absent means every operator"),
-            Key("watcher_nodes", Kind.TEXTS, (), "", "operators whose output is watched, scene watcher only"),
+            Key("watcher_nodes", Kind.TEXTS, (), "", "operators whose outputs are watched; for the scene watcher only"),
             Key("optype_blacklist", Kind.OBJECTS, (), "", "tensors left out, by operator type"),
             Key("opname_blacklist", Kind.OBJECTS, (), "", "tensors left out, by operator name"),
             Key("opname_range", Kind.OBJECTS, (), "", "operators from begin to end in execution order"),
@@ -114,11 +114,11 @@ ITEM: Mapping[str, Key] = MappingProxyType(
     }
 )
 
-#: Keys of one entry of a blacklist and of `opname_range`.
+#: Keys of an entry of a blacklist, and of an entry of `opname_range`.
 BLACKLIST_ENTRY = ("name", "pos")
 RANGE_ENTRY = ("begin", "end")
 
-#: GE's session options, and what each takes.
+#: GE's session options, and the values of each.
 ENABLE_DUMP, ENABLE_DEBUG = "ge.exec.enableDump", "ge.exec.enableDumpDebug"
 DUMP_PATH, DUMP_STEP, DUMP_MODE = "ge.exec.dumpPath", "ge.exec.dumpStep", "ge.exec.dumpMode"
 DUMP_DATA, DUMP_LAYER, DEBUG_MODE = "ge.exec.dumpData", "ge.exec.dumpLayer", "ge.exec.dumpDebugMode"
@@ -127,7 +127,7 @@ GE_OPTIONS: Mapping[str, str] = MappingProxyType(
     {
         ENABLE_DUMP: "1 or 0",
         ENABLE_DEBUG: "1 or 0, not 1 together with ge.exec.enableDump",
-        DUMP_PATH: "an existing directory that is no link",
+        DUMP_PATH: "an existing directory that is not a link",
         DUMP_STEP: "steps such as 0|3-5|10",
         DUMP_MODE: "input, output or all",
         DUMP_DATA: "tensor or stats",

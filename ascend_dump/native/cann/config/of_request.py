@@ -1,4 +1,4 @@
-"""What CANN would make of a request: the problems of the dump JSON that is built from it, and its file."""
+"""Check the dump JSON that is built from a request, and write it to a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["problems_of_config", "save_config"]
 
 
 def problems_of_config(config: dict[str, Any], planned: Path, situation: Situation) -> list[Problem]:
-    """The problems of the dump JSON that a capture will hand to CANN. planned: its dump path, which is made before."""
+    """The problems of a capture's dump JSON. planned: its dump path, which is created before CANN reads the JSON."""
     return check_acl_config(json.dumps(config).encode(), situation=situation._replace(planned=os.fspath(planned)))
 
 

@@ -1,8 +1,8 @@
-"""Read an acl.json as CANN does, before anything in it is judged.
+"""Read an acl.json as CANN does, before its content is checked.
 
-Sources: acl `json_parser` (file limits, nesting counted over raw characters, error codes) and
-nlohmann::json's strict parser (no comments, UTF-8 only, byte-order mark skipped, the last of
-equal keys wins, numbers must fit a double, escapes must form whole characters).
+Sources: acl `json_parser` (limits of the file, nesting counted in the undecoded text, error codes) and nlohmann::json's
+strict parser (no comments, UTF-8 only, a byte-order mark is skipped, of equal keys the last one is used, numbers must
+fit into a double, escapes must form whole characters).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ MAX_BYTES = 10 * 1024 * 1024
 MAX_DEPTH = 10
 
 _BOM = b"\xef\xbb\xbf"
-#: A backslash starts an escape wherever it stands in valid JSON, so no tokeniser is needed.
+#: In valid JSON every backslash starts an escape, so no tokeniser is needed.
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 
 
 class JsonRefusal(NamedTuple):
-    """Why acl does not take the text: its return code, the error manager's code, the reason."""
+    """Why acl refuses the text: its return code, the error manager's code, the reason."""
 
     acl_error: int
     native: str
@@ -38,9 +38,9 @@ class JsonRefusal(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """A configuration: the JSON value, key paths given more than once, or why there is none.
+    """A configuration: the JSON value and the paths of keys given more than once, or why acl refuses the text.
 
-    `empty` is a file of zero bytes, which acl takes without configuring anything.
+    empty: the file has zero bytes, which acl accepts without configuring anything.
     """
 
     value: Any = None
@@ -50,13 +50,13 @@ class Parsed(NamedTuple):
 
 
 class _Repeated(dict[str, Any]):
-    """An object whose text held a key more than once."""
+    """An object in whose text a key is given more than once."""
 
     keys_given_twice: tuple[str, ...] = ()
 
 
 def read_source(source: Source) -> Parsed:
-    """Read a configuration from a path, from text or from its decoded value."""
+    """Read a configuration from a path or from a text, or accept its decoded value."""
     if isinstance(source, Mapping):
         return Parsed(dict(source))
     if isinstance(source, bytes) or (isinstance(source, str) and _is_text(source)):
@@ -69,7 +69,7 @@ def _is_text(source: str) -> bool:
 
 
 def read_config(path: Union[str, os.PathLike[str]]) -> Parsed:
-    """Read and parse a configuration file under acl's limits; refusals are values, not exceptions.
+    """Read and parse a configuration file within acl's limits. A refusal is returned, not raised.
 
     (assumption acl.missing_file)
     """
@@ -91,11 +91,11 @@ def parse_text(text: Union[str, bytes]) -> Parsed:
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     if not data:
         return Parsed(empty=True)
-    # Both the nesting count and nlohmann's lexer take a NUL byte for the end.
+    # acl's count of the nesting and nlohmann's lexer both end at a NUL byte.
     data = data.split(b"\0", 1)[0]
     objects, arrays = _depths(data)
     if max(objects, arrays) > MAX_DEPTH:
-        reason = f"objects nest {objects} deep and arrays {arrays}, the limit is {MAX_DEPTH}"
+        reason = f"objects are nested {objects} levels deep and arrays {arrays}, the limit is {MAX_DEPTH}"
         return _refused(AclError.PARSE_FILE, "", reason)
     try:
         decoded = data[len(_BOM) :].decode() if data.startswith(_BOM) else data.decode()
@@ -112,8 +112,8 @@ def parse_text(text: Union[str, bytes]) -> Parsed:
     except UnicodeDecodeError as error:
         return _refused(AclError.INVALID_DUMP_CONFIG, "EP0004", f"it is not UTF-8: {error}")
     except RecursionError:
-        # Brackets inside strings can hide nesting from the count above.
-        return _refused(AclError.INVALID_DUMP_CONFIG, "EP0004", "it nests too deep")
+        # Closing brackets inside strings reduce the count above.
+        return _refused(AclError.INVALID_DUMP_CONFIG, "EP0004", "it is nested too deep")
     except ValueError as error:
         return _refused(AclError.INVALID_DUMP_CONFIG, "EP0004", str(error))
 
@@ -123,7 +123,7 @@ def _refused(acl_error: int, native: str, reason: str) -> Parsed:
 
 
 def _depths(data: bytes) -> tuple[int, int]:
-    """The deepest nesting of objects and of arrays, strings included as acl counts them."""
+    """The greatest depths of objects and of arrays. Brackets inside strings count too, as in acl."""
     return _depth(data, b"{}"), _depth(data, b"[]")
 
 
@@ -141,7 +141,7 @@ def _depth(data: bytes, brackets: bytes) -> int:
 
 
 def _check_escapes(text: str) -> None:
-    """Refuse half a surrogate pair, which Python's parser would let through."""
+    """Raise ValueError for half a surrogate pair, which Python's parser accepts."""
     high_ends = -1
     for found in _ESCAPE.finditer(text):
         unit = int(found[1], 16) if found[1] else 0
@@ -164,7 +164,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _plain(value: Any, where: str, duplicates: list[str]) -> Any:
-    """Copy without `_Repeated`, noting the paths of the keys it reports."""
+    """Copy a value with plain objects in place of `_Repeated`; add the paths of repeated keys to `duplicates`."""
     if isinstance(value, dict):
         if isinstance(value, _Repeated):
             duplicates.extend(_join(where, name) for name in value.keys_given_twice)
@@ -190,7 +190,7 @@ def _number(text: str) -> float:
 
 
 def _integer(text: str) -> Union[int, float]:
-    # Beyond 64 bits nlohmann::json keeps a double; it also spares Python a huge conversion.
+    # nlohmann::json keeps a number of more than 64 bits as a double; this also avoids a slow conversion in Python.
     if len(text) <= 20:
         value = int(text)
         if -(2**63) <= value < 2**64:

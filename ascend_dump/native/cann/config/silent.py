@@ -1,4 +1,4 @@
-"""The tables of every setting CANN accepts without doing what it says.
+"""The tables of settings that CANN accepts without doing what they say.
 
 `SILENT` is about the dump JSON, `SILENT_OPTIONS` about GE's session options.
 """

@@ -1,6 +1,6 @@
-"""What surrounds a configuration: facts that decide whether an accepted setting does anything.
+"""Facts about the process and the model that decide whether a setting has an effect.
 
-Every fact has an "unknown" value, under which the rules that need it stay quiet.
+Every fact may be unknown; a rule that needs an unknown fact reports nothing.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _CONTROL_GROUPS = re.compile(r"docker|kubepods|containerd|libpod|lxc")
 class Situation(NamedTuple):
     """Facts about the process that will dump; None means unknown.
 
-    env, cwd: of that process. planned: the dump path that is made before CANN looks at it: it counts as
-    existing. operators: of the graph, in execution order. dtypes: names such as
-    "float16" of its tensors. models: the names its models can be selected by. container: it runs in
-    one. captured: operators run in a captured stream (aclgraph). step_counter: the model has one.
-    static_shape: of the whole graph. status_check: the model was built with overflow detection
-    (`--status_check 1`). exception_on: an exception dump is on already. ge_options: session options
-    given beside the JSON. acl_dump: a dump is set through acl beside the session options. free_bytes: at
-    the dump path; looked up there when unknown. soc: what acl.get_soc_name returns.
+    env, cwd: the environment and working directory of that process. planned: a dump path that counts as existing,
+    because it is created before CANN reads the configuration. operators: the operators of the graph, in execution
+    order. dtypes: the data types of its tensors, such as "float16". models: the names by which models can be selected.
+    container: the process runs in a container. captured: operators run in a captured stream (aclgraph). step_counter:
+    the model has a step counter. static_shape: the whole graph has static shapes. status_check: the model was
+    converted with overflow detection (`--status_check=1`). exception_on: an exception dump is on already. ge_options:
+    session options given besides the JSON. acl_dump: a dump is configured through acl besides the session options.
+    free_bytes: free space at the dump path; measured there if unknown. soc: what acl.get_soc_name returns.
     """
 
     env: Mapping[str, str] = MappingProxyType({})
@@ -51,11 +51,11 @@ class Situation(NamedTuple):
 
     @classmethod
     def here(cls) -> Situation:
-        """The environment and directory of this process, nothing else known."""
+        """The environment and working directory of this process; all else is unknown."""
         return cls(env=dict(os.environ), cwd=os.getcwd())
 
     def names(self) -> dict[str, list[Node]]:
-        """The known operators by every name GE matches: the final one and those from before fusion."""
+        """The known operators by every name that GE compares: the final name and the names from before fusion."""
         found: dict[str, list[Node]] = {}
         for node in self.operators or ():
             for name in dict.fromkeys((node.name, *node.original_names)):
@@ -64,7 +64,7 @@ class Situation(NamedTuple):
 
 
 def in_container(root: Path = Path("/")) -> bool:
-    """Whether this process runs in a container, by the marks that the engines leave."""
+    """Whether this process runs in a container, judged by the files that container engines create."""
     if (root / ".dockerenv").exists() or (root / "run" / ".containerenv").exists():
         return True
     if os.environ.get("KUBERNETES_SERVICE_HOST"):

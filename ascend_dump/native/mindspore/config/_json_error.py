@@ -1,6 +1,6 @@
-"""What MindSpore's JSON parser (nlohmann::json) says about bad syntax, where it is known to say it.
+"""The messages of MindSpore's JSON parser (nlohmann::json) about wrong syntax, as far as they are known.
 
-Recorded with MindSpore 2.10.0 for characters that begin no JSON at all, such as those of a comment.
+Recorded with MindSpore 2.10.0 for characters that cannot begin a JSON value, such as those of a comment.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 
 __all__ = ["syntax_error"]
 
-#: What Python's parser expected -> what the other one was parsing, and what it expected there.
+#: What Python's parser expected -> what nlohmann's parser was reading, and what it expected.
 _CONTEXTS = {
     "Expecting value": ("value", ""),
     "Expecting property name enclosed in double quotes": ("object key", "; expected string literal"),
@@ -18,15 +18,15 @@ _CONTEXTS = {
     "in object": ("object", "; expected '}'"),
     "in array": ("array", "; expected ']'"),
 }
-#: The parser remembers what it has read since the last of these began.
+#: nlohmann's parser shows the text from the last of these characters on.
 _REMEMBERED = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*')
 _STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 _BEGINS_A_TOKEN = set('{}[]:,"-0123456789tfn')
 
 
 def syntax_error(text: str, error: json.JSONDecodeError) -> str:
-    """The position and the reason. Where the real words are not known, the reason is Python's."""
-    # Python names the place behind a comma or a value, the other parser the character that it cannot read.
+    """The position and the reason, in Python's words if those of nlohmann's parser are not known."""
+    # Python gives the position after a comma or a value, nlohmann's parser that of the unexpected character.
     at = re.compile(r"[ \t\r\n]*").match(text, error.pos).end()  # type: ignore[union-attr]  # it matches nothing too
     line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
     kind = error.msg
@@ -44,7 +44,7 @@ def syntax_error(text: str, error: json.JSONDecodeError) -> str:
 
 
 def _container(text: str) -> str:
-    """What encloses the end of a text."""
+    """Whether the end of a text is inside an object or an array."""
     waiting: list[str] = []
     for found in _STRUCTURE.finditer(text):
         if found[0] in "[{":

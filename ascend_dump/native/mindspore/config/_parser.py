@@ -1,4 +1,4 @@
-"""Key by key as MindSpore's parser goes through a dump JSON."""
+"""Read a dump JSON key by key, in the order of MindSpore's parser."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Parser:
                 if isinstance(block[key], bool):
                     self._found[key] = block[key]
                 else:
-                    # It names `enable` whichever of the three it is.
+                    # MindSpore's message names `enable` for each of the three keys.
                     self._refuse("Dump Json Parse Failed. 'enable' should be boolean type", f"{E2E}.{key}")
         for key in ("stat_calc_mode", "device_stat_precision_mode"):
             words = WORDS[key]
@@ -100,7 +100,7 @@ class Parser:
             return
         where = f"{E2E}.sample_num"
         if not _is_unsigned(number):
-            # The message names the other key.
+            # MindSpore's message names the wrong key.
             self._refuse(_no_unsigned("sample_mode"), where)
         elif not number:
             self._refuse("Dump Json Parse Failed. sample_num should be greater than 0", where)

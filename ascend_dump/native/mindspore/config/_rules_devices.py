@@ -1,4 +1,4 @@
-"""What each device and kind of execution leaves out of a dump JSON that it accepts."""
+"""Settings that MindSpore accepts and ignores on some devices and in some kinds of execution."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _e2e_block(dump: DumpJson) -> Iterator[Hit]:
 @RULES.rule(
     "mindspore-cpu-overflow",
     "AD274",
-    "a CPU finds no overflow and dumps every operator instead",
+    "a CPU detects no overflow and dumps every operator instead",
     "MindSpore 2.10.0 on a CPU",
     where=_MODE,
     trips=example("cpu", op_debug_mode=3),
@@ -74,14 +74,14 @@ def _e2e_block(dump: DumpJson) -> Iterator[Hit]:
 )
 def _cpu_overflow(dump: DumpJson) -> Iterator[Hit]:
     if dump.where.device == "CPU" and dump.settings.op_debug_mode == 3:
-        message = "on a CPU this is the same as 0: every operator is dumped, overflow or not"
-        yield Hit(_MODE, message, "use 0, and look for inf and nan when reading")
+        message = "on a CPU this has the effect of 0: every operator is dumped, with or without overflow"
+        yield Hit(_MODE, message, "use 0, and search the dump for inf and nan")
 
 
 @RULES.rule(
     "mindspore-cpu-exception",
     "AD274",
-    "a CPU dumps no operator for an exception",
+    "on a CPU an exception dump contains no operator",
     f"{_PARSER}: Abnormal dump is not supported on CPU backend",
     where=_MODE,
     trips=example("cpu", op_debug_mode=4),
@@ -89,7 +89,7 @@ def _cpu_overflow(dump: DumpJson) -> Iterator[Hit]:
 )
 def _cpu_exception(dump: DumpJson) -> Iterator[Hit]:
     if dump.where.device == "CPU" and dump.settings.op_debug_mode == 4:
-        yield Hit(_MODE, "on a CPU no operator is dumped then, only parameters, in every iteration", "use 0")
+        yield Hit(_MODE, "on a CPU only parameters are dumped, in every iteration, and no operators", "use 0")
 
 
 @RULES.rule(
@@ -103,13 +103,13 @@ def _cpu_exception(dump: DumpJson) -> Iterator[Hit]:
 )
 def _gpu_debug_mode(dump: DumpJson) -> Iterator[Hit]:
     if dump.where.device == "GPU" and dump.settings.op_debug_mode:
-        yield Hit(_MODE, "the documents know 0 only on a GPU", "use 0")
+        yield Hit(_MODE, "for a GPU MindSpore's documents mention 0 only", "use 0")
 
 
 @RULES.rule(
     "mindspore-only-ascend",
     "AD274",
-    "sampling, arguments of operators and statistics of the device are Ascend's",
+    "only Ascend has samples, arguments of operators and statistics computed on the device",
     f"{_DOCUMENT}, the table of modes",
     where=f"{E2E}.sample_mode",
     trips=example("cpu", e2e={"sample_mode": 1}),
@@ -120,15 +120,17 @@ def _only_ascend(dump: DumpJson) -> Iterator[Hit]:
         return
     for key in ("sample_mode", "save_kernel_args", "device_stat_precision_mode"):
         if dump.e2e.get(key) not in (None, 0, False, "high"):
-            yield Hit(f"{E2E}.{key}", "only Ascend does this", "remove it")
+            yield Hit(f"{E2E}.{key}", "it has an effect on Ascend only", "remove it")
     if dump.settings.stat_calc_mode == "device":
-        yield Hit(f"{E2E}.stat_calc_mode", "only Ascend does this, it is host here", "use host")
+        yield Hit(
+            f"{E2E}.stat_calc_mode", "it has an effect on Ascend only; statistics are computed on the host", "use host"
+        )
 
 
 @RULES.rule(
     "mindspore-file-format",
     "AD274",
-    "only jit_level O2 chooses between npy and bin",
+    "only jit_level O2 can write bin in place of npy",
     _O2,
     where=f"{COMMON}.file_format",
     trips=example("cpu", file_format="bin"),
@@ -136,13 +138,13 @@ def _only_ascend(dump: DumpJson) -> Iterator[Hit]:
 )
 def _file_format(dump: DumpJson) -> Iterator[Hit]:
     if "file_format" in dump.common and not dump.where.ge:
-        yield Hit(f"{COMMON}.file_format", "files are always npy here", "remove it")
+        yield Hit(f"{COMMON}.file_format", "it has an effect under jit_level O2 only; files are npy", "remove it")
 
 
 @RULES.rule(
     "mindspore-conflict",
     "AD274",
-    "MindSpore settles settings that conflict and only logs it",
+    "if settings conflict, MindSpore changes them and only logs it",
     _PARSER,
     where=COMMON,
     trips=example(op_debug_mode=3, input_output=1),
@@ -151,13 +153,13 @@ def _file_format(dump: DumpJson) -> Iterator[Hit]:
 def _conflict(dump: DumpJson) -> Iterator[Hit]:
     for warning in dump.reading.warnings:
         if "should be set to" in warning:
-            yield Hit(COMMON, f"two settings conflict: {warning}", "set it as MindSpore would")
+            yield Hit(COMMON, f"two settings conflict: {warning}", "set the value that MindSpore gives")
 
 
 @RULES.rule(
     "mindspore-device-statistics",
     "AD274",
-    "the device computes four statistics",
+    "the device computes four statistics only",
     _O0,
     where=f"{COMMON}.statistic_category",
     trips=example(saved_data="statistic", statistic_category=["max", "md5"], e2e={"stat_calc_mode": "device"}),
@@ -170,14 +172,14 @@ def _device_statistics(dump: DumpJson) -> Iterator[Hit]:
         return
     for name in settings.statistic_category:
         if name not in DEVICE_STATISTICS:
-            message = f"the device does not compute {name!r}, it is left out"
+            message = f"the device does not compute {name!r}, which is left out"
             yield Hit(f"{COMMON}.statistic_category", message, "use stat_calc_mode host")
 
 
 @RULES.rule(
     "mindspore-device-statistics-of-tensors",
     "AD274",
-    "beside tensors, statistics are computed on the host",
+    "if tensors are dumped too, statistics are computed on the host",
     _PARSER,
     where=f"{E2E}.stat_calc_mode",
     trips=example(saved_data="full", e2e={"stat_calc_mode": "device"}),
@@ -205,7 +207,7 @@ def _device_statistics_of_tensors(dump: DumpJson) -> Iterator[Hit]:
 def _older_debug_modes(dump: DumpJson) -> Iterator[Hit]:
     given = dump.common.get("op_debug_mode")
     if given in (1, 2) and not isinstance(given, bool):
-        yield Hit(_MODE, f"{given} is taken for 3: only operators that overflow are dumped", "write 3")
+        yield Hit(_MODE, f"{given} has the effect of 3: only operators with overflow are dumped", "write 3")
 
 
 @RULES.rule(
@@ -219,14 +221,14 @@ def _older_debug_modes(dump: DumpJson) -> Iterator[Hit]:
 )
 def _overflow_statistics(dump: DumpJson) -> Iterator[Hit]:
     if dump.where.device == "Ascend" and dump.settings.op_debug_mode == 3 and dump.settings.saved_data != "tensor":
-        message = f"saved_data {dump.settings.saved_data!r} is for op_debug_mode 0; overflow dumps hold tensors"
+        message = f"saved_data {dump.settings.saved_data!r} needs op_debug_mode 0; overflow dumps contain tensors"
         yield Hit(f"{COMMON}.saved_data", message, 'use "tensor"')
 
 
 @RULES.rule(
     "mindspore-overflow-device-statistics",
     "AD274",
-    "with op_debug_mode 3 statistics are the host's",
+    "with op_debug_mode 3 statistics are computed on the host",
     f"{_O0}, stat_calc_mode",
     where=f"{E2E}.stat_calc_mode",
     trips=example(op_debug_mode=3, e2e={"stat_calc_mode": "device"}),
@@ -257,7 +259,7 @@ def _debug_sampling(dump: DumpJson) -> Iterator[Hit]:
 @RULES.rule(
     "mindspore-exception-outputs",
     "AD274",
-    "an operator that fails has inputs only",
+    "of an operator that fails only inputs are dumped",
     f"{_O0}, input_output",
     where=f"{COMMON}.input_output",
     trips=example(op_debug_mode=4, input_output=2),
@@ -266,7 +268,7 @@ def _debug_sampling(dump: DumpJson) -> Iterator[Hit]:
 def _exception_outputs(dump: DumpJson) -> Iterator[Hit]:
     settings = dump.settings
     if dump.where.device == "Ascend" and settings.op_debug_mode == 4 and settings.input_output == 2:
-        message = "op_debug_mode 4 saves the inputs of the operator that failed, so outputs alone are nothing"
+        message = "op_debug_mode 4 saves only inputs of the operator that failed, so with outputs only nothing is saved"
         yield Hit(f"{COMMON}.input_output", message, "use 1")
 
 
@@ -289,23 +291,23 @@ def _kernel_arguments(dump: DumpJson) -> Iterator[Hit]:
 @RULES.rule(
     "mindspore-o2-iteration",
     "AD272",
-    "under O2 an overflow or exception dump takes every iteration",
+    "under O2 an overflow or exception dump covers every iteration",
     f"{_O2}, iteration",
     where=f"{COMMON}.iteration",
     trips=example("ascend-o2", op_debug_mode=3, iteration="0|2"),
     passes=example("ascend-o2", op_debug_mode=3, iteration="all"),
 )
 def _o2_iteration(dump: DumpJson) -> Iterator[Hit]:
-    # For op_debug_mode 4 the rule about iterations finds it, under any jit_level.
+    # For op_debug_mode 4 the rule mindspore-exception-iteration reports it, under any jit_level.
     if dump.where.ge and dump.settings.op_debug_mode == 3 and dump.settings.iteration != "all":
-        message = "under jit_level O2 iterations are chosen with op_debug_mode 0 only"
+        message = "under jit_level O2 iterations can be selected with op_debug_mode 0 only"
         yield Hit(f"{COMMON}.iteration", message, 'write "all"')
 
 
 @RULES.rule(
     "mindspore-o2-operator-types",
     "AD273",
-    "under O2 operators are chosen by full names or expressions, not by types",
+    "under O2 operators are selected by full names or expressions, not by types",
     f"{_O2}, kernels",
     where=f"{COMMON}.kernels[0]",
     trips=example("ascend-o2", dump_mode=1, kernels=["conv"]),
@@ -316,14 +318,14 @@ def _o2_operator_types(dump: DumpJson) -> Iterator[Hit]:
         return
     for number, entry in enumerate(dump.settings.kernels):
         if entry and kernel_kind(entry) == "type":
-            message = f"{entry!r} is an operator type, and jit_level O2 takes full names and expressions only"
+            message = f"{entry!r} is an operator type, and jit_level O2 accepts full names and expressions only"
             yield Hit(f"{COMMON}.kernels[{number}]", message, f"write name-regex(.*{entry}.*)")
 
 
 @RULES.rule(
     "mindspore-o2-overflow-number",
     "AD274",
-    "under O2 overflows are counted for npy files only",
+    "under O2 overflow_number works for npy files only",
     f"{_O2}, overflow_number",
     where=f"{COMMON}.overflow_number",
     trips=example("ascend-o2", op_debug_mode=3, overflow_number=2, file_format="bin"),
@@ -331,5 +333,5 @@ def _o2_operator_types(dump: DumpJson) -> Iterator[Hit]:
 )
 def _o2_overflow_number(dump: DumpJson) -> Iterator[Hit]:
     if dump.where.ge and dump.settings.overflow_number and dump.settings.file_format == "bin":
-        message = "with file_format bin every overflow is dumped"
+        message = "with file_format bin it is ignored and every overflow is dumped"
         yield Hit(f"{COMMON}.overflow_number", message, 'use file_format "npy", or remove it')

@@ -1,4 +1,4 @@
-"""What a dump JSON selects that is not there, and what a program does that MindSpore cannot dump."""
+"""Selections in a dump JSON that match nothing, and parts of a program that MindSpore cannot dump."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ascend_dump.native.rules import Hit, RuleTable
 
 __all__ = ["KEY_RULES", "PYNATIVE_HIT", "RULES"]
 
-#: Rules for every JSON object, also one that MindSpore refuses.
+#: Rules for every JSON object, even if MindSpore refuses it.
 KEY_RULES = RuleTable(DumpJson.of_example)
 RULES = RuleTable(DumpJson.of_example)
 
@@ -25,15 +25,15 @@ _MATMUL, _RELU = "Default/fc-Dense/MatMul-op0", "Default/relu-ReLU/ReLU-op0"
 #: The advice for a program that runs operators one by one.
 PYNATIVE_HIT = Hit(
     "",
-    "in PyNative mode only what @jit compiles is dumped, single operators are not",
-    "decorate the part with @jit, or use GRAPH_MODE",
+    "in PyNative mode only functions compiled by @jit are dumped, no single operators",
+    "decorate the function with @jit, or use GRAPH_MODE",
 )
 
 
 @KEY_RULES.rule(
     "mindspore-unknown-key",
     "AD278",
-    "MindSpore says nothing about keys that it does not know",
+    "MindSpore ignores unknown keys without a message",
     _CPU,
     where=f"{COMMON}.net",
     trips=example(net="x"),
@@ -49,7 +49,7 @@ def _unknown_key(dump: DumpJson) -> Iterator[Hit]:
                 yield Hit(f"{block}.{key}", message, hint)
     for key in value if isinstance(value, dict) else ():
         if key == "async_dump_settings":
-            yield Hit(key, "MindSpore has no asynchronous block any more", f"use {E2E} with enable false")
+            yield Hit(key, "MindSpore does not read this block any more", f"use {E2E} with enable false")
         elif key not in BLOCKS:
             yield Hit(key, message, hint)
 
@@ -57,7 +57,7 @@ def _unknown_key(dump: DumpJson) -> Iterator[Hit]:
 @RULES.rule(
     "mindspore-exception-iteration",
     "AD272",
-    "an exception dump takes every iteration",
+    "an exception dump covers every iteration",
     _PARSER,
     where=_ITERATION,
     trips=example(op_debug_mode=4, iteration="0"),
@@ -65,13 +65,13 @@ def _unknown_key(dump: DumpJson) -> Iterator[Hit]:
 )
 def _exception_iteration(dump: DumpJson) -> Iterator[Hit]:
     if dump.settings.op_debug_mode == 4 and dump.common["iteration"] != "all":
-        yield Hit(_ITERATION, "with op_debug_mode 4 every iteration counts", 'write "all"')
+        yield Hit(_ITERATION, "with op_debug_mode 4 it is ignored: every iteration is covered", 'write "all"')
 
 
 @RULES.rule(
     "mindspore-no-iteration",
     "AD272",
-    "parts of iteration that are neither numbers nor rising ranges select nothing",
+    "parts of iteration that are neither numbers nor ascending ranges select nothing",
     _CPU,
     where=_ITERATION,
     trips=example(iteration="0|1-"),
@@ -85,19 +85,19 @@ def _no_iteration(dump: DumpJson) -> Iterator[Hit]:
     ranges = iteration_ranges(settings.iteration)
     if ranges == []:
         message = f"{given!r} selects no iteration, so nothing is dumped"
-        yield Hit(_ITERATION, message, "write numbers and rising ranges, such as 0|3-5")
+        yield Hit(_ITERATION, message, "write numbers and ascending ranges, such as 0|3-5")
         return
     for part in unused_parts(settings.iteration):
         yield Hit(_ITERATION, f"the part {part!r} selects nothing", "write a range as 5-10")
     if ranges is not None and all(high < settings.initial_iteration for _, high in ranges):
-        message = f"the first iteration is {settings.initial_iteration}, so {given!r} selects none"
+        message = f"the first iteration is {settings.initial_iteration}, so {given!r} selects no iteration"
         yield Hit(_ITERATION, message, "count from initial_iteration")
 
 
 @RULES.rule(
     "mindspore-several-graphs",
     "AD272",
-    "the iteration is counted over the graphs of a process",
+    "successive graphs of a process share the count of iterations",
     _CPU,
     severity="warning",
     where=_ITERATION,
@@ -107,7 +107,7 @@ def _no_iteration(dump: DumpJson) -> Iterator[Hit]:
 def _several_graphs(dump: DumpJson) -> Iterator[Hit]:
     several = dump.known.graphs is not None and dump.known.graphs > 1
     if several and dump.settings.op_debug_mode != 4 and iteration_ranges(dump.settings.iteration):
-        message = "a graph that runs directly after another one has the number of runs of that one, not its own"
+        message = "a graph that runs directly after another graph is dumped with the iteration number of that graph"
         yield Hit(_ITERATION, message, 'write "all" to see every graph')
 
 
@@ -128,7 +128,7 @@ def _no_kernels(dump: DumpJson) -> Iterator[Hit]:
 @RULES.rule(
     "mindspore-unmatched-kernel",
     "AD273",
-    "an entry of kernels that matches no operator is no error",
+    "an entry of kernels that matches no operator is accepted",
     _CPU,
     where=f"{_KERNELS}[0]",
     trips=example(dump_mode=1, kernels=["MatMul-op0"]),
@@ -141,7 +141,7 @@ def _unmatched_kernel(dump: DumpJson) -> Iterator[Hit]:
     for number, entry in enumerate(dump.settings.kernels):
         here = f"{_KERNELS}[{number}]"
         if "\\" in entry:
-            message = "MindSpore doubles a backslash, so this never matches"
+            message = "MindSpore doubles every backslash, so this expression never matches"
             yield Hit(here, message, "write [0-9] for \\d and [.] for \\.")
         elif entry == "name-regex()":
             yield Hit(here, "an empty expression matches no name", "write name-regex(.*)")
@@ -150,14 +150,14 @@ def _unmatched_kernel(dump: DumpJson) -> Iterator[Hit]:
             yield Hit(here, message, "write the full name, or name-regex(.*/" + entry + ")")
         elif operators is not None and entry and not any(map(KernelSelector([entry]).matches, operators)):
             message = f"{entry!r} matches none of the {len(operators)} known operators"
-            hint = "numbers after -op count on over all graphs of a process: take the name from files of a dump"
+            hint = "the numbers after -op depend on all graphs of a process: take the name from files of a dump"
             yield Hit(here, message, hint)
 
 
 @RULES.rule(
     "mindspore-path",
     "AD275",
-    "where the directory cannot be made MindSpore logs it and goes on without a dump",
+    "if the directory cannot be created, MindSpore logs it and goes on without a dump",
     _CPU,
     where=f"{COMMON}.path",
     trips=example(path="/proc/nothing/here"),
@@ -169,10 +169,10 @@ def _path(dump: DumpJson) -> Iterator[Hit]:
         there = there.parent
     place = f"{COMMON}.path"
     if not there.is_dir():
-        yield Hit(place, f"{there} is no directory, so nothing is written", "give a directory")
+        yield Hit(place, f"{there} is not a directory, so nothing is written", "give a directory")
     elif not os.access(there, os.W_OK | os.X_OK) or str(there).startswith("/proc"):
         message = f"{there} cannot be written: MindSpore logs it and goes on without a dump"
-        yield Hit(place, message, "give a directory that this user may write")
+        yield Hit(place, message, "give a directory in which this user may create files")
 
 
 @RULES.rule(
@@ -194,7 +194,7 @@ def _complex(dump: DumpJson) -> Iterator[Hit]:
 @RULES.rule(
     "mindspore-pynative",
     "AD279",
-    "in PyNative mode MindSpore dumps what jit compiles",
+    "in PyNative mode MindSpore dumps only functions compiled by @jit",
     _DOCUMENT,
     severity="warning",
     where="",
@@ -209,7 +209,7 @@ def _pynative(dump: DumpJson) -> Iterator[Hit]:
 @RULES.rule(
     "mindspore-device-list",
     "AD274",
-    "a device that is not in the list dumps nothing",
+    "nothing is dumped on a device that is not in support_device",
     f"{_PARSER} DumpEnabled",
     where=f"{COMMON}.support_device",
     trips=example(support_device=[0, 1]).given(device_id=3),
@@ -244,7 +244,7 @@ def _o2_sink_size(dump: DumpJson) -> Iterator[Hit]:
 @RULES.rule(
     "mindspore-gpu-sink",
     "AD279",
-    "on a GPU a dump has every step only where no data sinks",
+    "on a GPU a dump has every step only without dataset_sink_mode",
     f"{_DOCUMENT}, CPU/GPU Mode",
     where="",
     trips=example("gpu").given(sink=True),
@@ -267,14 +267,14 @@ def _gpu_sink(dump: DumpJson) -> Iterator[Hit]:
 )
 def _heterogeneous(dump: DumpJson) -> Iterator[Hit]:
     if dump.known.heterogeneous:
-        message = "some operators are set on a device of their own, and Dump does not support heterogeneous training"
+        message = "some operators run on another device, and Dump does not support heterogeneous training"
         yield Hit("", message, "leave out Primitive.set_device in the run that is dumped")
 
 
 @RULES.rule(
     "mindspore-print",
     "AD279",
-    "the text that Print takes cannot be dumped",
+    "a text that is an input of Print cannot be dumped",
     f"{_DOCUMENT}, Notices",
     severity="warning",
     where="",
@@ -284,14 +284,14 @@ def _heterogeneous(dump: DumpJson) -> Iterator[Hit]:
 def _print(dump: DumpJson) -> Iterator[Hit]:
     names = dump.known.operators or ()
     if dump.known.prints or any(name.rpartition("/")[2].startswith("Print-op") for name in names):
-        message = "the operator Print takes a text, for which MindSpore logs an error; other tensors are dumped"
+        message = "MindSpore logs an error for a text that is an input of Print; other tensors are dumped"
         yield Hit("", message, "ignore the error in the log, or leave Print out")
 
 
 @RULES.rule(
     "mindspore-ge-dump",
     "AD331",
-    "ENABLE_MS_GE_DUMP is for jit_level O2 up to MindSpore 2.5",
+    "ENABLE_MS_GE_DUMP works for jit_level O2 up to MindSpore 2.5 only",
     f"{_DOCUMENT}, Other Dump Function",
     where="ENABLE_MS_GE_DUMP",
     trips=example("ascend").given(env={"ENABLE_MS_GE_DUMP": "1"}),
@@ -302,9 +302,9 @@ def _ge_dump(dump: DumpJson) -> Iterator[Hit]:
     if (dump.known.env or {}).get(name) != "1":
         return
     if not dump.where.old_ge:
-        yield Hit(name, "it does nothing here: it is for jit_level O2 up to MindSpore 2.5", "unset it")
+        yield Hit(name, "it has no effect: it works for jit_level O2 up to MindSpore 2.5 only", "unset it")
     elif dump.settings.op_debug_mode == 4:
-        yield Hit(name, "with it op_debug_mode 4 is not supported", "unset it, or use op_debug_mode 0 or 3")
+        yield Hit(name, "op_debug_mode 4 is not supported if it is set", "unset it, or use op_debug_mode 0 or 3")
 
 
 @RULES.rule(
@@ -321,14 +321,14 @@ def _saved_graphs(dump: DumpJson) -> Iterator[Hit]:
     name = "MS_DEV_SAVE_GRAPHS"
     chosen = dump.settings.dump_mode == 1 and any(kernel_kind(entry) == "name" for entry in dump.settings.kernels)
     if chosen and (dump.known.env or {}).get(name, "0") not in ("", "0"):
-        message = "whether it is set may change the numbers after -op in the names that kernels asks for"
-        yield Hit(name, message, "keep it as it was in the run that the names are from")
+        message = "saving graphs may change the numbers after -op in the names in kernels"
+        yield Hit(name, message, "set it as in the run from which you took the names")
 
 
 @RULES.rule(
     "mindspore-o2-exception-dump",
     "AD331",
-    "beside a dump under O2 only the full exception dump works",
+    "together with a dump under O2 only the full exception dump works",
     f"{_DOCUMENT}, Notices",
     where="ascend_config.exception_dump",
     trips=example("ascend-o2").given(exception_dump="2"),
@@ -336,5 +336,5 @@ def _saved_graphs(dump: DumpJson) -> Iterator[Hit]:
 )
 def _o2_exception_dump(dump: DumpJson) -> Iterator[Hit]:
     if dump.where.ge and dump.known.exception_dump == "2":
-        message = "the lite exception dump does not work beside a dump under jit_level O2"
+        message = "the lite exception dump does not work together with a dump under jit_level O2"
         yield Hit("ascend_config.exception_dump", message, 'use "1", the full exception dump')

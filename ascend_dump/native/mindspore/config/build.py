@@ -1,7 +1,8 @@
 """Turn a DumpRequest into MindSpore's dump JSON.
 
-What a request may add through `options` is in `OPTIONS`. What MindSpore cannot do raises; what it would accept
-without doing is left in for `check_mindspore_config` to report. `ranks` and `max_bytes` are not decided here.
+`OPTIONS` lists what a request may add through `options`. A request that MindSpore cannot express raises an error. What
+MindSpore would accept and ignore is built nevertheless; `check_mindspore_config` reports it. `ranks` and `max_bytes`
+are not converted: the capture applies them.
 """
 
 from __future__ import annotations
@@ -35,26 +36,26 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "left_out", "mindspore_config"]
 
-#: What `DumpRequest.options` may hold for MindSpore.
+#: What `DumpRequest.options` may contain for MindSpore.
 OPTIONS: Mapping[str, str] = MappingProxyType(
     {
         "on": f"where it runs: {', '.join(RUNTIMES)}",
         "set_dump": "True: dump only what mindspore.set_dump marks, on Ascend",
-        "devices": "device ids that dump; 0 to 7 when left out",
+        "devices": "ids of the devices that are dumped; by default 0 to 7",
         "sync": "False: asynchronous dump on Ascend (e2e_dump_settings.enable)",
         "trans_flag": "False: keep the layout of the device instead of NCHW",
         "stat_calc_mode": "host or device: where statistics are computed",
         "device_stat_precision_mode": "high or low",
         "sample_num": "dump only this many elements of each tensor",
         "save_kernel_args": "True: save the arguments that operators were created with",
-        "overflow_number": "for scene='overflow': stop after this many; 0 is no limit",
+        "overflow_number": "for scene='overflow': stop after this number of overflows; 0 is no limit",
         "initial_iteration": "the number of the first iteration, since MindSpore 2.10",
         "statistic_category": "statistics in MindSpore's own words, instead of stats=",
         "file_format": "npy or bin, for jit_level O2 up to MindSpore 2.5",
     }
 )
 
-#: Characters with a meaning in regular expressions; a backslash before them would not survive.
+#: Characters with a meaning in regular expressions. A backslash cannot escape them, because MindSpore doubles it.
 _SPECIAL = set("^$.*+?()[]{}|")
 _E2E_OPTIONS = ("stat_calc_mode", "device_stat_precision_mode", "sample_num", "save_kernel_args", "trans_flag", "sync")
 
@@ -68,8 +69,8 @@ def mindspore_config(
 ) -> dict[str, Any]:
     """Build the content of a dump JSON.
 
-    names: full names of the operators, against which patterns in `layers` are held; without them they become
-    MindSpore's own expressions. runtime: wins over `options['on']`. Raises ConfigError and NotSupported.
+    names: full names of the operators, to which patterns in `layers` are expanded; without them patterns are converted
+    to MindSpore's expressions. runtime: replaces `options['on']`. Raises ConfigError and NotSupported.
     """
     options = _options(request, known_options)
     where = runtime or Runtime.named(str(options.get("on", "ascend")))
@@ -91,7 +92,7 @@ def mindspore_config(
     if "overflow_number" in options:
         if request.scene != "overflow":
             raise ConfigError(
-                "options['overflow_number'] was given without scene='overflow', and MindSpore refuses that",
+                "options['overflow_number'] without scene='overflow' is refused by MindSpore",
                 hint="set scene='overflow' or leave it out",
                 code="AD270",
             )
@@ -105,13 +106,13 @@ def mindspore_config(
 
 
 def left_out(request: DumpRequest) -> list[Problem]:
-    """What of a request the file does not say, because the scene decides it."""
-    # Here a model is the name of a directory, and that is kept.
+    """The settings of a request that are not in the file, because the scene determines them."""
+    # MindSpore uses the model as the name of a directory, also in these scenes.
     return list(SCENES.problems(request.replace(models=())))
 
 
 def _as_the_scene_has_it(request: DumpRequest) -> DumpRequest:
-    """The same request with the settings that MindSpore itself takes for its scene; `left_out` tells the others."""
+    """The same request with the settings that MindSpore uses for its scene; `left_out` reports the others."""
     if request.scene is None:
         return request
     steps = None if request.scene == "exception" else request.steps
@@ -133,21 +134,22 @@ def _refuse(request: DumpRequest, where: Runtime) -> None:
     }
     for what, given in asked.items():
         if given:
-            raise NotSupported(f"MindSpore has no {what}", hint="leave it out; it is for CANN's own dump")
+            owner = "PyTorch on the host" if what == "level='module'" else "CANN's own dump"
+            raise NotSupported(f"MindSpore has no {what}", hint=f"leave it out; it is for {owner}")
     if len(request.models) > 1:
         raise NotSupported(
-            f"MindSpore takes one net_name, models= has {len(request.models)}",
-            hint="give one name; it only names the directory of the dump",
+            f"MindSpore accepts one net_name, models= has {len(request.models)}",
+            hint="give one name; it is only used for the directory of the dump",
         )
     if where.ge:
         given_options = [name for name in _E2E_OPTIONS if name in request.options]
         if given_options:
             raise NotSupported(
-                f"options[{given_options[0]!r}] is for jit_level O0 and O1", hint="leave it out with jit_level O2"
+                f"options[{given_options[0]!r}] needs jit_level O0 or O1", hint="leave it out with jit_level O2"
             )
     elif "file_format" in request.options:
         raise NotSupported(
-            "options['file_format'] is for jit_level O2 up to MindSpore 2.5", hint="leave it out; files are npy"
+            "options['file_format'] needs jit_level O2 and MindSpore up to 2.5", hint="leave it out; files are npy"
         )
 
 
@@ -155,7 +157,7 @@ def _dump_mode(layers: list[str], options: Mapping[str, Any], where: Runtime) ->
     if not _flag(options, "set_dump", False):
         return 1 if layers else 0
     if layers:
-        raise ConfigError("options['set_dump'] and layers= exclude each other", hint="keep one of them")
+        raise ConfigError("options['set_dump'] and layers= cannot be combined", hint="keep one of them")
     if where.device != "Ascend":
         raise NotSupported(
             f"mindspore.set_dump selects nothing on {where.device}, and MindSpore refuses dump_mode 2 there",
@@ -180,13 +182,13 @@ def _kernels(layers: Iterable[str], known: Optional[list[str]]) -> list[str]:
 
 
 def _expression(pattern: str) -> str:
-    """A glob, or what follows `re:`, as an expression that must match the whole name and has no backslash."""
+    """Convert a glob, or an expression after `re:`, to an expression for the whole name without a backslash."""
     if pattern.startswith("re:"):
         text_matcher(pattern)
         body = pattern[3:]
         if "\\" in body:
             raise NotSupported(
-                f"layers={pattern!r}: MindSpore doubles a backslash, so that it never matches",
+                f"layers={pattern!r}: MindSpore doubles every backslash, so it never matches",
                 hint="write [0-9] for \\d and [.] for \\.",
             )
         return f".*(?:{body}).*"
@@ -201,7 +203,7 @@ def _expression(pattern: str) -> str:
         elif char in "*?":
             out += ".*" if char == "*" else "."
         elif char == "\\":
-            raise NotSupported(f"layers={pattern!r}: no name holds a backslash", hint="write * or ?")
+            raise NotSupported(f"layers={pattern!r}: no name contains a backslash", hint="write * or ?")
         else:
             out += "." if char in "^]" else f"[{char}]" if char in _SPECIAL else char
         at += 1
@@ -215,7 +217,7 @@ def _statistics(request: DumpRequest, options: Mapping[str, Any]) -> list[str]:
         wrong = [name for name in found if name not in HOST_STATISTICS]
         if wrong:
             raise ConfigError(
-                f"options['statistic_category']: {wrong[0]!r} is none of MindSpore's",
+                f"options['statistic_category']: MindSpore has no statistic {wrong[0]!r}",
                 hint=f"give some of {', '.join(HOST_STATISTICS)}",
             )
         return found
@@ -232,7 +234,7 @@ def _statistic(name: str) -> str:
     if name in STATISTICS:
         return STATISTICS[name]
     raise NotSupported(
-        f"MindSpore does not count {name}: its 'negative zero count' and 'positive zero count' are those of elements "
+        f"MindSpore does not count {name}: its 'negative zero count' and 'positive zero count' count the elements "
         "below and above zero",
         hint="dump tensors and compute the statistic when reading, or use options['statistic_category']",
     )

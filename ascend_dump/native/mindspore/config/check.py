@@ -1,4 +1,4 @@
-"""Check a dump JSON: what MindSpore refuses, in its own words, and what it accepts without doing it."""
+"""Check a dump JSON: what MindSpore refuses, with MindSpore's messages, and what it accepts and ignores."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ __all__ = ["PYNATIVE", "RULES", "DumpJson", "Known", "check_mindspore_config", "
 
 Source = Union[str, bytes, "os.PathLike[str]", Mapping[str, Any]]
 
-#: What is asked of a file that MindSpore accepts.
+#: The rules for a file that MindSpore accepts.
 RULES = RuleTable(DumpJson.of_example, _rules_devices.RULES, _rules_program.RULES)
-#: The advice for a program that turned out to run operators one by one.
+#: The hint for a program that is found to run operators one by one.
 PYNATIVE = Problem("AD279", "warning", PYNATIVE_HIT.message, PYNATIVE_HIT.hint)
 
 _HINTS = {
@@ -51,11 +51,11 @@ def check_mindspore_config(
     runtime: Optional[Runtime] = None,
     known: Optional[Known] = None,
 ) -> list[Problem]:
-    """Find what MindSpore would refuse in a dump JSON, or accept without doing it.
+    """Find what MindSpore would refuse in a dump JSON, or accept and ignore.
 
-    source: a path, the content of a file (bytes), or its decoded value. all: also list what would be refused
-    after the first refusal. situation: gives the environment and names of operators where `known` does not.
-    runtime: where it runs; by default guessed from the form of the file, Ascend with O0 or O1 unless it is O2's.
+    source: a path, the content of a file (bytes), or its decoded value. all: also list errors after the first one, at
+    which MindSpore stops. situation: the environment and the names of operators if `known` has none. runtime: the
+    device and jit_level; by default Ascend with O0 or O1, or with O2 if the file has the form for O2.
     Errors come first, then silent findings, then warnings.
     """
     facts = known or Known()
@@ -83,7 +83,7 @@ def _read(source: Source, runtime: Runtime, env: Optional[Mapping[str, str]]) ->
 
 
 def _guess(value: Any) -> Runtime:
-    """O2 up to 2.5 has a file_format and no block e2e_dump_settings."""
+    """Whether a file is for jit_level O2 up to MindSpore 2.5: with file_format and without e2e_dump_settings."""
     common = value.get(COMMON) if isinstance(value, dict) else None
     if isinstance(common, dict) and "file_format" in common and E2E not in value:
         return Runtime.named("ascend-o2")

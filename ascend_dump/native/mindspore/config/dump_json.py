@@ -1,8 +1,8 @@
-"""Read a dump JSON as MindSpore's parser does: the same order, the same words, the same silence.
+"""Read a dump JSON as MindSpore's parser does, with the same order, messages and ignored parts.
 
-The order: the block `e2e_dump_settings`, then which keys of `common_dump_settings` are there, then their values.
-The first thing that is wrong is the whole answer of MindSpore; `DumpJsonReading.refusals` lists what would come
-after it too. Unknown keys are ignored, and so is whatever follows the JSON object.
+The order: the block `e2e_dump_settings`, then whether the keys of `common_dump_settings` are present, then their
+values. MindSpore reports only the first error; `DumpJsonReading.refusals` lists the errors after it too. Unknown keys
+and text after the JSON object are ignored.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["CONFIG_VARIABLE", "read_file", "read_text"]
 
 CONFIG_VARIABLE = "MINDSPORE_DUMP_CONFIG"
 
-#: More than this is no configuration; MindSpore itself has no limit.
+#: The most bytes that are read; MindSpore has no limit.
 _MOST_BYTES = 10 * 1024 * 1024
 
 
 def read_file(
     path: str, *, runtime: Optional[Runtime] = None, env: Optional[Mapping[str, str]] = None
 ) -> DumpJsonReading:
-    """Read the file that MINDSPORE_DUMP_CONFIG names. An empty path means no dump: ask before."""
+    """Read the file named by MINDSPORE_DUMP_CONFIG. Do not call with an empty path, which means no dump."""
     if not os.path.exists(path):
         return _refused("Get dump config file failed")
     if os.path.isdir(path):
@@ -50,7 +50,7 @@ def read_file(
 def read_text(
     text: bytes, *, runtime: Optional[Runtime] = None, env: Optional[Mapping[str, str]] = None
 ) -> DumpJsonReading:
-    """Read the content of a dump JSON. runtime: Ascend O0/O1 when left out. env: this process's when left out."""
+    """Read the content of a dump JSON. runtime: by default Ascend with O0 or O1. env: by default this process's."""
     try:
         value = _decode(text)
     except _NumberOverflow as error:
@@ -61,7 +61,7 @@ def read_text(
 
 
 class _NumberOverflow(ValueError):
-    """A number beyond those of a double."""
+    """A number that does not fit into a double."""
 
 
 def _refused(message: str) -> DumpJsonReading:
@@ -74,7 +74,7 @@ def _decode(data: bytes) -> Any:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        # What follows the object is not read, whatever it is.
+        # Text after the object is not read.
         text = data[: error.start].decode("utf-8")
     begin = len(text) - len(text.lstrip(" \t\r\n"))
     if begin == len(text) or text[begin] == "\0":
@@ -86,7 +86,7 @@ def _decode(data: bytes) -> Any:
     except json.JSONDecodeError as error:
         raise ValueError(syntax_error(text, error)) from None
     except RecursionError:
-        raise ValueError("at line 1, column 1: it nests too deep") from None
+        raise ValueError("at line 1, column 1: it is nested too deep") from None
 
 
 def _no_constant(name: str) -> Any:
@@ -101,6 +101,6 @@ def _number(text: str) -> float:
 
 
 def _integer(text: str) -> Union[int, float]:
-    # Beyond 64 bits nlohmann::json keeps a double; it also spares Python a huge conversion.
+    # nlohmann::json keeps a number of more than 64 bits as a double; this also avoids a slow conversion in Python.
     value = int(text) if len(text) <= 20 else 2**64
     return value if -(2**63) <= value < 2**64 else _number(text)

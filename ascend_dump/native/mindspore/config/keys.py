@@ -1,4 +1,4 @@
-"""The one table of a dump JSON: its keys, their defaults, and the words for their values.
+"""The keys of a dump JSON, their defaults, and the names of their values, in one table.
 
 Sources: the document "Using Dump in the Graph Mode" and `dump_json_parser.cc` of MindSpore 2.10.
 """
@@ -30,7 +30,7 @@ COMMON, E2E = "common_dump_settings", "e2e_dump_settings"
 
 
 class DumpJsonKey(NamedTuple):
-    """required: MindSpore refuses a file without it. default: what MindSpore takes when it is left out."""
+    """A key of a dump JSON. required: MindSpore refuses a file without it. default: its value if it is left out."""
 
     block: str
     name: str
@@ -38,7 +38,7 @@ class DumpJsonKey(NamedTuple):
     required: bool = False
 
 
-#: In the order in which MindSpore asks whether the required ones are there.
+#: The keys, in the order in which MindSpore checks that the required ones are present.
 KEYS = (
     DumpJsonKey(COMMON, "dump_mode", 0, required=True),
     DumpJsonKey(COMMON, "net_name", "", required=True),
@@ -68,12 +68,12 @@ BLOCKS: Mapping[str, frozenset[str]] = MappingProxyType(
     {block: frozenset(key.name for key in KEYS if key.block == block) for block in (COMMON, E2E)}
 )
 
-# What the values are, for what builds a file and for what reads it.
+# The values, for building a file and for reading it.
 
-#: Our word -> MindSpore's.
+#: Name of a value in a request -> its name in MindSpore.
 MODES: Mapping[str, int] = MappingProxyType({"all": 0, "input": 1, "output": 2})
 DATA: Mapping[str, str] = MappingProxyType({"stats": "statistic", "tensor": "tensor", "full": "full"})
-#: A scene -> op_debug_mode; 1 and 2 are older spellings of 3.
+#: A scene -> op_debug_mode; 1 and 2 have the effect of 3.
 DEBUG_MODES: Mapping[Optional[str], int] = MappingProxyType({None: 0, "overflow": 3, "exception": 4})
 STATISTICS: Mapping[str, str] = MappingProxyType(
     {
@@ -87,7 +87,7 @@ STATISTICS: Mapping[str, str] = MappingProxyType(
         "zero": "zero count",
     }
 )
-#: What statistic_category may hold: computed on the host, on the device.
+#: The values of statistic_category: those computed on the host, and those computed on the device.
 HOST_STATISTICS = (
     "max",
     "min",
@@ -106,7 +106,7 @@ HOST_STATISTICS = (
     "hash:md5",
 )
 DEVICE_STATISTICS = ("max", "min", "avg", "l2norm")
-#: Keys that take one of a few words; each names them in the order of MindSpore's own messages.
+#: Keys that allow a few words only, in the order of MindSpore's messages.
 WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "saved_data": tuple(DATA.values()),

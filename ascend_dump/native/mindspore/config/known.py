@@ -1,4 +1,4 @@
-"""What rules about a dump JSON may know: the file as MindSpore reads it, where it runs, and the program."""
+"""What the rules about a dump JSON examine: the file as MindSpore reads it, the device, and the program."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["DumpJson", "Known", "example", "known_of_graph"]
 
 
 class Known(NamedTuple):
-    """What is known of the program that will dump; None means unknown, and the rules that need it stay quiet.
+    """Facts about the program that will dump; None means unknown, and rules that need the fact report nothing.
 
-    operators: full names of its operators, as an earlier dump shows them. pynative: operators run one by one.
-    complex: it has tensors of complex numbers. graphs: how many graphs it compiles. device_id: of this process.
-    sink: it trains with dataset_sink_mode. sink_size: steps that sink at once, -1 for an epoch. heterogeneous: some
-    operators run on another device. prints: it has the operator Print. exception_dump: what
-    set_context(ascend_config=…) asks for.
+    operators: full names of its operators, from an earlier dump. pynative: operators run one by one. complex: it has
+    tensors of complex numbers. graphs: the number of graphs that it compiles. device_id: the device of this process.
+    sink: it trains with dataset_sink_mode. sink_size: the steps of each sink, -1 for an epoch. heterogeneous: some
+    operators run on another device. prints: it has the operator Print. exception_dump: the value of that key in
+    set_context(ascend_config=…).
     """
 
     env: Optional[Mapping[str, str]] = None
@@ -41,9 +41,9 @@ class Known(NamedTuple):
 
 
 def known_of_graph(path: Path) -> Known:
-    """What one `.ir` text of a dump, and what is written beside it, say of the program, beside the operators.
+    """Facts about a program from an `.ir` file of a dump and the files in its directory.
 
-    graphs: those that have a history of their own; the bodies of loops have none.
+    graphs: the number of graphs with a file of their execution history; the bodies of loops have no such file.
     """
     histories = (path.parent.parent / "execution_order").glob("ms_global_execution_order_graph_*.csv")
     graphs = sum(1 for _ in histories) or None
@@ -51,7 +51,7 @@ def known_of_graph(path: Path) -> Known:
 
 
 class DumpJson(NamedTuple):
-    """The subject of the rules: a dump JSON as MindSpore reads it at one place, for one program."""
+    """A dump JSON as MindSpore reads it, with the device and the program: what the rules examine."""
 
     reading: DumpJsonReading
     where: Runtime

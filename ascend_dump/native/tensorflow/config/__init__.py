@@ -1,8 +1,8 @@
 """The dump settings of TensorFlow on Ascend: the `parameter_map` of NpuOptimizer in a ConfigProto.
 
-The bridge reads them once for each graph of a session, checks some itself and hands them to GE as session
-options. Sources: hicann/tensorflow `npu_attrs` (keys, defaults, values, what is refused and what ends the
-process), GE `dump_properties` (the exclusion of `enable_dump` and `enable_dump_debug`).
+The bridge reads them once for each graph of a session, checks some of them and passes them to GE as session options.
+Sources: hicann/tensorflow `npu_attrs` (keys, defaults, values, what is refused and what ends the process), GE
+`dump_properties` (`enable_dump` and `enable_dump_debug` cannot be combined).
 """
 
 from __future__ import annotations

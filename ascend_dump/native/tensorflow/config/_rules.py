@@ -1,4 +1,4 @@
-"""What the bridge refuses in the keys of NpuOptimizer, or accepts without doing it."""
+"""What the bridge refuses in the keys of NpuOptimizer, or accepts and ignores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ParameterSubject(NamedTuple):
 
     @property
     def on(self) -> bool:
-        """Whether a dump or a search for overflow is switched on."""
+        """Whether a dump or overflow detection is turned on."""
         return self.given.get("enable_dump") is True or self.given.get("enable_dump_debug") is True
 
 
@@ -33,7 +33,7 @@ RULES = RuleTable(ParameterSubject.of_example)
 @RULES.rule(
     "parameter-field",
     "AD295",
-    "the bridge reads one field of AttrValue for each key and never asks which is set",
+    "for each key the bridge reads one field of AttrValue, even if another field is set",
     "tf_adapter npu_attrs SetNpuOptimizerAttr",
     where="dump_step",
     trips=Example({"enable_dump": True, "dump_path": "$DIR", "dump_step": 5}),
@@ -48,7 +48,7 @@ def _wrong_field(subject: ParameterSubject) -> Iterator[Hit]:
         default = "nothing" if key.default == "" else repr(key.default)
         yield Hit(
             name,
-            f"{name} is read from the field {key.field!r}, where {value!r} cannot stand; it counts as {default}",
+            f"{name} is read from the field {key.field!r}, which cannot contain {value!r}: the value is {default}",
             f"give {expected}: parameter_map[{name!r}].{key.field} = …",
         )
 
@@ -56,7 +56,7 @@ def _wrong_field(subject: ParameterSubject) -> Iterator[Hit]:
 @RULES.rule(
     "parameter-mode",
     "AD295",
-    "a mode that the bridge does not know ends the process",
+    "an unknown mode ends the process",
     "tf_adapter npu_attrs CheckDumpMode, CheckDumpDebugMode",
     severity="error",
     where="dump_mode",
@@ -77,7 +77,7 @@ def _wrong_mode(subject: ParameterSubject) -> Iterator[Hit]:
 @RULES.rule(
     "parameter-data",
     "AD295",
-    "the bridge refuses other kinds of data, even with the dump off",
+    "the bridge refuses other values of dump_data, even if the dump is off",
     "tf_adapter npu_attrs SetNpuOptimizerAttr",
     severity="error",
     where="dump_data",
@@ -87,7 +87,7 @@ def _wrong_mode(subject: ParameterSubject) -> Iterator[Hit]:
 def _wrong_data(subject: ParameterSubject) -> Iterator[Hit]:
     value = subject.given.get("dump_data")
     if isinstance(value, str) and value not in VALUES["dump_data"]:
-        message = f"dump_data is {value!r}: dump_data should be 'tensor' or 'stats', even with the dump off"
+        message = f"dump_data is {value!r}: dump_data should be 'tensor' or 'stats', even if the dump is off"
         yield Hit("dump_data", message, "give one of the two")
 
 
@@ -136,8 +136,8 @@ def _on_host(subject: ParameterSubject) -> Iterator[Hit]:
     passes=Example({"enable_dump": True, "dump_path": "$DIR", "dump_step": "0", "profiling_mode": True}),
 )
 def _misspelt(subject: ParameterSubject) -> Iterator[Hit]:
-    # A map of protobuf has no order of its own.
+    # A map of protobuf has no defined order.
     for name in sorted(subject.given):
         near = difflib.get_close_matches(name.lower(), KEYS, n=1, cutoff=0.8) if name not in KEYS else []
         if near and "dump" in name.lower():
-            yield Hit(name, f"{name} is no key that the bridge reads: it is ignored", f"write {near[0]}")
+            yield Hit(name, f"{name} is not a key of the bridge: it is ignored", f"write {near[0]}")

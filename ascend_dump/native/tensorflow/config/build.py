@@ -17,10 +17,10 @@ __all__ = ["parameters"]
 def parameters(
     request: DumpRequest, *, names: Optional[Iterable[str]] = None, known_options: Iterable[str] = ()
 ) -> dict[str, Value]:
-    """Build the keys of a request, each with a value of the type its field has; arguments as for `ge_options`.
+    """Build the keys of a request, each with a value of the type of its field; arguments as for `ge_options`.
 
-    `dump_data` is left out where it says what its absence means: bridges before 2026 do not know it. Raises
-    ConfigError and NotSupported.
+    `dump_data` is left out if it has its default, because bridges before 2026 do not know it. Raises ConfigError and
+    NotSupported.
     """
     options = ge_options(request, names=names, known_options=known_options)
     found: dict[str, Value] = {}

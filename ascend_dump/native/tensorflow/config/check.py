@@ -1,4 +1,4 @@
-"""Check the keys of NpuOptimizer: what the bridge says, then what GE says to the options it gets."""
+"""Check the keys of NpuOptimizer by the bridge's rules, then the options that the bridge passes to GE by GE's rules."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["check_parameters"]
 
 
 def check_parameters(source: Source, *, all: bool = False, situation: Optional[Situation] = None) -> list[Problem]:
-    """Find what the bridge or GE would refuse in these keys, or accept without doing it.
+    """Find what the bridge or GE would refuse in these keys, or accept and ignore.
 
-    source: a JSON object of keys and values, as text, as a file or decoded: true and false for what is read from
-    `b`, texts for `s`, numbers for `i`. Keys of other subjects are left alone. Errors come first.
+    source: a JSON object of keys and values, as text, as a file or decoded: true and false for keys of the field `b`,
+    texts for `s`, numbers for `i`. Keys that do not concern a dump are not checked. Errors come first.
     """
     here = Situation.here() if situation is None else situation
     parsed = read_source(source)
     if parsed.refusal is not None or not isinstance(parsed.value, dict):
-        reason = "it holds no object of keys and values" if parsed.refusal is None else parsed.refusal.reason
+        reason = "it is not an object of keys and values" if parsed.refusal is None else parsed.refusal.reason
         return [Problem("AD110", "error", reason, 'write {"enable_dump": true, "dump_path": "/d"}')]
     given = parsed.value
     found = list(RULES.problems(ParameterSubject(given)))
@@ -34,12 +34,12 @@ def check_parameters(source: Source, *, all: bool = False, situation: Optional[S
 
 
 def _of_ge(values: Mapping[str, Value], here: Situation) -> Iterator[Problem]:
-    """What GE has to say about the options it gets, under the names they have here."""
-    # The longest first: one name is the beginning of another.
+    """The problems that GE's rules find, with the names of the bridge's keys."""
+    # The longest first, because some names are the beginning of others.
     names = {key.ge: name for name, key in sorted(KEYS.items(), key=lambda item: -len(item[1].ge)) if key.ge}
     settled = {name: value for name, value in values.items() if name not in MODES}
     for name, (switch, allowed) in MODES.items():
-        # What is wrong has been told, and what is absent has a default before GE sees it.
+        # Wrong values are reported already, and the bridge sets a default for an absent key.
         if values.get(switch) is True:
             settled[name] = values[name] if values.get(name) in allowed else allowed[-1]
         elif name in values and values.get("enable_dump" if name == "dump_mode" else switch) is not True:

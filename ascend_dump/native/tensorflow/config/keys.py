@@ -12,7 +12,7 @@ Value = Union[bool, int, str]
 
 
 class Parameter(NamedTuple):
-    """One key: the field of AttrValue it is read from (`b`, `s` or `i`), GE's option, and what absence means."""
+    """A key: the field of AttrValue from which it is read (`b`, `s` or `i`), GE's option, and the default."""
 
     field: str
     ge: str
@@ -34,23 +34,23 @@ KEYS: Mapping[str, Parameter] = MappingProxyType(
         "use_off_line": Parameter("b", "", True),
     }
 )
-#: The keys that say what is dumped; the others may be there for other reasons.
+#: The keys that select what is dumped; the other keys may be set for other reasons.
 DUMP_KEYS = tuple(name for name in KEYS if name not in ("enable_exception_dump", "use_off_line"))
 
 TYPES: Mapping[str, tuple[type, str]] = MappingProxyType({"b": (bool, "true or false"), "i": (int, "a number")})
-#: The modes: what switches them on, and the allowed values.
+#: Each mode with the key that turns it on and the allowed values.
 MODES = {
     "dump_mode": ("enable_dump", ("input", "output", "all")),
     "dump_debug_mode": ("enable_dump_debug", ("aicore_overflow", "atomic_overflow", "all")),
 }
-#: Checked by the bridge whatever is switched on.
+#: The keys that the bridge checks even if no dump is on.
 VALUES: Mapping[str, tuple[Value, ...]] = MappingProxyType(
     {"dump_data": ("tensor", "stats"), "enable_exception_dump": (0, 1, 2)}
 )
 
 
 def fits(key: Parameter, value: object) -> bool:
-    """Whether the value can stand in the field that the key is read from."""
+    """Whether the value has the type of the field from which the key is read."""
     if key.field == "i":
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, bool if key.field == "b" else str)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LANGUAGES", "TensorFlowLanguage"]
 
-#: What only TensorFlow's bridge knows; torchair has the other keys too.
+#: Keys of TensorFlow's bridge only; torchair has the other keys too.
 _OWN_KEYS = ("enable_dump_debug", "dump_debug_mode", "use_off_line", "enable_exception_dump")
 
 
@@ -35,7 +35,7 @@ class TensorFlowLanguage(ConfigLanguage):
         return check_parameters(source, all=True, situation=around.situation)
 
     def build(self, request: DumpRequest, names: Optional[Iterable[str]] = None) -> Mapping[str, Any]:
-        """Beside the dump, `use_off_line`: nothing is dumped without it, and it tells this file from torchair's."""
+        """The dump's keys and `use_off_line`, without which nothing is dumped; torchair's files do not have it."""
         return {"use_off_line": True, **parameters(request, names=names)}
 
     def left_out(self, request: DumpRequest) -> list[Problem]:

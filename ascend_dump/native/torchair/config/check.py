@@ -33,7 +33,7 @@ def check_file(source: Source, *, all: bool = False, situation: Optional[Situati
     """
     parsed = read_source(source)
     if parsed.refusal is not None or not isinstance(parsed.value, dict):
-        reason = "it holds no object of options and values" if parsed.refusal is None else parsed.refusal.reason
+        reason = "it is not an object of options and values" if parsed.refusal is None else parsed.refusal.reason
         return [Problem("AD110", "error", reason, 'write {"enable_dump": true, "dump_path": "/home/dump"}')]
     if "dump" in parsed.value:
         return check_acl_config(source, all=all, situation=situation)

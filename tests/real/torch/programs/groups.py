@@ -19,6 +19,7 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from networks import Block, Net
 from torch import nn
 from torch._C._distributed_c10d import _create_work_from_future
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -31,30 +32,6 @@ import ascend_dump
 RANKS = 4
 WIDTH = 16
 STEPS = 2
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.up = nn.Linear(WIDTH, 2 * WIDTH)
-        self.act = nn.GELU()
-        self.down = nn.Linear(2 * WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(self.act(self.up(self.norm(x))))
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList([Block(), Block()])
-        self.head = nn.Linear(WIDTH, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x)
 
 
 def train(model: nn.Module, seed: int, *, before_step: Callable[[int], None] = lambda step: None) -> None:
@@ -147,7 +124,7 @@ def faulty_kernel(fault: str) -> Iterator[None]:
 
 def ddp(fault: str, path: Path) -> None:
     """Of its own: `weight` (rank 2's, from step 1 on)."""
-    inner = Net()
+    inner = Net(WIDTH)
     model = DistributedDataParallel(inner)
 
     def before_step(step: int) -> None:
@@ -159,7 +136,7 @@ def ddp(fault: str, path: Path) -> None:
 
 
 def fsdp(fault: str, path: Path) -> None:
-    inner = Net()
+    inner = Net(WIDTH)
     for block in inner.blocks:
         fully_shard(block)
     fully_shard(inner)
@@ -169,7 +146,7 @@ def fsdp(fault: str, path: Path) -> None:
 
 def split_over(mesh: DeviceMesh) -> Net:
     """A network whose blocks are split over the ranks of a mesh, by columns and then by rows."""
-    model = Net()
+    model = Net(WIDTH)
     plan = {}
     for i in range(2):
         plan[f"blocks.{i}.up"], plan[f"blocks.{i}.down"] = ColwiseParallel(), RowwiseParallel()
@@ -210,7 +187,7 @@ def two(fault: str, path: Path) -> None:
 def whole(fault: str, path: Path) -> None:
     """What `tp` does, on rank 0 alone and in one piece: its reference."""
     if dist.get_rank() == 0:
-        with ascend_dump.capture(model := Net(), path=path, steps="0-1", ranks="0", strict=True, quiet=True):
+        with ascend_dump.capture(model := Net(WIDTH), path=path, steps="0-1", ranks="0", strict=True, quiet=True):
             train(model, 0)
 
 
@@ -219,7 +196,7 @@ class Stage(nn.Module):
 
     def __init__(self, late: int) -> None:
         super().__init__()
-        self.block = Block()
+        self.block = Block(WIDTH)
         self.late = late
 
     def receive(self, x: torch.Tensor) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
+from networks import Block, Net
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
@@ -33,33 +34,10 @@ STEPS = 4
 WIDTH = 96  # weights large enough to be queued for the writer without a copy
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = nn.Linear(WIDTH, 2 * WIDTH)
-        self.act = nn.GELU()
-        self.down = nn.Linear(2 * WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(self.act(self.up(x)))
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList([Block(), Block()])
-        self.head = nn.Linear(WIDTH, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x)
-
-
 def make(kind: str) -> tuple[nn.Module, nn.Module]:
     """(what is called, the module inside it); the same for fully_shard, which wraps nothing."""
     torch.manual_seed(0)
-    inner = Net()
+    inner = Net(WIDTH)
     if kind == "ddp":
         return DistributedDataParallel(inner), inner
     if kind == "fsdp":
@@ -196,7 +174,7 @@ def check_collectives(path: Path) -> None:
     def make_parallel() -> nn.Module:
         torch.manual_seed(0)
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-        return parallelize_module(Block(), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        return parallelize_module(Block(WIDTH), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
 
     def train_parallel(model: nn.Module) -> list[str]:
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)

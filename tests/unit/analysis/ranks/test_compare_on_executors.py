@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing
 from importlib import resources
@@ -22,6 +23,8 @@ from host_dumps import item, noise
 
 import ascend_dump
 from ascend_dump.analysis.ranks import RankWorkers
+from ascend_dump.host import INDEX
+from ascend_dump.reading import Batch, Dump
 from ascend_dump.writing import HostWriter
 
 pytest.importorskip("polars")
@@ -92,6 +95,18 @@ def test_every_executor_says_what_one_process_says(name: str, tmp_path: Path) ->
     assert pair.actual.numpy().shape == (8, 12)
 
 
+def without_records(root: Path, rank: int) -> Path:
+    for index in root.glob(f"*_rank{rank}/**/{INDEX}"):
+        index.write_bytes(b"")
+    return root
+
+
+def renumbered(root: Path, rank: int) -> Path:
+    [only] = root.iterdir()
+    only.rename(root / f"worldsize2_global_rank{rank}")
+    return root
+
+
 CASES: dict[str, Callable[[Path], tuple[Path, Path, dict[str, Any]]]] = {
     "equal": lambda root: (write(root / "a", 2), write(root / "b", 2), {}),
     "rank missing": lambda root: (write(root / "a", 3), write(root / "b", 2), {}),
@@ -113,6 +128,22 @@ CASES: dict[str, Callable[[Path], tuple[Path, Path, dict[str, Any]]]] = {
         write(root / "b", 2),
         {"mapping": {"layers.1/tanh_1": "layers.2/tanh_2"}, "rules": {"*": {"envelope": 1e9, "drift": 1e9}}},
     ),
+    "other numbers of ranks": lambda root: (write(root / "a", 4, one_wrong), write(root / "b", 2), {}),
+    "parts, and other numbers of ranks": lambda root: (
+        write(root / "a", 4, one_wrong, cut=True),
+        write(root / "b", 2, cut=True),
+        {},
+    ),
+    "a rank without records": lambda root: (
+        without_records(write(root / "a", 4, one_wrong), 0),
+        write(root / "b", 2),
+        {},
+    ),
+    "one rank each, with other numbers": lambda root: (
+        write(root / "a", 1, one_wrong),
+        renumbered(write(root / "b", 1), 1),
+        {},
+    ),
     "one rank": lambda root: (write(root / "a", 1), write(root / "b", 1, one_wrong), {}),
 }
 
@@ -123,6 +154,34 @@ def test_ranks_steps_and_settings_mean_the_same(name: str, tmp_path: Path) -> No
     with ThreadPoolExecutor(2) as executor:
         found = ascend_dump.compare(a, b, executor=executor, **settings)
     assert told(found) == told(ascend_dump.compare(a, b, **settings))
+
+
+def test_the_numbers_of_each_pair_come_back_as_they_were(tmp_path: Path) -> None:
+    offsets = [0.0, 1e-7, float("nan"), float("inf"), -0.5, 1e30]
+    a, b = write(tmp_path / "a", 2, lambda rank, step, number: offsets[number]), write(tmp_path / "b", 2)
+    here = ascend_dump.compare(a, b)
+    with ThreadPoolExecutor(2) as executor:
+        found = ascend_dump.compare(a, b, executor=executor)
+    numbers = [pair.measure for pair in here.pairs]
+    assert {one.nonfinite > 0 for one in numbers if one is not None} == {False, True}
+    assert [repr(pair.measure) for pair in found.pairs] == list(map(repr, numbers))
+    assert [repr(one.pair.measure) for one in found.origins] == [repr(one.pair.measure) for one in here.origins]
+
+
+def test_a_task_reads_its_own_rank_where_ranks_hold_no_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of numbers of ranks that could be those of parts. All ranks are only asked whether there is a record."""
+    a, b = write(tmp_path / "a", 4, one_wrong), write(tmp_path / "b", 2)
+    read: Counter[int] = Counter()
+    batches = Dump.batches
+
+    def counted(dump: Dump) -> Iterator[Batch]:
+        read[len(dump.known_values("rank"))] += 1
+        return batches(dump)
+
+    monkeypatch.setattr(Dump, "batches", counted)
+    with ThreadPoolExecutor(2) as executor:
+        ascend_dump.compare(a, b, executor=executor)
+    assert (read[4], read[2]) == (1, 1)
 
 
 def test_a_selection_goes_to_the_workers(tmp_path: Path) -> None:

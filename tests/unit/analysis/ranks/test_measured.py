@@ -54,6 +54,17 @@ def told(records: Any) -> list[Any]:
     return found
 
 
+def assert_same(found: list[Any], expected: list[Any]) -> None:
+    """One process may have loaded numba, whose sums have other last digits than those of numpy, and another not."""
+    assert [fields for fields, _ in found] == [fields for fields, _ in expected]
+    for (_, value), (_, other) in zip(found, expected):
+        if hasattr(other, "_asdict") and other.count:
+            assert value.mean == pytest.approx(other.mean, rel=1e-12, abs=1e-12)
+            assert value.l2norm == pytest.approx(other.l2norm, rel=1e-12)
+            other = other._replace(mean=value.mean, l2norm=value.l2norm)
+        assert value == other
+
+
 @pytest.mark.parametrize("name", ["threads", "processes", "workers"])
 def test_statistics_are_those_of_one_process(name: str, tmp_path: Path) -> None:
     root = write(tmp_path / "dump")
@@ -69,7 +80,7 @@ def test_statistics_are_those_of_one_process(name: str, tmp_path: Path) -> None:
     here = told(ascend_dump.open(root))
     assert {type(value[0]) for _, value in here if not hasattr(value, "_asdict")} == {type}
     with executors[name]() as executor:
-        assert told(measured(ascend_dump.open(root), executor)) == here
+        assert_same(told(measured(ascend_dump.open(root), executor)), here)
 
 
 def test_tensors_are_read_in_the_tasks_only(tmp_path: Path) -> None:
@@ -121,7 +132,7 @@ def test_one_rank_is_measured_here(tmp_path: Path) -> None:
 def test_a_selection_is_measured_as_selected(tmp_path: Path) -> None:
     dump = ascend_dump.open(write(tmp_path / "dump")).select(op="exp*", step=1, io="output")
     with ProcessPoolExecutor(2, get_context("spawn")) as executor:
-        assert told(measured(dump, executor)) == told(dump)
+        assert_same(told(measured(dump, executor)), told(dump))
 
 
 def test_overflow_and_triage_find_the_same(tmp_path: Path) -> None:

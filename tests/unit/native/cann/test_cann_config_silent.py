@@ -85,9 +85,9 @@ def test_nested_unknown_keys_are_found_and_guessed(root):
     }
     found = {problem.where: problem.hint for problem in check_acl_config(config, situation=_situation({}, root))}
     assert found == {
-        "dump.layer": "it belongs into dump.dump_list[i]",
+        "dump.layer": "put it into dump.dump_list[i]",
         "dump.dump_list[0].Layer": "did you mean 'layer'?",
-        "dump.dump_list[0].dump_mode": "it belongs into dump",
+        "dump.dump_list[0].dump_mode": "put it into dump",
         "dump.dump_list[0].optype_blacklist[0].position": "known: name, pos",
         "dump.dump_list[0].opname_range[0].stop": "known: begin, end",
     }

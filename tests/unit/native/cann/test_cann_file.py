@@ -233,10 +233,10 @@ def test_null_addresses_in_a_cut_file_lose_only_what_follows(tmp_path: Path) -> 
     write(path, [*pairs, tensor_of("output", 0, array, address=32)], op_name="x", dump_time=1)
     os.truncate(path, path.stat().st_size - 3)
     dump = read_header(path)
-    assert "declares 72 bytes of payload, the file holds 45" in dump.problems[0]
+    assert "declares 72 bytes of payload, the file has 45" in dump.problems[0]
     np.testing.assert_array_equal(decode(dump, dump.tensors[0]), array)
     for tensor in dump.tensors[1:]:
-        with pytest.raises(CorruptDump, match="place in the file is unknown"):
+        with pytest.raises(CorruptDump, match="position in the file is unknown"):
             payload(dump, tensor)
 
 
@@ -245,9 +245,9 @@ def test_a_cut_file_loses_only_the_last_tensor(tmp_path: Path) -> None:
     first, _ = write_two(path)
     os.truncate(path, path.stat().st_size - 1)
     dump = read_header(path)
-    assert dump.problems == ("the header declares 32 bytes of payload, the file holds 31",)
+    assert dump.problems == ("the header declares 32 bytes of payload, the file has 31",)
     np.testing.assert_array_equal(decode(dump, dump.tensors[0]), first)
-    with pytest.raises(CorruptDump, match="output 0: the header says 8 bytes, the file holds 7") as caught:
+    with pytest.raises(CorruptDump, match="output 0: the header says 8 bytes, the file has 7") as caught:
         decode(dump, dump.tensors[1])
     assert caught.value.offset == dump.tensors[1].offset
 
@@ -273,7 +273,7 @@ def test_bytes_after_the_last_payload_are_told(tmp_path: Path) -> None:
 
 def test_a_shape_larger_than_the_payload_is_corrupt() -> None:
     dump = read_header(fixture("Short"))
-    with pytest.raises(CorruptDump, match=r"holds 12 bytes, FLOAT of shape \(2, 3\) needs 24"):
+    with pytest.raises(CorruptDump, match=r"has 12 bytes, FLOAT of shape \(2, 3\) needs 24"):
         decode(dump, dump.tensors[0])
 
 
@@ -333,7 +333,7 @@ def test_placing(
     assert [tensor.length for tensor in dump.tensors] == lengths
     assert all(tensor.error or tensor.length in (size, 0) for tensor, size in zip(dump.tensors, sizes))
     assert all(start <= tensor.offset <= start + held - tensor.length for tensor in dump.tensors)
-    expected = [] if complete else [f"the header declares {sum(sizes)} bytes of payload, the file holds {held}"]
+    expected = [] if complete else [f"the header declares {sum(sizes)} bytes of payload, the file has {held}"]
     assert list(dump.problems) == expected
 
 
@@ -358,9 +358,9 @@ def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
     [
         (b"", "0 bytes are too few"),
         (b"\x08\0\0\0\0\0\0\0", "8 bytes are too few"),
-        (b"\0" * 20, "claims a header of 0 bytes"),
-        (b"\xff" * 20, "claims a header of 18446744073709551615 bytes in 12"),
-        (b"\x08\0\0\0\0\0\0\0" + b"\xff" * 8, "no DumpData message"),
+        (b"\0" * 20, "declares a header of 0 bytes"),
+        (b"\xff" * 20, "declares a header of 18446744073709551615 bytes, but only 12 follow"),
+        (b"\x08\0\0\0\0\0\0\0" + b"\xff" * 8, "not a DumpData message"),
         (b"\x08\0\0\0\0\0\0\0" + b"\x5a" * 8, "its header is broken"),
     ],
 )

@@ -274,7 +274,7 @@ def test_pairs_without_a_conversion(source: str, target: str) -> None:
 def test_unknown_names() -> None:
     with pytest.raises(ConfigError, match="'NHCW'"):
         convert(np.zeros((1, 1, 1, 1)), "NCHW", "NHCW")
-    with pytest.raises(ConfigError, match="no layout of CANN"):
+    with pytest.raises(ConfigError, match="CANN has no such layout"):
         formats.format_number("nchw")
     with pytest.raises(ConfigError, match="groups=3"):
         convert(np.zeros((4, 1, 1, 1)), "NCHW", "FRACTAL_Z", groups=3)

@@ -93,7 +93,7 @@ def test_odd_records_are_decoded_and_said_to_be_odd():
         (b"", "2048 bytes"),
         (b"\0" * 2047, "2047"),
         (b"\0" * 4096, "4096"),
-        (struct.pack("<I", 0x5A5A5A5A), "cut off in its head"),
+        (struct.pack("<I", 0x5A5A5A5A), "cut off inside its header"),
         (struct.pack("<6I", 0x5A5A5A5A, 0, 1, 4, 0, 88), "type 4"),
         (struct.pack("<6I", 0x5A5A5A5A, 0, 1, 0, 0, 88) + b"\0" * 87, "needs 112 bytes"),
         (struct.pack("<6I", 0x5A5A5A5A, 1, 1, 1, 0, 112) + b"\0" * 88, "needs 136 bytes"),

@@ -1,0 +1,171 @@
+"""The dispatch mode of the scene `overflow`: it records the operators of which an output has NaN or Inf."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import torch
+
+from ascend_dump_torch._arguments import collect
+from ascend_dump_torch._given import describe_call
+from ascend_dump_torch._masks import is_mask
+from ascend_dump_torch._mode import NO_CALL, BegunCall, PendingOperator, RecordMode
+from ascend_dump_torch._names import CallSite, operator_name
+from ascend_dump_torch._overflow import copy_overwritten, nonfinite, nonfinite_numbers
+from ascend_dump_torch._schema import Schema
+from ascend_dump_torch._tensors import OperatorCall
+
+__all__ = ["OverflowMode"]
+
+_Tensor = torch.Tensor
+
+
+class OverflowMode(RecordMode):
+    """Dispatch mode that looks for NaN and Inf in the outputs of each operator.
+
+    Almost all outputs are finite. So of most operators only the place of the call is noted before, and what else a
+    record holds is gathered once such an output is found.
+    """
+
+    _checks_inputs = True
+
+    def _before(self, schema: Schema, args: Any, kwargs: Any) -> Optional[BegunCall]:
+        session = self._session
+        session.tensors.next_operator()
+        views = schema.views and not schema.writes
+        if views or (schema.ordinary and self._is_simple()):
+            tracker = session.tracker
+            place = tracker.place()
+            number = tracker.count(place.module, schema.base)
+            seq = session.next_seq()
+            if views:
+                return None  # it has the values of its input, which was checked as the output of an earlier operator
+            call = _NotedCall(None, seq, time.time_ns() // 1000, place, number, args, kwargs)
+            if schema.writes:
+                inputs = _tensors_of(schema, args, kwargs)
+                written: list[torch.Tensor] = []
+                for argument in schema.writes:
+                    collect((argument.of(args, kwargs),), written)
+                call.copies = copy_overwritten(inputs, written)
+                call.inputs, call.written = inputs, written
+                self._protect(written)
+            return call
+        pending = self._begin(schema, args, kwargs)
+        if pending.selected:
+            if pending.given is not None:
+                args, kwargs = pending.given
+            if schema.signature.seeded:
+                # Before it changes the state of the generator, which is described too.
+                pending.call = describe_call(schema.signature, args, kwargs)
+            # A collective is recorded after it was waited for; its inputs may be overwritten before.
+            late = schema.asynchronous or schema.functional
+            if late or pending.written:
+                pending.copies = copy_overwritten(pending.inputs, pending.inputs if late else pending.written)
+            pending.called = args, kwargs
+        if pending.written:
+            self._announce_writes(pending)
+        return pending
+
+    def _is_simple(self) -> bool:
+        """Whether all operators are recorded, none gets other inputs, and no collective is running."""
+        session = self._session
+        return (
+            session.selects is None
+            and session.grafts is None
+            and not session.tensors.any_in_flight
+            and not self._collectives.running
+        )
+
+    def _after(self, schema: Schema, pending: BegunCall, result: Any) -> None:
+        if not isinstance(pending, _NotedCall):
+            super()._after(schema, pending, result)
+            return
+        if pending.written:
+            self._protect(pending.written)
+        outputs: list[torch.Tensor] = []
+        if type(result) is _Tensor:
+            outputs.append(result)
+        else:
+            collect(result if isinstance(result, (tuple, list)) else (result,), outputs)
+        if self._devices is not None:
+            self._devices.wait_for_copies(_tensors_of(schema, pending.args, pending.kwargs), outputs)
+        wrong = [tensor for tensor in outputs if nonfinite(tensor)]
+        if wrong:
+            self._record(pending.described(schema), outputs, (), wrong)
+
+    def _conclude(self, pending: PendingOperator, outputs: list[torch.Tensor], names: Sequence[str]) -> None:
+        tensors = self._session.tensors
+        settled = outputs
+        if tensors.any_in_flight:
+            settled = [tensor for tensor in outputs if not tensors.is_in_flight(tensor)]
+        wrong = [] if pending.unset else [tensor for tensor in settled if nonfinite(tensor)]
+        if wrong:
+            self._record(pending, outputs, names, wrong)
+
+    def _record(
+        self, pending: PendingOperator, outputs: list[torch.Tensor], names: Sequence[str], wrong: list[torch.Tensor]
+    ) -> None:
+        """Write the records of an operator whose outputs `wrong` have NaN or Inf, unless that is what they are for."""
+        session = self._session
+        schema = pending.schema
+        kept = pending.copies or {}
+        copies = [kept.get(i) for i in range(len(pending.inputs))]
+        before = [tensor if copy is None else copy for tensor, copy in zip(pending.inputs, copies)]
+        read = before[1:] if pending.first_unset else before
+        filled = before[1:] if schema.ignores_first and schema.writes else read
+        args, kwargs = pending.called
+        constants = nonfinite_numbers(args) + nonfinite_numbers(kwargs.values())
+        if is_mask(schema.base, schema.views, filled, constants, wrong) or not session.aftermath.records():
+            return
+        if pending.call is NO_CALL:
+            pending.call = describe_call(schema.signature, args, kwargs)
+        if session.records_inputs:
+            item = session.tensors.item
+            pending.items = [
+                item(pending.op, tensor, "input", i, pending.first_unset and not i, copy)
+                for i, (tensor, copy) in enumerate(zip(pending.inputs, copies))
+            ]
+            self._describe_ranks(pending.collective, pending.items, pending.inputs)
+        origin = not constants and not any(nonfinite(tensor) for tensor in read)
+        self._write(pending, outputs, names, origin)
+
+
+class _NotedCall(BegunCall, eq=False):
+    """What is noted of an operator before it runs if it only computes what it returns.
+
+    time     in microseconds since the epoch
+    number   `Tracker.count`
+    written  the arguments that it overwrites; inputs and copies: only if there are any, as in `PendingOperator`
+    """
+
+    seq: int
+    time: int
+    place: CallSite
+    number: int
+    args: Any
+    kwargs: Any
+    written: Sequence[torch.Tensor] = ()
+    inputs: Sequence[torch.Tensor] = ()
+    copies: Optional[dict[int, torch.Tensor]] = None
+
+    def described(self, schema: Schema) -> PendingOperator:
+        place = self.place
+        name = operator_name(place.module, schema.base, self.number)
+        op = OperatorCall(self.seq, schema.op_type, name, self.time, place.phase, place.module, place.source)
+        inputs = list(self.inputs) or _tensors_of(schema, self.args, self.kwargs)
+        pending = PendingOperator(None, schema, op, inputs, True, [], list(self.written), NO_CALL, False, place.stack)
+        pending.copies = self.copies
+        pending.called = self.args, self.kwargs
+        return pending
+
+
+def _tensors_of(schema: Schema, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The inputs of an operator."""
+    found: list[torch.Tensor] = []
+    collect(args, found)
+    if kwargs:
+        outs = schema.outs
+        collect((value for key, value in kwargs.items() if key not in outs), found)
+    return found

@@ -1,0 +1,85 @@
+"""What the inputs of an operator prove of an output that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from ascend_dump.analysis.compare._arguments import tensors_among
+from ascend_dump.analysis.compare._carried import InputNoise
+from ascend_dump.analysis.compare._match import Match
+from ascend_dump.analysis.compare._result import Pair
+
+__all__ = ["KnownInputs", "inputs_of", "is_compared"]
+
+
+class KnownInputs(NamedTuple):
+    """What is known of the inputs of an operator whose output differs.
+
+    known     how many it has, as far as the dumps tell
+    compared  how many of these could be compared
+    unread    how many could not be read
+    whole     whether there are no others
+    noise     those that differ by rounding
+    """
+
+    known: int
+    compared: int
+    unread: int
+    whole: bool
+    noise: list[InputNoise]
+
+    @property
+    def may_differ(self) -> bool:
+        """Whether nothing speaks against it that the difference came in by them."""
+        return self.unread > 0 or (self.known > 0 and not self.compared and not self.noise)
+
+    @property
+    def evidence(self) -> list[str]:
+        if self.compared == self.known and not self.noise:
+            if self.known == 1:
+                return ["its recorded input is equal"]
+            return [f"all {self.known} recorded inputs are equal" if self.known else "no inputs are recorded"]
+        found = []
+        if not self.compared:
+            found.append(f"none of its {self.known} inputs could be compared")
+        elif self.compared < self.known:
+            equal = "" if self.noise else ", and these are equal"
+            found.append(f"{self.compared} of its {self.known} inputs could be compared{equal}")
+        if self.statistics_agree:
+            found.append("statistics of its inputs agree")
+        elif self.noise:
+            found.append(f"its inputs differ by rounding only (at most {self.largest_error:.2g})")
+        return found
+
+    @property
+    def statistics_agree(self) -> bool:
+        """Whether nothing else is known of what differs by rounding."""
+        return bool(self.noise) and all(one.bounds for one in self.noise)
+
+    @property
+    def largest_error(self) -> float:
+        return max(one.error for one in self.noise)
+
+
+def inputs_of(match: Match, given: Sequence[Pair], written: Collection[int], noise: list[InputNoise]) -> KnownInputs:
+    """given: the pairs of inputs; written: the places of inputs whose values do not matter."""
+    records = (*match.actual.broken, *match.reference.broken)
+    broken = {one.index for one in records if one.io == "input"}
+    places = set(broken)
+    called = [tensors_among(one) for one in (match.actual, match.reference)]
+    if match.tensors is None:
+        places.update(one.index for sides in match.inputs for one in sides if one is not None)
+        places.update(*(one for one in called if one is not None))
+    else:
+        # Between frameworks, places say nothing.
+        places.update(range(len(match.inputs) + max(map(len, match.apart))))
+    compared = sum(map(is_compared, given))
+    unread = sum(one.verdict == "unreadable" for one in given) + len(broken)
+    known = max(len(places - set(written)), compared)
+    whole = compared == known and (known > 0 or None not in called)
+    return KnownInputs(known, compared, unread, whole, noise)
+
+
+def is_compared(pair: Pair) -> bool:
+    return pair.verdict not in ("unmatched", "unreadable")

@@ -1,0 +1,85 @@
+"""How much is queued for the writer thread and not in the files yet."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from ascend_dump.writing.payload import Item
+
+__all__ = ["Backlog"]
+
+#: Bytes counted for each queued record besides those of its tensor.
+_ITEM_BYTES = 1024
+#: A killed program loses at most about this many records besides the batch that is not queued yet, or those of the
+#: last seconds, whichever are more: if the writer falls behind further, the program waits.
+_LOST_ITEMS = 200
+_LOST_SECONDS = 0.5
+
+
+class Backlog:
+    """Counts the queued bytes until they are stored, and the queued records until they are in the files.
+
+    `add` is called under the lock under which batches are queued; `take`, `store` and `save` are called by the writer
+    thread only. So no count is changed by two threads at once, and none needs a lock. `is_full` and `is_late` may be
+    called by any thread; what they see may be a moment old.
+
+    buffer_bytes  bytes of queued tensors and records above which the backlog is full
+    """
+
+    def __init__(self, buffer_bytes: int) -> None:
+        self._buffer_bytes = buffer_bytes
+        self._queued_bytes = 0
+        self._stored_bytes = 0
+        self._queued_items = 0
+        self._saved_items = 0
+        #: When each queued batch was begun whose records are not in the files yet.
+        self._begun: deque[float] = deque()
+        # Taken from the queue, but not in the files yet.
+        self._taken_batches = 0
+        self._taken_items = 0
+
+    def add(self, batch: list[Item], begun: float) -> None:
+        """Count a batch that was begun at this time. Call before queueing it. Each payload is counted once."""
+        nbytes = len(batch) * _ITEM_BYTES
+        for item in batch:
+            payload = item.payload
+            if payload is not None and not payload.counted:
+                payload.counted = True
+                nbytes += payload.nbytes
+        self._queued_bytes += nbytes
+        self._queued_items += len(batch)
+        self._begun.append(begun)
+
+    def take(self, batch: list[Item]) -> None:
+        """The writer thread has taken the batch from the queue."""
+        self._taken_batches += 1
+        self._taken_items += len(batch)
+
+    def store(self, nbytes: int) -> None:
+        """This many bytes of tensors are not needed in memory any more."""
+        self._stored_bytes += nbytes
+
+    def store_lines(self, batch: list[Item]) -> None:
+        """The records of the batch, without their tensors, are not needed in memory any more."""
+        self._stored_bytes += len(batch) * _ITEM_BYTES
+
+    def save(self) -> None:
+        """All batches that were taken are in the files."""
+        for _ in range(self._taken_batches):
+            self._begun.popleft()
+        self._saved_items += self._taken_items
+        self._taken_batches = self._taken_items = 0
+
+    def is_full(self, share: float = 1.0) -> bool:
+        """Whether more bytes are queued than this share of the buffer."""
+        return self._queued_bytes - self._stored_bytes > self._buffer_bytes * share
+
+    def is_late(self, share: float = 1.0) -> bool:
+        """Whether a killed program would lose too much: many records, the first older than this share of the limit."""
+        if self._queued_items - self._saved_items <= _LOST_ITEMS:
+            return False
+        try:
+            return time.monotonic() - self._begun[0] > _LOST_SECONDS * share
+        except IndexError:
+            return False

@@ -1,0 +1,239 @@
+"""Of ranks that work together, the one where a difference began is named, and not those that got it from there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import pytest
+from host_dumps import item, noise
+
+import ascend_dump
+from ascend_dump.analysis.compare import Comparison
+from ascend_dump.cli import main
+from ascend_dump.host import CollectiveCall
+from ascend_dump.writing import HostWriter
+
+pytest.importorskip("rapidfuzz")
+
+_RANKS = 3
+_GROUP = CollectiveCall("all_reduce", "0", "0-2", reduce="sum")
+
+
+class Ran(NamedTuple):
+    """An operator that ran on a rank; late: how many others ran until its outputs were there.
+
+    more: fields of its records.
+    """
+
+    op_type: str
+    inputs: list[np.ndarray]
+    outputs: list[np.ndarray]
+    more: dict[str, Any]
+    late: int = 0
+
+
+Program = list[list[Ran]]  # of each rank
+
+
+def write(root: Path, steps: list[Program], *, outputs_only: bool = False) -> Path:
+    for rank in range(_RANKS):
+        folder = root / f"worldsize{_RANKS}_global_rank{rank}" / "20260101010101" / "0" / "Model" / "0"
+        folder.mkdir(parents=True)
+        with closing(HostWriter(folder, metadata={})) as writer:
+            for number, program in enumerate(steps):
+                writer.begin_step(number)
+                for records in lines(program[rank], outputs_only=outputs_only):
+                    writer.put(records, sum(one.line.nbytes for one in records))
+                writer.end_step()
+    return root
+
+
+def lines(program: list[Ran], *, outputs_only: bool) -> Iterator[list[Any]]:
+    waiting: list[tuple[int, list[Any]]] = []
+    counts: dict[str, int] = {}
+    for seq, ran in enumerate(program):
+        short = ran.op_type.split("::")[1]
+        counts[short] = counts.get(short, -1) + 1
+        more = {"op_type": ran.op_type, "seq": seq, "source": f"net.py:{seq}", **ran.more}
+        given, got = (
+            [item(f"{short}_{counts[short]}", one, io=io, index=index, **more) for index, one in enumerate(arrays)]
+            for io, arrays in (("input", ran.inputs), ("output", ran.outputs))
+        )
+        now = [] if outputs_only else given
+        if ran.late:
+            waiting.append((seq + ran.late, got))
+        else:
+            now += got
+        if now:
+            yield now
+        yield from (records for at, records in waiting if at == seq)
+
+
+def reduced(
+    step: int = 0,
+    *,
+    wrong: Optional[int] = None,
+    call_is_wrong: bool = False,
+    alone: Optional[int] = None,
+    waits: bool = False,
+    hidden: Optional[int] = None,
+) -> Program:
+    """All ranks compute, sum that up and go on; `wrong`: the rank that computes wrongly, `alone`: that which runs an
+    operator in between, `hidden`: that which changes what it has where nothing is recorded."""
+    ranks: Program = [[] for _ in range(_RANKS)]
+    terms = []
+    for rank, ran in enumerate(ranks):
+        x = noise(100 * step + rank, 32)
+        y = np.tanh(x) + np.float32(rank == wrong)
+        ran.append(Ran("aten::tanh", [x], [y], {}))
+        if rank == alone:
+            ran.append(Ran("aten::mul", [y], [y * 3], {}))
+            y = y * 3
+        terms.append(y + np.float32(rank == hidden))
+    total = np.sum(terms, axis=0) + np.float32(call_is_wrong)
+    for ran, term in zip(ranks, terms):
+        if waits:
+            ran.append(Ran("_c10d_functional::all_reduce", [term], [total], {"collective": _GROUP, "storage": 7}, 1))
+            ran.append(Ran("aten::relu", [noise(1, 32)], [np.maximum(noise(1, 32), 0)], {}))
+            ran.append(Ran("_c10d_functional::wait_tensor", [], [total], {"storage": 7}))
+        else:
+            ran.append(Ran("c10d::allreduce_", [term], [total], {"collective": _GROUP}))
+        ran.append(Ran("aten::exp", [total], [np.exp(total)], {}))
+    return ranks
+
+
+def pipeline(*, wrong: Optional[int] = None, alone: Optional[int] = None) -> Program:
+    """Each rank sends what it makes to the next one."""
+    ranks: Program = []
+    x = noise(0, 32)
+    for rank in range(_RANKS):
+        ran = []
+        if rank:
+            ran.append(Ran("c10d::recv_", [], [x], {"collective": CollectiveCall("recv", "0", "0-2", peer=rank - 1)}))
+        y = np.tanh(x) + np.float32(rank == wrong)
+        ran.append(Ran("aten::tanh", [x], [y], {}))
+        if rank == alone:
+            ran.append(Ran("aten::mul", [y], [y * 3], {}))
+            y = y * 3
+        if rank < _RANKS - 1:
+            ran.append(Ran("c10d::send", [y], [], {"collective": CollectiveCall("send", "0", "0-2", peer=rank + 1)}))
+        ranks.append(ran)
+        x = y
+    return ranks
+
+
+def compared(tmp_path: Path, actual: list[Program], reference: list[Program], **more: Any) -> Comparison:
+    a, b = write(tmp_path / "a", actual, **more), write(tmp_path / "b", reference, **more)
+    return ascend_dump.compare(a, b)
+
+
+def named(found: Comparison) -> list[tuple[Optional[int], Optional[int], str, str]]:
+    return [(one.rank, one.step, one.op_name, one.kind) for one in found.origins]
+
+
+def test_what_a_message_carries_on_is_no_origin(tmp_path: Path) -> None:
+    found = compared(tmp_path, [pipeline(wrong=1)], [pipeline()])
+    assert named(found) == [(1, 0, "tanh_0", "compute")]
+    [got] = [pair for pair in found.pairs if pair.record.op_name == "recv__0" and pair.record.rank == 2]
+    assert (got.verdict, got.explained) == ("different", True)
+    assert got.reason.startswith("carried on from rank 1: ")
+    [origin] = found.origins
+    assert "what rank 2 got of collectives or messages after it differs too" in origin.evidence
+    assert origin.explains == 2, "what rank 2 received, and what it made of that"
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_an_operator_of_one_side_whose_result_is_sent_is_the_origin(swapped: bool, tmp_path: Path) -> None:
+    """No output on its own rank differs because of it."""
+    programs = [[pipeline(alone=1)], [pipeline()]]
+    found = compared(tmp_path, *(programs[::-1] if swapped else programs))
+    assert named(found) == [(1, 0, "mul_0", "structure")]
+    assert found.origins[0].explains == 2
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("fault", ["wrong", "alone", "hidden"])
+def test_the_rank_is_named_that_put_something_else_into_a_sum(fault: str, waits: bool, tmp_path: Path) -> None:
+    faulty: dict[str, Any] = {fault: 1}
+    found = compared(tmp_path, [reduced(waits=waits, **faulty)], [reduced(waits=waits)])
+    names = {"wrong": "tanh_0", "alone": "mul_0", "hidden": "all_reduce_0" if waits else "allreduce__0"}
+    assert [(rank, name) for rank, _, name, _ in named(found)] == [(1, names[fault])]
+    assert found.origins[0].kind != "collective"
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_sum_that_is_wrong_for_equal_inputs_stays_the_origin(waits: bool, tmp_path: Path) -> None:
+    found = compared(tmp_path, [reduced(call_is_wrong=True, waits=waits)], [reduced(waits=waits)])
+    name = "all_reduce_0" if waits else "allreduce__0"
+    assert named(found) == [(rank, 0, name, "collective") for rank in range(_RANKS)]
+
+
+def test_without_recorded_inputs_the_rank_that_was_wrong_before_explains_a_sum(tmp_path: Path) -> None:
+    found = compared(tmp_path, [reduced(wrong=2)], [reduced()], outputs_only=True)
+    assert named(found)[0] == (2, 0, "tanh_0", "compute")
+    assert "collective" not in {one.kind for one in found.origins}
+
+
+def test_origins_have_the_order_of_their_times(tmp_path: Path) -> None:
+    """That of rank 0 is in a later step, and follows from nothing."""
+    found = compared(tmp_path, [reduced(0, wrong=2), reduced(1, wrong=0)], [reduced(0), reduced(1)])
+    assert [(rank, step) for rank, step, _, _ in named(found)] == [(2, 0), (0, 1)]
+
+
+def test_a_buffer_that_unrecorded_copies_fill_is_no_origin_behind_one(tmp_path: Path) -> None:
+    found = compared(tmp_path, [reduced(0, wrong=1), reduced(1, hidden=0)], [reduced(0), reduced(1)])
+    assert named(found)[0][:3] == (1, 0, "tanh_0")
+    assert len(found.origins) == 1
+
+
+def gathered(before: int, wrong: Optional[int] = None) -> Program:
+    """before: what is in memory that is overwritten; wrong: the rank that gets something else."""
+    more = {"collective": CollectiveCall("all_gather", "0", "0-2"), "argument": "output_tensor"}
+    total = noise(0, 24)
+    return [
+        [Ran("c10d::_allgather_base_", [noise(before, 24)], [total + np.float32(rank == wrong)], more)]
+        for rank in range(_RANKS)
+    ]
+
+
+def test_memory_that_a_collective_overwrites_is_not_judged(tmp_path: Path) -> None:
+    found = compared(tmp_path, [gathered(50)], [gathered(60)])
+    assert (found.verdict, found.origins) == ("noise", ())
+    [text] = found.undefined
+    assert text.startswith("input 0 of c10d::_allgather_base_: memory that the operator overwrites")
+
+
+def test_a_wrong_collective_is_found_whatever_it_overwrites(tmp_path: Path) -> None:
+    found = compared(tmp_path, [gathered(50, wrong=1)], [gathered(60)])
+    assert named(found) == [(1, 0, "_allgather_base__0", "collective")]
+
+
+def test_an_executor_gives_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("polars")
+    here = compared(tmp_path, [reduced(0, wrong=2), reduced(1, alone=0)], [reduced(0), reduced(1)])
+    assert len(here.origins) == 2
+    with ThreadPoolExecutor(2) as executor:
+        found = ascend_dump.compare(tmp_path / "a", tmp_path / "b", executor=executor)
+    assert found.to_dict() == here.to_dict()
+    assert found.counts == here.counts
+
+
+def test_printed_origins_name_the_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = write(tmp_path / "a", [pipeline(alone=1)]), write(tmp_path / "b", [pipeline()])
+    assert main(["compare", str(a), str(b)]) == 1
+    printed = capsys.readouterr().out
+    assert "origin      rank 1: mul_0 (aten::mul), step 0\n" in printed
+    assert "\nrank  step  tensor" in printed
+    assert main(["compare", str(a), str(b), "--rank", "2"]) == 1
+    assert "first seen  recv__0 (c10d::recv_), step 0\n" in capsys.readouterr().out
+
+
+def test_the_page_names_the_rank(tmp_path: Path) -> None:
+    page = compared(tmp_path, [pipeline(wrong=0)], [pipeline()]).to_page()
+    assert "on rank 0" in page.sentence
+    assert [one.title for one in page.findings] == ["rank 0, step 0: tanh_0"]
