@@ -24,10 +24,10 @@ from ascend_dump_torch._memory import is_plain
 from ascend_dump_torch._overflow import nonfinite
 from ascend_dump_torch._placements import Placements
 from ascend_dump_torch._recording import Recording
-from ascend_dump_torch._schema import Schema, read_schema
+from ascend_dump_torch._schema import Schema, schema_of
 from ascend_dump_torch._tensors import OperatorCall
 
-__all__ = ["NO_CALL", "BegunCall", "PendingOperator", "RecordMode"]
+__all__ = ["NO_CALL", "BegunCall", "PendingOperator", "RecordMode", "outputs_of"]
 
 _function_modes = torch._C._len_torch_function_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -39,6 +39,7 @@ _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 #: there is none.
 _SEEN_THROUGH = ("flex_attention", "flex_attention_backward")
 NO_CALL = msgspec.Raw()
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _FUNCTIONS = (types.FunctionType, types.MethodType, torch.nn.Module)
 
 
@@ -101,11 +102,16 @@ class RecordMode(TorchDispatchMode):
         if schema is None:
             if not isinstance(func, torch._ops.OpOverload):
                 return self._run_higher_order(func, args, kwargs)
-            schema = self._schemas[id(func)] = read_schema(func)
+            schema = self._schemas[id(func)] = schema_of(func)
         if schema.composite and not has_own_kernels(args, kwargs, schema.own_kernels):
             # In inference mode autograd has not decomposed it. This is the kernel that would run without this mode.
             with self:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
+        if schema.views_first and type(args[0]) in _PLAIN and session.grafts is None:
+            # It changes no memory, so all is recorded after it. Two of three operators of a transformer are such.
+            result = func(*args, **kwargs)
+            self._viewed(schema, args, kwargs, result)
+            return result
         began = time.perf_counter()
         # An exception in recording code ends the recording, never the user's run.
         try:
@@ -133,6 +139,52 @@ class RecordMode(TorchDispatchMode):
                 session.give_up(error)
         self.seconds += called - began + time.perf_counter() - returned
         return result
+
+    def _viewed(self, schema: Schema, args: Any, kwargs: Any, result: Any) -> None:
+        """Record an operator that has returned a view of its first argument."""
+        returned = time.perf_counter()
+        try:
+            with self._lock:
+                if _function_modes():
+                    _apart(self._record_view, schema, args, kwargs, result)
+                else:
+                    self._record_view(schema, args, kwargs, result)
+        except Exception as error:
+            self._session.give_up(error)
+        self.seconds += time.perf_counter() - returned
+
+    def _record_view(self, schema: Schema, args: Any, kwargs: Any, result: Any) -> None:
+        session = self._session
+        tensors = session.tensors
+        tensors.next_operator()
+        op, stack = self._locate(schema)
+        if session.selects is not None and not session.selects(op.name, op.module):
+            return
+        given = args[0]
+        unset = tensors.is_unset(given)
+        items = None if unset else tensors.items_of_view(op, given, result)
+        if items is None:
+            items = [tensors.item(op, given, "input", 0, unset), tensors.item(op, result, "output", 0, unset)]
+        both = given, result
+        if op.phase == "other":
+            self._name_parameters(items, both)
+        if self._placements:
+            self._describe_ranks(None, items, both)
+        if not session.records_inputs:
+            del items[0]
+        elif not session.records_outputs:
+            del items[1]
+        items[0].line.call = with_stack(describe_call(schema.signature, args, kwargs), stack)
+        session.write(items)
+
+    def _locate(self, schema: Schema) -> tuple[OperatorCall, bytes]:
+        """What all records of an operator share, and its `CallSite.stack`. Call once for each operator."""
+        session = self._session
+        place = session.tracker.place()
+        name = session.tracker.name(place.module, schema.base)
+        now = time.time_ns() // 1000
+        seq = session.next_seq()
+        return OperatorCall(seq, schema.op_type, name, now, place.phase, place.module, place.source), place.stack
 
     def _run_distributed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Decompose an operator on DTensors, and record the placements of its inputs and outputs."""
@@ -208,10 +260,7 @@ class RecordMode(TorchDispatchMode):
         """Find the tensors of an operator that is about to run, and what there is to know of its call."""
         session = self._session
         tensors = session.tensors
-        place = session.tracker.place()
-        name = session.tracker.name(place.module, schema.base)
-        now = time.time_ns() // 1000
-        op = OperatorCall(session.next_seq(), schema.op_type, name, now, place.phase, place.module, place.source)
+        op, stack = self._locate(schema)
         inputs: list[torch.Tensor] = []
         collect(args, inputs)
         written: list[torch.Tensor] = []
@@ -221,19 +270,19 @@ class RecordMode(TorchDispatchMode):
             outs = schema.outs
             collect((value for key, value in kwargs.items() if key not in outs), inputs)
         given: Optional[tuple[Any, Any]] = None
-        if session.grafts is not None and session.grafts.give(name, schema.views, written, inputs):
+        if session.grafts is not None and session.grafts.give(op.name, schema.views, written, inputs):
             others = iter(inputs)
             keep = schema.outs
             args = tuple(with_others(args, others))
             named = {key: value if key in keep else with_others([value], others)[0] for key, value in kwargs.items()}
             given = args, named
         selects = session.selects
-        selected = selects is None or selects(name, place.module)
+        selected = selects is None or selects(op.name, op.module)
         if schema.reads and (tensors.any_in_flight or self._collectives.running):
             self._settle(inputs)
             self._settle(written)
         first_unset = schema.ignores_first and bool(inputs) and tensors.is_unset(inputs[0])
-        pending = PendingOperator(given, schema, op, inputs, selected, [], written, NO_CALL, first_unset, place.stack)
+        pending = PendingOperator(given, schema, op, inputs, selected, [], written, NO_CALL, first_unset, stack)
         if schema.collective:
             pending.collective = self._groups.describe(schema.collective, schema.arguments, args, kwargs)
         if schema.unreturned and (schema.training is None or schema.training.of(args, kwargs)):
@@ -258,13 +307,7 @@ class RecordMode(TorchDispatchMode):
         if pending.written:
             # The operator changed the content of this memory.
             self._protect(pending.written)
-        outputs: list[torch.Tensor] = []
-        names: list[str] = []
-        if schema.returns:
-            for value, name in zip((result,) if len(schema.returns) == 1 else result, schema.returns):
-                collect_named(value, name, outputs, names)
-        elif not schema.asynchronous:  # asynchronous collectives return their arguments
-            collect(result if isinstance(result, (tuple, list)) else (result,), outputs)
+        outputs, names = outputs_of(schema, result)
         if session.grafts is not None:
             session.grafts.apply(pending.op.name, schema.views, outputs)
         if schema.functional or schema.waits:
@@ -426,6 +469,18 @@ class PendingOperator(BegunCall, eq=False):
     called: Any = ()
     unreturned: Sequence[torch.Tensor] = ()
     names: Sequence[str] = ()
+
+
+def outputs_of(schema: Schema, result: Any) -> tuple[list[torch.Tensor], list[str]]:
+    """The tensors that an operator has returned, and their names in its schema; no names if none of them has one."""
+    outputs: list[torch.Tensor] = []
+    names: list[str] = []
+    if schema.returns:
+        for value, name in zip((result,) if len(schema.returns) == 1 else result, schema.returns):
+            collect_named(value, name, outputs, names)
+    elif not schema.asynchronous:  # asynchronous collectives return their arguments
+        collect(result if isinstance(result, (tuple, list)) else (result,), outputs)
+    return outputs, names
 
 
 def _apart(function: Any, *args: Any) -> Any:

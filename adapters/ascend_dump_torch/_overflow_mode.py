@@ -11,7 +11,7 @@ import torch
 from ascend_dump_torch._arguments import collect
 from ascend_dump_torch._given import describe_call
 from ascend_dump_torch._masks import is_mask
-from ascend_dump_torch._mode import NO_CALL, BegunCall, PendingOperator, RecordMode
+from ascend_dump_torch._mode import NO_CALL, BegunCall, PendingOperator, RecordMode, outputs_of
 from ascend_dump_torch._names import CallSite, operator_name
 from ascend_dump_torch._overflow import copy_overwritten, nonfinite, nonfinite_numbers
 from ascend_dump_torch._schema import Schema
@@ -19,14 +19,13 @@ from ascend_dump_torch._tensors import OperatorCall
 
 __all__ = ["OverflowMode"]
 
-_Tensor = torch.Tensor
-
 
 class OverflowMode(RecordMode):
     """Dispatch mode that looks for NaN and Inf in the outputs of each operator.
 
     Almost all outputs are finite. So of most operators only the place of the call is noted before, and what else a
-    record holds is gathered once such an output is found.
+    record holds is gathered once such an output is found. Views are not looked at: they have the values of their input,
+    which was an output of an earlier operator.
     """
 
     _checks_inputs = True
@@ -34,14 +33,11 @@ class OverflowMode(RecordMode):
     def _before(self, schema: Schema, args: Any, kwargs: Any) -> Optional[BegunCall]:
         session = self._session
         session.tensors.next_operator()
-        views = schema.views and not schema.writes
-        if views or (schema.ordinary and self._is_simple()):
-            tracker = session.tracker
-            place = tracker.place()
-            number = tracker.count(place.module, schema.base)
-            seq = session.next_seq()
-            if views:
-                return None  # it has the values of its input, which was checked as the output of an earlier operator
+        if schema.views and not schema.writes:
+            self._count(schema)
+            return None
+        if schema.ordinary and self._is_simple():
+            place, number, seq = self._count(schema)
             call = _NotedCall(None, seq, time.time_ns() // 1000, place, number, args, kwargs)
             if schema.writes:
                 inputs = _tensors_of(schema, args, kwargs)
@@ -68,6 +64,15 @@ class OverflowMode(RecordMode):
             self._announce_writes(pending)
         return pending
 
+    def _record_view(self, schema: Schema, args: Any, kwargs: Any, result: Any) -> None:
+        self._count(schema)
+
+    def _count(self, schema: Schema) -> tuple[CallSite, int, int]:
+        """The place of an operator, and its numbers among those of its name there and in the step."""
+        session = self._session
+        place = session.tracker.place()
+        return place, session.tracker.count(place.module, schema.base), session.next_seq()
+
     def _is_simple(self) -> bool:
         """Whether all operators are recorded, none gets other inputs, and no collective is running."""
         session = self._session
@@ -84,16 +89,12 @@ class OverflowMode(RecordMode):
             return
         if pending.written:
             self._protect(pending.written)
-        outputs: list[torch.Tensor] = []
-        if type(result) is _Tensor:
-            outputs.append(result)
-        else:
-            collect(result if isinstance(result, (tuple, list)) else (result,), outputs)
+        outputs, names = outputs_of(schema, result)
         if self._devices is not None:
             self._devices.wait_for_copies(_tensors_of(schema, pending.args, pending.kwargs), outputs)
         wrong = [tensor for tensor in outputs if nonfinite(tensor)]
         if wrong:
-            self._record(pending.described(schema), outputs, (), wrong)
+            self._record(pending.described(schema), outputs, names, wrong)
 
     def _conclude(self, pending: PendingOperator, outputs: list[torch.Tensor], names: Sequence[str]) -> None:
         tensors = self._session.tensors
@@ -127,6 +128,8 @@ class OverflowMode(RecordMode):
                 item(pending.op, tensor, "input", i, pending.first_unset and not i, copy)
                 for i, (tensor, copy) in enumerate(zip(pending.inputs, copies))
             ]
+            if pending.op.phase == "other":
+                self._name_parameters(pending.items, pending.inputs)
             self._describe_ranks(pending.collective, pending.items, pending.inputs)
         origin = not constants and not any(nonfinite(tensor) for tensor in read)
         self._write(pending, outputs, names, origin)

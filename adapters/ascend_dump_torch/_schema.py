@@ -7,11 +7,12 @@ from typing import Any, NamedTuple, Optional
 import msgspec
 import torch
 
+from ascend_dump.host import OVERWRITES_FIRST
 from ascend_dump_torch._devices import BACKENDS, privateuse1
 from ascend_dump_torch._given import Signature, read_signature
 from ascend_dump_torch._groups import kind_of_collective
 
-__all__ = ["Argument", "Schema", "read_schema"]
+__all__ = ["Argument", "Schema", "schema_of"]
 
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
@@ -44,21 +45,6 @@ _UNSET = {
     # torch_npu's
     "empty_with_format",
     "unsafe_empty_with_format",
-}
-
-#: Operators that overwrite their first argument without reading it.
-_FILLS = {
-    "bernoulli_",
-    "cauchy_",
-    "copy_",
-    "exponential_",
-    "fill_",
-    "geometric_",
-    "log_normal_",
-    "normal_",
-    "random_",
-    "uniform_",
-    "zero_",
 }
 
 
@@ -100,6 +86,8 @@ class Schema(msgspec.Struct, frozen=True, eq=False):
     partial: int
     #: Whether its outputs are views of its inputs.
     views: bool
+    #: Whether it only returns one view of its first argument, the only tensor that it is called with.
+    views_first: bool
     #: Whether it is composed of other operators, which are recorded instead.
     composite: bool
     #: Device types on which it has its own kernel although it is composite.
@@ -123,7 +111,21 @@ class Schema(msgspec.Struct, frozen=True, eq=False):
     returns: tuple[str, ...]
 
 
-def read_schema(func: Any) -> Schema:
+#: Of recorded operators, by the id of the operator: reading a schema takes as long as recording ten calls.
+_known: dict[int, Schema] = {}
+
+
+def schema_of(func: Any) -> Schema:
+    """The properties of an operator."""
+    known = _known.get(id(func))
+    if known is None:
+        known = _read(func)
+        if not known.composite:  # `own_kernels` grows when a package that is imported later adds a device
+            _known[id(func)] = known
+    return known
+
+
+def _read(func: Any) -> Schema:
     schema = func._schema
     name = schema.name
     namespace, _, base = name.partition("::")
@@ -155,12 +157,13 @@ def read_schema(func: Any) -> Schema:
     functional = of_collectives and not waits and not base.startswith("_wrap")
     views = any(value.alias_info is not None and not value.alias_info.is_write for value in schema.returns)
     reads = not (asynchronous or of_collectives or views or base in ("_unsafe_view", "record_stream"))
-    ignores_first = views or (namespace == "aten" and base in _FILLS)
+    ignores_first = views or name in OVERWRITES_FIRST
     views = views or base == "_unsafe_view"
     signature = read_signature(func)
     returns = tuple(value.name or "" for value in schema.returns)
     collective = kind_of_collective(namespace, base)
     of_ranks = collective or asynchronous or of_collectives or namespace == "fsdp"
+    views_first = views and not (of_ranks or writes or any(returns)) and _is_of_one_tensor(schema)
     ordinary = not (of_ranks or unreturned or unset or ignores_first or views or signature.seeded)
     return Schema(
         func,
@@ -176,6 +179,7 @@ def read_schema(func: Any) -> Schema:
         asynchronous or namespace == "fsdp",
         1 if name in _WRITTEN_AND_RETURNED else -1,
         views,
+        views_first,
         composite,
         own_kernels,
         reads,
@@ -188,6 +192,13 @@ def read_schema(func: Any) -> Schema:
         tuple(argument.name for argument in schema.arguments),
         returns if any(returns) and not asynchronous else (),
     )
+
+
+def _is_of_one_tensor(schema: Any) -> bool:
+    """Whether an operator is called with one tensor, its first argument, and returns one."""
+    given = [str(argument.type) for argument in schema.arguments]
+    returned = [str(value.type) for value in schema.returns]
+    return given[:1] == returned == ["Tensor"] and not any("Tensor" in kind for kind in given[1:])
 
 
 def _functional(base: str) -> bool:

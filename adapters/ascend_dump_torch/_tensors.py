@@ -287,21 +287,55 @@ class Tensors:
         view = known.views.get(key) if known is not None and known.version == version else None
         if known is None or view is None or unset or copy is not None or tensor.is_neg() or not storage.resizable():
             return self._look(op, tensor, storage, version, key, io, index, unset, copy)
-        dtype, shape, nbytes, device, stride, first, number, address, size, version, offset, payload = view
-        window = payload.window
-        if payload.changed or (
-            window is not None and (storage.data_ptr() != address or window.tobytes() != payload.sample)
-        ):
-            # It was written unseen.
-            self.distrust_storage(storage)
+        if self._is_overwritten(view, storage):
             return self._look(op, tensor, storage, version, key, io, index, unset, copy)
         self._just_used[known.key] = known
-        # Positional arguments in the order of Line are faster, and this runs for every tensor.
-        line = Line(
-            op.seq, op.op_type, op.name, io, index, op.time, dtype, shape, nbytes, device,
-            op.phase, op.module, op.source, stride, first, number, address, size, version, offset,
-        )  # fmt: skip
-        return Item(line, payload)
+        return _known_item(op, io, index, view)
+
+    def items_of_view(self, op: OperatorCall, tensor: torch.Tensor, view: torch.Tensor) -> Optional[list[Item]]:
+        """The records of the input and the output of an operator that has returned a view of its only input.
+
+        The same as `item` gives for one after the other, but what both share is read once. None if that does not do:
+        if the input is not known in this version, or its memory is not plain.
+        """
+        if tensor.layout is not _strided or view.layout is not _strided or tensor.is_nested or view.is_nested:
+            return None
+        if tensor.is_inference() or tensor.is_neg() or view.is_neg():
+            return None
+        storage = tensor.untyped_storage()
+        known = self._known.get(storage._cdata)
+        if known is None or known.version != tensor._version or not storage.resizable():
+            return None
+        given = known.views.get((tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype))
+        if given is None or view.untyped_storage()._cdata != known.key or self._is_overwritten(given, storage):
+            return None
+        self._just_used[known.key] = known
+        key = (view.storage_offset(), view.shape, view.stride(), view.dtype)
+        returned = known.views.get(key)
+        payload = given[-1]
+        if returned is None:
+            layout = layout_of(key)
+            begin = layout.begin
+            if layout.dense is None or known.ranges.get((begin, begin + layout.span, layout.dtype)) is not payload:
+                output = self._look(op, view, storage, known.version, key, "output", 0, False, None)
+                return [_known_item(op, "input", 0, given), output]
+            # The same bytes in another shape or order.
+            returned = known.views[key] = (
+                layout.dtype, layout.shape, layout.nbytes, given[3], key[2], key[0], *given[6:10], 0, payload
+            )  # fmt: skip
+        elif returned[-1] is not payload and self._is_overwritten(returned, storage):
+            return None
+        return [_known_item(op, "input", 0, given), _known_item(op, "output", 0, returned)]
+
+    def _is_overwritten(self, view: _View, storage: Any) -> bool:
+        """Whether the memory of a known view was written to unseen; it is read each time from then on."""
+        payload, window = view[-1], view[-1].window
+        if payload.changed or (
+            window is not None and (storage.data_ptr() != view[7] or window.tobytes() != payload.sample)
+        ):
+            self.distrust_storage(storage)
+            return True
+        return False
 
     def _look(
         self,
@@ -464,6 +498,17 @@ def _keep_view(known: _Known, key: ViewKey, layout: ViewLayout, line: Line, payl
             line.dtype, line.shape, line.nbytes, line.device, line.stride, line.storage_offset, line.storage,
             line.address, line.storage_nbytes, line.version, line.offset, payload,
         )  # fmt: skip
+    return Item(line, payload)
+
+
+def _known_item(op: OperatorCall, io: str, index: int, view: _View) -> Item:
+    """The record of a tensor that was recorded before."""
+    dtype, shape, nbytes, device, stride, first, number, address, size, version, offset, payload = view
+    # Positional arguments in the order of Line are faster, and this runs for every tensor.
+    line = Line(
+        op.seq, op.op_type, op.name, io, index, op.time, dtype, shape, nbytes, device,
+        op.phase, op.module, op.source, stride, first, number, address, size, version, offset,
+    )  # fmt: skip
     return Item(line, payload)
 
 

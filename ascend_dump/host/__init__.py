@@ -43,6 +43,7 @@ from ascend_dump.host._outline import (
     read_outlines,
     why_over,
 )
+from ascend_dump.host._overwritten import OVERWRITES_FIRST
 from ascend_dump.host._ranks import CollectiveCall, Placement, ranks_of, ranks_text
 from ascend_dump.host._reasons import FREED, META, NO_VALUES, UNINITIALISED, UNWAITED, ZERO
 
@@ -57,6 +58,7 @@ __all__ = [
     "MOST_KEPT",
     "NO_VALUES",
     "OUTLINE_SCHEMA",
+    "OVERWRITES_FIRST",
     "PADDING",
     "PARAMETERS",
     "REMOVED",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import platform
 import secrets
@@ -15,7 +16,7 @@ from typing import Any
 import msgspec
 
 from ascend_dump._errors import WriteError
-from ascend_dump._paths import RunDirectory, add_private_directory, make_private_directory, open_directory, open_private
+from ascend_dump._paths import RunDirectory, add_private_directory, open_directory, open_private
 from ascend_dump._version import __version__
 from ascend_dump.host import MANIFEST, encodable
 from ascend_dump.writing.budget import explain
@@ -51,20 +52,22 @@ class HostRun:
 
         Raises WriteError if it cannot be created.
         """
-        base = self.root / str(device) / _file_name(model)
-        make_private_directory(base)
-        number = 0
-        while True:
-            directory = base / str(number)
-            try:
-                add_private_directory(directory)
-                return directory
-            except FileExistsError:
-                number += 1
-            except OSError as error:
-                raise WriteError(
-                    f"{directory} cannot be created: {error.strerror}", hint="see `ascend-dump doctor`"
-                ) from error
+        model_level = self.root / str(device) / _file_name(model)
+        directory = model_level
+        try:
+            for directory in (model_level.parent, model_level):
+                with contextlib.suppress(FileExistsError):
+                    add_private_directory(directory)
+            for number in itertools.count():
+                directory = model_level / str(number)
+                with contextlib.suppress(FileExistsError):
+                    add_private_directory(directory)
+                    break
+        except OSError as error:
+            raise WriteError(
+                f"{directory} cannot be created: {error.strerror}", hint="see `ascend-dump doctor`"
+            ) from error
+        return directory
 
     def write_manifest(self, **changes: Any) -> None:
         """Update fields of the manifest, and replace the file atomically.

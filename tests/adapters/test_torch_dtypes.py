@@ -254,6 +254,13 @@ def test_memory_nobody_has_filled_is_no_input(dumps: Path) -> None:
     assert [record.attrs.get("hash") for record in again] == [record.attrs.get("hash") for record in dump]
 
 
+def test_memory_that_a_tensor_gives_up_is_no_input(dumps: Path) -> None:
+    dump, _ = dump_of(dumps, lambda: torch.empty(3).set_(torch.ones(3)))
+    first, second = [record for record in dump if record.op_type == "aten::set_" and record.io == "input"]
+    assert first.attrs["skipped"] == "uninitialised memory"
+    assert second.numpy().tolist() == [1, 1, 1]
+
+
 def test_memory_filled_behind_our_back_is_an_input(dumps: Path) -> None:
     def run() -> None:
         empty = torch.empty(3)

@@ -50,11 +50,12 @@ class Shadow(TorchDispatchMode):
         try:
             result = func(*args, **kwargs)
         except Exception:
-            self.steps[-1].append(Ran(func._schema.name, [], []))  # counted, but not recorded
+            if not _schema.schema_of(func).views_first:
+                self.steps[-1].append(Ran(func._schema.name, [], []))  # counted, but not recorded
             raise
         returned = tensors_in([result])
         after = [value_of(tensor) for tensor in [*returned, *unreturned(func._schema, args, kwargs, returned)]]
-        if not _schema.read_schema(func).writes and before != [value_of(tensor) for tensor in tensors_in(inputs)]:
+        if not _schema.schema_of(func).writes and before != [value_of(tensor) for tensor in tensors_in(inputs)]:
             self.unannounced.add(func._schema.name)
         self.steps[-1].append(Ran(func._schema.name, before, after))
         return result
