@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Optional
 
@@ -21,6 +22,7 @@ import torch
 from torch.nn.modules import module as modules
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ascend_dump.writing import Item
 from ascend_dump_torch._memory import is_plain
@@ -39,17 +41,17 @@ class _ModuleCall(msgspec.Struct, eq=False):
     """One call of a module.
 
     module    its id
-    number    of this call in the step, in the order in which calls begin
+    number    of this call in the step, in the order in which calls begin; negative if it began before the step
     items     the records of its forward pass so far; keyword arguments are added when it returns, because only then
               PyTorch passes them to hooks
     given     its input tensors
     outer     the call that it is inside of
     inside    the calls inside it that wait for gradients
-    inputs    how many gradients of its input tensors are recorded in a backward pass; outputs: of its output tensors
+    inputs    for how many gradients of its input tensors it waits in a backward pass; outputs: of its output tensors
     missing_inputs, missing_outputs  how many of them have not arrived in this backward pass
-    backward  its backward pass, None before it begins
+    backward  its backward pass, None before it begins; it is named when it is written
     gradients the records of its backward pass so far
-    gives     its output tensors whose gradients are recorded
+    gives     its output tensors for whose gradients it waits
     """
 
     module: int
@@ -93,7 +95,7 @@ class _Gradient(NamedTuple):
 
 
 class _Watched(msgspec.Struct, eq=False):
-    """A tensor of the program whose gradient is recorded.
+    """A tensor of the program for whose gradient modules wait.
 
     settled  whether the gradient has arrived, or will not
     """
@@ -113,18 +115,22 @@ class ModuleRecorder:
         self.seconds = 0.0
         # Autograd runs the backward pass of each device in its own thread.
         self._lock = threading.RLock()
-        self._called_so_far = 0
-        self._stack: list[_ModuleCall] = []
+        self._hooks: list[RemovableHandle] = []
+        #: The hooks on tensors.
+        self._handles: list[tuple[RemovableHandle, _Watched]] = []
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        self._called_so_far = self._late_so_far = self._held_bytes = 0
+        #: By thread: the calls that have not returned.
+        self._stacks: defaultdict[int, list[_ModuleCall]] = defaultdict(list)
         #: The calls outside all others that wait for gradients.
         self._outermost: list[_ModuleCall] = []
         #: By number: the calls of which gradients have arrived and are not written.
         self._begun: dict[int, _ModuleCall] = {}
-        self._held_bytes = 0
-        #: By the place of the tensor in autograd's graph.
-        self._watched: dict[tuple[int, int, int], _Watched] = {}
-        self._hooks: list[RemovableHandle] = []
-        #: Handles of the hooks on tensors.
-        self._handles: list[RemovableHandle] = []
+        #: Under this key nodes of autograd's graph keep the tensors that they gave in this step and that are watched.
+        self._key = object()
+        self._leaves = WeakTensorKeyDictionary()
 
     def __enter__(self) -> None:
         self._hooks = [
@@ -144,16 +150,13 @@ class ModuleRecorder:
     def end_step(self) -> None:
         """Write incomplete backward passes, and release the tensors of the step."""
         handles, self._handles = self._handles, []
-        for handle in handles:
+        for handle, watched in handles:
             handle.remove()
+            watched.wanted.clear()  # the graph, which keeps it, may outlive the step
         # The last ones began first, and those inside others after these.
         for _, call in sorted(self._begun.items(), reverse=True):
             self._session.guard(self._write_backward, call)
-        self._begun.clear()
-        self._watched.clear()
-        self._outermost.clear()
-        self._stack.clear()
-        self._called_so_far = self._held_bytes = 0
+        self._begin_step()
 
     def _called(self, module: torch.nn.Module, args: Any) -> None:
         if self._session.recording:
@@ -162,8 +165,9 @@ class ModuleRecorder:
     def _returned(self, module: torch.nn.Module, args: Any, *more: Any) -> None:
         if self._session.recording:
             # If the module raised, PyTorch calls this without the keyword arguments.
-            kwargs, output = more if len(more) == 2 else ({}, *more)
-            self._guard(self._end, module, args, kwargs, output)
+            raised = len(more) == 1
+            kwargs, output = ({}, *more) if raised else more
+            self._guard(self._end, module, args, kwargs, output, raised)
 
     def _guard(self, function: Any, *args: Any) -> None:
         began = time.perf_counter()
@@ -177,27 +181,41 @@ class ModuleRecorder:
         name = session.tracker.name(place.module, "forward")
         op = OperatorCall(0, type(module).__name__, name, 0, place.phase, place.module, place.source)
         selected = session.selects is None or session.selects(name, place.module)
-        outer = self._stack[-1] if self._stack else None
+        stack = self._stacks[threading.get_ident()]
+        # What a thread calls is inside what started the thread, for all that is known.
+        outer = stack[-1] if stack else next((other[0] for other in self._stacks.values() if other), None)
         call = _ModuleCall(id(module), self._called_so_far, op, selected, outer)
         self._called_so_far += 1
-        self._stack.append(call)
+        stack.append(call)
         if call.selected:
             self._add_inputs(call, args, "")
 
     def _begin_late(self, module: torch.nn.Module, args: Any) -> None:
-        """Begin a call that began the step, before the hooks were installed: all calls so far are inside it."""
-        self._stack.clear()
+        """Begin a call that began before the step, or before the hooks were installed: all calls so far are inside."""
         self._begin(module, args)
-        call = self._stack[-1]
-        call.number = -1
-        call.inside, self._outermost = self._outermost, []
-        for one in call.inside:
-            one.outer = call
+        call = self._stacks[threading.get_ident()][-1]
+        self._late_so_far += 1
+        call.number = -self._late_so_far
+        if call.outer is None:
+            call.inside, self._outermost = self._outermost, []
+            for one in call.inside:
+                one.outer = call
 
-    def _end(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if not self._stack or self._stack[-1].module != id(module):
+    def _take(self, module: torch.nn.Module, args: Any) -> _ModuleCall:
+        """Take the call that ends from the stack of this thread."""
+        stack = self._stacks[threading.get_ident()]
+        at = len(stack) - 1
+        while at >= 0 and stack[at].module != id(module):
+            at -= 1
+        # PyTorch calls no hook for a call that was ended by KeyboardInterrupt or another BaseException.
+        while len(stack) > at + 1:
+            self._drop(stack.pop())
+        if at < 0:
             self._begin_late(module, args)
-        call = self._stack.pop()
+        return stack.pop()
+
+    def _end(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any, raised: bool) -> None:
+        call = self._take(module, args)
         if call.selected:
             self._add_inputs(call, kwargs, "")
             outputs = list(_tensors(output, ""))
@@ -207,14 +225,22 @@ class ModuleRecorder:
             if call.items:
                 self._write(call.items)
                 call.items = []
-            self._watch(call, outputs)
-        siblings = self._outermost if call.outer is None else call.outer.inside
+            if not raised:
+                self._watch(call, outputs)
         if call.inputs or call.outputs:
-            siblings.append(call)
+            self._siblings(call).append(call)
         else:
-            siblings += call.inside
-            for one in call.inside:
-                one.outer = call.outer
+            self._drop(call)
+
+    def _siblings(self, call: _ModuleCall) -> list[_ModuleCall]:
+        """The calls that wait for gradients and are inside the same call."""
+        return self._outermost if call.outer is None else call.outer.inside
+
+    def _drop(self, call: _ModuleCall) -> None:
+        """Drop a call that waits for no gradients; those inside it move to the one around it."""
+        self._siblings(call).extend(call.inside)
+        for one in call.inside:
+            one.outer = call.outer
 
     def _add_inputs(self, call: _ModuleCall, values: Any, prefix: str) -> None:
         for name, tensor in _tensors(values, prefix):
@@ -226,29 +252,54 @@ class ModuleRecorder:
 
     def _watch(self, call: _ModuleCall, outputs: list[tuple[str, torch.Tensor]]) -> None:
         """Wait for the gradients of the inputs and outputs of a call that has returned."""
-        if self._session.records_inputs:
-            for at, (name, tensor) in enumerate(outputs):
-                call.outputs += self._wait_for(_Gradient(call, "input", at, name), tensor)
+        given, call.given = call.given, []
+        gives = [(at, name, tensor) for at, (name, tensor) in enumerate(outputs) if self._tells(call, tensor)]
+        if outputs and not gives:
+            return  # it is in no backward pass: the gradients of its inputs come from other readers
         if self._session.records_outputs:
-            for at, tensor in enumerate(call.given):
+            for at, tensor in enumerate(given):
                 call.inputs += self._wait_for(_Gradient(call, "output", at, ""), tensor)
-        call.given = []
+        # If only those of inputs are recorded, these tell whether the call is part of the backward pass.
+        if self._session.records_inputs or call.inputs:
+            for at, name, tensor in gives:
+                call.outputs += self._wait_for(_Gradient(call, "input", at, name), tensor)
         call.missing_inputs, call.missing_outputs = call.inputs, call.outputs
+
+    def _tells(self, call: _ModuleCall, tensor: torch.Tensor) -> bool:
+        """Whether a gradient of this output would tell that the call is part of the backward pass."""
+        if call.op.phase != "backward" or tensor.grad_fn is None:
+            return bool(tensor.requires_grad)
+        # What checkpointing runs again may give on a tensor of the forward pass, which has other readers.
+        watched: Optional[_Watched] = tensor.grad_fn.metadata.get(self._key, {}).get(tensor.output_nr)
+        return watched is None or watched.wanted[0].call.op.phase == "backward"
 
     def _wait_for(self, gradient: _Gradient, tensor: torch.Tensor) -> bool:
         """Add a hook to a tensor; False if it will have no gradient."""
-        node = tensor.grad_fn
-        if node is None or not is_plain(type(tensor)):
+        if not is_plain(type(tensor)):
             return False
-        key = (threading.get_ident(), node._sequence_nr(), tensor.output_nr)
-        watched = self._watched.get(key)
-        if watched is None:
-            watched = self._watched[key] = _Watched()
-            self._handles.append(tensor.register_hook(functools.partial(self._arrived, watched)))
+        node = tensor.grad_fn
+        if node is not None:
+            # Nodes have no other identity: they are numbered in each thread, and holding one would hold its memory.
+            by_output = node.metadata.setdefault(self._key, {})
+            watched = by_output.get(tensor.output_nr)
+            if watched is None:
+                watched = by_output[tensor.output_nr] = self._add_hook(tensor)
+        elif gradient.call.op.phase == "backward" and tensor.requires_grad and type(tensor) is torch.Tensor:
+            # Reentrant checkpointing detaches what it gives to modules that it runs again.
+            watched = self._leaves.get(tensor)
+            if watched is None:
+                watched = self._leaves[tensor] = self._add_hook(tensor)
+        else:
+            return False
         watched.wanted.append(gradient)
         if gradient.io == "input":
             gradient.call.gives.append(watched)
         return True
+
+    def _add_hook(self, tensor: torch.Tensor) -> _Watched:
+        watched = _Watched()
+        self._handles.append((tensor.register_hook(functools.partial(self._arrived, watched)), watched))
+        return watched
 
     def _arrived(self, watched: _Watched, gradient: torch.Tensor) -> None:
         if self._session.recording:
@@ -265,16 +316,18 @@ class ModuleRecorder:
                 self._begin_backward(call)
             op = call.backward
             assert op is not None, "it has begun"
+            if io == "input":
+                call.missing_outputs -= 1
+                if not self._session.records_inputs:
+                    continue
+            else:
+                call.missing_inputs -= 1
             if first is None:
                 item = first = self._item(op, tensor, io, at, name)
             else:
                 item = _same_tensor(first, op, io, at, name)
             call.gradients.append(item)
             self._held_bytes += item.line.nbytes
-            if io == "input":
-                call.missing_outputs -= 1
-            else:
-                call.missing_inputs -= 1
         for one in wanted:
             self._settle_outputs(one.call)
         for one in wanted:
@@ -286,8 +339,7 @@ class ModuleRecorder:
 
     def _begin_backward(self, call: _ModuleCall) -> None:
         op = call.op
-        name = self._session.tracker.name(op.module, "backward")
-        call.backward = OperatorCall(0, op.op_type, name, 0, "backward", op.module, op.source)
+        call.backward = OperatorCall(0, op.op_type, "", 0, "backward", op.module, op.source)
         self._begun[call.number] = call
         if call.outer is not None and call not in call.outer.inside:
             call.outer.inside.append(call)  # another backward pass through the same graph
@@ -318,7 +370,12 @@ class ModuleRecorder:
         self._held_bytes -= sum(item.line.nbytes for item in items)
         # If none of its outputs has a gradient, it is not part of this backward pass, and the gradient of its input
         # comes from other readers: a head that the loss does not use, or what checkpointing has run a second time.
-        if not call.outputs or call.missing_outputs < call.outputs:
+        # Of outputs that cannot be watched, such as tensors in an object, nothing is known.
+        if items and (not call.outputs or call.missing_outputs < call.outputs):
+            # Named here, so that a call that is not written takes no number.
+            name = self._session.tracker.name(call.op.module, "backward")
+            for item in items:
+                item.line.op_name = name
             self._write(items)
         call.backward = None
         call.missing_inputs, call.missing_outputs = call.inputs, call.outputs
