@@ -57,8 +57,10 @@ def user_cache() -> Path:
     return Path(own, "ascend-dump")
 
 
-def make_private_directory(path: Path) -> None:
+def make_private_directory(path: Path, setting: str = "path=") -> None:
     """Create `path` and its missing parents readable by their owner only.
+
+    setting: where the user gave the path, for messages
 
     Raises WriteError when that fails or the directory cannot be written.
     """
@@ -76,14 +78,14 @@ def make_private_directory(path: Path) -> None:
                     raise
     except OSError as error:
         raise WriteError(
-            f"path={str(path)!r} cannot be created: {error.strerror}",
-            hint="give path= a directory that this user may write",
+            f"{setting}{str(path)!r} cannot be created: {error.strerror}",
+            hint=f"give {setting} a directory that this user may write",
         ) from error
     if not path.is_dir():
-        raise WriteError(f"path={str(path)!r} is not a directory", hint="give path= a directory")
+        raise WriteError(f"{setting}{str(path)!r} is not a directory", hint=f"give {setting} a directory")
     if not os.access(path, os.W_OK | os.X_OK):
         raise WriteError(
-            f"path={str(path)!r} cannot be written", hint="give path= a directory that this user may write"
+            f"{setting}{str(path)!r} cannot be written", hint=f"give {setting} a directory that this user may write"
         )
 
 

@@ -99,9 +99,9 @@ def push(dump: Union[str, os.PathLike[str]], url: str, *, jobs: int = 4, watch: 
     target = located(url)
     if not isinstance(target, StoredPath):
         raise ConfigError(
-            f"url={url!r} is a place on this machine, no address in a store",
-            hint="expected an address that fsspec knows, such as s3://bucket/run7, gs://... or az://...; on this "
-            f"machine a copy does: {shlex.join(('cp', '-r', str(dump), str(target)))}",
+            f"url={url!r} is a local path, not a storage URL",
+            hint="expected an address that fsspec knows, such as s3://bucket/run7, gs://... or az://...; to copy "
+            f"it on this machine: {shlex.join(('cp', '-r', str(dump), str(target)))}",
         )
     root = located(dump)
     if isinstance(root, StoredPath):

@@ -131,7 +131,10 @@ def _notes(
     if request.keep is not None and tally is not None and tally.begun > tally.steps >= request.keep:
         yield f"recorded {counted(tally.begun, 'step')}, kept the last {tally.steps} (keep={request.keep})"
     if tally is not None and tally.limit is not None:
-        yield f"limit without a last step, keep= and max_bytes=: {size(tally.limit)}, 10 % of what was free"
+        yield (
+            f"default size limit {size(tally.limit)} (10 % of the free space), because neither a last step, keep= nor "
+            "max_bytes= was given"
+        )
     if running:
         yield f"still writing: {'rank' if len(running) == 1 else 'ranks'} {', '.join(map(str, running))}"
     if failure is not None and failure.reported:  # else it is told right after this

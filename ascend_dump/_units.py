@@ -1,13 +1,18 @@
-"""Numbers as words for people."""
+"""Numbers and names as words for people."""
 
 from __future__ import annotations
 
-__all__ = ["counted", "duration", "size"]
+__all__ = ["counted", "duration", "named", "size"]
 
 
 def counted(count: int, noun: str) -> str:
     """`1 record`, `2 records`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def named(op_name: str, op_type: str) -> str:
+    """`fc/addmm_0 (aten::addmm)`; modules have no type, and some records no name."""
+    return f"{op_name or op_type} ({op_type})" if op_type else op_name
 
 
 def size(count: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Optional, Protocol
 
+from ascend_dump._units import named
 from ascend_dump.analysis._page_words import capture_command, place_facts, run_facts, show_command, step_text
 from ascend_dump.analysis.suspects import RULES, Suspect
 from ascend_dump.reading import Dump, open_dump
@@ -50,6 +51,8 @@ class ShownTriage(Protocol):
     @property
     def reasons(self) -> Sequence[str]: ...
     @property
+    def notes(self) -> Sequence[str]: ...
+    @property
     def rounds(self) -> Sequence[ShownRound]: ...
     @property
     def confirmation(self) -> str: ...
@@ -63,12 +66,13 @@ def of_triage(found: ShownTriage) -> PageContent:
     confirmed = (("confirmed", found.confirmation),) if found.confirmation else ()
     if found.comparison is not None:
         content = found.comparison.to_page()
-        return replace(content, facts=content.facts + confirmed, made=(*content.made, *rounds))
+        unmade = (*content.unmade, *(f"not checked: {text}" for text in found.reasons))
+        return replace(content, facts=content.facts + confirmed, unmade=unmade, made=(*content.made, *rounds))
     dump = found.records if found.records is not None else open_dump(found.dump)
     first = found.suspects[0] if found.suspects else None
     if first is not None:
         step = "" if first.step is None else f"Step {first.step}: "
-        sentence = f"{step}{first.op_name or first.op_type} ({first.op_type}) is the first suspect: {_bare(first)}."
+        sentence = f"{step}{named(first.op_name, first.op_type)} is the first suspect: {_bare(first)}."
     elif found.reasons:
         sentence = "Nothing looks wrong in what could be checked."
     else:
@@ -77,12 +81,12 @@ def of_triage(found: ShownTriage) -> PageContent:
     return PageContent(
         title=str(found.dump),
         rows=(PageRow(record, None) for record in dump),
-        verdict="suspect" if first is not None else "no values" if found.reasons else "nothing found",
+        verdict="suspect" if first is not None else "not all checked" if found.reasons else "nothing found",
         sentence=sentence,
         facts=() if first is None else (*_suspect_facts(first), *confirmed),
         command=_command_of(found, first, dump),
         findings=tuple(_suspect(one) for one in found.suspects),
-        unmade=tuple(f"not checked: {reason}" for reason in found.reasons),
+        unmade=tuple(f"not checked: {text}" for text in (*found.reasons, *found.notes)),
         made=(*made, *rounds),
     )
 

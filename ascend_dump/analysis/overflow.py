@@ -74,6 +74,7 @@ class OverflowReport(NamedTuple):
     reasons    why not everything was checked, empty if it was
     notes      remarks on the answer
     errors     the errors of records that cannot be read
+    checked    number of operators of which everything could be read; 0 if a report of the device could not
     """
 
     answer: str
@@ -84,6 +85,7 @@ class OverflowReport(NamedTuple):
     reasons: tuple[str, ...]
     notes: tuple[str, ...]
     errors: tuple[ReadError, ...]
+    checked: int
 
 
 def find_overflows(
@@ -112,8 +114,10 @@ def find_overflows(
             found += units
             if units:
                 reported.add(_place(record))
+    # What the device reported cannot be read: values that look fine prove nothing of it.
+    unknown = bool(reader.errors)
     values = _ValueJudge(reader)
-    operators = seen = 0
+    operators = unread = 0
     records: Iterable[Record] = dump
     if executor is not None:
         from ascend_dump.analysis.ranks import measured
@@ -124,21 +128,20 @@ def find_overflows(
         if first.op_type.lower() == "opdebug":
             continue
         operators += 1
-        seen += len(members)
+        before = reader.misses
         reader.begin()
         for record in members:
             if record.error is not None:
                 reader.errors.append(record.error)
         if beside is not None:
             beside(members, reader.statistics)
-        if _place(first) in reported:
-            continue
         if first.attrs.get("scene") == "overflow":
-            found.append(_of_mindspore(members, reader))
-        else:
+            found += [_of_mindspore(members, reader)] if _place(first) not in reported else []
+        elif _place(first) not in reported:
             found += values.look_at(members)
+        unread += reader.misses > before
     found.sort(key=lambda one: one.record.timestamp or 0)
-    reasons = [*reader.reasons(), *_unended(dump), *filter(None, [dump.lost_records(seen)])]
+    reasons = [*reader.reasons(), *_unended(dump), *(f"{one.run}: {one.reason}" for one in dump.lost_records())]
     if not operators and not found and not reader.zero:
         reasons += _empty(dump)
     answer = found[0].kind if found else "unchecked" if reasons else "none"
@@ -157,6 +160,7 @@ def find_overflows(
         tuple(reasons),
         tuple(notes),
         tuple(reader.errors),
+        0 if unknown else operators - unread,
     )
 
 
@@ -174,7 +178,8 @@ def _unended(dump: Dump) -> Iterator[str]:
 def _empty(dump: Dump) -> Iterator[str]:
     runs = dump.runs()
     if not runs or any(run.scene != "overflow" for run in runs):
-        yield f"{dump.root} holds no record of an operator"
+        chosen = dump.selection_text
+        yield f"{dump.root} holds no record {f'with {chosen}' if chosen else 'of an operator'}"
 
 
 def _place(record: Record) -> _Place:
@@ -217,6 +222,11 @@ class _OverflowReader:
         if not _tells(record, found):
             self._unsure += 1
         return found
+
+    @property
+    def misses(self) -> int:
+        """How many records could not be judged."""
+        return len(self.errors) + sum(self._without.values()) + self._unsure
 
     def reasons(self) -> Iterator[str]:
         if self.errors:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
@@ -13,7 +13,7 @@ from ascend_dump._errors import ConfigError, NotSupported, ReadError
 from ascend_dump._request import DumpRequest
 from ascend_dump._steps import Steps
 from ascend_dump.analysis._next_layers import is_of_module, layers_of
-from ascend_dump.analysis.suspects import Suspect, find_suspects
+from ascend_dump.analysis.suspects import Suspect, SuspectReport, find_suspects
 from ascend_dump.reading import Dump, Record, open_dump
 from ascend_dump.storage import named_beside
 
@@ -104,6 +104,7 @@ class Triage:
     rounds        the runs of the program that led here; empty if a dump was given
     confirmation  the result of a run with the reference's value instead of the cause's; empty if there was none
     records       the records that were checked, for a report page; None if they were not kept
+    notes         what was not checked because the capture was asked to leave it out
     """
 
     dump: Path
@@ -116,6 +117,7 @@ class Triage:
     rounds: tuple[TriageRound, ...] = ()
     confirmation: str = ""
     records: Optional[Dump] = field(default=None, repr=False, compare=False)
+    notes: tuple[str, ...] = ()
 
     @property
     def origins(self) -> tuple[Origin, ...]:
@@ -134,6 +136,7 @@ class Triage:
             "next": None if self.next is None else self.next.to_mapping(),
             "advice": self.advice,
             "reasons": list(self.reasons),
+            "notes": list(self.notes),
             "cause": None if self.cause is None else self.cause.to_dict(),
             "rounds": [one.to_dict() for one in self.rounds],
             "confirmation": self.confirmation,
@@ -194,8 +197,10 @@ def triage(
         return _alone(opened, watch, executor)
     from ascend_dump.analysis.compare import compare
 
-    compared = compare(opened, reference, watch=watch, executor=executor, **settings)
-    return _against(opened, compared)
+    other = reference if isinstance(reference, Dump) else open_dump(reference)
+    compared = compare(opened, other, watch=watch, executor=executor, **settings)
+    reasons = (f"{lost.run}: {lost.reason}" for one in (opened, other) for lost in one.lost_records())
+    return replace(_against(opened, compared), reasons=tuple(dict.fromkeys(reasons)))
 
 
 def _alone(
@@ -208,8 +213,8 @@ def _alone(
             if not report.reasons
             else "nothing looks wrong in what could be checked"
         )
-        return Triage(dump.root, (), None, None, advice, report.reasons, records=dump)
-    return _of_suspects(dump, report.suspects, report.reasons)
+        return Triage(dump.root, (), None, None, advice, report.reasons, records=dump, notes=report.notes)
+    return _of_suspects(dump, report.suspects, report)
 
 
 def triage_wrong(dump: Dump) -> Triage:
@@ -219,21 +224,22 @@ def triage_wrong(dump: Dump) -> Triage:
     report = find_suspects(dump)
     first = cause_of_wrong(dump, [one for one in report.suspects if one.rule == "non-finite"])
     if first is None:
-        return Triage(
-            dump.root, report.suspects, None, None, "no operator is known to have made NaN or Inf", report.reasons
-        )
+        advice = "no operator is known to have made NaN or Inf"
+        return Triage(dump.root, report.suspects, None, None, advice, report.reasons, notes=report.notes)
     others = (one for one in report.suspects if one != first)
-    return _of_suspects(dump, (first, *others), report.reasons)
+    return _of_suspects(dump, (first, *others), report)
 
 
-def _of_suspects(dump: Dump, suspects: tuple[Suspect, ...], reasons: tuple[str, ...]) -> Triage:
+def _of_suspects(dump: Dump, suspects: tuple[Suspect, ...], report: SuspectReport) -> Triage:
+    """suspects: those of the report, in another order if another one is the first."""
     first = suspects[0]
     # Those of the same rule in the same step may be one thing; others follow from it or come later.
     near = [one for one in suspects if (one.rule, one.step) == (first.rule, first.step)]
     names = [one.op_name for one in near] + [name for one in near for name in one.producers]
     request = _narrower(dump, [one.record for one in near], names)
     cause = Cause.of(first.record, [first.reason])
-    return Triage(dump.root, suspects, None, request, _advice(first.record, request), reasons, cause)
+    advice = _advice(first.record, request)
+    return Triage(dump.root, suspects, None, request, advice, report.reasons, cause, notes=report.notes)
 
 
 def _against(dump: Dump, compared: Comparison) -> Triage:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
 
 import click
 
-from ascend_dump._errors import ConfigError
-from ascend_dump.cli._reading import open_selected, progress, selector_options
+from ascend_dump._errors import ConfigError, DumpNotFound
+from ascend_dump.cli._reading import lost_of, naming_what_there_is, open_selected, progress, selector_options
 
 if TYPE_CHECKING:
+    from ascend_dump.reading import LostRecords
     from ascend_dump.report.page import PageContent
 
-__all__ = ["content_of", "page_options"]
+__all__ = ["Looked", "look_through", "page_options"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -41,7 +42,14 @@ def page_options(function: _Function) -> _Function:
     return click.argument("dump", type=click.Path())(function)
 
 
-def content_of(
+class Looked(NamedTuple):
+    """What a page shows, and the runs of its dumps that have lost records."""
+
+    content: PageContent
+    lost: list[LostRecords]
+
+
+def look_through(
     dump: str,
     reference: Optional[str],
     *,
@@ -49,24 +57,26 @@ def content_of(
     rules: Optional[str],
     noise: Optional[str],
     **selectors: Optional[str],
-) -> PageContent:
-    """Look through the dump, or compare it with the reference. Raises what these raise."""
-    from ascend_dump.analysis.triage import triage
+) -> Looked:
+    """Look through the dump, or compare it with the reference. Raises what these raise.
 
-    opened = open_selected(dump, selectors)
+    Raises DumpNotFound if nothing in it matches the selectors.
+    """
+    from ascend_dump.analysis.triage import triage
+    from ascend_dump.cli.compare import read_mapping
+
+    dumps = [open_selected(path, selectors) for path in (dump, reference, noise) if path is not None]
+    settings: dict[str, Any] = {}
     if reference is None:
         for name, value in (("mapping", mapping), ("rules", rules), ("noise", noise)):
             if value is not None:
                 raise ConfigError(f"--{name} is for a comparison, and no REFERENCE is given", hint="give REFERENCE too")
-        return triage(opened, watch=lambda passed: progress(passed, "records")).to_page()
-    from ascend_dump.cli.compare import read_mapping
-
-    found = triage(
-        opened,
-        open_selected(reference, selectors),
-        watch=lambda passed: progress(passed, "records read and compared"),
-        mapping=read_mapping(mapping),
-        rules=rules,
-        noise=None if noise is None else open_selected(noise, selectors),
-    )
-    return found.to_page()
+    else:
+        settings = {"mapping": read_mapping(mapping), "rules": rules, "noise": None if noise is None else dumps[2]}
+    what = "records" if reference is None else "records read and compared"
+    with naming_what_there_is(selectors):
+        chosen = dumps[0].selection_text
+        if chosen and not dumps[0]:
+            raise DumpNotFound(f"holds no records with {chosen}", path=dumps[0].root)
+        found = triage(*dumps[:2], watch=lambda passed: progress(passed, what), **settings)
+    return Looked(found.to_page(), lost_of(dumps))

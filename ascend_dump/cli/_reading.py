@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar
 
 import click
 
-from ascend_dump._errors import NotSupported, ReadError
+from ascend_dump._errors import DumpNotFound, NotSupported, ReadError
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._failure import error_fields
 
 if TYPE_CHECKING:
-    from ascend_dump.reading import Dump, Record
+    from ascend_dump.reading import Dump, LostRecords, Record
     from ascend_dump.report.tables import Column
     from ascend_dump.statistics import Statistics
 
@@ -24,15 +26,20 @@ __all__ = [
     "argument_cells",
     "argument_columns",
     "argument_text",
+    "first_line",
     "json_option",
     "leading_cells",
     "leading_columns",
+    "lost_fields",
+    "lost_of",
+    "naming_what_there_is",
     "open_selected",
     "progress",
     "reading_options",
     "record_fields",
     "selector_options",
     "shape_text",
+    "tell_lost",
     "tell_nothing_matched",
     "what_there_is",
 ]
@@ -132,6 +139,11 @@ def shape_text(record: _Shown) -> str:
     return "-" if record.shape is None else str(list(record.shape)).replace(" ", "")
 
 
+def first_line(text: str) -> str:
+    """What a table shows of a reason: an error has its hint below it."""
+    return text.partition("\n")[0]
+
+
 def leading_cells(record: _Shown, columns: list[Column]) -> list[str]:
     values = (getattr(record, column.name) for column in columns)
     return ["-" if value is None else str(value) for value in values]
@@ -152,9 +164,12 @@ class Unreadable:
     seen            records passed by
     count           those that cannot be read
     without_values  those that hold neither values nor statistics
+
+    dump: the one that is read, for verbs that are to tell of lost records too; the analysis of others tells it
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dump: Optional[Dump] = None) -> None:
+        self._dump = dump
         self.seen = 0
         self.count = 0
         self.without_values = 0
@@ -189,15 +204,21 @@ class Unreadable:
             self.add(error)
             return None, error
 
+    @cached_property
+    def lost(self) -> list[LostRecords]:
+        """The runs of the dump that have lost records. To be asked for when everything else was read."""
+        return [] if self._dump is None else self._dump.lost_records()
+
     def finish(self) -> Exit:
-        """Tell about them on stderr and give the exit code of the verb."""
+        """Tell on stderr about them, and about records that were lost; returns the exit code of the verb."""
         from ascend_dump.report.tables import counted, escape
 
+        tell_lost(self.lost)
         if self.without_values:
             verb = "holds" if self.without_values == 1 else "hold"
             print(f"{counted(self.without_values, 'record')} {verb} neither values nor statistics", file=sys.stderr)
         if not self.count:
-            return Exit.OK
+            return Exit.UNREADABLE if self.lost else Exit.OK
         print(f"{counted(self.count, 'record')} cannot be read:", file=sys.stderr)
         for text in self._first:
             print(f"  {escape(text)}", file=sys.stderr)
@@ -206,13 +227,46 @@ class Unreadable:
         return Exit.UNREADABLE
 
 
-def tell_nothing_matched(path: str, selectors: dict[str, Optional[str]]) -> None:
-    """Say on stderr what there is instead, so that a mistyped name is not taken for an empty dump."""
+def lost_of(dumps: Iterable[Dump]) -> list[LostRecords]:
+    """The runs of some dumps that have lost records, each once."""
+    return list(dict.fromkeys(lost for dump in dumps for lost in dump.lost_records()))
+
+
+def tell_lost(lost: Iterable[LostRecords]) -> None:
+    """Say on stderr which runs have lost records after they were written."""
+    from ascend_dump.report.tables import escape
+
+    for one in lost:
+        print(f"incomplete: {escape(str(one.run))}: {one.reason}", file=sys.stderr)
+
+
+def lost_fields(lost: Iterable[LostRecords]) -> list[dict[str, Any]]:
+    """The same for the `notes` of a document."""
+    return [{"path": one.run, "note": one.reason} for one in lost]
+
+
+def tell_nothing_matched(path: str, selectors: dict[str, Optional[str]]) -> Exit:
+    """Say on stderr what there is instead, so that a mistyped name is not taken for an empty dump.
+
+    Returns the exit code: an empty dump is what a run with scene="overflow" leaves where nothing overflowed.
+    """
     from ascend_dump.report.tables import escape
 
     there, *lines = what_there_is(path, selectors)
     lines = [f"no record matches; {there}", *(f"  {line}" for line in lines)]
     print("\n".join(map(escape, lines)), file=sys.stderr)
+    return Exit.UNREADABLE if any(selectors.values()) else Exit.OK
+
+
+@contextmanager
+def naming_what_there_is(selectors: dict[str, Optional[str]]) -> Iterator[None]:
+    """Add what there is instead to an error about a dump in which nothing matches."""
+    try:
+        yield
+    except DumpNotFound as error:
+        if error.path is not None and any(selectors.values()):
+            error.hint = "; ".join(what_there_is(str(error.path), selectors))
+        raise
 
 
 def what_there_is(path: str, selectors: dict[str, Optional[str]]) -> list[str]:

@@ -10,13 +10,20 @@ from ascend_dump._errors import ConfigError, WriteError
 __all__ = ["check_target"]
 
 
-def check_target(option: str, path: str) -> None:
-    """Raise ConfigError where no file can be, WriteError where this user may not write one."""
+def check_target(option: str, path: str, suffix: str = "") -> None:
+    """Raise ConfigError where no file can be, WriteError where this user may not write one.
+
+    suffix: that of a name to suggest
+    """
     target = Path(path)
-    if target.is_dir():
+    try:
+        is_directory = target.is_dir()
+    except OSError as error:  # a name that is too long
+        raise ConfigError(f"{option} {path[:80]}: {error.strerror}", hint="give another name") from None
+    if is_directory:
         raise ConfigError(
             f"{option} {path} is a directory, expected the name of a file",
-            hint=f"give a file in it, such as {target / 'result'}{target.suffix}",
+            hint=f"give a file in it, such as {target / 'result'}{target.suffix or suffix}",
         )
     if not target.parent.is_dir():
         raise ConfigError(

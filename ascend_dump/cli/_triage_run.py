@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import click
 
 from ascend_dump._errors import ConfigError
+from ascend_dump._units import counted, named
 from ascend_dump.cli._exit import Exit
 
 if TYPE_CHECKING:
@@ -62,14 +63,14 @@ def _split(reference: str) -> list[str]:
 
 def show_run(found: Triage) -> None:
     """The cause, how it was found, and what became of it."""
-    from ascend_dump.report.tables import counted, escape
+    from ascend_dump.report.tables import escape
 
     lines: list[tuple[str, Any]] = []
     cause = found.cause
     if cause is not None:
         rank = "" if cause.rank in (None, 0) else f", rank {cause.rank}"
         lines += [
-            ("cause", f"{cause.op_name or cause.op_type} ({cause.op_type}), step {cause.step}{rank}"),
+            ("cause", f"{named(cause.op_name, cause.op_type)}, step {cause.step}{rank}"),
             ("phase", cause.phase if cause.phase != "other" else ""),
             ("module", cause.module),
             ("source", cause.source),
@@ -83,7 +84,7 @@ def show_run(found: Triage) -> None:
     for number, one in enumerate(found.rounds):
         text = f"{one.number}. {one.program}: {one.purpose}{f': {one.outcome}' if one.outcome else ''}"
         lines.append(("" if number else "rounds", f"{text} ({one.seconds:.1f} s, {_bytes(one.nbytes)})"))
-    lines += [("note", reason) for reason in found.reasons]
+    lines += [("note", text) for text in (*found.reasons, *found.notes)]
     for name, text in lines:
         if text:
             click.echo(f"{name:<12}{escape(str(text))}")

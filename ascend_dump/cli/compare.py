@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import Counter
-from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import click
 
-from ascend_dump._errors import ConfigError, DumpNotFound
+from ascend_dump._errors import AscendDumpError, ConfigError
 from ascend_dump._files import read_small
-from ascend_dump._units import counted
+from ascend_dump._units import counted, named
 from ascend_dump.cli._alone import alone_lines
 from ascend_dump.cli._executor import executor_options, opened_executor
-from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._exit import Exit, exit_code
 from ascend_dump.cli._indexes import compare_by_index
-from ascend_dump.cli._reading import json_option, open_selected, progress, selector_options, shape_text, what_there_is
+from ascend_dump.cli._reading import (
+    first_line,
+    json_option,
+    lost_fields,
+    lost_of,
+    naming_what_there_is,
+    open_selected,
+    progress,
+    selector_options,
+    shape_text,
+    tell_lost,
+)
 from ascend_dump.cli._target import check_target
 
 if TYPE_CHECKING:
@@ -97,7 +109,8 @@ def compare(
     With --index-only ACTUAL and REFERENCE are directories or URLs with one worldsizeN_global_rankR per rank; their
     indexes are compared, and the first difference of each rank is printed, with those that precede all others.
 
-    Exit code 0 if all pairs are equal or noise, 1 if one is different, undecided or unmatched, 3 if one cannot be read.
+    Exit code 0 if all pairs are equal or noise, 1 if one is different, undecided or unmatched, 3 if one cannot be read,
+    or if records were lost after they were written.
     """
     from ascend_dump.analysis.compare import compare as compare_dumps
 
@@ -119,7 +132,7 @@ def compare(
     with opened_executor(workers, dask) as executor:
         what = "records read and compared" if executor is None else "ranks compared"
         again = None if noise is None else open_selected(noise, selectors)
-        try:
+        with naming_what_there_is(selectors):
             comparison = compare_dumps(
                 *dumps,
                 mapping=names,
@@ -130,26 +143,38 @@ def compare(
                 executor=executor,
                 watch=lambda done: progress(done, what),
             )
-        except DumpNotFound as error:
-            if error.path is not None and any(selectors.values()):
-                error.hint = "; ".join(what_there_is(str(error.path), selectors))
-            raise
-    counts = dict(comparison.counts)
-    alone = [pair for pair in comparison.unmatched if not _is_allowed(pair, allow_unmatched)]
-    counts["unmatched"] = len(alone)
-    for file in save:
-        comparison.save(file)
-    if write_mapping is not None:
-        comparison.save_mapping(write_mapping)
+    comparison = comparison.allowing(*allow_unmatched)
+    lost = lost_of([*dumps, *([] if again is None else [again])])
     if as_json:
         from ascend_dump.report.documents import write_document
 
         found = comparison.to_dict()
         del found["schema"]  # that of the document takes its place
-        write_document(sys.stdout, "compare", found)
+        write_document(sys.stdout, "compare", {**found, "notes": lost_fields(lost)})
     else:
-        _show(dumps, comparison, alone)
-    return exit_of([verdict for verdict, count in counts.items() if count])
+        _show(dumps, comparison)
+    tell_lost(lost)
+    code = exit_of(comparison.verdict)
+    if code is Exit.OK and lost:
+        code = Exit.UNREADABLE
+    return _save(comparison, save, write_mapping) or code
+
+
+def _save(comparison: Comparison, save: tuple[str, ...], write_mapping: Optional[str]) -> Exit:
+    """Write all files that can be written, after the comparison was printed: a full disk must not lose it."""
+    from ascend_dump.report.tables import escape_lines
+
+    sys.stdout.flush()
+    code = Exit.OK
+    tasks = [partial(comparison.save, file) for file in save]
+    tasks += [] if write_mapping is None else [partial(comparison.save_mapping, write_mapping)]
+    for task in tasks:
+        try:
+            task()
+        except AscendDumpError as error:  # not raised: with --json, stdout has its document already
+            print(f"error: {escape_lines(str(error))}", file=sys.stderr)
+            code = exit_code(error)
+    return code
 
 
 def _check_targets(save: tuple[str, ...], write_mapping: Optional[str]) -> None:
@@ -158,29 +183,26 @@ def _check_targets(save: tuple[str, ...], write_mapping: Optional[str]) -> None:
     from ascend_dump.reading.catalog import polars_or_refuse
     from ascend_dump.report.saving import check_suffix
 
+    targets = Counter(os.path.abspath(file) for file in (*save, write_mapping) if file is not None)
+    for file, count in targets.items():
+        if count > 1:
+            raise ConfigError(f"{file} is to be written {count} times", hint="give each file its own name")
     for file in save:
+        check_target("--save", file, SUFFIXES[0])
         check_suffix(Path(file), SUFFIXES, "a comparison")
-        check_target("--save", file)
         if file.lower().endswith(".parquet"):
             polars_or_refuse(f"--save {file}")
     if write_mapping is not None:
         check_target("--write-mapping", write_mapping)
 
 
-def exit_of(verdicts: list[str]) -> Exit:
-    from ascend_dump.analysis.compare import worst
-
-    verdict = worst(verdicts)
+def exit_of(verdict: str) -> Exit:
     if verdict in ("equal", "noise"):
         return Exit.OK
     return Exit.UNREADABLE if verdict == "unreadable" else Exit.DIFFERENT
 
 
-def _is_allowed(pair: Pair, globs: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(pair.record.op_name, glob) for glob in globs)
-
-
-def _show(dumps: list[Dump], comparison: Comparison, alone: list[Pair]) -> None:
+def _show(dumps: list[Dump], comparison: Comparison) -> None:
     from ascend_dump.analysis.compare import Rules
     from ascend_dump.report.tables import Column, escape, write_table
 
@@ -227,6 +249,7 @@ def _show(dumps: list[Dump], comparison: Comparison, alone: list[Pair]) -> None:
         columns += [Column("step", right=True), Column("tensor", elastic=True), Column("shape")]
         columns += [Column("verdict"), Column("explained"), Column("reason")]
         write_table(columns, [_row(pair, comparison.several_ranks) for pair in worst], sys.stdout)
+    alone = comparison.unmatched
     if alone:
         click.echo("")
     for line in alone_lines(dumps, comparison, alone):
@@ -260,14 +283,15 @@ def _changed_lines(called: ChangedCall, several_ranks: bool) -> list[tuple[str, 
 
 def _place(found: Union[Origin, ChangedCall], several_ranks: bool) -> str:
     rank = f"rank {found.rank}: " if several_ranks and found.rank is not None else ""
-    return f"{rank}{found.op_name} ({found.op_type}), step {found.step}"
+    return f"{rank}{named(found.op_name, found.op_type)}, step {found.step}"
 
 
 def _row(pair: Pair, several_ranks: bool) -> list[str]:
     record = pair.record
     places = (record.rank, record.step) if several_ranks else (record.step,)
     numbers = ["-" if number is None else str(number) for number in places]
-    return [*numbers, record.label, shape_text(record), pair.verdict, "yes" if pair.explained else "no", pair.reason]
+    explained = "yes" if pair.explained else "no"
+    return [*numbers, record.label, shape_text(record), pair.verdict, explained, first_line(pair.reason)]
 
 
 def read_mapping(path: Optional[str]) -> Optional[dict[str, str]]:

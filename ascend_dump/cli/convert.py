@@ -13,11 +13,12 @@ import click
 from ascend_dump._errors import ConfigError, DumpNotFound, ReadError
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._failure import error_fields
-from ascend_dump.cli._reading import json_option, progress
+from ascend_dump.cli._reading import json_option, progress, tell_lost
 from ascend_dump.storage import StoredPath, list_stored, located
 
 if TYPE_CHECKING:
     from ascend_dump.converting.convert import ConversionFailure, Options, Result
+    from ascend_dump.reading import Dump
 
 #: Failures told on stderr; --json lists all.
 _SHOWN = 10
@@ -75,16 +76,20 @@ def convert(sources: tuple[str, ...], out: Path, as_json: bool, **chosen: Any) -
     """
     from ascend_dump._patterns import text_matcher
     from ascend_dump.converting.convert import convert_all, find_tasks
+    from ascend_dump.converting.records import convert_records
+    from ascend_dump.reading._torch import as_torch
     from ascend_dump.report.tables import escape
 
     options = _options(chosen)
     pattern: Optional[str] = chosen["select"]
+    dump: Optional[Dump] = None
     places = tuple(map(_place, sources))
     if any(map(_holds_records, places)):
-        summary = _Summary("records")
-        results = _convert_records(places, out, options, pattern, chosen)
+        summary = _Summary("record")
+        dump = _dump_of_records(places, options, pattern, chosen)
+        results = convert_records(dump, out, options, lambda array: as_torch(array, writable=True))
     else:
-        summary = _Summary("dump files")
+        summary = _Summary("dump file")
         tasks = find_tasks(places, out, text_matcher(pattern) if pattern else None)
         results = convert_all(tasks, options, jobs=chosen["jobs"], compat=chosen["compat"])
     seen = summary.watch(progress(results, "files"))
@@ -103,16 +108,20 @@ def convert(sources: tuple[str, ...], out: Path, as_json: bool, **chosen: Any) -
 
         write_failed_list(out, summary.failures, formats=options.format is not None)
     summary.tell()
-    return Exit.UNREADABLE if summary.failures or not summary.files else Exit.OK
+    lost = [] if dump is None else dump.lost_records()
+    tell_lost(lost)
+    return Exit.UNREADABLE if summary.failures or lost or not summary.files else Exit.OK
 
 
 def _holds_records(place: Path) -> bool:
     """Whether a directory holds a dump that is not CANN's, whose records are converted."""
     from ascend_dump.converting.convert import find_tasks
-    from ascend_dump.converting.records import is_host_dump
+    from ascend_dump.converting.records import is_file_of_host_dump, is_host_dump
     from ascend_dump.reading import open_dump
 
     if not place.is_dir():
+        if is_file_of_host_dump(place):
+            raise ConfigError(f"{place} is one file of a dump", hint="give the directory of the dump")
         return False
     if is_host_dump(place):
         return True
@@ -136,25 +145,23 @@ def _place(source: str) -> Path:
     return place
 
 
-def _convert_records(
-    sources: tuple[Path, ...], out: Path, options: Options, pattern: Optional[str], chosen: dict[str, Any]
-) -> Iterator[Result]:
-    """Convert one dump that is not CANN's. Raises ConfigError for others beside it, and for options of CANN's files."""
-    from ascend_dump.converting.records import check_record_options, convert_records
+def _dump_of_records(
+    sources: tuple[Path, ...], options: Options, pattern: Optional[str], chosen: dict[str, Any]
+) -> Dump:
+    """The one dump that is not CANN's. Raises ConfigError for others beside it, and for options of CANN's files."""
+    from ascend_dump.converting.records import check_record_options
     from ascend_dump.reading import open_dump
-    from ascend_dump.reading._torch import as_torch
 
     if len(sources) > 1:
         raise ConfigError(
-            f"{len(sources)} directories were given, and one of them is no dump of CANN", hint="convert each by itself"
+            f"{len(sources)} sources were given, and only dumps of CANN can be converted several at a time",
+            hint="convert each by itself",
         )
     if chosen["compat"]:
         raise ConfigError("msaccucmp converts dumps of CANN only", hint="leave --msaccucmp-compat out")
     check_record_options(options)
     dump = open_dump(sources[0])
-    return convert_records(
-        dump if pattern is None else dump.select(pattern), out, options, lambda array: as_torch(array, writable=True)
-    )
+    return dump if pattern is None else dump.select(pattern)
 
 
 def _options(chosen: dict[str, Any]) -> Options:
@@ -196,7 +203,7 @@ class _Summary:
 
     def __init__(self, noun: str) -> None:
         self._noun = noun
-        self.files = self.written = self.size = self.skipped = self.unreadable = 0
+        self.files = self.records = self.written = self.size = self.skipped = self.unreadable = 0
         self.failures: list[ConversionFailure] = []
         self.problems: list[tuple[Path, str]] = []
 
@@ -206,6 +213,7 @@ class _Summary:
                 self.skipped += 1
             else:
                 self.files += 1
+                self.records += result.records
             self.written += len(result.written)
             self.size += result.size
             self.failures += result.failures
@@ -214,8 +222,10 @@ class _Summary:
             yield result
 
     def fields(self) -> dict[str, int]:
+        records = {"records": self.records} if self._noun == "record" else {}
         return {
             "files": self.files,
+            **records,
             "written": self.written,
             "bytes": self.size,
             "failed_files": self.unreadable,
@@ -226,18 +236,21 @@ class _Summary:
     def __str__(self) -> str:
         from ascend_dump.report.tables import counted, size
 
-        text = f"{self.files} {self._noun} · {self.written} files written · {size(self.size)}"
+        count = self.records if self._noun == "record" else self.files
+        text = f"{counted(count, self._noun)} · {counted(self.written, 'file')} written · {size(self.size)}"
         if self.skipped:
-            noun, why = ("record", "without values") if self._noun == "records" else ("file", "of other kinds")
+            noun, why = ("record", "without values") if self._noun == "record" else ("file", "of other kinds")
             text += f" · {counted(self.skipped, noun)} {why} left out"
         return text
 
     def tell(self) -> None:
         """Say on stderr what could not be converted, and what is odd about what was."""
+        from ascend_dump.report.tables import counted
+
         if not self.files:
-            what = "no record with values" if self._noun == "records" else "no dump file of CANN"
+            what = "no record with values" if self._noun == "record" else "no dump file of CANN"
             print(f"{what} was found, or none was selected", file=sys.stderr)
-            if self.skipped and self._noun != "records":
+            if self.skipped and self._noun != "record":
                 print("`ascend-dump ls` and `ascend_dump.open()` read dumps of every kind", file=sys.stderr)
         _tell([f"{source}: {problem}" for source, problem in self.problems], "problems:")
         lines = []
@@ -245,7 +258,7 @@ class _Summary:
             where = "" if getattr(failure.error, "path", None) is not None else f"{os.fspath(failure.source)}: "
             what = f"{failure.what}: " if failure.what and failure.what not in failure.error.message else ""
             lines.append(f"{where}{what}{failure.error.message} [{failure.error.code}]")
-        _tell(lines, f"{len(lines)} could not be converted, in {self.unreadable} files:")
+        _tell(lines, f"{len(lines)} could not be converted, in {counted(self.unreadable, 'file')}:")
 
 
 def _tell(lines: list[str], title: str) -> None:

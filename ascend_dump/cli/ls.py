@@ -18,6 +18,7 @@ from ascend_dump.cli._reading import (
     argument_columns,
     leading_cells,
     leading_columns,
+    lost_fields,
     open_selected,
     progress,
     reading_options,
@@ -55,7 +56,7 @@ def ls(
         )
     dump = open_selected(path, selectors)
     totals = _Totals()
-    unreadable = Unreadable()
+    unreadable = Unreadable(dump)
     folding = Folding(every, selectors)
     if by:
         return _list_modules(dump, path, selectors, Folding(every or as_json, selectors), as_json)
@@ -67,7 +68,7 @@ def ls(
 
         fields = {"path": path, "records": listed, "totals": totals.fields}
         unended = (one._asdict() for one in _unended(dump))
-        write_document(sys.stdout, "ls", {**fields, "unended": unended, "notes": _notes(dump, totals)})
+        write_document(sys.stdout, "ls", {**fields, "unended": unended, "notes": _notes(dump, unreadable)})
     else:
         if records or long:
             found = totals.count(unreadable.watch(progress(dump, "records")))
@@ -79,29 +80,26 @@ def ls(
 
         incomplete = _unended(dump)
         if totals.records:
-            print(f"\n{totals}{' · incomplete' if incomplete else ''}")
+            print(f"\n{totals}{' · incomplete' if incomplete or unreadable.lost else ''}")
         if folding.count:
             print(folding.note("record" if records or long else "operator"))
         for run in dump.runs():
             for note in run.notes:
                 print(f"{escape(str(run.path))}: {escape(note)}")
-        if lost := dump.lost_records(totals.records):
-            print(f"incomplete: {escape(path)}: {lost}", file=sys.stderr)
         for run in incomplete:
             first, *more = run.reason.splitlines()
             print(f"incomplete: {escape(str(run.path))}: {escape(first)}", file=sys.stderr)
             for line in more:
                 print(f"  {escape(line)}", file=sys.stderr)
-    if not totals.records:
-        tell_nothing_matched(path, selectors)
-    return unreadable.finish()
+    code = Exit.OK if totals.records else tell_nothing_matched(path, selectors)
+    return unreadable.finish() or code
 
 
 def _list_modules(dump: Dump, path: str, selectors: dict[str, Optional[str]], folding: Folding, as_json: bool) -> Exit:
     """As `stats --by module`, by the statistics that are recorded."""
     from ascend_dump.cli._modules import Measured, by_module, write_modules
 
-    unreadable = Unreadable()
+    unreadable = Unreadable(dump)
     records = folding.unfold(unreadable.watch(progress(dump, "records")))
     modules = by_module(Measured(one, unreadable.statistics(one, recorded=True)[0]) for one in records)
     known = any(one.worst is not None for one in modules)
@@ -111,18 +109,16 @@ def _list_modules(dump: Dump, path: str, selectors: dict[str, Optional[str]], fo
             print(folding.note("tensor"), file=sys.stderr)
         if modules and not known:
             print("the dump has no statistics; `ascend-dump stats --by module` computes them", file=sys.stderr)
-    if not unreadable.seen:
-        tell_nothing_matched(path, selectors)
-    return unreadable.finish()
+    code = Exit.OK if unreadable.seen else tell_nothing_matched(path, selectors)
+    return unreadable.finish() or code
 
 
-def _notes(dump: Dump, totals: _Totals) -> Iterator[dict[str, Any]]:
+def _notes(dump: Dump, unreadable: Unreadable) -> Iterator[dict[str, Any]]:
     """For a document, when all records were counted."""
     for run in dump.runs():
         for note in run.notes:
             yield {"path": run.path, "note": note}
-    if lost := dump.lost_records(totals.records):
-        yield {"path": dump.root, "note": lost}
+    yield from lost_fields(unreadable.lost)
 
 
 def _unended(dump: Dump) -> list[Run]:

@@ -82,7 +82,8 @@ def overflow(
         from ascend_dump.report.documents import write_document
 
         listed = (_fields(one, unreadable) for one in shown)
-        counts = {"total": len(report.overflows), "operators": report.operators, "followed": report.followed}
+        counts = {"total": len(report.overflows), "operators": report.operators, "checked": report.checked}
+        counts["followed"] = report.followed
         fields = {"answer": report.answer, "overflows": listed, **counts, "masks": report.masks}
         write_document(
             sys.stdout, "overflow", {"path": path, **fields, "reasons": report.reasons, "notes": report.notes}
@@ -107,7 +108,9 @@ def _write_end(report: OverflowReport, shown: int) -> None:
         masks = f"; {counted(report.masks, 'operator')} filled in Inf as a mask" if report.masks else ""
         print(f"no overflow: {counted(report.operators, 'operator')} checked{masks}")
     elif report.answer == "unchecked":
-        print("not checked, so nothing is known:")
+        checked = f"no overflow in the {counted(report.checked, 'operator')} that could be read"
+        some = f"{checked}; not everything could be checked:"
+        print(some if report.checked else "not checked, so nothing is known:")
         for reason in report.reasons:
             print(f"   - {escape(reason)}")
 
@@ -117,7 +120,7 @@ def _tell(report: OverflowReport, path: str) -> None:
     from ascend_dump.report.tables import counted, escape
 
     if report.followed:
-        print(f"{counted(report.followed, 'operator')} later only carried it on", file=sys.stderr)
+        print(f"{counted(report.followed, 'later operator')} only passed it on", file=sys.stderr)
     for note in report.notes:
         print(escape(note), file=sys.stderr)
     if report.overflows and report.reasons:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Optional
 import click
 
 from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._reading import open_selected, progress, reading_options, shape_text, tell_nothing_matched
+from ascend_dump.cli._reading import (
+    first_line,
+    open_selected,
+    progress,
+    reading_options,
+    shape_text,
+    tell_lost,
+    tell_nothing_matched,
+)
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.replay import Replay, Replayed
@@ -41,13 +49,14 @@ def replay(path: str, as_json: bool, dtype: str, rules: Optional[str], limit: in
     says, so use only dumps that you trust.
 
     Exit code 0 if all checked outputs are equal or noise, 1 if one is not or nothing could be checked, 3 if something
-    cannot be read.
+    cannot be read, was lost, or if nothing matches.
     """
     from ascend_dump.analysis.compare import rules_of
     from ascend_dump.analysis.replay import replay as run_again
 
+    dump = open_selected(path, selectors)
     found = run_again(
-        open_selected(path, selectors),
+        dump,
         dtype,
         rules=rules_of(rules),
         watch=lambda every: progress(every, "operators"),
@@ -59,9 +68,11 @@ def replay(path: str, as_json: bool, dtype: str, rules: Optional[str], limit: in
     else:
         _show(found, limit)
     if not found.pairs and not found.refused:
-        tell_nothing_matched(path, selectors)
+        return tell_nothing_matched(path, selectors) or Exit.DIFFERENT
+    lost = dump.lost_records()
+    tell_lost(lost)
     if found.verdict in ("equal", "noise"):
-        return Exit.OK
+        return Exit.UNREADABLE if lost else Exit.OK
     return Exit.UNREADABLE if found.verdict == "unreadable" else Exit.DIFFERENT
 
 
@@ -74,7 +85,11 @@ def _show(found: Replay, limit: int) -> None:
         click.echo("no operator could be run again, so that nothing is known of their outputs")
     wrong = found.wrong
     if wrong:
-        click.echo("\noutputs that their operators do not give for the recorded inputs:")
+        unread = sum(one.verdict == "unreadable" for one in wrong)
+        what = "outputs that their operators do not give for the recorded inputs"
+        if unread:
+            what = "outputs that cannot be checked" if unread == len(wrong) else f"{what}, or that cannot be checked"
+        click.echo(f"\n{what}:")
         columns = [Column("step", right=True), Column("tensor", elastic=True), Column("shape"), Column("verdict")]
         columns += [Column("source"), Column("reason")]
         write_table(columns, [_row(one) for one in wrong[: limit or None]], sys.stdout)
@@ -100,4 +115,4 @@ def _row(one: Replayed) -> list[str]:
     step = "-" if record.step is None else str(record.step)
     source = (record.source or "-").rpartition("/")[2]
     reason = f"{one.node}: {one.reason}" if one.node else one.reason
-    return [step, record.label, shape_text(record), one.verdict, source, reason]
+    return [step, record.label, shape_text(record), one.verdict, source, first_line(reason)]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import click
 
 from ascend_dump._errors import ConfigError
+from ascend_dump._units import counted
 from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._page import content_of, page_options
-from ascend_dump.cli._reading import json_option
+from ascend_dump.cli._page import look_through, page_options
+from ascend_dump.cli._reading import json_option, lost_fields, tell_lost
 from ascend_dump.cli._target import check_target
 
 
@@ -44,7 +45,7 @@ def report(
     It contains names, statistics, histograms, and 64 x 64 maps of the largest values of the findings, but no other
     values.
 
-    Exit code 0 if the page is complete, 3 if some records could not be read.
+    Exit code 0 if the page is complete, 3 if some records could not be read, or were lost.
     """
     target = Path(output)
     if target.suffix.lower() not in (".html", ".htm"):
@@ -54,16 +55,17 @@ def report(
         raise ConfigError(f"{target} exists already", hint="give -o another name, or --overwrite")
     from ascend_dump.report.page import write_page
 
-    content = content_of(dump, reference, **options)
+    content, lost = look_through(dump, reference, **options)
     built = write_page(content, target, sources=None if no_sources else sources)
     size = target.stat().st_size
     if as_json:
         from ascend_dump.report.documents import write_document
 
-        fields = {"page": target, "bytes": size, "rows": len(built.rows), "verdict": content.verdict}
-        write_document(sys.stdout, "report", {**fields, "sentence": content.sentence, "unreadable": built.unreadable})
+        fields: dict[str, Any] = {"page": target, "bytes": size, "rows": len(built.rows), "verdict": content.verdict}
+        fields.update(sentence=content.sentence, unreadable=built.unreadable, notes=lost_fields(lost))
+        write_document(sys.stdout, "report", fields)
     else:
-        from ascend_dump.report.tables import counted, escape
+        from ascend_dump.report.tables import escape
         from ascend_dump.report.tables import size as size_text
 
         click.echo(f"{escape(content.verdict)}: {escape(content.sentence)}")
@@ -71,7 +73,10 @@ def report(
         click.echo(f"{escape(str(target))}: {rows}, {size_text(size)}")
     if show:
         _open(target)
-    return Exit.UNREADABLE if built.unreadable else Exit.OK
+    tell_lost(lost)
+    if built.unreadable:
+        click.echo(f"{counted(built.unreadable, 'record')} cannot be read; the page says why", err=True)
+    return Exit.UNREADABLE if built.unreadable or lost else Exit.OK
 
 
 def _open(target: Path) -> None:

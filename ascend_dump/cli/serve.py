@@ -8,8 +8,8 @@ from typing import Optional
 import click
 
 from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._page import content_of, page_options
-from ascend_dump.cli._reading import json_option
+from ascend_dump.cli._page import look_through, page_options
+from ascend_dump.cli._reading import json_option, tell_lost
 
 
 @click.command(
@@ -40,7 +40,8 @@ def serve(
     """
     from ascend_dump.report.serving import PageServer
 
-    content = content_of(dump, reference, **options)
+    content, lost = look_through(dump, reference, **options)
+    tell_lost(lost)
     with PageServer(content, port, sources=None if no_sources else sources) as server:
         if as_json:
             from ascend_dump.report.documents import write_document

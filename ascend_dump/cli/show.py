@@ -45,8 +45,9 @@ def show(path: str, as_json: bool, full: bool, plot: bool, limit: int, **selecto
     Each with its fields, its statistics, and its values as numpy prints them. With --json a
     tensor of more than 1024 elements is given by its first and last values, unless --full.
     """
-    records = iter(open_selected(path, selectors))
-    unreadable = Unreadable()
+    dump = open_selected(path, selectors)
+    records = iter(dump)
+    unreadable = Unreadable(dump)
     chosen = unreadable.watch(islice(records, limit or None))
     first = next(chosen, None)
     if first is not None:
@@ -61,14 +62,15 @@ def show(path: str, as_json: bool, full: bool, plot: bool, limit: int, **selecto
             if record is not first:
                 print()
             _print(record, unreadable, full, plot)
+    code = Exit.OK
     if first is None:
-        tell_nothing_matched(path, selectors)
+        code = tell_nothing_matched(path, selectors)
     elif next(records, None) is not None:
         from ascend_dump.report.tables import escape
 
         command = escape(f"ascend-dump ls {shlex.quote(path)}")
         print(f"more records match; --limit 0 shows all, `{command}` lists them", file=sys.stderr)
-    return unreadable.finish()
+    return unreadable.finish() or code
 
 
 def _print(record: Record, unreadable: Unreadable, full: bool, plot: bool) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 import click
 
 from ascend_dump._errors import ConfigError, ReadError
+from ascend_dump._units import counted
 from ascend_dump.cli._executor import executor_options, opened_executor
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._folding import Folding, all_option
@@ -89,7 +90,7 @@ def stats(
             f"--by {by} was given with {'--origin' if origin else '--sort'}", hint="leave one of them out"
         )
     dump = open_selected(path, selectors)
-    unreadable = Unreadable()
+    unreadable = Unreadable(dump)
     looked_at = dump
     if (nonfinite or (limit and sort in _COLUMNS)) and not origin and dump.is_large:
         from ascend_dump.cli._stats_columns import candidates
@@ -116,18 +117,21 @@ def stats(
         rows = iter(sorted(rows, key=lambda row: _sort_key(row, sort)))
     if limit and not by:
         rows = islice(rows, limit)
+    shown = 0
     if by:
         modules = by_module(Measured(row.record, row.found) for row in rows)[: limit or None]
         write_modules(dump, path, modules, "stats", as_json=as_json)
+        shown = len(modules)
     elif as_json:
         _write_json(path, rows)
-    elif not _write_table(dump, rows) and unreadable.seen and not (nonfinite and folding.count):
+    else:
+        shown = _write_table(dump, rows)
+    if not as_json and not shown and unreadable.seen and not (nonfinite and folding.count):
         _tell_none(unreadable.seen, nonfinite=nonfinite, origin=origin)
     if folding.count and not as_json:
         print(folding.note("tensor", holding="NaN or Inf" if nonfinite else ""), file=sys.stderr)
-    if not unreadable.seen:
-        tell_nothing_matched(path, selectors)
-    return unreadable.finish()
+    code = Exit.OK if unreadable.seen else tell_nothing_matched(path, selectors)
+    return unreadable.finish() or code
 
 
 def _write_json(path: str, rows: Iterable[_Row]) -> None:
@@ -152,12 +156,12 @@ def _tell_none(seen: int, *, nonfinite: bool, origin: bool) -> None:
     """Say which rows were searched for and not found."""
     if origin:
         print(
-            f"no operator in {seen} records made NaN or Inf of recorded finite inputs; "
+            f"no operator in {counted(seen, 'record')} made NaN or Inf of recorded finite inputs; "
             "--nonfinite lists all tensors that hold some",
             file=sys.stderr,
         )
     elif nonfinite:
-        print(f"no NaN or Inf in {seen} tensors", file=sys.stderr)
+        print(f"no NaN or Inf in {counted(seen, 'tensor')}", file=sys.stderr)
 
 
 def _origins(records: Iterator[Record], unreadable: Unreadable) -> Iterator[_Row]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import click
 
 from ascend_dump._errors import ConfigError
+from ascend_dump._units import named
 from ascend_dump.cli._executor import executor_options, opened_executor
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import json_option, open_selected, progress
@@ -95,7 +96,7 @@ def triage(
     shown enough. The same command line resumes an interrupted run.
 
     Exit code 0 if nothing is wrong, 1 if something is, 3 if not everything could be checked or read; with --run the
-    exit code of a command that fails by itself.
+    exit code of a command that fails by itself. Ranks that the capture was asked to leave out do not change it.
     """
     selectors = {"step": step, "rank": rank}
     if file is not None:
@@ -124,12 +125,11 @@ def triage(
             watch=lambda passed: progress(passed, "records" if len(given) == 1 else compared),
             executor=executor,
         )
-    written = _written(found, file, framework)
     if as_json:
-        _write_json(found, written)
+        _write_json(found, _written(found, file, framework))
     else:
         _show(found, limit)
-        _show_next(found, file, written, framework)
+        _show_next(found, file, _written(found, file, framework), framework)
     return _exit(found)
 
 
@@ -162,6 +162,8 @@ def _check_next(file: Path, framework: str) -> None:
         raise ConfigError(
             f"--next {file}: {framework} takes only a file that ends in {suffix}", hint=f"name it next{suffix}"
         )
+    if file.suffix.lower() == ".toml":
+        raise ConfigError(f"--next {file}: the request is JSON", hint="name it next.json")
     check_target("--next", str(file))
     if file.exists():
         raise ConfigError(f"{file} exists already", hint="remove it, or give --next another name")
@@ -181,7 +183,8 @@ def _exit(found: Triage) -> Exit:
     if found.comparison is not None:
         from ascend_dump.cli.compare import exit_of
 
-        return exit_of([found.comparison.verdict])
+        code = exit_of(found.comparison.verdict)
+        return Exit.UNREADABLE if code is Exit.OK and found.reasons else code
     if found.suspects:
         return Exit.DIFFERENT
     return Exit.UNREADABLE if found.reasons else Exit.OK
@@ -212,10 +215,7 @@ def _show(found: Triage, limit: int) -> None:
 
     for number, suspect in enumerate(found.suspects[:limit], 1):
         lines: list[tuple[str, Any]] = [
-            (
-                "suspect",
-                f"{number}. {suspect.op_name or suspect.op_type} ({suspect.op_type}), {_place(suspect.record)}",
-            ),
+            ("suspect", f"{number}. {named(suspect.op_name, suspect.op_type)}, {_place(suspect.record)}"),
             ("rule", f"{suspect.rule}: {RULES[suspect.rule].meaning}"),
             ("seen", suspect.reason),
             ("module", suspect.module),
@@ -234,6 +234,8 @@ def _show(found: Triage, limit: int) -> None:
         click.echo(f"and {left} more suspects: -n {len(found.suspects)}\n")
     for reason in found.reasons:
         click.echo(f"not checked: {escape(reason)}", err=True)
+    for note in found.notes:
+        click.echo(f"note: {escape(note)}", err=True)
     click.echo(escape(found.advice))
 
 

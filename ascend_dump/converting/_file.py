@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from ascend_dump._errors import AscendDumpError, NotSupported, ReadError
 from ascend_dump._files import open_descriptor
-from ascend_dump._paths import make_private_directory
 from ascend_dump._steps import Steps
-from ascend_dump.converting._outputs import copy_as_npy, fit_name, write_bytes, write_npy, write_npz, write_text
+from ascend_dump._units import counted
+from ascend_dump.converting._outputs import (
+    copy_as_npy,
+    fit_name,
+    make_output_directory,
+    write_bytes,
+    write_npy,
+    write_npz,
+    write_text,
+)
 from ascend_dump.native.cann.dtypes import DataType, data_type
 from ascend_dump.native.cann.dump_file import Buffer, DumpFile, Entry, Space, Tensor, decode, payload, read_header
 from ascend_dump.native.cann.formats import Arranged, arrange, format_name
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
 
     _Array = np.ndarray[Any, Any]
 
-__all__ = ["ConversionFailure", "Options", "Result", "convert_file", "find_dtype"]
+__all__ = ["ConversionFailure", "Options", "Result", "cast", "convert_file", "find_dtype"]
 
 #: numpy types that hold every value of the ml_dtypes types, which `.npy` has no name for.
 _WIDER = {"int4": "int8", "int2": "int8", "uint2": "uint8"}
@@ -63,7 +71,11 @@ class ConversionFailure(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What became of one file. skipped: it is no dump file, and does not claim to be one."""
+    """What became of one file, or of records of one run of an operator.
+
+    skipped  it is no dump file, and does not claim to be one; or a record without values
+    records  how many records were taken together
+    """
 
     source: Path
     written: tuple[Path, ...] = ()
@@ -71,6 +83,7 @@ class Result(NamedTuple):
     problems: tuple[str, ...] = ()
     size: int = 0
     skipped: bool = False
+    records: int = 1
 
 
 class _Writer:
@@ -83,13 +96,14 @@ class _Writer:
         self.options = options
         self.written: list[Path] = []
         self.failures: list[ConversionFailure] = []
+        self.problems = list(dump.problems)
         self.archive: dict[str, _Array] = {}
         self.size = 0
 
     def path(self, suffix: str) -> Path:
         """Where the output with this part after the dump file's name goes."""
         if not self.written:
-            make_private_directory(self.out)
+            make_output_directory(self.out)
         name = self.name + suffix
         return self.out / fit_name(self.out, name, os.path.splitext(name)[1])
 
@@ -108,7 +122,6 @@ def convert_file(source: Path, out: Path, options: Options, name: str = "") -> R
     """
     dump = read_header(source)
     writer = _Writer(dump, out, options, name or source.name)
-    problems = list(dump.problems)
     try:
         opened = os.fdopen(open_descriptor(source), "rb")
     except OSError as error:  # it was one when its header was read
@@ -120,7 +133,7 @@ def convert_file(source: Path, out: Path, options: Options, name: str = "") -> R
             if not options.wants(io, entry.index):
                 continue
             if entry.size and not entry.length and not entry.error:
-                problems.append(f"{io} {entry.index}: nothing was dumped, its address was null on the device")
+                writer.problems.append(f"{io} {entry.index}: nothing was dumped, its address was null on the device")
                 continue
             try:
                 _write(writer, entry, file.fileno())
@@ -129,7 +142,7 @@ def convert_file(source: Path, out: Path, options: Options, name: str = "") -> R
     if writer.archive:
         path = writer.path(".npz")
         writer.add(path, write_npz(path, writer.archive))
-    return Result(source, tuple(writer.written), tuple(writer.failures), tuple(problems), writer.size)
+    return Result(source, tuple(writer.written), tuple(writer.failures), tuple(writer.problems), writer.size)
 
 
 def _write(writer: _Writer, entry: Entry, descriptor: int) -> None:
@@ -182,7 +195,7 @@ def _write_tensor(writer: _Writer, tensor: Tensor, descriptor: int) -> None:
             writer.add(path, copy_as_npy(path, descriptor, tensor.offset, size, _dtype_str(found), tensor.shape))
             return
     arranged = _arranged(writer.dump, tensor, options)
-    array = _in_numpy_type(arranged.array, options)
+    array = _in_numpy_type(arranged.array, options, f"{tensor.io} {tensor.index}", writer.problems)
     if options.type == "npz":
         writer.archive[f"{tensor.io}.{tensor.index}"] = array
         return
@@ -236,21 +249,48 @@ def _arranged(dump: DumpFile, tensor: Tensor, options: Options) -> Arranged:
     )
 
 
-def _in_numpy_type(array: _Array, options: Options) -> _Array:
+def _in_numpy_type(array: _Array, options: Options, what: str, problems: list[str]) -> _Array:
     """The array in the type to write; what only ml_dtypes has is widened where files cannot name it."""
-    import numpy as np
-
     kind = array.dtype.name
     if options.dtype is None:
         if array.dtype.isbuiltin == 1 or options.type == "bin":
             return array
         return array.astype(_WIDER.get(kind, "float32"))
-    wanted = find_dtype(options.dtype)
-    assert wanted is not None  # checked before the first file
+    found, problem = cast(array, options.dtype)
+    if problem:
+        problems.append(f"{what}: {problem}")
+    return found
+
+
+def cast(array: _Array, dtype: str) -> tuple[_Array, str]:
+    """The array in another type, and a sentence about values that this type cannot hold, "" if it holds all.
+
+    Raises NotSupported for complex numbers that would lose a part.
+    """
+    import numpy as np
+
+    wanted = find_dtype(dtype)
+    assert wanted is not None, "it was checked before the first file"
     if array.dtype.kind == "c" and wanted.kind != "c":
-        raise NotSupported(f"{kind} has no value in {options.dtype}", hint="leave --dtype out, or give complex64")
+        raise NotSupported(f"{array.dtype.name} has no value in {dtype}", hint="leave --dtype out, or give complex64")
     with np.errstate(invalid="ignore", over="ignore"):
-        return array.astype(wanted, copy=False)
+        found = array.astype(wanted, copy=False)
+    lost = _lost(array, found)
+    return found, f"{counted(lost, 'value')} cannot be held by {dtype}: NaN, Inf or out of its range" if lost else ""
+
+
+def _lost(array: _Array, found: _Array) -> int:
+    """How many values an integer type does not hold. Rounding is what was asked for, and float types hold Inf."""
+    import ml_dtypes
+    import numpy as np
+
+    try:
+        limits = ml_dtypes.iinfo(found.dtype)  # type: ignore[no-untyped-call]  # it has no annotations
+    except ValueError:  # no integers
+        return 0
+    wide = array if array.dtype.kind in "biu" else array.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return int(wide.size - np.count_nonzero((wide >= limits.min) & (wide <= limits.max)))
 
 
 def find_dtype(name: str) -> Optional[np.dtype[Any]]:

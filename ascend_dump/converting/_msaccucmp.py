@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from ascend_dump._errors import AscendDumpError, ConfigError, CorruptDump, NotSupported, WriteError
-from ascend_dump._paths import PRIVATE_FILE, make_private_directory
+from ascend_dump._paths import PRIVATE_FILE
 from ascend_dump.converting._file import ConversionFailure, Options, Result
 from ascend_dump.converting._msaccucmp_values import FORMATS, TYPES, convert_layout, decode_as_msaccucmp, slice_to
-from ascend_dump.converting._outputs import fit_name, write_bytes, write_npy
+from ascend_dump.converting._outputs import fit_name, make_output_directory, write_bytes, write_npy
 from ascend_dump.native.cann.dump_file import Buffer, DumpFile, Entry, Space, Tensor, payload, read_header
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def convert_file_compat(source: Path, out: Path, options: Options, name: str = "
         _Part(tensor, decode_as_msaccucmp(payload(dump, tensor), tensor.data_type, _shape_read(dump, tensor)))
         for tensor in dump.tensors
     ]
-    make_private_directory(out)
+    make_output_directory(out)
     saver = _Saver(dump, out, options)
     if options.format is not None:
         for part in parts:
@@ -97,7 +97,7 @@ def write_failed_list(out: Path, failures: Iterable[ConversionFailure], *, forma
         lines[name] = lines.get(name, name) + (f",{what.replace(' ', ':')}" if what and formats else "")
     if not lines:
         return
-    make_private_directory(out)
+    make_output_directory(out)
     path = out / FAILED_LIST
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ascend_dump._errors import CorruptDump, NotSupported, ReadError, WriteError
-from ascend_dump._paths import PRIVATE_FILE
+from ascend_dump._paths import PRIVATE_FILE, make_private_directory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "copy_as_npy",
     "fit_name",
+    "make_output_directory",
     "write_bytes",
     "write_npy",
     "write_npz",
@@ -42,6 +43,11 @@ _NO_KERNEL_COPY = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, er
 
 _numbers = itertools.count()
 _mapping_lock = threading.Lock()
+
+
+def make_output_directory(path: Path) -> None:
+    """Create a directory for what is converted. Raises WriteError, which names the option of `convert`."""
+    make_private_directory(path, "--out=")
 
 
 @contextmanager

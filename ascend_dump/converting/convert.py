@@ -53,7 +53,10 @@ def check_options(options: Options) -> None:
     from ascend_dump.native.cann.formats import TARGETS
 
     if options.type not in TYPES:
-        raise ConfigError(f"type={options.type!r}", hint=f"types: {', '.join(TYPES)}")
+        from ascend_dump.converting.records import RECORD_TYPES
+
+        what = "is for dumps that are not CANN's" if options.type in RECORD_TYPES else "is not a file type"
+        raise ConfigError(f"type={options.type!r} {what}", hint=f"types: {', '.join(TYPES)}")
     if options.format is not None and options.format not in TARGETS:
         raise ConfigError(
             f"format={options.format!r} is no layout to convert to", hint=f"layouts: {', '.join(TARGETS)}"

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump._errors import AscendDumpError, ConfigError, NotSupported, WriteError
 from ascend_dump._files import walked
-from ascend_dump._paths import make_private_directory
-from ascend_dump.converting._file import ConversionFailure, Options, Result, find_dtype
+from ascend_dump.converting._file import ConversionFailure, Options, Result, cast, find_dtype
 from ascend_dump.converting._outputs import (
     fit_name,
+    make_output_directory,
     write_bytes,
     write_npy,
     write_npz,
@@ -21,7 +21,7 @@ from ascend_dump.converting._outputs import (
     write_text,
     write_torch,
 )
-from ascend_dump.host import INDEX
+from ascend_dump.host import INDEX, SHARD
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     _Array = np.ndarray[Any, Any]
 
-__all__ = ["RECORD_TYPES", "check_record_options", "convert_records", "is_host_dump"]
+__all__ = ["RECORD_TYPES", "check_record_options", "convert_records", "is_file_of_host_dump", "is_host_dump"]
 
 RECORD_TYPES = ("npy", "npz", "bin", "txt", "csv", "pt", "safetensors")
 #: One file holds all tensors of an operator.
@@ -42,10 +42,15 @@ def is_host_dump(path: Path) -> bool:
     return path.is_dir() and any(INDEX in names for _, names in walked(path))
 
 
+def is_file_of_host_dump(path: Path) -> bool:
+    """Whether this is a file of a host dump, which is converted only together with the others of its directory."""
+    return path.name == INDEX or SHARD.fullmatch(f"0/{path.name}") is not None
+
+
 def check_record_options(options: Options) -> None:
     """Raise ConfigError for options that no record could be converted with."""
     if options.type not in RECORD_TYPES:
-        raise ConfigError(f"type={options.type!r}", hint=f"types: {', '.join(RECORD_TYPES)}")
+        raise ConfigError(f"type={options.type!r} is not a file type", hint=f"types: {', '.join(RECORD_TYPES)}")
     for name in ("format", "shape", "original_format"):
         if getattr(options, name):
             raise ConfigError(
@@ -69,39 +74,76 @@ def convert_records(
     """
     check_record_options(options)
     files = _FilesOfRecords(out)
-    for _, group in groupby(records, lambda record: record.execution):
-        members = [record for record in group if record.error is not None or options.wants(record.io, record.index)]
-        if not members:
-            continue
+    for execution, group in groupby(records, lambda record: record.execution):
+        members = list(group)
+        files.count(members, execution)
+        members = [record for record in members if record.error is not None or options.wants(record.io, record.index)]
         for some in [members] if options.type in _ARCHIVES else [[record] for record in members]:
-            yield _convert(some, files, options, as_torch)
+            yield from _convert(some, files, options, as_torch)
 
 
 def _convert(
     members: list[Record], files: _FilesOfRecords, options: Options, as_torch: Callable[[_Array], Any]
-) -> Result:
-    failures: list[ConversionFailure] = []
-    arrays: dict[str, _Array] = {}
+) -> Iterator[Result]:
+    """Write one file, or several if several tensors have one position: no name in an archive comes twice."""
+    pending = _Pending()
     for record in members:
         try:
             array = record.numpy()
-            arrays[f"{record.io}.{record.index}"] = array if options.dtype is None else _cast(array, options.dtype)
-        except NotSupported:
-            continue  # it holds no values
+        except NotSupported:  # it holds no values
+            yield Result(record.path, skipped=True)
+            continue
         except AscendDumpError as error:
-            failures.append(ConversionFailure(record.path, record.label, error))
-    first = members[0]
-    if not arrays:
-        return Result(first.path, failures=tuple(failures), skipped=not failures)
-    path = files.path(first, options.type)
-    try:
-        size = _write(path, arrays, options, as_torch)
-    except WriteError:
-        raise
-    except AscendDumpError as error:
-        failures.append(ConversionFailure(first.path, first.label, error))
-        return Result(first.path, failures=tuple(failures))
-    return Result(first.path, (path,), tuple(failures), size=size)
+            pending.fail(record, error)
+            continue
+        if f"{record.io}.{record.index}" in pending.arrays:
+            yield pending.write(files, options, as_torch)
+            pending = _Pending()
+        pending.add(record, array, options.dtype)
+    if pending.records:
+        yield pending.write(files, options, as_torch)
+
+
+class _Pending:
+    """The tensors of the next file, and what is to be told about them."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, _Array] = {}
+        self.records: list[Record] = []
+        self._failures: list[ConversionFailure] = []
+        self._problems: list[str] = []
+
+    def add(self, record: Record, array: _Array, dtype: Optional[str]) -> None:
+        if dtype is not None:
+            try:
+                array, problem = cast(array, dtype)
+            except NotSupported as error:
+                self.fail(record, error)
+                return
+            if problem:
+                self._problems.append(f"{record.label}: {problem}")
+        self.records.append(record)
+        self.arrays[f"{record.io}.{record.index}"] = array
+
+    def fail(self, record: Record, error: AscendDumpError) -> None:
+        self.records.append(record)
+        self._failures.append(ConversionFailure(record.path, record.label, error))
+
+    def write(self, files: _FilesOfRecords, options: Options, as_torch: Callable[[_Array], Any]) -> Result:
+        first = next((record for record in self.records if record.error is None), self.records[0])
+        written: tuple[Path, ...] = ()
+        size = 0
+        if self.arrays:
+            path = files.path(first, options.type)
+            try:
+                size = _write(path, self.arrays, options, as_torch)
+                written = (path,)
+            except WriteError:
+                raise
+            except AscendDumpError as error:
+                self._failures.append(ConversionFailure(first.path, first.label, error))
+        failures, problems = tuple(self._failures), tuple(self._problems)
+        return Result(first.path, written, failures, problems, size, records=len(self.records))
 
 
 def _write(path: Path, arrays: dict[str, _Array], options: Options, as_torch: Callable[[_Array], Any]) -> int:
@@ -129,45 +171,58 @@ def _plain(array: _Array) -> _Array:
     return array if array.dtype.isbuiltin == 1 else array.astype("float32")
 
 
-def _cast(array: _Array, dtype: str) -> _Array:
-    found = find_dtype(dtype)
-    assert found is not None, "it was checked"
-    return array.astype(found)
-
-
 class _FilesOfRecords:
-    """The files of records. An operator may have run again in a step under one name: it gets a number."""
+    """The files of records. An operator may have run again in a step under one name: all its files get a number."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
         self._directory: Optional[Path] = None
         self._taken: set[str] = set()
+        self._last: Counter[str] = Counter()
         self._runs: Counter[str] = Counter()
+        self._numbers: dict[Hashable, int] = {}
+
+    def count(self, members: list[Record], execution: Hashable) -> None:
+        """Note that an operator ran. To be called for each of its runs, so that `--index` changes no number."""
+        record = next((one for one in members if one.error is None), None)
+        if record is None:  # one that cannot be read may not say of which step it is
+            return
+        directory = _place(record, self._out)
+        if directory != self._directory:  # the records of a step come one after the other
+            self._directory, self._taken = directory, set()
+            self._last, self._runs, self._numbers = Counter(), Counter(), {}
+        if execution not in self._numbers:
+            self._runs[_operator(record)] += 1
+            self._numbers[execution] = self._runs[_operator(record)]
 
     def path(self, record: Record, type: str) -> Path:
         """Where the record goes, or all of its operator; creates the directory."""
         directory = _place(record, self._out)
-        if directory != self._directory:  # the records of a step come one after the other
-            self._directory, self._taken, self._runs = directory, set(), Counter()
-        operator = record.op_name or record.op_type or record.path.name
+        if not self._taken:
+            make_output_directory(directory)
         place = f".{record.io}.{record.index}" if record.io and type not in _ARCHIVES else ""
+        operator = _operator(record)
+        number = self._numbers[record.execution]
         while True:
-            self._runs[operator + place] += 1
-            number = self._runs[operator + place]
             again = "" if number == 1 else f"-{number}"
             name = fit_name(directory, f"{_file_name(operator + again + place)}.{type}", f".{type}")
-            if name not in self._taken:  # another operator may have this name by itself
+            if name not in self._taken:
                 self._taken.add(name)
+                self._last[operator + place] = max(number, self._last[operator + place])
                 return directory / name
+            # Another operator has this name by itself, or two tensors have one position.
+            number = max(number, self._last[operator + place]) + 1
+
+
+def _operator(record: Record) -> str:
+    return record.op_name or record.op_type or record.path.name
 
 
 def _place(record: Record, out: Path) -> Path:
     parts = [f"rank{record.rank}"] if record.rank is not None else []
     parts += [_file_name(part) for part in (record.run, record.model) if part]
     parts += [str(record.step)] if record.step is not None else []
-    directory = out.joinpath(*parts)
-    make_private_directory(directory)
-    return directory
+    return out.joinpath(*parts)
 
 
 def _file_name(label: Optional[str]) -> str:

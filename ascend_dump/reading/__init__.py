@@ -16,7 +16,7 @@ from ascend_dump.reading._open import open_dump
 from ascend_dump.reading._provenance import MadeOf
 from ascend_dump.reading._record import FIELDS, Loader, Record
 from ascend_dump.reading._registry import DialectInfo, registered_dialects
-from ascend_dump.reading._runs import Run, RunState
+from ascend_dump.reading._runs import LostRecords, Run, RunState
 
 __all__ = [
     "FIELDS",
@@ -27,6 +27,7 @@ __all__ = [
     "Dump",
     "Entry",
     "Loader",
+    "LostRecords",
     "MadeOf",
     "Record",
     "Run",

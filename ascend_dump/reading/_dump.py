@@ -18,7 +18,7 @@ from ascend_dump._steps import Steps, StepsLike
 from ascend_dump.native.cann.names import loosen_glob
 from ascend_dump.reading._dialect import Batch, Entry
 from ascend_dump.reading._record import FIELDS, Record
-from ascend_dump.reading._runs import Run, read_run, runs_above
+from ascend_dump.reading._runs import LostRecords, Run, find_lost_records, read_run, runs_above
 from ascend_dump.reading._sources import Sources
 from ascend_dump.storage import located
 
@@ -272,18 +272,35 @@ class Dump:
         """The arguments of each `select` by which this dump was narrowed."""
         return [{name: value for name, value in one.chosen.items() if value is not None} for one in self._queries]
 
-    def lost_records(self, count: int) -> str:
-        """Whether files were lost: a sentence if `count`, the number of all records, is less than was written.
+    @property
+    def selection_text(self) -> str:
+        """`selections` in words for messages: `step='7', rank='0'`; "" for a whole dump."""
+        return ", ".join(f"{name}={value!r}" for one in self.selections for name, value in one.items())
 
-        "" if none is missing, and where nobody knows: after a `select`, for a part of a run, and if the manifest of a
-        run does not tell how many it has written.
+    def lost_records(self) -> list[LostRecords]:
+        """The runs that have fewer records than they wrote, because files were lost. Reads their indexes, no tensor.
+
+        Runs of which nobody knows are left out: all of them after a `select`, those that are opened in part, those that
+        are not complete, and those whose manifest does not tell how many records they wrote.
         """
-        runs = [] if self._queries else self.runs()
-        written = sum(run.records or 0 for run in runs)
-        parts = any(run.records is None or self.root.absolute() not in (run.path, *run.path.parents) for run in runs)
-        if parts or count >= written:
-            return ""
-        return f"the dump has {count} of the {written} records that were written: files are missing or cut off"
+        root = self.root.absolute()
+        runs = [] if self._queries else [run for run in self.runs() if root in (run.path, *run.path.parents)]
+        counts = self._kept_counts() if runs else None
+        return [found for found in (find_lost_records(run, counts) for run in runs) if found is not None]
+
+    def _kept_counts(self) -> Optional[dict[str, int]]:
+        """How many records each file has, from the catalog that is kept of a large dump; None if there is none."""
+        from ascend_dump.reading._catalog_cache import is_kept
+        from ascend_dump.reading.catalog import ENTRY
+
+        try:
+            kept = self._catalog(make=False) if is_kept(self.root) else None
+        except NotSupported:  # polars is not installed
+            return None
+        if kept is None:
+            return None
+        counts = kept.group_by(ENTRY).len().collect()
+        return {self._all[entry].path_text: count for entry, count in counts.iter_rows()}
 
     def recipe(self) -> tuple[Any, ...]:
         """What another process needs to open the same selection: the root, a token of this opening, and the query."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 from ascend_dump._errors import ConfigError, DumpNotFound, ReadError, StorageError, UnknownFormat
 from ascend_dump._files import children, read_regular
 from ascend_dump._paths import CALL, CALL_SCHEMA, NO_PART
+from ascend_dump._units import counted
 from ascend_dump.reading._dialect import Batch, Directory, Entry, WrappedEntry, rank_of
 from ascend_dump.reading._dump import Dump
 from ascend_dump.reading._provenance import Provenance
@@ -161,7 +162,7 @@ def open_dump(path: Union[str, os.PathLike[str]]) -> Dump:
         )
     if not entries and not recognised:
         raise UnknownFormat(
-            f"none of its {files} files is a dump that a dialect recognises",
+            f"no dialect recognises a dump in {counted(files, 'file')}",
             path=root,
             hint=f"known dialects: {', '.join(dialect.name for dialect in asked)}",
         )

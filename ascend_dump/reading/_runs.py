@@ -5,22 +5,27 @@ from __future__ import annotations
 import os
 import shlex
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from ascend_dump._files import read_regular
+from ascend_dump._errors import ConfigError
+from ascend_dump._files import open_regular, read_regular, walked
 from ascend_dump._mark import SCHEMA
 from ascend_dump._paths import MANIFEST
+from ascend_dump._steps import Steps
+from ascend_dump.storage import located
 
-__all__ = ["Run", "RunState", "is_of_complete_run", "read_run", "runs_above"]
+__all__ = ["LostRecords", "Run", "RunState", "find_lost_records", "is_of_complete_run", "read_run", "runs_above"]
 
 #: Levels from a file up to the directory of its run: `{time}/{device_id}/{model_name}/{model_id}/{step}/{file}`.
 _LEVELS = 5
 #: The most bytes of a manifest, which has no records.
 _MOST_BYTES = 10_000_000
 _LONGEST_REASON = 1000
+#: Bytes of an index that are read at a time.
+_PART = 1 << 20
 _SCHEMAS = ("ascend-dump/host/", SCHEMA)
 
 
@@ -46,6 +51,7 @@ class Run(NamedTuple):
     notes   sentences of the recorder about its steps: how many were removed, and what ended the recording
     made    (name, text) pairs: the request, the command, the versions of packages
     records how many records it left on disk; None if its manifest does not tell, or it is not complete
+    ranks   the requested ranks, as in `capture(ranks=...)`; "" if all of them were requested
     """
 
     path: Path
@@ -55,6 +61,53 @@ class Run(NamedTuple):
     notes: tuple[str, ...] = ()
     made: tuple[tuple[str, str], ...] = ()
     records: Optional[int] = None
+    ranks: str = ""
+
+
+class LostRecords(NamedTuple):
+    """A run that has fewer records than it wrote."""
+
+    run: Path
+    found: int
+    written: int
+
+    @property
+    def reason(self) -> str:
+        """A sentence about it."""
+        return f"{self.found} of the {self.written} records that were written are there: files are missing or cut off"
+
+
+def find_lost_records(run: Run, counts: Optional[Mapping[str, int]] = None) -> Optional[LostRecords]:
+    """None if all are there, and if nobody knows. Each line of an index is a record.
+
+    counts: how many records each file of the dump has, if that is known; else the indexes are read
+    """
+    if run.records is None:
+        return None
+    try:
+        found = _lines_below(run.path) if counts is None else _counted_below(run.path, counts)
+    except OSError:  # a file that cannot be opened is an unreadable record already
+        return None
+    return LostRecords(run.path, found, run.records) if found < run.records else None
+
+
+def _lines_below(root: Path) -> int:
+    from ascend_dump.host import INDEX
+
+    found = 0
+    # The files are listed here, after the manifest was read: of a complete run all of them are written.
+    for directory, names in walked(root):
+        if INDEX in names:
+            with open_regular(directory / INDEX) as file:
+                found += sum(part.count(b"\n") for part in iter(lambda: file.read(_PART), b""))
+    return found
+
+
+def _counted_below(root: Path, counts: Mapping[str, int]) -> int:
+    from ascend_dump.host import INDEX
+
+    indexes = ((located(text), count) for text, count in counts.items() if text.endswith(INDEX))
+    return sum(count for path, count in indexes if root in path.parents)
 
 
 def runs_above(directory: Path) -> Iterable[Path]:
@@ -72,7 +125,18 @@ def read_run(root: Path) -> Optional[Run]:
     """The run of the directory `root`; None if it has no manifest of ascend_dump."""
     manifest = _manifest(root)
     found = _read_run(root, manifest)
-    return None if found is None else found._replace(notes=tuple(_notes(manifest)), made=tuple(_made(manifest)))
+    if found is None:
+        return None
+    return found._replace(notes=tuple(_notes(manifest)), made=tuple(_made(manifest)), ranks=_ranks(manifest))
+
+
+def _ranks(manifest: dict[str, Any]) -> str:
+    request = manifest.get("request")
+    ranks = request.get("ranks") if isinstance(request, dict) else None
+    try:
+        return str(Steps(ranks, name="ranks")) if isinstance(ranks, str) else ""
+    except ConfigError:  # the manifest is damaged
+        return ""
 
 
 def _made(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:

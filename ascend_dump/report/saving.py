@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from ascend_dump._errors import ConfigError, WriteError
+from ascend_dump._paths import PRIVATE_FILE
 
 __all__ = ["check_suffix", "save_bytes", "writing"]
 
 
 def check_suffix(target: Path, suffixes: Sequence[str], what: str) -> None:
     """Raise ConfigError for a name that does not end as one of the formats does."""
-    suffix = target.suffix.lower()
-    if suffix not in suffixes:
+    if target.suffix.lower() not in suffixes:
         *others, last = suffixes
         raise ConfigError(
-            f"{target.name!r}: {what} is not saved as {suffix or 'a file without suffix'}",
-            hint=f"expected {', '.join(others)} or {last}",
+            f"{target.name!r}: the name of {what} must end in {', '.join(others)} or {last}",
+            hint=f"name it {target.stem or 'result'}{suffixes[0]}",
         )
 
 
 def save_bytes(target: Path, content: bytes, what: str) -> None:
-    """Write a file. Raises WriteError."""
+    """Write a file, which only its owner can read if it is a new one. Raises WriteError."""
     with writing(target, what):
-        target.write_bytes(content)
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
 
 
 @contextmanager

@@ -120,8 +120,8 @@ class Budget:
             return  # the next write reports the error
         if free - nbytes - more < reserve:
             raise WriteError(
-                f"only {size(free)} are free below {self._directory}, and {size(reserve)} stay free after a dump: the "
-                f"capture stops while there is room for the next {size(nbytes + more)}, the run goes on",
+                f"only {size(free)} is free in {self._directory}, and writing the next {size(nbytes + more)} would "
+                f"leave less than the {size(reserve)} kept in reserve: the capture stops, the run goes on",
                 hint="free some space, give another path=, or select fewer steps or layers",
                 code="AD502",
             )

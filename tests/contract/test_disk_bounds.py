@@ -59,7 +59,7 @@ def test_without_a_bound_a_tenth_of_the_free_space_is_one(
     [warning] = warnings(caplog, "the default limit of 21.0 MB would be exceeded")
     assert "give max_bytes" in warning
     [summary] = warnings(caplog, "dumped ")
-    assert "limit without a last step, keep= and max_bytes=: 21.0 MB, 10 % of what was free" in summary
+    assert "default size limit 21.0 MB (10 % of the free space), because neither a last step, keep= nor" in summary
 
 
 @pytest.mark.parametrize("settings", [{"steps": "0-9"}, {"keep": 8}, {"max_bytes": "100MB"}], ids=str)
@@ -80,7 +80,7 @@ def test_the_ranks_of_a_host_share_it(
     for name, value in {"RANK": "0", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
     record(tmp_path, 1, 1)
-    assert "10.5 MB, 10 % of what was free" in warnings(caplog, "rank 0 dumped ")[0]
+    assert "default size limit 10.5 MB (10 % of the free space)" in warnings(caplog, "rank 0 dumped ")[0]
 
 
 def test_what_will_not_fit_is_told_after_the_first_step(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
@@ -267,18 +268,102 @@ def test_records_that_were_lost_afterwards_are_told(tmp_path: Path, capsys: pyte
         train(model, 3)
     dump = cap.dump()
     count = len(dump)
-    assert dump.lost_records(count) == ""
+    assert dump.lost_records() == []
+    shutil.copytree(tmp_path, whole := tmp_path.with_name("whole"))
     shutil.rmtree(next(tmp_path.rglob("0/1")))
     left = len(ascend_dump.open(tmp_path))
     assert left < count
-    said = f"the dump has {left} of the {count} records that were written: files are missing or cut off"
-    for verb, code in (("ls", Exit.OK), ("overflow", Exit.UNREADABLE), ("triage", Exit.UNREADABLE)):
-        assert main([verb, str(tmp_path)]) == code
+    said = f"{left} of the {count} records that were written are there: files are missing or cut off"
+    lost, out = str(tmp_path), str(whole.with_name("out"))
+    verbs = ("ls", "ls --records", "ls --by module", "stats", "stats --nonfinite", "show", "overflow", "triage")
+    commands = [[*verb.split(), lost] for verb in verbs]
+    commands += [["convert", lost, "-o", out], ["report", lost, "-o", f"{out}.html"]]
+    commands += [["compare", lost, lost], ["triage", lost, lost]]
+    for command in commands:
+        assert main(command) == Exit.UNREADABLE, command
         printed = capsys.readouterr()
-        assert said in printed.out + printed.err, verb
-    assert main(["ls", str(tmp_path), "--json"]) == Exit.OK
-    assert [one["note"] for one in json.loads(capsys.readouterr().out)["notes"]] == [said]
+        assert said in printed.out + printed.err, command
+    assert "not all checked" in Path(f"{out}.html").read_text(encoding="utf-8")
+    # A difference is worse.
+    assert main(["compare", lost, str(whole)]) == Exit.DIFFERENT
+    assert said in capsys.readouterr().err
+    for verb in (["ls", lost], ["compare", lost, lost], ["report", lost, "--overwrite", "-o", f"{out}.html"]):
+        assert main([*verb, "--json"]) == Exit.UNREADABLE
+        assert [one["note"] for one in json.loads(capsys.readouterr().out)["notes"]] == [said]
     # Of a selection and of a part of a run nobody knows.
     for words in ([str(tmp_path), "--step", "2"], [str(next(tmp_path.rglob("0/2")))]):
         assert main(["ls", *words]) == Exit.OK
         assert "were written" not in capsys.readouterr().err
+
+
+def test_lost_records_of_one_run_are_not_made_up_for_by_another(tmp_path: Path) -> None:
+    model = net()
+    for _ in range(2):
+        with ascend_dump.capture(model, path=tmp_path, quiet=True):
+            train(model, 2)
+    first, second = (run.path for run in ascend_dump.open(tmp_path).runs())
+    # Its shards are there, and a shard without an index gives records too.
+    next(first.rglob("1/index.jsonl")).unlink()
+    index = next(second.rglob("1/index.jsonl"))
+    index.write_bytes(index.read_bytes() * 2)
+    [lost] = ascend_dump.open(tmp_path).lost_records()
+    assert lost.run == first
+    assert lost.found < lost.written
+
+
+def test_lost_records_of_a_large_dump_are_counted_by_its_catalog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("polars")
+    monkeypatch.setattr("ascend_dump.reading._catalog_cache._WORTH_KEEPING", 0)
+    model = net()
+    with ascend_dump.capture(model, path=tmp_path, quiet=True) as cap:
+        train(model, 2)
+    ascend_dump.open(tmp_path).catalog().collect()
+    index = next(cap.path.rglob("1/index.jsonl"))
+    lines = index.read_bytes().splitlines(keepends=True)
+    index.write_bytes(b"".join(lines[:-2]))
+    dump = ascend_dump.open(tmp_path)
+    read = dump.lost_records()
+    assert [(one.run, one.written - one.found) for one in read] == [(cap.path, 2)]
+    dump.catalog().collect()
+    monkeypatch.setattr("ascend_dump.reading._runs.open_regular", None)  # no index is read again
+    assert ascend_dump.open(tmp_path).lost_records() == read
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"keep": 1},
+        {"until": "nonfinite"},
+        {"max_bytes": 20_000},
+        {"level": "module"},
+        {"scene": "overflow"},
+        {"data": "stats"},
+        {"steps": "1"},
+        {"layers": "*nothing*"},
+    ],
+    ids=str,
+)
+def test_what_is_left_out_on_purpose_is_not_lost(tmp_path: Path, settings: dict[str, Any]) -> None:
+    model = net()
+    with (
+        contextlib.suppress(ascend_dump.AscendDumpError),
+        ascend_dump.capture(model, path=tmp_path, quiet=True, **settings),
+    ):
+        train(model, 3)
+    assert ascend_dump.open(tmp_path).lost_records() == []
+
+
+def test_calls_of_a_decorated_function_have_lost_nothing(tmp_path: Path) -> None:
+    model = net()
+
+    @ascend_dump.capture(path=tmp_path, steps="0-1", quiet=True)
+    def evaluate() -> None:
+        model(torch.ones(2, 16))
+
+    for _ in range(3):
+        evaluate()
+    dump = ascend_dump.open(tmp_path)
+    assert len(dump)
+    assert dump.lost_records() == []

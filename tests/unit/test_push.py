@@ -188,7 +188,7 @@ def test_links_and_catalogs_stay_here(store: Any, dump: Path, tmp_path: Path) ->
             "dump",
             "elsewhere",
             ascend_dump.ConfigError,
-            "place on this machine.*\n.*s3://.*gs://.*cp -r .*dump elsewhere",
+            "is a local path, not a storage URL.*\n.*s3://.*gs://.*cp -r .*dump elsewhere",
         ),
         ("dump", "file:///some where", ascend_dump.ConfigError, "cp -r .*dump '/some where'"),
         ("dump", "memory://a/../b", ascend_dump.ConfigError, "no address"),

@@ -18,6 +18,7 @@ from ascend_dump.analysis.compare._match import Match, align, crossings
 from ascend_dump.analysis.compare._notation import GivenShards, ShardSource, shards_of
 from ascend_dump.analysis.compare._on_executor import CountedBatch, FoundOnRank, found_of, table_of, tasks_of
 from ascend_dump.analysis.compare._operators import Operator
+from ascend_dump.analysis.compare._origins import place_of_kind
 from ascend_dump.analysis.compare._pairs import EqualStep, Pairs, are_equal
 from ascend_dump.analysis.compare._rerun import Rerun
 from ascend_dump.analysis.compare._result import ChangedCall, Crossing, Origin, Pair
@@ -34,6 +35,7 @@ from ascend_dump.analysis.compare._steps import (
     may_be_parts,
     operators_in,
 )
+from ascend_dump.analysis.compare._types import COLLECTIVES
 from ascend_dump.analysis.compare._unused import unused_names, unused_rules
 from ascend_dump.analysis.compare._verdict import Rules
 from ascend_dump.reading import Batch, Dump, Record, open_dump
@@ -151,17 +153,19 @@ def _compare(
 def _check_noise(dumps: list[Dump], again: Dump) -> None:
     """Raise ConfigError for a side: of actual every difference would be noise, of the reference none."""
     for name, dump in _named(dumps, None):
-        if _selection(dump) == _selection(again):
+        if _share_steps(dump, again):
             raise ConfigError(
                 f"noise= is {again.root}, the same dump as {name}, expected one of another run of the reference",
                 hint="run the program of the reference a second time: what differs between its two runs is noise",
             )
 
 
-def _selection(dump: Dump) -> tuple[str, str]:
-    """What is equal for a dump that is opened twice and narrowed alike."""
-    _, _, *chosen = dump.recipe()
-    return os.path.realpath(dump.root), repr(chosen)
+def _share_steps(one: Dump, other: Dump) -> bool:
+    """Whether two are of the same dump, and a step of a rank is selected in both."""
+    if os.path.realpath(one.root) != os.path.realpath(other.root):
+        return False
+    steps, others = ({(record.run, record.rank, record.step) for record in dump} for dump in (one, other))
+    return not steps.isdisjoint(others)
 
 
 def _named(dumps: list[Dump], again: Optional[Dump]) -> list[tuple[str, Dump]]:
@@ -189,7 +193,7 @@ def _together(
         # Of two that have several ranks actual: the reference is taken for right.
         several = dumps[0] if len(dumps[0].known_values("rank")) > 1 else dumps[1]
         origins = with_wrong_calls(of_one_rank(origins), several, pairs.looked_at())
-    elif len(found) > 1 and origins:
+    elif any(len(found) > 1 or one.op_type.startswith(COLLECTIVES) for one in origins):
         from ascend_dump.analysis.compare._over_ranks import over_ranks
 
         origins, pairs = over_ranks(origins, dumps[0], pairs)
@@ -197,8 +201,8 @@ def _together(
         dumps[0].root,
         dumps[1].root,
         pairs,
-        # Of all ranks, those come first whose inputs were compared.
-        tuple(sorted(origins, key=lambda one: one.kind == "unknown")),
+        # Each rank has its own in this order; here are those of all ranks.
+        tuple(sorted(origins, key=lambda one: place_of_kind(one.kind))),
         rules,
         _sums(one.inside for one in found),
         tuple(crossing for one in found for crossing in one.crossings),

@@ -6,7 +6,8 @@ import csv
 import io
 import os
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
@@ -47,6 +48,7 @@ class Comparison:
     crossings   operators that were paired by weak evidence, and whose order contradicts that of other pairs: check
                 these first if a verdict is surprising, and correct them by a mapping
     unused      names of the mapping and globs of the rules that fit nothing in the dumps, each in words
+    allowed     globs of operators that may be missing on one side, see `allowing`
     """
 
     actual: Path
@@ -60,21 +62,40 @@ class Comparison:
     left_out: tuple[int, int] = (0, 0)
     several_ranks: bool = False
     unused: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
+
+    def allowing(self, *globs: str) -> Comparison:
+        """The same comparison, in which operators with such names may be missing on one side.
+
+        Their records count as `allowed` in place of `unmatched`, and are no failures in JUnit XML.
+
+        >>> comparison.allowing("*dropout*").verdict   # doctest: +SKIP
+        """
+        return replace(self, allowed=(*self.allowed, *globs))
+
+    def is_allowed(self, pair: Pair) -> bool:
+        """Whether it is a record without a partner whose operator may be missing on one side."""
+        return pair.verdict == "unmatched" and any(fnmatchcase(pair.record.op_name, glob) for glob in self.allowed)
 
     @property
     def verdict(self) -> str:
-        return worst(list(self.pairs.verdicts()))
+        return worst([verdict for verdict in self.counts if verdict in ORDER])
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many pairs have each verdict, the best verdict first."""
+        """How many pairs have each verdict, the best verdict first; after them how many are allowed, if any."""
         found = self.pairs.verdicts()
-        return {verdict: found[verdict] for verdict in ORDER if found[verdict]}
+        if self.allowed:
+            allowed = sum(map(self.is_allowed, self.pairs.looked_at()))
+            found.update({"unmatched": -allowed, "allowed": allowed})
+        return {verdict: found[verdict] for verdict in (*ORDER, "allowed") if found[verdict]}
 
     @property
     def unmatched(self) -> tuple[Pair, ...]:
-        """The pairs of records that exist on one side only."""
-        return tuple(pair for pair in self.pairs.looked_at() if pair.verdict == "unmatched")
+        """The pairs of records that exist on one side only, and are not allowed to."""
+        return tuple(
+            pair for pair in self.pairs.looked_at() if pair.verdict == "unmatched" and not self.is_allowed(pair)
+        )
 
     @property
     def has_partners(self) -> bool:
@@ -140,6 +161,7 @@ class Comparison:
             "inside": dict(zip(("actual", "reference"), self.inside)),
             "left_out": dict(zip(("actual", "reference"), self.left_out)),
             "unused": list(self.unused),
+            "allowed": list(self.allowed),
             "crossings": [crossing._asdict() for crossing in self.crossings],
             "pairs": [pair.to_dict() for pair in self.pairs],
         }
@@ -174,7 +196,7 @@ class Comparison:
         if suffix == ".xml":
             from ascend_dump.analysis.compare._junit import junit
 
-            return junit(self.pairs)
+            return junit(self.pairs, self.is_allowed)
         if suffix == ".parquet":
             packed = io.BytesIO()
             self.to_frame().write_parquet(packed)

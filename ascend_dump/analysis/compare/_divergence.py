@@ -396,7 +396,8 @@ class Divergence:
             kind = "compute"
         evidence += inputs.evidence
         if kind == "unknown":
-            evidence += _not_read(self._unread + inputs.unread)
+            evidence += inputs.unread_evidence
+            evidence += _not_read(self._unread)
         if self._rerun is not None and pair.verdict == "different":
             evidence += self._rerun.evidence(match, pair.actual, pair.reference)
         # Parts of ranks and other layouts differ in shape too, and in no more than that unless their values differ.

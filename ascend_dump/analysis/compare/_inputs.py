@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from ascend_dump.analysis._unread import is_unread
 from ascend_dump.analysis.compare._arguments import tensors_among
 from ascend_dump.analysis.compare._carried import InputNoise
 from ascend_dump.analysis.compare._match import Match
 from ascend_dump.analysis.compare._result import Pair
+from ascend_dump.analysis.compare._types import NO_INPUTS, operator_class
 
 __all__ = ["KnownInputs", "inputs_of", "is_compared"]
 
@@ -20,6 +22,7 @@ class KnownInputs(NamedTuple):
     compared  how many of these could be compared
     unread    how many could not be read
     whole     whether there are no others
+    hidden    whether it has inputs of which no record and no argument tells
     noise     those that differ by rounding
     """
 
@@ -27,12 +30,13 @@ class KnownInputs(NamedTuple):
     compared: int
     unread: int
     whole: bool
+    hidden: bool
     noise: list[InputNoise]
 
     @property
     def may_differ(self) -> bool:
         """Whether nothing speaks against it that the difference came in by them."""
-        return self.unread > 0 or (self.known > 0 and not self.compared and not self.noise)
+        return self.hidden or self.unread > 0 or (self.known > 0 and not self.compared and not self.noise)
 
     @property
     def evidence(self) -> list[str]:
@@ -42,7 +46,8 @@ class KnownInputs(NamedTuple):
             return [f"all {self.known} recorded inputs are equal" if self.known else "no inputs are recorded"]
         found = []
         if not self.compared:
-            found.append(f"none of its {self.known} inputs could be compared")
+            none = f"none of its {self.known} inputs could be compared"
+            found.append("its only input could not be compared" if self.known == 1 else none)
         elif self.compared < self.known:
             equal = "" if self.noise else ", and these are equal"
             found.append(f"{self.compared} of its {self.known} inputs could be compared{equal}")
@@ -51,6 +56,10 @@ class KnownInputs(NamedTuple):
         elif self.noise:
             found.append(f"its inputs differ by rounding only (at most {self.largest_error:.2g})")
         return found
+
+    @property
+    def unread_evidence(self) -> list[str]:
+        return [f"{self.unread} of its inputs could not be read"] if self.unread else []
 
     @property
     def statistics_agree(self) -> bool:
@@ -65,7 +74,8 @@ class KnownInputs(NamedTuple):
 def inputs_of(match: Match, given: Sequence[Pair], written: Collection[int], noise: list[InputNoise]) -> KnownInputs:
     """given: the pairs of inputs; written: the places of inputs whose values do not matter."""
     records = (*match.actual.broken, *match.reference.broken)
-    broken = {one.index for one in records if one.io == "input"}
+    ignored = {*written, *(one.index for one in (*records, *(pair.record for pair in given)) if is_unread(one))}
+    broken = {one.index for one in records if one.io == "input"} - ignored
     places = set(broken)
     called = [tensors_among(one) for one in (match.actual, match.reference)]
     if match.tensors is None:
@@ -75,10 +85,11 @@ def inputs_of(match: Match, given: Sequence[Pair], written: Collection[int], noi
         # Between frameworks, places say nothing.
         places.update(range(len(match.inputs) + max(map(len, match.apart))))
     compared = sum(map(is_compared, given))
-    unread = sum(one.verdict == "unreadable" for one in given) + len(broken)
-    known = max(len(places - set(written)), compared)
+    unread = sum(one.verdict == "unreadable" and one.record.index not in ignored for one in given) + len(broken)
+    known = max(len(places - ignored), compared)
     whole = compared == known and (known > 0 or None not in called)
-    return KnownInputs(known, compared, unread, whole, noise)
+    hidden = known == 0 and None in called and operator_class(match.reference.op_type) not in NO_INPUTS
+    return KnownInputs(known, compared, unread, whole, hidden, noise)
 
 
 def is_compared(pair: Pair) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Optional
 from ascend_dump.analysis._next_layers import layers_of
 from ascend_dump.analysis.compare._result import Origin, Pair
 
-__all__ = ["LAST", "Draft", "add_effect", "explain", "told"]
+__all__ = ["LAST", "Draft", "add_effect", "explain", "place_of_kind", "told"]
 
 #: Operators, or inputs, that a line of evidence names.
 _MOST_NAMED = 4
@@ -77,13 +77,18 @@ def add_effect(pair: Pair, causes: Collection[Draft]) -> None:
 
 
 def told(drafts: Iterable[Draft]) -> list[Origin]:
-    """The origins, in the order they were found; amplifications and what carries no value after all others."""
+    """The origins, ordered by their kinds, then as they were found."""
     groups: dict[Hashable, list[Draft]] = {}
     for draft in drafts:
         if draft.is_told:
             groups.setdefault(draft.joined if draft.joined is not None else id(draft), []).append(draft)
-    ordered = sorted(groups.values(), key=lambda one: one[0].kind in LAST)
+    ordered = sorted(groups.values(), key=lambda one: place_of_kind(one[0].kind))
     return [_origin(*group) for group in ordered]
+
+
+def place_of_kind(kind: str) -> tuple[bool, bool]:
+    """Sorts origins: first those whose inputs were compared, then those of unknown inputs, then those of `LAST`."""
+    return kind in LAST, kind == "unknown"
 
 
 def _origin(first: Draft, *others: Draft) -> Origin:

@@ -2,7 +2,8 @@
 
 A rank is compared alone, so what it gets of a collective or of a message seems to differ without a reason where another
 rank put something else in. Where it is known what all ranks put in, and that is the same, the call itself is wrong and
-stays an origin. Which origin came before which is told by vector clocks, which collectives and messages join.
+stays an origin; where it is not known, because a rank is missing or a tensor unreadable, so is the kind of the origin.
+Which origin came before which is told by vector clocks, which collectives and messages join.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Optional
 
-from ascend_dump.analysis.compare._origins import LAST
+from ascend_dump.analysis.compare._names import is_view
+from ascend_dump.analysis.compare._operators import storage_of
+from ascend_dump.analysis.compare._origins import LAST, place_of_kind
 from ascend_dump.analysis.compare._pairs import Pairs
 from ascend_dump.analysis.compare._result import Origin, Pair
+from ascend_dump.analysis.compare._types import COLLECTIVES
 from ascend_dump.analysis.nonfinite import executions
 from ascend_dump.analysis.ranks._calls import CallBook, CallPart, point_of
 from ascend_dump.analysis.ranks._check import in_words
@@ -23,8 +27,9 @@ from ascend_dump.reading import Record
 __all__ = ["over_ranks"]
 
 _COMPARED = ("equal", "noise", "undecided", "different", "structure")
-#: Buffers of gradients are filled by copies that no framework reports.
-_BUFFER = "carried on from an earlier difference, by copies that are not recorded"
+#: DDP fills its buffers of gradients by copies that PyTorch does not report.
+_BUFFER = "possibly carried on from an earlier difference, by copies that are not recorded"
+_UNKNOWN = "what other ranks put in is not known"
 
 
 class _Found(NamedTuple):
@@ -40,33 +45,40 @@ def over_ranks(origins: Sequence[Origin], records: Iterable[Record], pairs: Pair
 
     records  of actual, in the order of the dump
 
-    Dumps that do not tell in which order operators ran are left as they are.
+    Where the dump does not tell in which order operators ran, no rank explains what is on another one.
     """
     places = _places(origins, pairs)
     if any(_key(origin.pair.record) not in places for origin in origins):
-        return list(origins), pairs
-    book = CallBook()
+        return [_of_unknown_kind(one, [_UNKNOWN]) if one.kind == "collective" else one for one in origins], pairs
+    book, writes = CallBook(), _Writes(origins)
     for members in executions(records):
         book.look_at(members)
+        writes.look_at(members)
     book.end()
     calls = _Calls(book)
     found = [_found(origin, places[_key(origin.pair.record)], calls.part_of(origin)) for origin in origins]
     givers = [giver for one in found if one.part is not None for giver in calls.givers(one.part)]
-    known = clocks(book.joins(), {*(one.point for one in found), *(giver.point for giver in givers)})
+    points = [giver.point for giver in givers if giver.point is not None]
+    known = clocks(book.joins(), {*(one.point for one in found), *points})
     found.sort(key=lambda one: (known[one.point].total, one.point.rank))
     differing = _Differing(pairs, givers)
     kept: list[_Found] = []
     carried: list[_Found] = []
     reasons: dict[Hashable, str] = {}
     for one in found:
-        reason = _why_none(one, calls, differing, kept, known)
+        reason = _why_none(one, calls, differing, kept, known, writes)
         if reason is None:
-            kept.append(one)
+            unknown = _what_is_unknown(one, calls, differing)
+            kept.append(one._replace(origin=_of_unknown_kind(one.origin, unknown)) if unknown else one)
         else:
             carried.append(one)
             reasons[_key(one.origin.pair.record)] = reason
-    kept.sort(key=lambda one: one.origin.kind in LAST)
+    kept.sort(key=lambda one: place_of_kind(one.origin.kind))
     return [_with_others(one, carried, known) for one in kept], _explained(pairs, reasons)
+
+
+def _is_of_call(origin: Origin) -> bool:
+    return origin.op_type.startswith(COLLECTIVES)
 
 
 def _found(origin: Origin, point: Point, part: Optional[CallPart]) -> _Found:
@@ -77,10 +89,43 @@ def _found(origin: Origin, point: Point, part: Optional[CallPart]) -> _Found:
 
 
 class _Giver(NamedTuple):
-    """A rank that puts something into a call, and when; given: its records, none if they are not in the dump."""
+    """A rank that puts something into a call.
 
-    point: Point
+    point  when; None if there are no records of the rank
+    given  its records; none if they are not in the dump
+    """
+
+    rank: int
+    point: Optional[Point]
     given: tuple[Record, ...]
+
+
+class _Writes:
+    """Which of the tensors that ranks put into calls were written by recorded operators."""
+
+    def __init__(self, origins: Sequence[Origin]) -> None:
+        records = [one.pair.actual for one in origins if one.pair.actual is not None and _is_of_call(one)]
+        self._steps = {(record.run, record.rank, record.step) for record in records}
+        #: When each version of a memory was written first.
+        self._first: dict[Hashable, Point] = {}
+
+    def look_at(self, members: Sequence[Record]) -> None:
+        """The records of one run of an operator, in the order of the dump."""
+        first = members[0]
+        point = point_of(first) if (first.run, first.rank, first.step) in self._steps else None
+        if point is None:
+            return
+        whole = [record for record in members if record.error is None]
+        # A view has written nothing. In inference mode versions are not known, so its memory alone does not tell it.
+        read = {_version(record) for record in whole if record.io == "input"} if is_view(first.op_type) else set()
+        for version in {_version(record) for record in whole if record.io == "output"} - read:
+            self._first.setdefault(version, point)
+
+    def none_before(self, record: Record, point: Point) -> bool:
+        """Whether it is known that no recorded operator of the step had written a tensor at this point."""
+        version = _version(record)
+        first = self._first.get(version)
+        return version is not None and (first is None or first.position >= point.position)
 
 
 class _Calls:
@@ -102,7 +147,7 @@ class _Calls:
         if record is None:
             return None
         part = self._of_operator.get(_operator(record))
-        if part is not None or origin.kind != "collective":
+        if part is not None or not _is_of_call(origin):
             return part
         point = point_of(record)
         before = [one for one in self._of_memory.get(_memory(record), ()) if point and one.begin < point.position]
@@ -117,10 +162,11 @@ class _Calls:
             ranks = [told.root]
         else:
             ranks = [*part.members]
-        for rank in self._book.ranks.intersection(ranks):
-            # Of a rank that recorded nothing of the call: ranks run one program.
+        for rank in ranks:
             own = parts.get(rank)
-            yield _Giver(Point(rank, (own or part).begin), () if own is None else own.given)
+            # Of a rank that recorded nothing of the call: ranks run one program.
+            point = Point(rank, (own or part).begin) if rank in self._book.ranks else None
+            yield _Giver(rank, point, () if own is None else own.given)
 
 
 class _Differing:
@@ -142,7 +188,12 @@ class _Differing:
 
 
 def _why_none(
-    one: _Found, calls: _Calls, differing: _Differing, kept: Sequence[_Found], known: Mapping[Point, Clock]
+    one: _Found,
+    calls: _Calls,
+    differing: _Differing,
+    kept: Sequence[_Found],
+    known: Mapping[Point, Clock],
+    writes: _Writes,
 ) -> Optional[str]:
     """Why a difference is no origin, given the origins before it; None where it is one."""
     part, origin = one.part, one.origin
@@ -154,17 +205,44 @@ def _why_none(
         return any(happens_before(known[cause], known[point]) for cause in sure)
 
     if origin.kind in ("input", "parameter"):
-        return _BUFFER if follows(one.point) else None
-    if origin.kind != "collective":
+        is_buffer = origin.pair.actual is not None and writes.none_before(origin.pair.actual, one.point)
+        return _BUFFER if is_buffer and follows(one.point) else None
+    if origin.kind not in ("collective", "unknown"):
         return None
-    ranks = [
-        giver.point.rank
-        for giver in calls.givers(part)
-        if differing.differs(giver) or (not differing.is_known(giver) and follows(giver.point))
-    ]
+    givers = [*calls.givers(part)]
+    ranks = [giver.rank for giver in givers if differing.differs(giver)]
     if ranks:
         return f"carried on from {in_words(ranks)}: {part.named}"
+    ranks = [
+        giver.rank
+        for giver in givers
+        if giver.point is not None and not differing.is_known(giver) and follows(giver.point)
+    ]
+    if ranks:
+        return f"possibly carried on from {in_words(ranks)}: {part.named}"
     return f"carried on from the call it waits for: {part.named}" if any(one.part is part for one in kept) else None
+
+
+def _what_is_unknown(one: _Found, calls: _Calls, differing: _Differing) -> list[str]:
+    """What is not known of what ranks put into the call whose result an origin is, in sentences."""
+    if one.origin.kind not in ("collective", "unknown") or not _is_of_call(one.origin):
+        return []
+    givers = [] if one.part is None else [*calls.givers(one.part)]
+    if not givers:
+        return [_UNKNOWN]
+    absent = [giver.rank for giver in givers if giver.point is None]
+    blind = [giver.rank for giver in givers if giver.point is not None and not differing.is_known(giver)]
+    found = []
+    if absent:
+        were, they = ("was", "it") if len(absent) == 1 else ("were", "they")
+        found.append(f"{in_words(absent)} {were} not compared, so what {they} put in is not known")
+    if blind:
+        found.append(f"what {in_words(blind)} put in could not be compared")
+    return found
+
+
+def _of_unknown_kind(origin: Origin, why: Sequence[str]) -> Origin:
+    return replace(origin, kind="unknown", evidence=(*origin.evidence, *why), first_seen=True)
 
 
 def _with_others(one: _Found, carried: Sequence[_Found], known: Mapping[Point, Clock]) -> Origin:
@@ -212,6 +290,12 @@ def _operator(record: Record) -> Hashable:
 
 def _key(record: Record) -> Hashable:
     return (_operator(record), record.io, record.index)
+
+
+def _version(record: Record) -> Optional[Hashable]:
+    """What tensors have in common that lie in one memory with no write in between; None if the dump does not tell."""
+    storage = storage_of(record)
+    return None if storage is None else (record.run, record.rank, record.step, storage)
 
 
 def _memory(record: Record) -> Optional[Hashable]:

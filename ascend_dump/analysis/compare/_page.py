@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Optional, Protocol
 
 from ascend_dump._errors import AscendDumpError, ConfigError, NotSupported
 from ascend_dump._request import DumpRequest
-from ascend_dump._units import counted
+from ascend_dump._units import counted, named
 from ascend_dump.analysis._page_words import capture_command, command, place_facts, run_facts, show_command, step_text
 from ascend_dump.reading import open_dump
 from ascend_dump.report.page import PageContent, PageError, PageFinding, PageRow
@@ -78,6 +78,9 @@ def of_comparison(compared: ShownComparison) -> PageContent:
     ]
     if len(compared.crossings) > 20:
         unmade.append(f"{len(compared.crossings) - 20} more pairs by weak evidence are not named here")
+    allowed = compared.counts.get("allowed", 0)
+    if allowed:
+        unmade.append(f"{counted(allowed, 'record')} of operators that may be missing on one side: not compared")
     first = compared.origins[0] if compared.origins else None
     return PageContent(
         title=f"{compared.actual} against {compared.reference}",
@@ -130,18 +133,19 @@ def _row(pair: Pair) -> PageRow:
 def _sentence(compared: ShownComparison) -> str:
     counts = compared.counts
     if not compared.origins:
+        but = " but for operators that may be missing" if counts.get("allowed") else ""
         return {
-            "equal": "Both dumps are the same, bit for bit.",
-            "noise": "The dumps differ by rounding only.",
+            "equal": f"Both dumps are the same, bit for bit{but}.",
+            "noise": f"The dumps differ by rounding only{but}.",
             "undecided": "Statistics agree, which proves nothing: dump tensors on both sides.",
             "unmatched": f"What was compared agrees; {counts.get('unmatched', 0)} records have no partner.",
             "unreadable": f"{counts.get('unreadable', 0)} pairs cannot be read.",
         }.get(compared.verdict, "The dumps differ, and no difference has an origin among what was compared.")
     first = compared.origins[0]
-    name = f"{first.op_name or first.op_type} ({first.op_type})"
-    step = "" if first.step is None else f"Step {first.step}: "
     is_told = first.rank is not None and (first.rank > 0 or compared.several_ranks)
     rank = f" on rank {first.rank}" if is_told else ""
+    name = f"{named(first.op_name, first.op_type)}{rank}"
+    step = "" if first.step is None else f"Step {first.step}: "
     meaning = {
         "structure": f"{name} is the first operator that is not the same in both programs",
         "input": f"{name} is given other data from outside",
@@ -149,12 +153,13 @@ def _sentence(compared: ShownComparison) -> str:
         "compute": f"{name} is the first operator to give another result of equal inputs",
         "unknown": f"the output of {name} differs, and its inputs, or some of them, could not be compared",
         "amplification": f"{name} enlarges a difference that was within rounding",
-        "collective": f"{name} gives another result though its inputs agree",
+        "collective": f"{name} gives another result though what all ranks put in agrees",
         "random": f"{name} draws other random numbers",
         "uninitialised": f"{name} reads memory that nobody had written",
     }.get(first.kind, f"{name} is where the difference begins")
-    explains = f"; {first.explains} later outputs follow from it" if first.explains else ""
-    return f"{step}{meaning}{rank}{explains}."
+    follow = "follows" if first.explains == 1 else "follow"
+    explains = f"; {counted(first.explains, 'later output')} {follow} from it" if first.explains else ""
+    return f"{step}{meaning}{explains}."
 
 
 def _origin_facts(origin: Origin) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ KINDS = {
     "compute": "equal inputs, or inputs equal up to rounding, and another output",
     "amplification": "the operator enlarged a difference that was within rounding",
     "unknown": "its inputs, or some of them, could not be compared, and its output differs",
-    "collective": "the inputs agree, and the output of a collective operator does not",
+    "collective": "what all ranks put into a collective operator agrees, and what it gave does not",
     "random": "the operator draws random numbers",
     "uninitialised": "memory that nobody had written was read",
 }

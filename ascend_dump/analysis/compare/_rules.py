@@ -19,8 +19,8 @@ RuleSource = Union[Rules, Mapping[str, Any], str, "os.PathLike[str]", None]
 _LARGEST = 1 << 20
 _NAMES = tuple(name for name in Rules._fields if name != "special")
 _HINT = (
-    f"expected {', '.join(_NAMES)} with numbers (bias with two), for all operators, or below a glob of operator names "
-    'or types: {"envelope": 8, "*softmax*": {"envelope": 16}}; undefined, below a glob only, with indices of outputs'
+    f"expected {', '.join(_NAMES)} with numbers (bias with two), for all operators, or inside a glob of operator names "
+    'or types: {"envelope": 8, "*softmax*": {"envelope": 16}}; undefined, inside a glob only, with indices of outputs'
 )
 
 
@@ -42,7 +42,7 @@ def rules_of(given: RuleSource) -> Rules:
             raise ConfigError(f"{source} is not text: {error}", hint=_HINT) from error
         given = decode_settings(path, text)
     if not isinstance(given, Mapping):
-        raise ConfigError(f"{source}: these are {type(given).__name__}, no names with values", hint=_HINT)
+        raise ConfigError(f"{source}: expected an object with rule names as keys, got {_described(given)}", hint=_HINT)
     general = {name: value for name, value in given.items() if not isinstance(value, Mapping)}
     rules = _changed(Rules(), general, "", source)
     special = {glob: value for glob, value in given.items() if isinstance(value, Mapping)}
@@ -54,16 +54,22 @@ def rules_of(given: RuleSource) -> Rules:
 def _changed(rules: Rules, values: Mapping[str, Any], glob: str, source: str) -> Rules:
     known: dict[str, Any] = {}
     for name, value in values.items():
-        where = f"{name!r} below {glob!r}" if glob else repr(name)
+        where = f"{name!r} inside {glob!r}" if glob else repr(name)
         if name not in _NAMES:
-            raise ConfigError(f"{source}: {where} is no name of a rule", hint=_HINT)
+            raise ConfigError(f"{source}: there is no rule {where}", hint=_HINT)
         if name == "undefined" and not glob:
-            raise ConfigError(f"{source}: {where} has no glob above it", hint=_HINT)
+            raise ConfigError(f"{source}: {where} is allowed only inside a glob", hint=_HINT)
         numbers = list(value) if isinstance(value, (list, tuple)) else [value]
         if not all(_is_number(one) for one in numbers) or not _is_as_many(name, numbers):
             raise ConfigError(f"{source}: {where} is {value!r}", hint=_HINT)
         known[name] = tuple(numbers) if name in ("bias", "undefined") else numbers[0]
     return rules._replace(**known)
+
+
+def _described(value: Any) -> str:
+    """What a file holds in place of an object, in the words of JSON."""
+    names = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
 
 
 def _is_number(value: Any) -> bool:

@@ -14,6 +14,7 @@ __all__ = [
     "COLLECTIVES",
     "COPIES",
     "EXPONENTIALS",
+    "NO_INPUTS",
     "PRODUCTS",
     "RANDOM",
     "VIEWS",
@@ -91,6 +92,14 @@ _IN_OWN_TYPE = frozenset(
 )
 #: How the types of operators begin that ranks run together.
 COLLECTIVES = ("c10d::", "_c10d_functional::", "c10d_functional::", "Hcom", "hccl")
+#: Operators that have no tensors as inputs: constants, parameters and inputs of graphs, and what is made of numbers.
+NO_INPUTS = frozenset(
+    {
+        *("Const", "Constant", "Data", "GetNext", "IteratorGetNext", "Parameter"),
+        *("Placeholder", "PlaceholderWithDefault", "RefData", "VarHandleOp", "Variable", "VariableV2"),
+        *("arange", "empty", "eye", "full", "linspace", "logspace", "ones", "range", "scalar_tensor", "zeros"),
+    }
+)
 #: Operators that give the values of their input again, maybe in another type.
 COPIES = frozenset({"_to_copy", "to", "clone", "contiguous", "detach", "alias", "lift_fresh", "Cast", "TransData"})
 #: Operators that give another view of the same memory, or the same elements in another shape.

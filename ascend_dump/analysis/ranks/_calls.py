@@ -44,6 +44,13 @@ class CallPart(NamedTuple):
     sure: bool = True
 
     @property
+    def involved(self) -> tuple[int, ...]:
+        """The ranks that give or take: of a message the two, as far as the dump names them, else the group."""
+        if self.told.kind not in ("send", "recv"):
+            return self.members
+        return (self.rank,) if self.told.peer is None else (self.rank, self.told.peer)
+
+    @property
     def join(self) -> Join:
         root = self.told.root
         own = root is None or root == self.rank
@@ -104,8 +111,8 @@ class CallBook:
 
     def look_at(self, members: Sequence[Record]) -> None:
         """The records of one run of an operator."""
-        first = members[0]
-        if first.rank is None or first.error is not None:
+        first = next((record for record in members if record.error is None), None)
+        if first is None or first.rank is None:
             return
         self.ranks.add(first.rank)
         self._runs.add((first.rank, first.run))

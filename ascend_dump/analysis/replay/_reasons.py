@@ -21,6 +21,7 @@ REASONS = {
     "outside": "it reads memory outside of the tensor it is given",
     "outputs": "it gives no tensor, or none that is recorded with values",
     "inputs": "an input is not recorded with values",
+    "unreadable": "an input cannot be read",
     "cut": "an argument was too long to be kept",
     "type": "a tensor of it has a type or a layout that cannot be made again",
     "kernel": "PyTorch on this host cannot run it",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Optional, Union
 
-from ascend_dump._errors import ConfigError, CorruptDump, ReadError
+from ascend_dump._errors import ConfigError, CorruptDump, NotSupported, ReadError
 from ascend_dump.analysis.compare._measure import Measure, measure
 from ascend_dump.analysis.compare._of_operator import judge_output, rounding_type
 from ascend_dump.analysis.compare._operators import Operator, operators
@@ -178,6 +178,9 @@ def replay(
                 pairs += _replay_node(runner, found.call(), used, dtype, f"{name} ({kind})")
         except NotRun as error:
             first = next(iter(operator.records))
+            if error.reason == "unreadable":
+                pairs += [Replayed(one, "unreadable", str(error)) for one in operator.outputs or [first]]
+                continue
             refused.append(Refused(name, kind, first.step, first.rank, error.reason, str(error)))
     return Replay(tuple(pairs), tuple(refused), dtype)
 
@@ -190,16 +193,20 @@ def replay_operator(runner: Runner, operator: Operator, rules: Rules, dtype: str
         raise NotRun("uninitialised" if operator.outputs else "outputs")
     own, wide, refusal = _both(runner, operator, call, dtype)
     found = []
+    without_values = ""
     for output in outputs:
         try:
             array = output.numpy()
+        except NotSupported as error:
+            without_values = str(error)[:200]
+            continue
         except ReadError as error:
-            if output.attrs.get("skipped") or not outputs[1:]:
-                raise NotRun("outputs", str(error)[:200]) from None
             found.append(Replayed(output, "unreadable", str(error)))
             continue
         results = (wide.get(output.index), own.get(output.index))
         found.append(_judged(runner.version, operator, output, array, results, rules, refusal))
+    if not found:
+        raise NotRun("outputs", without_values)
     return found
 
 

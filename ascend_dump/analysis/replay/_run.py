@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from ascend_dump._errors import AscendDumpError, FrameworkMissing
+from ascend_dump._errors import AscendDumpError, FrameworkMissing, NotSupported
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.replay._reasons import NotRun, refuse_by_name
 from ascend_dump.host import UNINITIALISED, Arguments, Cut, Named, TensorOf
@@ -159,8 +159,10 @@ class Runner:
             return torch.full(record.shape, float("nan") if known else 0, dtype=dtype)
         try:
             array = np.array(record.numpy(), order="K")
-        except (AscendDumpError, MemoryError) as error:
+        except (NotSupported, MemoryError) as error:
             raise NotRun("inputs", str(error)[:200]) from None
+        except AscendDumpError as error:
+            raise NotRun("unreadable", str(error)[:200]) from None
         try:
             if array.dtype.kind == "V" or array.dtype.name in ("bfloat16", *_BYTES):
                 own = getattr(torch, record.dtype)

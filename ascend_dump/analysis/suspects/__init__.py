@@ -12,17 +12,18 @@ from concurrent.futures import Executor
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump._errors import ReadError
+from ascend_dump._steps import Steps
 from ascend_dump._units import counted
 from ascend_dump.analysis.compare._types import COLLECTIVES
 from ascend_dump.analysis.nonfinite import Measure, is_nonfinite
 from ascend_dump.analysis.overflow import Overflow, find_overflows
 from ascend_dump.analysis.ranks import CallBook
+from ascend_dump.analysis.ranks._check import in_words
 from ascend_dump.analysis.suspects import _history, _ranks, _training, _values
 from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._order import in_order_of_ranks
 from ascend_dump.analysis.suspects._producers import Writers, producers_of
 from ascend_dump.analysis.suspects._table import OperatorRun, Suspect, SuspectRule
-from ascend_dump.host import ranks_text
 from ascend_dump.reading import Dump, Record
 
 __all__ = ["RULES", "Row", "Suspect", "SuspectReport", "SuspectRule", "Writers", "find_suspects", "producers_of"]
@@ -75,12 +76,14 @@ class SuspectReport(NamedTuple):
     operators  number of operators that were checked
     reasons    why not everything could be checked, empty if it was
     errors     the errors of records that cannot be read
+    notes      what was not checked because the capture was asked to leave it out
     """
 
     suspects: tuple[Suspect, ...]
     operators: int
     reasons: tuple[str, ...]
     errors: tuple[ReadError, ...]
+    notes: tuple[str, ...] = ()
 
 
 def find_suspects(
@@ -123,8 +126,7 @@ def find_suspects(
     def look_at(members: list[Record], measure: Measure) -> None:
         run = OperatorRun(members, measure)
         makers.look_at(run)
-        if several:
-            book.look_at(members)
+        book.look_at(members)
         for rule, finder in finders:
             note(rule.name, finder.look_at(run))
 
@@ -133,20 +135,31 @@ def find_suspects(
         note(rule.name, finder.end())
     note(_NON_FINITE.name, ((one.record, _words(one)) for one in report.overflows))
     suspects = {key: found[key] for key in sorted(found, key=order.__getitem__)}
+    book.end()
     ranked = in_order_of_ranks(suspects.values(), book, _tier) if several else suspects.values()
-    selected = any("rank" in one for one in dump.selections)
-    missing = () if selected else _without_ranks(book)
-    return SuspectReport(tuple(ranked), report.operators, (*report.reasons, *missing), report.errors)
+    missing, left_out = _absent_ranks(book, dump)
+    reasons = (*report.reasons, *_unchecked("the dump has nothing of {ranks}", missing, book))
+    notes = tuple(_unchecked("the capture was asked to leave out {ranks}", left_out, book))
+    return SuspectReport(tuple(ranked), report.operators, reasons, report.errors, notes)
 
 
-def _without_ranks(book: CallBook) -> Iterator[str]:
-    """Of which ranks the dump has nothing, although they took part in collectives that it has."""
-    calls = [parts[0] for parts in book.calls.values()]
-    absent = {rank for one in calls for rank in one.members} - book.ranks
-    if absent:
-        count = sum(not absent.isdisjoint(one.members) for one in calls)
-        them = f"{'rank' if len(absent) == 1 else 'ranks'} {ranks_text(sorted(absent))}"
-        yield f"the dump has nothing of {them}: {counted(count, 'collective call')} could not be checked as a whole"
+def _absent_ranks(book: CallBook, dump: Dump) -> tuple[set[int], set[int]]:
+    """Of which ranks the dump has nothing, although they took part in collectives that it has: those that were to be
+    recorded, and those that were not."""
+    if any("rank" in one for one in dump.selections):
+        return set(), set()
+    absent = {rank for parts in book.calls.values() for rank in parts[0].involved} - book.ranks
+    requested = [Steps(run.ranks or None) for run in dump.runs()]
+    missing = {rank for rank in absent if not requested or any(rank in one for one in requested)}
+    return missing, absent - missing
+
+
+def _unchecked(what: str, ranks: set[int], book: CallBook) -> Iterator[str]:
+    """The sentence on the calls that lack the part of some ranks; what: its beginning, with a place for the ranks."""
+    if ranks:
+        count = sum(not ranks.isdisjoint(parts[0].involved) for parts in book.calls.values())
+        said = what.format(ranks=in_words([*ranks]))
+        yield f"{said}: {counted(count, 'collective call')} could not be checked as a whole"
 
 
 def _tier(rule: str) -> int:

@@ -16,9 +16,9 @@ _MOST = 256
 def in_order_of_ranks(suspects: Iterable[Suspect], book: CallBook, tier: Callable[[str], int]) -> list[Suspect]:
     """Suspects sorted by their tier, then by vector clocks; each told which of the others came before it.
 
+    book: ended
     suspects: in the order that holds where the dump does not tell of collectives, or when an operator ran
     """
-    book.end()
     every = list(suspects)
     places = [book.point(one.record) for one in every]
     joins = list(book.joins())

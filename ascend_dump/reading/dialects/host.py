@@ -316,7 +316,8 @@ class _Index(Entry):
                 end = offset + len(raw)
                 # A killed writer leaves at most one incomplete line.
                 if raw.strip() and (raw.endswith(b"\n") or self._is_final(file, end)):
-                    what = "not a record" if raw.endswith(b"\n") else "not a record, and cut off in a complete run"
+                    cut = not raw.endswith(b"\n")
+                    what = "the last line is cut off, although the run had ended" if cut else "not a record"
                     reason = reading.unreadable.reason(f"{what}: {error}")
                     if reason is not None:
                         yield self._broken(reason, offset)

@@ -9,14 +9,15 @@ files. Not tried on dumps of a running SGLang. What to know when reading one:
 
 - `op_name` is the name that the program gave, with the context that the file name has (`x[layer_id=3]`). Names that
   begin with `non_intrusive__` are modules with inputs and outputs, those with `grad__` gradients of phase "backward".
-- Records follow each other by the dump index. A name that comes again in a step is another run of it.
+- Records follow each other by the dump index. With a name that comes again in a step another run of its module begins.
+- `run` is the directory `dump_{time}`, which the dumper makes for each start unless it is told another name.
 - Of the dictionary in a file the value is read, of the hook's every tensor. Values that are none are listed.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
@@ -67,6 +68,22 @@ class _Tags(NamedTuple):
         return f"[{','.join(listed)}]" if self.others.keys() - {*_KNOWN} else ""
 
 
+class _Runs:
+    """Counts the runs of an operator in a step: another one begins with a tensor that this one has already."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._seen: set[tuple[str, str]] = set()
+
+    def number_for(self, tags: _Tags) -> int:
+        tensor = (tags.name, tags.context)
+        if tensor in self._seen:
+            self._number += 1
+            self._seen.clear()
+        self._seen.add(tensor)
+        return self._number
+
+
 class _SglangDialect:
     name = "sglang"
 
@@ -77,12 +94,12 @@ class _SglangDialect:
             return [_HookedPass(directory, name, process, int(found[1])) for name, found in passes.items()], {*passes}
         tags = [(found, name) for name in directory.names for found in (_Tags.of(name),) if found is not None]
         tags.sort(key=lambda pair: (pair[0].number, pair[1]))
-        seen: Counter[tuple[Optional[int], Optional[int], str, str]] = Counter()
+        run = directory.parts[-1] if directory.parts and directory.parts[-1].startswith("dump_") else None
+        counts: dict[tuple[Any, ...], _Runs] = defaultdict(_Runs)
         entries: list[Entry] = []
         for found, name in tags:
-            key = (found.step, found.rank, found.name, found.context)
-            entries.append(_DumpedValue(directory, name, found, seen[key]))
-            seen[key] += 1
+            runs = counts[found.step, found.rank, _place(found)["op_name"]]
+            entries.append(_DumpedValue(directory, name, found, run, runs.number_for(found)))
         return entries, {name for _, name in tags}
 
 
@@ -94,8 +111,9 @@ class _DumpedValue(Entry):
 
     __slots__ = ("_nth", "_tags")
 
-    def __init__(self, directory: Directory, file: str, tags: _Tags, nth: int) -> None:
-        super().__init__(directory.path / file, op_name=tags.name, step=tags.step, rank=tags.rank, order=tags.number)
+    def __init__(self, directory: Directory, file: str, tags: _Tags, run: Optional[str], nth: int) -> None:
+        place: dict[str, Any] = {"step": tags.step, "rank": tags.rank, "run": run}
+        super().__init__(directory.path / file, op_name=tags.name, order=tags.number, **place)
         self._tags, self._nth = tags, nth
 
     def records(self) -> Iterator[Record]:
@@ -103,6 +121,7 @@ class _DumpedValue(Entry):
         known: dict[str, Any] = {
             "step": tags.step,
             "rank": tags.rank,
+            "run": self.run,
             "nth": self._nth,
             "io": "output",
             "attrs": {"dump_index": tags.number, **tags.others},

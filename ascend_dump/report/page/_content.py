@@ -91,7 +91,7 @@ class PageContent:
     """All that a page says.
 
     rows       in the order they ran; gone through once
-    verdict    one word: of STATES, or of a comparison
+    verdict    of STATES, of a comparison, or "not all checked"
     sentence   what is wrong, in one sentence
     facts      what belongs to it: kind, source line
     command    the one command to run next

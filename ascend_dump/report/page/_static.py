@@ -19,7 +19,8 @@ _MOST_NAMED = 200
 _OPEN = 3
 _LONGEST = 12_000
 _FINE = {"equal", "noise", "nothing found"}
-_OPEN_VERDICTS = {"undecided", "unmatched", "no values"}
+#: Those of a comparison are states; "not all checked" is the verdict of one dump alone.
+_OPEN_VERDICTS = {"undecided", "unmatched", "not all checked"}
 
 
 def text(value: object) -> str:
@@ -33,7 +34,7 @@ def text(value: object) -> str:
 def verdict(content: PageContent, counts: Sequence[tuple[int, int]]) -> str:
     """counts: number of a state and of its rows."""
     kind = "fine" if content.verdict in _FINE else "open" if content.verdict in _OPEN_VERDICTS else "wrong"
-    sign = next((state.sign for state in STATES if state.name == content.verdict), "▲")
+    sign = next((state.sign for state in STATES if state.name == content.verdict), "?" if kind == "open" else "▲")
     told = ", ".join(f"{count} {STATES[number].name}" for number, count in counts)
     command = f"<p>Run next:</p>\n<code class='command'>{text(content.command)}</code>" if content.command else ""
     return (

@@ -250,7 +250,7 @@ class TestSaving:
         assert comparison.origins[0].op_name in comparison.save(tmp_path / "x.html").read_text(encoding="utf-8")
 
     def test_other_suffixes_are_refused(self, comparison: Comparison, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="expected"):
+        with pytest.raises(ConfigError, match="must end in"):
             comparison.save(tmp_path / "x.docx")
 
 
@@ -281,7 +281,25 @@ class TestTheVerb:
         actual = dump(tmp_path / "actual", extra)
         assert main(["compare", str(actual), str(reference)]) == 1
         assert "no partner" in capsys.readouterr().out
-        assert main(["compare", str(actual), str(reference), "--allow-unmatched", "*abs*"]) == 0
+        files = [tmp_path / name for name in ("x.json", "x.xml", "x.html")]
+        words = ["--allow-unmatched", "*abs*", *(word for file in files for word in ("--save", str(file)))]
+        assert main(["compare", str(actual), str(reference), *words]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("equal: ")
+        assert ", 4 allowed\n" in out
+        assert "no partner" not in out
+        document = json.loads(files[0].read_text())
+        assert (document["verdict"], document["allowed"]) == ("equal", ["*abs*"])
+        assert document["counts"]["allowed"] == 4
+        suite = ElementTree.fromstring(files[1].read_text())
+        assert (suite.get("failures"), suite.get("errors"), suite.get("skipped")) == ("0", "0", "2")
+        skipped = [case.get("name", "") for case in suite if case.find("skipped") is not None]
+        assert all("abs" in name for name in skipped)
+        assert "bit for bit but for operators that may be missing." in files[2].read_text(encoding="utf-8")
+        assert main(["compare", str(actual), str(reference), "--allow-unmatched", "*other*"]) == 1
+        found = ascend_dump.compare(actual, reference)
+        assert (found.verdict, found.allowing("*abs*").verdict) == ("unmatched", "equal")
+        assert not found.allowing("*abs*").unmatched
 
     def test_a_mapping_is_written_and_read_again(
         self, reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

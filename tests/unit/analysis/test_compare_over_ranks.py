@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -13,7 +15,7 @@ import pytest
 from host_dumps import item, noise
 
 import ascend_dump
-from ascend_dump.analysis.compare import Comparison
+from ascend_dump.analysis.compare import Comparison, Pair
 from ascend_dump.cli import main
 from ascend_dump.host import CollectiveCall
 from ascend_dump.writing import HostWriter
@@ -27,7 +29,7 @@ _GROUP = CollectiveCall("all_reduce", "0", "0-2", reduce="sum")
 class Ran(NamedTuple):
     """An operator that ran on a rank; late: how many others ran until its outputs were there.
 
-    more: fields of its records.
+    more: fields of its records; made: those of its outputs besides.
     """
 
     op_type: str
@@ -35,6 +37,7 @@ class Ran(NamedTuple):
     outputs: list[np.ndarray]
     more: dict[str, Any]
     late: int = 0
+    made: Optional[dict[str, Any]] = None
 
 
 Program = list[list[Ran]]  # of each rank
@@ -61,8 +64,8 @@ def lines(program: list[Ran], *, outputs_only: bool) -> Iterator[list[Any]]:
         counts[short] = counts.get(short, -1) + 1
         more = {"op_type": ran.op_type, "seq": seq, "source": f"net.py:{seq}", **ran.more}
         given, got = (
-            [item(f"{short}_{counts[short]}", one, io=io, index=index, **more) for index, one in enumerate(arrays)]
-            for io, arrays in (("input", ran.inputs), ("output", ran.outputs))
+            [item(f"{short}_{counts[short]}", one, io=io, index=index, **of) for index, one in enumerate(arrays)]
+            for io, arrays, of in (("input", ran.inputs, more), ("output", ran.outputs, {**more, **(ran.made or {})}))
         )
         now = [] if outputs_only else given
         if ran.late:
@@ -82,15 +85,17 @@ def reduced(
     alone: Optional[int] = None,
     waits: bool = False,
     hidden: Optional[int] = None,
+    buffered: bool = True,
 ) -> Program:
     """All ranks compute, sum that up and go on; `wrong`: the rank that computes wrongly, `alone`: that which runs an
-    operator in between, `hidden`: that which changes what it has where nothing is recorded."""
+    operator in between, `hidden`: that which changes what it has where nothing is recorded; `buffered`: what is summed
+    up lies in other memory than what was computed."""
     ranks: Program = [[] for _ in range(_RANKS)]
     terms = []
     for rank, ran in enumerate(ranks):
         x = noise(100 * step + rank, 32)
         y = np.tanh(x) + np.float32(rank == wrong)
-        ran.append(Ran("aten::tanh", [x], [y], {}))
+        ran.append(Ran("aten::tanh", [x], [y], {}, made={"storage": 0}))
         if rank == alone:
             ran.append(Ran("aten::mul", [y], [y * 3], {}))
             y = y * 3
@@ -102,7 +107,7 @@ def reduced(
             ran.append(Ran("aten::relu", [noise(1, 32)], [np.maximum(noise(1, 32), 0)], {}))
             ran.append(Ran("_c10d_functional::wait_tensor", [], [total], {"storage": 7}))
         else:
-            ran.append(Ran("c10d::allreduce_", [term], [total], {"collective": _GROUP}))
+            ran.append(Ran("c10d::allreduce_", [term], [total], {"collective": _GROUP, "storage": int(buffered)}))
         ran.append(Ran("aten::exp", [total], [np.exp(total)], {}))
     return ranks
 
@@ -175,7 +180,7 @@ def test_a_sum_that_is_wrong_for_equal_inputs_stays_the_origin(waits: bool, tmp_
 
 def test_without_recorded_inputs_the_rank_that_was_wrong_before_explains_a_sum(tmp_path: Path) -> None:
     found = compared(tmp_path, [reduced(wrong=2)], [reduced()], outputs_only=True)
-    assert named(found)[0] == (2, 0, "tanh_0", "compute")
+    assert named(found)[0] == (2, 0, "tanh_0", "unknown")
     assert "collective" not in {one.kind for one in found.origins}
 
 
@@ -189,14 +194,127 @@ def test_a_buffer_that_unrecorded_copies_fill_is_no_origin_behind_one(tmp_path: 
     found = compared(tmp_path, [reduced(0, wrong=1), reduced(1, hidden=0)], [reduced(0), reduced(1)])
     assert named(found)[0][:3] == (1, 0, "tanh_0")
     assert len(found.origins) == 1
+    [given] = [pair for pair in found.pairs if _is_put_in(pair, rank=0, step=1)]
+    assert given.reason == "possibly carried on from an earlier difference, by copies that are not recorded"
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_what_a_recorded_operator_wrote_is_no_such_buffer(in_place: bool, tmp_path: Path) -> None:
+    actual = [reduced(0, wrong=1, buffered=False), reduced(1, hidden=0, buffered=False)]
+    reference = [reduced(0, buffered=False), reduced(1, buffered=False)]
+    for ran in (one for program in actual + reference for rank in program for one in rank if in_place):
+        ran.more.setdefault("storage", 0)
+    found = compared(tmp_path, actual, reference)
+    assert [one[:3] for one in named(found)] == [(1, 0, "tanh_0"), (0, 1, "allreduce__0")]
+
+
+def test_a_view_of_a_buffer_has_not_written_it(tmp_path: Path) -> None:
+    def step(number: int, **faults: Any) -> Program:
+        ranks = reduced(number, **faults)
+        for ran in ranks:
+            ran.insert(1, Ran("aten::view", [noise(7, 32)], [noise(7, 32)], {"storage": 1}))
+        return ranks
+
+    found = compared(tmp_path, [step(0, wrong=1), step(1, hidden=0)], [step(0), step(1)])
+    assert [one[:3] for one in named(found)] == [(1, 0, "tanh_0")]
+
+
+def _is_put_in(pair: Pair, *, rank: int, step: int) -> bool:
+    record = pair.record
+    return (record.op_name, record.io, record.rank, record.step) == ("allreduce__0", "input", rank, step)
+
+
+_NOT_COMPARED = "rank 1 was not compared, so what it put in is not known"
+
+
+@pytest.mark.parametrize("sides", ["a", "ab"])
+def test_without_the_rank_that_was_wrong_a_sum_is_of_unknown_kind(sides: str, tmp_path: Path) -> None:
+    write(tmp_path / "a", [reduced(wrong=1)])
+    write(tmp_path / "b", [reduced()])
+    for side in sides:
+        shutil.rmtree(tmp_path / side / "worldsize3_global_rank1")
+    found = ascend_dump.compare(tmp_path / "a", tmp_path / "b")
+    assert named(found) == [(rank, 0, "allreduce__0", "unknown") for rank in (0, 2)]
+    assert all(one.evidence[-1] == _NOT_COMPARED and one.first_seen for one in found.origins)
+    assert found.to_page().sentence.startswith(
+        "Step 0: the output of allreduce__0 (c10d::allreduce_) on rank 0 differs"
+    )
+
+
+def test_a_single_rank_does_not_tell_that_a_sum_is_wrong(tmp_path: Path) -> None:
+    write(tmp_path / "a", [reduced(wrong=1)])
+    write(tmp_path / "b", [reduced()])
+    found = ascend_dump.compare(*(ascend_dump.open(tmp_path / side).select(rank=0) for side in "ab"))
+    assert named(found) == [(0, 0, "allreduce__0", "unknown")]
+    assert found.origins[0].evidence[-1] == "ranks 1-2 were not compared, so what they put in is not known"
+
+
+@pytest.mark.parametrize(
+    ("peer", "said"), [(1, _NOT_COMPARED), (None, "what other ranks put in is not known")], ids=["named", "any"]
+)
+def test_of_a_message_only_its_sender_has_to_be_known(peer: Optional[int], said: str, tmp_path: Path) -> None:
+    message = CollectiveCall("recv", "0", "0-2", peer=peer)
+    for side, sent in (("a", noise(1, 32)), ("b", noise(2, 32))):
+        root = write(tmp_path / side, [[[], [], [Ran("c10d::recv_", [], [sent], {"collective": message})]]])
+        shutil.rmtree(root / "worldsize3_global_rank0")
+        shutil.rmtree(root / "worldsize3_global_rank1")
+    found = ascend_dump.compare(tmp_path / "a", tmp_path / "b")
+    assert named(found) == [(2, 0, "recv__0", "unknown")]
+    assert found.origins[0].evidence[-1] == said
+
+
+def test_a_collective_that_does_not_tell_its_ranks_is_of_unknown_kind(tmp_path: Path) -> None:
+    actual, reference = ([[Ran("c10d::op", [noise(0, 32)], [noise(seed, 32)], {})]] * _RANKS for seed in (1, 2))
+    found = compared(tmp_path, [actual], [reference])
+    assert {one.kind for one in found.origins} == {"unknown"}
+    assert found.origins[0].evidence[-1] == "what other ranks put in is not known"
+
+
+def test_without_the_order_of_operators_a_collective_is_of_unknown_kind(tmp_path: Path) -> None:
+    """Dumps of MindSpore tell neither the order nor the ranks of a group."""
+    for side, seed in (("a", 1), ("b", 2)):
+        folder = tmp_path / side / "rank_0" / "Net" / "0" / "0"
+        folder.mkdir(parents=True)
+        for io, array in (("input", noise(0, 32)), ("output", noise(seed, 32))):
+            np.save(folder / f"HcomAllReduce.sum.0.0.1700000000000000.{io}.0.DefaultFormat.npy", array)
+    [origin] = ascend_dump.compare(tmp_path / "a", tmp_path / "b").origins
+    assert (origin.op_type, origin.kind) == ("HcomAllReduce", "unknown")
+    assert origin.evidence[-1] == "what other ranks put in is not known"
+
+
+@pytest.mark.parametrize("shard", ["0/tensors-00099.safetensors", "../outside"])
+def test_an_input_that_another_rank_lost_leaves_the_kind_unknown(shard: str, tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a", [reduced(call_is_wrong=True)]), write(tmp_path / "b", [reduced()])
+    lose_input_of_sum(a, shard, rank=2)
+    found = ascend_dump.compare(a, b)
+    assert {(one.rank, one.kind) for one in found.origins} == {(rank, "unknown") for rank in range(_RANKS)}
+    assert all("what rank 2 put in could not be compared" in one.evidence for one in found.origins)
+
+
+@pytest.mark.parametrize("shard", ["0/tensors-00099.safetensors", "../outside"])
+def test_a_sum_with_an_unreadable_input_follows_from_the_rank_that_was_wrong(shard: str, tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a", [reduced(wrong=1)]), write(tmp_path / "b", [reduced()])
+    lose_input_of_sum(a, shard, rank=2)
+    found = ascend_dump.compare(a, b)
+    assert named(found) == [(1, 0, "tanh_0", "compute")]
+
+
+def lose_input_of_sum(root: Path, shard: str, *, rank: int) -> None:
+    """What the rank puts in gets another hash in the index, and a shard that is not there, or may not be read."""
+    [index] = root.glob(f"worldsize{_RANKS}_global_rank{rank}/**/index.jsonl")
+    lines = [json.loads(text) for text in index.read_text().splitlines()]
+    [given] = [one for one in lines if (one["op_name"], one["io"]) == ("allreduce__0", "input")]
+    given.update(hash="0" * len(given["hash"]), shard=shard)
+    index.write_text("".join(f"{json.dumps(one)}\n" for one in lines))
 
 
 def gathered(before: int, wrong: Optional[int] = None) -> Program:
     """before: what is in memory that is overwritten; wrong: the rank that gets something else."""
-    more = {"collective": CollectiveCall("all_gather", "0", "0-2"), "argument": "output_tensor"}
+    more = {"collective": CollectiveCall("all_gather", "0", "0-2")}
     total = noise(0, 24)
+    parts = np.split(total, _RANKS)
     return [
-        [Ran("c10d::_allgather_base_", [noise(before, 24)], [total + np.float32(rank == wrong)], more)]
+        [Ran("c10d::_allgather_base_", [noise(before, 24), parts[rank]], [total + np.float32(rank == wrong)], more)]
         for rank in range(_RANKS)
     ]
 

@@ -83,9 +83,9 @@ class TestRules:
     @pytest.mark.parametrize(
         ("text", "said"),
         [
-            ("rule = 3", "'rule' is no name of a rule"),
-            ("['*mm*']\nrule = 3", "'rule' below '*mm*' is no name of a rule"),
-            ("undefined = [1]", "'undefined' has no glob above it"),
+            ("rule = 3", "there is no rule 'rule'"),
+            ("['*mm*']\nrule = 3", "there is no rule 'rule' inside '*mm*'"),
+            ("undefined = [1]", "'undefined' is allowed only inside a glob"),
             ("drift = -1", "'drift' is -1"),
         ],
     )
@@ -98,6 +98,17 @@ class TestRules:
         printed = capsys.readouterr().err
         assert f"rules {str(file)!r}: {said}" in printed
         assert "expected envelope, terms, drift, steps, bias, gain, ceiling, flips, undefined" in printed
+
+    @pytest.mark.parametrize(
+        ("text", "got"), [("[1]", "a list"), ('"x"', "a string"), ("3", "a number"), ("null", "null")]
+    )
+    def test_a_file_without_names_is_refused(
+        self, actual: Path, reference: Path, tmp_path: Path, text: str, got: str
+    ) -> None:
+        file = tmp_path / "bad.json"
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=f"expected an object with rule names as keys, got {got}"):
+            ascend_dump.compare(actual, reference, rules=file)
 
     def test_a_file_that_is_not_there_is_wrong_usage(
         self, actual: Path, reference: Path, capsys: pytest.CaptureFixture[str]

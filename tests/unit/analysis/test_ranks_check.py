@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 import ascend_dump
 from ascend_dump.analysis.nonfinite import executions
 from ascend_dump.analysis.ranks import CallBook, check_call
+from ascend_dump.cli import main
 from ascend_dump.host import CollectiveCall
 from ascend_dump.writing import HostWriter
 
@@ -264,3 +266,36 @@ def test_triage_says_of_which_ranks_a_dump_has_nothing(tmp_path: Path) -> None:
     [reason] = ascend_dump.triage(root).reasons
     assert reason == "the dump has nothing of rank 1: 1 collective call could not be checked as a whole"
     assert not ascend_dump.triage(ascend_dump.open(root).select(rank="0|2")).reasons
+    shutil.rmtree(root / "worldsize3_global_rank2")
+    [reason] = ascend_dump.triage(root).reasons
+    assert reason == "the dump has nothing of ranks 1-2: 1 collective call could not be checked as a whole"
+
+
+def test_a_message_lacks_nothing_of_the_rest_of_its_group(tmp_path: Path) -> None:
+    told = [CollectiveCall("send", "g", "0-2", peer=1), CollectiveCall("recv", "g", "0-2", peer=0)]
+    arrays = parts_of(0, 1, 5, "f4")
+    root = write(tmp_path / "d", told, [arrays, []], [[], arrays])
+    assert ascend_dump.triage(root).reasons == ()
+    shutil.rmtree(root / "worldsize2_global_rank1")
+    [reason] = ascend_dump.triage(root).reasons
+    assert reason == "the dump has nothing of rank 1: 1 collective call could not be checked as a whole"
+
+
+@pytest.mark.parametrize(("ranks", "code"), [("0|2", 0), ("0-1", 3), ("all", 3), ("x", 3), (7, 3)])
+def test_ranks_that_were_not_asked_for_are_a_note(
+    ranks: Any, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arrays = [[one] for one in parts_of(0, 3, 5, "f4")]
+    root = write(tmp_path / "d", calls("all_reduce", 3), arrays, [[sum(one for [one] in arrays)]] * 3)
+    shutil.rmtree(root / "worldsize3_global_rank1")
+    for rank in (0, 2):
+        [run] = root.glob(f"worldsize3_global_rank{rank}/2*")
+        told = {"schema": "ascend-dump/host/1", "state": "complete", "request": {"ranks": ranks}}
+        (run / "manifest.json").write_text(json.dumps(told))
+    found = ascend_dump.triage(root)
+    said = "the capture was asked to leave out rank 1: 1 collective call could not be checked as a whole"
+    assert found.notes == ((said,) if code == 0 else ())
+    assert len(found.reasons) == (code == 3)
+    assert main(["triage", str(root)]) == code
+    assert (f"note: {said}\n" in capsys.readouterr().err) == (code == 0)
+    assert found.to_dict()["notes"] == list(found.notes)

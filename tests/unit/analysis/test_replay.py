@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,12 +13,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from host_dumps import item, model_directory, write_step
+from host_dumps import item, line, model_directory, write_step
 
 import ascend_dump
 from ascend_dump.analysis.replay import REASONS
 from ascend_dump.cli import main
-from ascend_dump.writing import HostWriter
+from ascend_dump.writing import HostWriter, Item
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -235,6 +236,35 @@ def test_nothing_that_could_be_run_is_no_pass(tmp_path: Path, capsys: pytest.Cap
     out = capsys.readouterr().out
     assert "nothing is known" in out
     assert REASONS["arguments"] in out
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_a_shard_that_is_missing_or_cut_off_is_unreadable(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = dump(tmp_path, lambda: torch.ones(300).neg())
+    assert main(["replay", str(path)]) == 0
+    for shard in path.rglob("*.safetensors"):
+        shard.unlink() if damage == "missing" else os.truncate(shard, 100)
+    capsys.readouterr()
+    assert main(["replay", str(path), "--op", "*neg*"]) == 3
+    out = capsys.readouterr().out
+    assert out.startswith("unreadable: 1 unreadable")
+    assert "Hint" not in out
+    assert "an input cannot be read" in out
+
+
+def test_an_output_without_values_is_not_checked_and_the_others_are(tmp_path: Path) -> None:
+    writer = HostWriter(model_directory(tmp_path), metadata={})
+    array = np.array([3.0, 1.0, 2.0], np.float32)
+    call = b'{"op":"aten.sort.default","args":{"self":{"input":0},"dim":0,"descending":false}}'
+    items = [item("a_0", array, io="input"), item("a_0", np.sort(array))]
+    items[0].line.call = msgspec.Raw(call)
+    items.append(Item(line("a_0", np.array([1, 2, 0]), index=1, skipped="too large"), None))
+    write_step(writer, 0, *items)
+    writer.close()
+    found = ascend_dump.replay(tmp_path)
+    assert [(one.record.index, one.verdict) for one in found.pairs] == [(0, "equal")]
 
 
 def test_a_record_of_other_shape_or_values_is_named(tmp_path: Path) -> None:

@@ -131,6 +131,21 @@ def test_a_record_that_cannot_be_decoded_is_told_and_the_others_are_shown(run, t
     assert out.startswith("not checked, so nothing is known:\n   - 5 records cannot be read\n")
 
 
+def test_what_could_be_read_is_told_beside_what_could_not(run, tmp_path):
+    for number, name in enumerate(("a", "b")):
+        write(
+            tmp_path / f"Add.{name}.1.2.158919508158801{number}",
+            [tensor_of("output", 0, np.ones(64, "f4"), address=1)],
+            op_name=name,
+            dump_time=0,
+        )
+    os.truncate(tmp_path / "Add.b.1.2.1589195081588011", 200)
+    code, out, _ = run("overflow", tmp_path)
+    assert code == Exit.UNREADABLE
+    head = "no overflow in the 1 operator that could be read; not everything could be checked:"
+    assert out == f"{head}\n   - 1 record cannot be read\n"
+
+
 def test_on_the_host_the_operators_that_made_nan_of_finite_inputs_are_the_overflows(run, tmp_path):
     place = tmp_path / "worldsize1_global_rank0" / "20260102030405" / "0" / "Net" / "0" / "3"
     place.mkdir(parents=True)

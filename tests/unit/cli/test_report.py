@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import webbrowser
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def test_writes_a_page_and_says_what_is_on_it(
     page = tmp_path / "page.html"
     assert main(["report", *dumps, "-o", str(page)]) == Exit.OK
     out = capsys.readouterr().out
-    assert "different: Step 1: layers.1.up/mm_0 (aten::mm) is the first operator" in out
+    assert "different: Step 1: layers.1.up/mm_0 (aten::mm) on rank 1 is the first operator" in out
     assert "126 pairs" in out
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
@@ -66,7 +67,7 @@ def test_a_dump_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not list(tmp_path.iterdir())
 
 
-def test_a_broken_dump_is_shown_and_told(tmp_path: Path) -> None:
+def test_a_broken_dump_is_shown_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = write_training(tmp_path / "broken", steps=1, ranks=1)
     [shard] = root.rglob("*.safetensors")
     with shard.open("r+b") as file:
@@ -74,6 +75,34 @@ def test_a_broken_dump_is_shown_and_told(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert main(["report", str(root), "-o", str(page)]) == Exit.UNREADABLE
     assert "cannot be read" in page.read_text(encoding="utf-8")
+    told = capsys.readouterr()
+    assert told.out.startswith("not all checked: Nothing looks wrong in what could be checked.")
+    assert re.search(r"^\d+ records cannot be read; the page says why$", told.err, re.MULTILINE)
+
+
+@pytest.mark.parametrize("sides", [1, 2])
+def test_a_selection_that_matches_nothing_gives_no_page(
+    sides: int, dumps: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    assert main(["report", *dumps[:sides], "--step", "7", "-o", str(page)]) == Exit.UNREADABLE
+    told = capsys.readouterr()
+    assert "no records with step='7'" in told.err
+    assert "--step 7: the dump has 0, 1, 2" in told.err
+    assert not page.exists()
+
+
+@pytest.mark.parametrize("verb", ["overflow", "triage", "ls", "stats", "show", "replay", "compare", "convert"])
+def test_a_selection_that_matches_nothing_has_one_exit_code(
+    verb: str, dumps: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if verb == "replay":
+        pytest.importorskip("torch")
+    words = {"compare": [*dumps, "--step", "7"], "convert": [dumps[0], "--select", "7", "-o", str(tmp_path)]}
+    assert main([verb, *words.get(verb, [dumps[0], "--step", "7"])]) == Exit.UNREADABLE
+    told = capsys.readouterr()
+    if verb in ("overflow", "triage"):
+        assert f"{dumps[0]} holds no record with step='7'" in told.out + told.err
 
 
 def test_what_is_for_a_comparison_needs_a_reference(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -45,6 +46,11 @@ class TestBeforeTheWork:
         (tmp_path / name).mkdir()
         assert "is a directory" in self.refusal(words, tmp_path / name, capsys)
 
+    def test_a_name_that_is_too_long(
+        self, words: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert "File name too long" in self.refusal(words, tmp_path / f"{'x' * 300}{name}", capsys)
+
     def test_a_directory_of_somebody_else(
         self, words: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -54,7 +60,54 @@ class TestBeforeTheWork:
 
 def test_a_format_that_does_not_exist_is_told_before_the_work(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "none", "none", "--save", "x.docx"]) == Exit.USAGE
-    assert "expected .json, .csv, .html, .parquet or .xml" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "the name of a comparison must end in .json, .csv, .html, .parquet or .xml [AD101]\n" in said
+    assert "name it x.json" in said
+
+
+def test_a_directory_is_not_taken_for_a_name_without_a_suffix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "none", "none", "--save", str(tmp_path)]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert "is a directory" in said
+    assert f"such as {tmp_path / 'result.json'}" in said
+
+
+def test_no_file_is_written_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "x.json")
+    for others in (["--write-mapping", file], ["--save", os.path.join(str(tmp_path), ".", "x.json")]):
+        assert main(["compare", "none", "none", "--save", file, *others]) == Exit.USAGE
+        assert f"{file} is to be written 2 times" in capsys.readouterr().err
+
+
+def test_a_request_as_toml_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["triage", "none", "--next", "x.toml"]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert "the request is JSON" in said
+    assert "name it next.json" in said
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.csv", "x.xml", "x.html", "names.json"])
+def test_what_is_saved_is_private(name: str, dump: str, tmp_path: Path) -> None:
+    option = "--write-mapping" if name.startswith("names") else "--save"
+    assert main(["compare", dump, dump, option, str(tmp_path / name)]) == Exit.OK
+    assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_full_disk_does_not_lose_the_comparison(
+    as_json: bool, dump: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full, names, other = (tmp_path / name for name in ("x.csv", "names.json", "x.xml"))
+    for file in (full, names):
+        file.symlink_to("/dev/full")
+    words = ["--save", str(full), "--save", str(other), "--write-mapping", str(names)]
+    assert main(["compare", dump, dump, *words, *(["--json"] if as_json else [])]) == Exit.USAGE
+    told = capsys.readouterr()
+    assert json.loads(told.out)["verdict"] == "equal" if as_json else told.out.startswith("equal: ")
+    assert told.err.count("cannot be written: No space left on device") == 2
+    assert other.stat().st_size
 
 
 def test_a_request_of_another_language_is_told_before_the_work(capsys: pytest.CaptureFixture[str]) -> None:

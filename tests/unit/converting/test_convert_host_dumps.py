@@ -60,7 +60,8 @@ def test_every_tensor_is_there_with_its_values(kind: str, dump: Path, tmp_path: 
     for record in records:
         value = found[record.op_name, f"{record.io}.{record.index}"]
         np.testing.assert_array_equal(value, record.numpy().astype("f4"))
-    assert f"{len(found) if kind not in ('npz', 'safetensors') else len({name for name, _ in found})} records" in out
+    files = len({name for name, _ in found}) if kind in ("npz", "safetensors") else len(found)
+    assert out.startswith(f"{len(records)} records · {files} files written · ")
 
 
 def test_own_types_are_kept_where_a_file_has_them(dump: Path, tmp_path: Path) -> None:
@@ -97,6 +98,13 @@ def test_one_document(dump: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused(words: list[str], message: str, dump: Path, tmp_path: Path) -> None:
     code, _, err = shell("convert", dump, "-o", tmp_path, *words)
     assert (code, message in err) == (Exit.USAGE, True)
+
+
+def test_one_file_of_a_dump_is_refused(dump: Path, tmp_path: Path) -> None:
+    for pattern in ("index.jsonl", "tensors-*.safetensors"):
+        [file] = dump.rglob(pattern)
+        code, _, err = shell("convert", file, "-o", tmp_path)
+        assert (code, "give the directory of the dump" in err) == (Exit.USAGE, True)
 
 
 def test_damaged_tensors_are_told_and_the_others_converted(dump: Path, tmp_path: Path) -> None:

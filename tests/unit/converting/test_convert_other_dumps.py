@@ -25,9 +25,10 @@ def msprobe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sglang(root: Path, *values: Any) -> Path:
-    """The values as one module's output each time it runs, as SGLang's dumper writes them."""
-    for index, value in enumerate(values):
-        tags = {"step": 0, "rank": 0, "dump_index": index, "name": "non_intrusive__model.mlp.output"}
+    """The values as SGLang's dumper writes those of one module: its output each time it runs, or pairs with a name."""
+    for index, given in enumerate(values):
+        name, value = given if isinstance(given, tuple) else ("output", given)
+        tags = {"step": 0, "rank": 0, "dump_index": index, "name": f"non_intrusive__model.mlp.{name}"}
         path = root / "dump_1" / ("___".join(f"{key}={item}" for key, item in tags.items()) + ".pt")
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save({"value": value, "meta": tags}, path)
@@ -63,7 +64,7 @@ def test_what_ran_again_under_one_name_is_kept(tmp_path: Path) -> None:
     assert main(["convert", str(root), "-o", str(tmp_path / "out")]) == Exit.OK
     files = sorted(path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.npy"))
     names = ["model.mlp-2.output.0", "model.mlp-3.output.0", "model.mlp.output.0"]
-    assert files == [f"rank0/0/{name}.npy" for name in names]
+    assert files == [f"rank0/dump_1/0/{name}.npy" for name in names]
     assert [np.load(tmp_path / "out" / file)[0] for file in files] == [2.0, 3.0, 1.0]
 
 
@@ -91,4 +92,69 @@ def test_a_tree_with_files_of_cann_is_converted_as_before(
     (tmp_path / "Relu.relu_1.3.2.1700000000000000").write_bytes(b"no dump")
     (tmp_path / "probe").symlink_to(msprobe / "tensor_mix")
     assert main(["convert", str(tmp_path), "-o", str(tmp_path / "out")]) == Exit.UNREADABLE
-    assert "1 dump files" in capsys.readouterr().out
+    assert "1 dump file ·" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("type", ["npz", "safetensors"])
+def test_two_dumps_of_one_name_are_both_kept(type: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sglang(tmp_path / "dump", torch.ones(2))
+    sglang(tmp_path / "more", torch.zeros(2))
+    (tmp_path / "more" / "dump_1").rename(tmp_path / "dump" / "dump_2")
+    assert main(["convert", str(tmp_path / "dump"), "-o", str(tmp_path / "out"), "--type", type]) == Exit.OK
+    assert capsys.readouterr().out.startswith("2 records · 2 files written")
+    files = sorted(path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob(f"*.{type}"))
+    assert files == [f"rank0/dump_{number}/0/model.mlp.{type}" for number in (1, 2)]
+
+
+def test_tensors_of_one_position_are_in_an_archive_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = {"first": torch.ones(2), "second": torch.zeros(2)}
+    root = sglang(tmp_path / "dump", values)
+    assert main(["convert", str(root), "-o", str(tmp_path / "out"), "--type", "npz"]) == Exit.OK
+    assert capsys.readouterr().out.startswith("2 records · 2 files written")
+    files = [tmp_path / "out" / "rank0" / "dump_1" / "0" / f"model.mlp{end}.npz" for end in ("", "-2")]
+    assert [np.load(file)["output.0"][0] for file in files] == [1.0, 0.0]
+
+
+def test_an_input_that_only_the_second_run_has_goes_with_its_outputs(tmp_path: Path) -> None:
+    tensors = [("inputs.0", 1.0), ("output", 2.0), ("inputs.0", 3.0), ("inputs.1", 4.0), ("output", 5.0)]
+    root = sglang(tmp_path / "dump", *((name, torch.full((2,), value)) for name, value in tensors))
+    assert [record.execution[-1] for record in ascend_dump.open(root)] == [0, 0, 1, 1, 1]
+    assert main(["convert", str(root), "-o", str(tmp_path / "out")]) == Exit.OK
+    assert main(["convert", str(root), "-o", str(tmp_path / "one"), "--io", "input", "--index", "1"]) == Exit.OK
+    files = {file.name: np.load(file)[0] for file in (tmp_path / "out").rglob("*.npy")}
+    assert files == {
+        "model.mlp.input.0.npy": 1.0,
+        "model.mlp.output.0.npy": 2.0,
+        "model.mlp-2.input.0.npy": 3.0,
+        "model.mlp-2.input.1.npy": 4.0,
+        "model.mlp-2.output.0.npy": 5.0,
+    }
+    assert [file.name for file in (tmp_path / "one").rglob("*.npy")] == ["model.mlp-2.input.1.npy"]
+
+
+def test_values_that_a_type_cannot_hold_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = sglang(tmp_path / "dump", torch.tensor([1.5, float("nan"), 1e20]), torch.ones(2))
+    words = ["convert", str(root), "-o", str(tmp_path / "out"), "--dtype", "int32"]
+    assert main(words) == Exit.OK
+    told = capsys.readouterr().err
+    assert "RuntimeWarning" not in told
+    assert "model.mlp.output.0: 2 values cannot be held by int32: NaN, Inf or out of its range" in told
+    assert told.count("cannot be held") == 1
+
+
+def test_a_type_for_other_dumps_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "Relu.relu_1.3.2.1700000000000000").write_bytes(b"no dump")
+    words = ["convert", str(tmp_path), "-o", str(tmp_path / "out"), "--type"]
+    assert main([*words, "pt"]) == Exit.USAGE
+    assert "type='pt' is for dumps that are not CANN's" in capsys.readouterr().err
+    assert main([*words, "foo"]) == Exit.USAGE
+    assert "type='foo' is not a file type" in capsys.readouterr().err
+
+
+def test_an_output_that_cannot_be_made_is_named_by_its_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = sglang(tmp_path / "dump", torch.ones(2))
+    (tmp_path / "file").touch()
+    assert main(["convert", str(root), "-o", str(tmp_path / "file" / "out")]) == Exit.USAGE
+    assert "--out=" in capsys.readouterr().err

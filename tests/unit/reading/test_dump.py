@@ -143,8 +143,8 @@ def test_only_files_whose_names_may_match_are_opened(root: Path, opens: list[str
     [
         (lambda path: path / "missing", DumpNotFound, "no such file or directory"),
         (lambda path: path, DumpNotFound, "holds no files"),
-        (lambda path: (path / "a.txt").write_text("x") and path, UnknownFormat, "none of its 1 files.*tiny"),
-        (lambda path: (path / "a.txt").write_text("x") and path / "a.txt", UnknownFormat, "none of its 1 files"),
+        (lambda path: (path / "a.txt").write_text("x") and path, UnknownFormat, "a dump in 1 file .*tiny"),
+        (lambda path: (path / "a.txt").write_text("x") and path / "a.txt", UnknownFormat, "a dump in 1 file "),
         (lambda path: (path / "a.txt").write_text("x") and path / "a.txt" / "b", DumpNotFound, "not a directory"),
         (lambda path: f"{path}\0", DumpNotFound, "null"),
     ],

@@ -238,7 +238,7 @@ def test_an_index_that_was_cut_off_after_its_run_ended(dump: Path, size: int) ->
     error = records[-1].error
     assert isinstance(error, CorruptDump)
     assert (error.path, error.offset) == (index, index.read_bytes().rfind(b"\n") + 1)
-    assert "cut off in a complete run" in str(error)
+    assert "the last line is cut off, although the run had ended" in str(error)
     assert len(list(open_dump(dump).select(step=1))) == 6, "the other step is as it was"
 
 

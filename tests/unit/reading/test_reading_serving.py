@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import ascend_dump
 from ascend_dump import CorruptDump, NotSupported
+from ascend_dump.cli import Exit, main
 
 torch = pytest.importorskip("torch")
 
@@ -103,7 +104,7 @@ def test_passes_of_the_forward_hook(tmp_path: Path) -> None:
     assert records[2].numpy().shape == (4,)
 
 
-def test_two_ranks_compare(tmp_path: Path) -> None:
+def test_two_ranks_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("polars")
     for side in ("a", "b"):
         for number in range(3):
@@ -114,6 +115,14 @@ def test_two_ranks_compare(tmp_path: Path) -> None:
     found = ascend_dump.compare(tmp_path / "b", tmp_path / "a")
     assert found.verdict == "different"
     assert [origin.op_name for origin in found.origins] == ["x1"]
+    assert [origin.kind for origin in found.origins] == ["unknown"], "the dump has no inputs"
+    broken = next((tmp_path / "b").rglob("*name=x2.pt"))
+    broken.write_bytes(broken.read_bytes()[:100])
+    assert main(["compare", str(tmp_path / "b"), str(tmp_path / "a")]) == Exit.UNREADABLE
+    out = capsys.readouterr().out
+    assert "\nfirst seen  x1, step 0\n" in out
+    assert "unreadable" in out
+    assert "Hint" not in out, "a table shows one line of a reason"
 
 
 def test_transformer_engine(tmp_path: Path) -> None:

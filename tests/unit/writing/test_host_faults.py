@@ -262,7 +262,8 @@ def test_the_free_space_is_watched(
     writer.close()
     assert writer.failure is not None
     assert writer.failure.code == "AD502"
-    assert "1.1 GB are free" in str(writer.failure)
+    assert "only 1.1 GB is free in " in str(writer.failure)
+    assert "would leave less than the 1.1 GB kept in reserve: the capture stops" in str(writer.failure)
     assert 20 <= writer.records <= 23
     assert len(list(open_dump(tmp_path))) == writer.records
     assert len(caplog.records) == 1
