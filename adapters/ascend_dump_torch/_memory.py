@@ -12,7 +12,6 @@ import torch
 from ascend_dump.host import META, UNWAITED, ZERO
 
 __all__ = [
-    "ViewKey",
     "ViewLayout",
     "is_plain",
     "layout_of",
@@ -72,13 +71,14 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-#: Identifies a view of a storage: its offset, sizes and strides in elements, and its type.
-ViewKey = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
+#: A view of a storage: its offset, sizes and strides in elements, and its type.
+_View = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
 class ViewLayout(msgspec.Struct, eq=False, gc=False):
-    """The position of a view in its storage.
+    """The position of a view in its storage. Views of the same position have the same object.
 
+    first   offset of its first element, in elements; stride: in elements
     nbytes  size of its elements in bytes
     begin   offset of its first byte
     span    bytes from its first to its last byte
@@ -88,7 +88,9 @@ class ViewLayout(msgspec.Struct, eq=False, gc=False):
     dtype: str
     is_complex: bool
     itemsize: int
+    first: int
     shape: tuple[int, ...]
+    stride: tuple[int, ...]
     nbytes: int
     begin: int
     span: int
@@ -96,13 +98,14 @@ class ViewLayout(msgspec.Struct, eq=False, gc=False):
 
 
 @functools.lru_cache(1 << 14)
-def layout_of(key: ViewKey) -> ViewLayout:
-    first, sizes, stride, dtype = key
+def layout_of(view: _View) -> ViewLayout:
+    first, sizes, stride, dtype = view
     shape = tuple(sizes)
     size = dtype.itemsize
     nbytes = math.prod(shape) * size
     elements, dense = _extent(shape, stride) if nbytes else (0, shape)
-    return ViewLayout(name_of(dtype), dtype.is_complex, size, shape, nbytes, first * size, elements * size, dense)
+    begin, span = first * size, elements * size
+    return ViewLayout(name_of(dtype), dtype.is_complex, size, first, shape, stride, nbytes, begin, span, dense)
 
 
 @functools.lru_cache(256)

@@ -19,7 +19,6 @@ import torch
 from ascend_dump.host import FREED, UNINITIALISED, UNWAITED
 from ascend_dump.writing import HostWriter, Item, Line, Payload, sample_of
 from ascend_dump_torch._memory import (
-    ViewKey,
     ViewLayout,
     is_plain,
     layout_of,
@@ -65,7 +64,7 @@ class _Known(msgspec.Struct, eq=False, gc=False):
     unset        whether no write to it was seen since it was allocated
     in_flight    ranges of bytes that unfinished collectives write
     ranges       (begin, end, stored type, payload) of stored ranges of bytes
-    views        what is recorded of each tensor on it, by `ViewKey`
+    views        what is recorded of each tensor on it, by its layout
     pending      queued payloads that still refer to this memory, of any version
     """
 
@@ -77,7 +76,7 @@ class _Known(msgspec.Struct, eq=False, gc=False):
     unset: bool = False
     in_flight: tuple[tuple[int, int], ...] = ()
     ranges: dict[tuple[int, int, str], Payload] = {}
-    views: dict[ViewKey, _View] = {}
+    views: dict[ViewLayout, _View] = {}
     pending: list[Payload] = []
 
     def forget_content(self) -> None:
@@ -281,14 +280,14 @@ class Tensors:
             return _not_stored(op, tensor, io, index)
         storage = tensor.untyped_storage()
         version = -1 if tensor.is_inference() else tensor._version
-        key = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+        layout = layout_of((tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype))
         known = self._known.get(storage._cdata)
         # Most tensors occur again unchanged: the output of one operator is the input of another.
-        view = known.views.get(key) if known is not None and known.version == version else None
+        view = known.views.get(layout) if known is not None and known.version == version else None
         if known is None or view is None or unset or copy is not None or tensor.is_neg() or not storage.resizable():
-            return self._look(op, tensor, storage, version, key, io, index, unset, copy)
+            return self._look(op, tensor, storage, version, layout, io, index, unset, copy)
         if self._is_overwritten(view, storage):
-            return self._look(op, tensor, storage, version, key, io, index, unset, copy)
+            return self._look(op, tensor, storage, version, layout, io, index, unset, copy)
         self._just_used[known.key] = known
         return _known_item(op, io, index, view)
 
@@ -306,22 +305,22 @@ class Tensors:
         known = self._known.get(storage._cdata)
         if known is None or known.version != tensor._version or not storage.resizable():
             return None
-        given = known.views.get((tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype))
+        given = known.views.get(layout_of((tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)))
         if given is None or view.untyped_storage()._cdata != known.key or self._is_overwritten(given, storage):
             return None
         self._just_used[known.key] = known
-        key = (view.storage_offset(), view.shape, view.stride(), view.dtype)
-        returned = known.views.get(key)
+        layout = layout_of((view.storage_offset(), view.shape, view.stride(), view.dtype))
+        returned = known.views.get(layout)
         payload = given[-1]
         if returned is None:
-            layout = layout_of(key)
             begin = layout.begin
             if layout.dense is None or known.ranges.get((begin, begin + layout.span, layout.dtype)) is not payload:
-                output = self._look(op, view, storage, known.version, key, "output", 0, False, None)
+                output = self._look(op, view, storage, known.version, layout, "output", 0, False, None)
                 return [_known_item(op, "input", 0, given), output]
             # The same bytes in another shape or order.
-            returned = known.views[key] = (
-                layout.dtype, layout.shape, layout.nbytes, given[3], key[2], key[0], *given[6:10], 0, payload
+            returned = known.views[layout] = (
+                layout.dtype, layout.shape, layout.nbytes, given[3],
+                layout.stride, layout.first, *given[6:10], 0, payload,
             )  # fmt: skip
         elif returned[-1] is not payload and self._is_overwritten(returned, storage):
             return None
@@ -343,7 +342,7 @@ class Tensors:
         tensor: torch.Tensor,
         storage: Any,
         version: int,
-        key: ViewKey,
+        layout: ViewLayout,
         io: str,
         index: int,
         unset: bool,
@@ -357,12 +356,11 @@ class Tensors:
         if known.version != version:
             known.version = version
             known.forget_content()
-        layout = layout_of(key)
         shape, nbytes = layout.shape, layout.nbytes
         line = Line(
             op.seq, op.op_type, op.name, io, index, op.time, layout.dtype, shape, nbytes,
             "cpu" if tensor.is_cpu else str(tensor.device), op.phase, op.module, op.source,
-            key[2], key[0], known.number, storage.data_ptr(), storage.nbytes(), version,
+            layout.stride, layout.first, known.number, storage.data_ptr(), storage.nbytes(), version,
         )  # fmt: skip
         if tensor.is_quantized:
             line.quantization = quantization(tensor)
@@ -379,11 +377,9 @@ class Tensors:
         if copy is not None:
             line.stored_stride = row_major(shape)
             return Item(line, self._own(copy.resolve_conj().resolve_neg().contiguous(), line.dtype, shape, nbytes))
-        return self._stored(tensor, storage, known, key, layout, line)
+        return self._stored(tensor, storage, known, layout, line)
 
-    def _stored(
-        self, tensor: torch.Tensor, storage: Any, known: _Known, key: ViewKey, layout: ViewLayout, line: Line
-    ) -> Item:
+    def _stored(self, tensor: torch.Tensor, storage: Any, known: _Known, layout: ViewLayout, line: Line) -> Item:
         """The record with the bytes of a tensor: a range of this storage that is queued already, or a new payload."""
         dtype, begin, span, dense = layout.dtype, layout.begin, layout.span, layout.dense
         if begin + span > line.storage_nbytes:
@@ -403,7 +399,7 @@ class Tensors:
                 self.distrust_storage(storage)
                 trusted, found, line.offset = False, None, 0
             if found is not None:
-                return _keep_view(known, key, layout, line, found)
+                return _keep_view(known, layout, line, found)
         if not plain or span > layout.nbytes or (dense is None and not tensor.is_cpu):
             # Not dense in memory, or other values than in memory: stored as a contiguous copy.
             line.stored_stride = row_major(layout.shape)
@@ -431,7 +427,7 @@ class Tensors:
             payload = self._own(tensor, dtype, dense or layout.shape, span)
         if trusted and payload.strided is None:
             known.ranges[begin, begin + span, dtype] = payload
-            return _keep_view(known, key, layout, line, payload)
+            return _keep_view(known, layout, line, payload)
         return Item(line, payload)
 
     def _copied(self, payload: Payload) -> Payload:
@@ -491,10 +487,10 @@ def _is_sample(payload: Payload, address: int) -> bool:
     return not payload.sample or sample_of(address, payload.nbytes) == payload.sample
 
 
-def _keep_view(known: _Known, key: ViewKey, layout: ViewLayout, line: Line, payload: Payload) -> Item:
-    # The key does not include conjugation, nor the scale of a quantized tensor.
+def _keep_view(known: _Known, layout: ViewLayout, line: Line, payload: Payload) -> Item:
+    # The layout does not include conjugation, nor the scale of a quantized tensor.
     if not layout.is_complex and line.quantization is None:
-        known.views[key] = (
+        known.views[layout] = (
             line.dtype, line.shape, line.nbytes, line.device, line.stride, line.storage_offset, line.storage,
             line.address, line.storage_nbytes, line.version, line.offset, payload,
         )  # fmt: skip
