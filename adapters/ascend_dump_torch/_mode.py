@@ -141,7 +141,7 @@ class RecordMode(TorchDispatchMode):
         return result
 
     def _viewed(self, schema: Schema, args: Any, kwargs: Any, result: Any) -> None:
-        """Record an operator that has returned a view of its first argument."""
+        """Record an operator that has returned a view of its first argument. One that raises takes no number."""
         returned = time.perf_counter()
         try:
             with self._lock:
@@ -161,19 +161,21 @@ class RecordMode(TorchDispatchMode):
         if session.selects is not None and not session.selects(op.name, op.module):
             return
         given = args[0]
+        both: tuple[torch.Tensor, ...] = given, result
         unset = tensors.is_unset(given)
-        items = None if unset else tensors.items_of_view(op, given, result)
+        items: Optional[list[Item]] = None
+        if not (session.records_inputs and session.records_outputs):
+            # Only the one: a view of few elements would be recorded with all that the other one holds.
+            io, both = ("input", (given,)) if session.records_inputs else ("output", (result,))
+            items = [tensors.item(op, both[0], io, 0, unset)]
+        elif not unset:
+            items = tensors.items_of_view(op, given, result)
         if items is None:
             items = [tensors.item(op, given, "input", 0, unset), tensors.item(op, result, "output", 0, unset)]
-        both = given, result
         if op.phase == "other":
             self._name_parameters(items, both)
         if self._placements:
             self._describe_ranks(None, items, both)
-        if not session.records_inputs:
-            del items[0]
-        elif not session.records_outputs:
-            del items[1]
         items[0].line.call = with_stack(describe_call(schema.signature, args, kwargs), stack)
         session.write(items)
 

@@ -195,10 +195,12 @@ def _read(func: Any) -> Schema:
 
 
 def _is_of_one_tensor(schema: Any) -> bool:
-    """Whether an operator is called with one tensor, its first argument, and returns one."""
+    """Whether an operator is called with one tensor, its first positional argument, and returns one."""
     given = [str(argument.type) for argument in schema.arguments]
     returned = [str(value.type) for value in schema.returns]
-    return given[:1] == returned == ["Tensor"] and not any("Tensor" in kind for kind in given[1:])
+    if given[:1] != ["Tensor"] or schema.arguments[0].kwarg_only:
+        return False
+    return returned == ["Tensor"] and not any("Tensor" in kind for kind in given[1:])
 
 
 def _functional(base: str) -> bool:

@@ -299,11 +299,12 @@ class Tensors:
         """
         if tensor.layout is not _strided or view.layout is not _strided or tensor.is_nested or view.is_nested:
             return None
-        if tensor.is_inference() or tensor.is_neg() or view.is_neg():
+        if tensor.is_inference() or view.is_inference() or tensor.is_neg() or view.is_neg():
             return None
         storage = tensor.untyped_storage()
         known = self._known.get(storage._cdata)
-        if known is None or known.version != tensor._version or not storage.resizable():
+        # The view behind `.data` counts versions of its own.
+        if known is None or not (known.version == tensor._version == view._version) or not storage.resizable():
             return None
         given = known.views.get(layout_of((tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)))
         if given is None or view.untyped_storage()._cdata != known.key or self._is_overwritten(given, storage):

@@ -106,7 +106,7 @@ def _lines_below(root: Path) -> int:
 def _counted_below(root: Path, counts: Mapping[str, int]) -> int:
     from ascend_dump.host import INDEX
 
-    indexes = ((located(text), count) for text, count in counts.items() if text.endswith(INDEX))
+    indexes = ((located(text).absolute(), count) for text, count in counts.items() if text.endswith(INDEX))
     return sum(count for path, count in indexes if root in path.parents)
 
 

@@ -328,7 +328,9 @@ def test_lost_records_of_a_large_dump_are_counted_by_its_catalog(
     assert [(one.run, one.written - one.found) for one in read] == [(cap.path, 2)]
     dump.catalog().collect()
     monkeypatch.setattr("ascend_dump.reading._runs.open_regular", None)  # no index is read again
-    assert ascend_dump.open(tmp_path).lost_records() == read
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path, Path(), Path("..", tmp_path.name)):
+        assert [one.found for one in ascend_dump.open(path).lost_records()] == [one.found for one in read]
 
 
 @pytest.mark.parametrize(

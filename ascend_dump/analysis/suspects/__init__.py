@@ -24,7 +24,7 @@ from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._order import in_order_of_ranks
 from ascend_dump.analysis.suspects._producers import Writers, producers_of
 from ascend_dump.analysis.suspects._table import OperatorRun, Suspect, SuspectRule
-from ascend_dump.reading import Dump, Record
+from ascend_dump.reading import Dump, Record, rank_of
 
 __all__ = ["RULES", "Row", "Suspect", "SuspectReport", "SuspectRule", "Writers", "find_suspects", "producers_of"]
 
@@ -145,8 +145,9 @@ def find_suspects(
 
 def _absent_ranks(book: CallBook, dump: Dump) -> tuple[set[int], set[int]]:
     """Of which ranks the dump has nothing, although they took part in collectives that it has: those that were to be
-    recorded, and those that were not."""
-    if any("rank" in one for one in dump.selections):
+    recorded, and those that were not. None of the rest of a dump of which a selection or a part was opened."""
+    opened_in_part = rank_of(dump.root.absolute().parts) is not None
+    if opened_in_part or any("rank" in one for one in dump.selections):
         return set(), set()
     absent = {rank for parts in book.calls.values() for rank in parts[0].involved} - book.ranks
     requested = [Steps(run.ranks or None) for run in dump.runs()]

@@ -269,6 +269,7 @@ def test_triage_says_of_which_ranks_a_dump_has_nothing(tmp_path: Path) -> None:
     shutil.rmtree(root / "worldsize3_global_rank2")
     [reason] = ascend_dump.triage(root).reasons
     assert reason == "the dump has nothing of ranks 1-2: 1 collective call could not be checked as a whole"
+    assert not ascend_dump.triage(root / "worldsize3_global_rank0").reasons
 
 
 def test_a_message_lacks_nothing_of_the_rest_of_its_group(tmp_path: Path) -> None:
