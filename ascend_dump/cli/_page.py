@@ -65,13 +65,13 @@ def look_through(
     from ascend_dump.analysis.triage import triage
     from ascend_dump.cli.compare import read_mapping
 
-    dumps = [open_selected(path, selectors) for path in (dump, reference, noise) if path is not None]
-    settings: dict[str, Any] = {}
     if reference is None:
         for name, value in (("mapping", mapping), ("rules", rules), ("noise", noise)):
             if value is not None:
                 raise ConfigError(f"--{name} is for a comparison, and no REFERENCE is given", hint="give REFERENCE too")
-    else:
+    dumps = [open_selected(path, selectors) for path in (dump, reference, noise) if path is not None]
+    settings: dict[str, Any] = {}
+    if reference is not None:
         settings = {"mapping": read_mapping(mapping), "rules": rules, "noise": None if noise is None else dumps[2]}
     what = "records" if reference is None else "records read and compared"
     with naming_what_there_is(selectors):

@@ -209,16 +209,20 @@ class Unreadable:
         """The runs of the dump that have lost records. To be asked for when everything else was read."""
         return [] if self._dump is None else self._dump.lost_records()
 
-    def finish(self) -> Exit:
-        """Tell on stderr about them, and about records that were lost; returns the exit code of the verb."""
+    def finish(self, *, is_whole: bool = True) -> Exit:
+        """Tell on stderr about them, and about records that were lost; returns the exit code of the verb.
+
+        is_whole: whether all records were passed by; else none are looked for that were lost
+        """
         from ascend_dump.report.tables import counted, escape
 
-        tell_lost(self.lost)
+        lost = self.lost if is_whole else []
+        tell_lost(lost)
         if self.without_values:
             verb = "holds" if self.without_values == 1 else "hold"
             print(f"{counted(self.without_values, 'record')} {verb} neither values nor statistics", file=sys.stderr)
         if not self.count:
-            return Exit.UNREADABLE if self.lost else Exit.OK
+            return Exit.UNREADABLE if lost else Exit.OK
         print(f"{counted(self.count, 'record')} cannot be read:", file=sys.stderr)
         for text in self._first:
             print(f"  {escape(text)}", file=sys.stderr)
@@ -253,9 +257,10 @@ def tell_nothing_matched(path: str, selectors: dict[str, Optional[str]]) -> Exit
     from ascend_dump.report.tables import escape
 
     there, *lines = what_there_is(path, selectors)
-    lines = [f"no record matches; {there}", *(f"  {line}" for line in lines)]
+    chosen = any(selectors.values())
+    lines = [f"no record matches; {there}" if chosen else there, *(f"  {line}" for line in lines)]
     print("\n".join(map(escape, lines)), file=sys.stderr)
-    return Exit.UNREADABLE if any(selectors.values()) else Exit.OK
+    return Exit.UNREADABLE if chosen else Exit.OK
 
 
 @contextmanager
@@ -282,7 +287,7 @@ def what_there_is(path: str, selectors: dict[str, Optional[str]]) -> list[str]:
         count += 1
         for option, found in present.items():
             found.setdefault(getattr(record, "op_name" if option == "op" else option))
-    there = f"{counted(count, 'record')} of {counted(len(present['op']), 'operator')}"
+    there = f"{counted(count, 'record')} of {counted(len(present['op']), 'operator')}" if count else "no records"
     lines = [f"{path} holds {there}"]
     for option, text in wanted.items():
         values = sorted(str(value) for value in present[option] if value not in (None, ""))

@@ -14,7 +14,7 @@ import click
 
 from ascend_dump._errors import AscendDumpError, ConfigError
 from ascend_dump._files import read_small
-from ascend_dump._units import counted, named
+from ascend_dump._units import counted, explained, named
 from ascend_dump.cli._alone import alone_lines
 from ascend_dump.cli._executor import executor_options, opened_executor
 from ascend_dump.cli._exit import Exit, exit_code
@@ -144,37 +144,53 @@ def compare(
                 watch=lambda done: progress(done, what),
             )
     comparison = comparison.allowing(*allow_unmatched)
-    lost = lost_of([*dumps, *([] if again is None else [again])])
-    if as_json:
-        from ascend_dump.report.documents import write_document
+    failures = _save(comparison, save, write_mapping)
+    try:
+        lost = lost_of([*dumps, *([] if again is None else [again])])
+        if as_json:
+            from ascend_dump.report.documents import write_document
 
-        found = comparison.to_dict()
-        del found["schema"]  # that of the document takes its place
-        write_document(sys.stdout, "compare", {**found, "notes": lost_fields(lost)})
-    else:
-        _show(dumps, comparison)
-    tell_lost(lost)
+            found = comparison.to_dict()
+            del found["schema"]  # that of the document takes its place
+            write_document(sys.stdout, "compare", {**found, "notes": lost_fields(lost)})
+        else:
+            _show(dumps, comparison)
+        tell_lost(lost)
+        sys.stdout.flush()
+    finally:  # told where stdout is closed too
+        _tell(failures)
+    for error in failures:
+        if not isinstance(error, AscendDumpError):
+            raise error
     code = exit_of(comparison.verdict)
     if code is Exit.OK and lost:
         code = Exit.UNREADABLE
-    return _save(comparison, save, write_mapping) or code
+    return exit_code(failures[-1]) if failures else code
 
 
-def _save(comparison: Comparison, save: tuple[str, ...], write_mapping: Optional[str]) -> Exit:
-    """Write all files that can be written, after the comparison was printed: a full disk must not lose it."""
-    from ascend_dump.report.tables import escape_lines
+def _save(comparison: Comparison, save: tuple[str, ...], write_mapping: Optional[str]) -> list[Exception]:
+    """Write all files that can be written, before the comparison is printed: a closed pipe must not lose them.
 
-    sys.stdout.flush()
-    code = Exit.OK
+    Returns the errors of the others, to be told after it: a full disk must not lose the comparison.
+    """
+    failures: list[Exception] = []
     tasks = [partial(comparison.save, file) for file in save]
     tasks += [] if write_mapping is None else [partial(comparison.save_mapping, write_mapping)]
     for task in tasks:
         try:
             task()
-        except AscendDumpError as error:  # not raised: with --json, stdout has its document already
+        except Exception as error:
+            failures.append(error)
+    return failures
+
+
+def _tell(failures: list[Exception]) -> None:
+    """Not raised: with --json, stdout has its document already."""
+    from ascend_dump.report.tables import escape_lines
+
+    for error in failures:
+        if isinstance(error, AscendDumpError):
             print(f"error: {escape_lines(str(error))}", file=sys.stderr)
-            code = exit_code(error)
-    return code
 
 
 def _check_targets(save: tuple[str, ...], write_mapping: Optional[str]) -> None:
@@ -266,7 +282,7 @@ def origin_lines(origin: Origin, several_ranks: bool) -> list[tuple[str, str]]:
     lines += [("source", origin.source)] if origin.source else []
     lines += [("evidence", text) for text in origin.evidence]
     if origin.explains:
-        lines += [("explains", f"{origin.explains} later outputs that differ")]
+        lines += [("explains", explained(origin.explains))]
     settings = ", ".join(f"{name}={value!r}" for name, value in origin.next.items())
     return [*lines, ("next", f"capture(..., {settings})")]
 

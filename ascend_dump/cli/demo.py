@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from ascend_dump._errors import CaptureError, ConfigError, FrameworkMissing, WriteError
+from ascend_dump._units import explained
 from ascend_dump.cli._exit import Exit
 from ascend_dump.cli._reading import json_option
 
@@ -109,7 +110,7 @@ def _difference(wrong: Path, run: Path, quiet: bool) -> dict[str, Any]:
         click.echo(f"  module    {origin.module or '(none)'}")
         click.echo(f"  source    {origin.source}")
         click.echo(f"  evidence  {origin.evidence[0]}")
-        click.echo(f"  explains  {origin.explains} later outputs that differ")
+        click.echo(f"  explains  {explained(origin.explains)}")
         click.echo(f"look at it:\n  {command}")
     return {
         "actual": str(wrong),

@@ -67,10 +67,11 @@ def replay(path: str, as_json: bool, dtype: str, rules: Optional[str], limit: in
         write_document(sys.stdout, "replay", found.to_dict())
     else:
         _show(found, limit)
-    if not found.pairs and not found.refused:
-        return tell_nothing_matched(path, selectors) or Exit.DIFFERENT
     lost = dump.lost_records()
     tell_lost(lost)
+    if not found.pairs and not found.refused:
+        code = tell_nothing_matched(path, selectors)
+        return Exit.UNREADABLE if lost else code or Exit.DIFFERENT
     if found.verdict in ("equal", "noise"):
         return Exit.UNREADABLE if lost else Exit.OK
     return Exit.UNREADABLE if found.verdict == "unreadable" else Exit.DIFFERENT

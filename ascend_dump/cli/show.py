@@ -62,15 +62,15 @@ def show(path: str, as_json: bool, full: bool, plot: bool, limit: int, **selecto
             if record is not first:
                 print()
             _print(record, unreadable, full, plot)
-    code = Exit.OK
-    if first is None:
-        code = tell_nothing_matched(path, selectors)
-    elif next(records, None) is not None:
+    code = Exit.OK if first is not None else tell_nothing_matched(path, selectors)
+    has_more = next(records, None) is not None
+    if has_more:
         from ascend_dump.report.tables import escape
 
         command = escape(f"ascend-dump ls {shlex.quote(path)}")
         print(f"more records match; --limit 0 shows all, `{command}` lists them", file=sys.stderr)
-    return unreadable.finish() or code
+    # To look for lost records all indexes are read, and with a limit only the first were.
+    return unreadable.finish(is_whole=not has_more) or code
 
 
 def _print(record: Record, unreadable: Unreadable, full: bool, plot: bool) -> None:

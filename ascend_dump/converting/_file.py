@@ -280,17 +280,20 @@ def cast(array: _Array, dtype: str) -> tuple[_Array, str]:
 
 
 def _lost(array: _Array, found: _Array) -> int:
-    """How many values an integer type does not hold. Rounding is what was asked for, and float types hold Inf."""
+    """How many values another type does not hold. Rounding is what was asked for, towards zero for integers."""
     import ml_dtypes
     import numpy as np
 
     try:
         limits = ml_dtypes.iinfo(found.dtype)  # type: ignore[no-untyped-call]  # it has no annotations
-    except ValueError:  # no integers
-        return 0
-    wide = array if array.dtype.kind in "biu" else array.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        return int(wide.size - np.count_nonzero((wide >= limits.min) & (wide <= limits.max)))
+    except ValueError:  # no integers: NaN stays NaN, Inf stays Inf, and what is finite stays finite
+        return int(np.count_nonzero((np.isnan(array) != np.isnan(found)) | (np.isinf(array) != np.isinf(found))))
+    if array.dtype.kind in "biu":
+        held = (array >= limits.min) & (array <= limits.max)
+    else:  # limits.max may have no float64, the next integer is a power of two
+        whole = np.trunc(array.astype(np.float64))
+        held = (whole >= limits.min) & (whole < float(limits.max + 1))
+    return int(held.size - np.count_nonzero(held))
 
 
 def find_dtype(name: str) -> Optional[np.dtype[Any]]:

@@ -275,8 +275,8 @@ def test_records_that_were_lost_afterwards_are_told(tmp_path: Path, capsys: pyte
     assert left < count
     said = f"{left} of the {count} records that were written are there: files are missing or cut off"
     lost, out = str(tmp_path), str(whole.with_name("out"))
-    verbs = ("ls", "ls --records", "ls --by module", "stats", "stats --nonfinite", "show", "overflow", "triage")
-    commands = [[*verb.split(), lost] for verb in verbs]
+    verbs = ("ls", "ls --records", "ls --by module", "stats", "stats --nonfinite", "overflow", "triage")
+    commands = [[*verb.split(), lost] for verb in (*verbs, "show --limit 0")]
     commands += [["convert", lost, "-o", out], ["report", lost, "-o", f"{out}.html"]]
     commands += [["compare", lost, lost], ["triage", lost, lost]]
     for command in commands:

@@ -177,9 +177,9 @@ def _named(dumps: list[Dump], again: Optional[Dump]) -> list[tuple[str, Dump]]:
 def _no_records(name: str, dump: Dump) -> DumpNotFound:
     chosen = [f"{field}={value!r}" for one in dump.selections for field, value in one.items()]
     of = f" with {', '.join(chosen)}" if chosen else ""
-    return DumpNotFound(
-        f"{name} holds no records{of}", path=dump.root, hint="widen the selection, see `ascend-dump ls`"
-    )
+    why = "".join(f"; {lost.run}: {lost.reason}" for lost in dump.lost_records())
+    hint = "widen the selection, see `ascend-dump ls`" if chosen else "see `ascend-dump ls` of it"
+    return DumpNotFound(f"{name} holds no records{of}{why}", path=dump.root, hint=hint)
 
 
 def _together(

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
+from ascend_dump._errors import ConfigError
 from ascend_dump._units import counted
 from ascend_dump.analysis.compare._pairs import Pairs
 from ascend_dump.analysis.compare._result import ChangedCall, Crossing, Origin, Pair
@@ -69,8 +70,16 @@ class Comparison:
 
         Their records count as `allowed` in place of `unmatched`, and are no failures in JUnit XML.
 
+        Raises ConfigError for what is no text.
+
         >>> comparison.allowing("*dropout*").verdict   # doctest: +SKIP
         """
+        for glob in globs:
+            if not isinstance(glob, str):
+                raise ConfigError(
+                    f"allowing() was given {glob!r}, expected globs of operator names",
+                    hint='give each as an argument of its own: allowing("*dropout*", "*noise*")',
+                )
         return replace(self, allowed=(*self.allowed, *globs))
 
     def is_allowed(self, pair: Pair) -> bool:

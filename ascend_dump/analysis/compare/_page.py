@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Optional, Protocol
 
 from ascend_dump._errors import AscendDumpError, ConfigError, NotSupported
 from ascend_dump._request import DumpRequest
-from ascend_dump._units import counted, named
+from ascend_dump._units import counted, explained, named
 from ascend_dump.analysis._page_words import capture_command, command, place_facts, run_facts, show_command, step_text
 from ascend_dump.reading import open_dump
 from ascend_dump.report.page import PageContent, PageError, PageFinding, PageRow
@@ -171,7 +171,7 @@ def _origin_facts(origin: Origin) -> Iterator[tuple[str, str]]:
 def _origin(origin: Origin, several_ranks: bool) -> PageFinding:
     lines = [*_origin_facts(origin), ("evidence", "\n".join(origin.evidence))]
     if origin.explains:
-        lines.append(("explains", f"{origin.explains} later outputs that differ"))
+        lines.append(("explains", explained(origin.explains)))
     if origin.first_seen:
         lines.append(("first seen", "what came before it was not recorded, or not read: the cause may be there"))
     settings = ", ".join(f"{name}={value!r}" for name, value in origin.next.items())

@@ -272,6 +272,11 @@ class TestTheVerb:
         assert main(["compare", str(reference), str(reference)]) == 0
         assert capsys.readouterr().out.startswith("equal: ")
 
+    def test_what_is_allowed_are_globs(self, reference: Path) -> None:
+        globs: Any = ["*abs*"]
+        with pytest.raises(ConfigError, match=r"given \['\*abs\*'\], expected globs of operator names"):
+            ascend_dump.compare(reference, reference).allowing(globs)
+
     def test_unmatched_operators_can_be_allowed(
         self, reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

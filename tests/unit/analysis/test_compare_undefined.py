@@ -120,6 +120,14 @@ def test_it_is_the_origin_of_what_was_computed_of_it(tmp_path: Path) -> None:
     assert [(one.kind, one.op_name, one.explains) for one in found.origins] == [("uninitialised", "rnn", 1)]
 
 
+def test_one_output_that_follows_is_told_in_the_singular(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sides = [dump(tmp_path / str(seed), *workspace(seed, "aten::mul", read=True)) for seed in (10, 11)]
+    page = tmp_path / "page.html"
+    assert main(["compare", *map(str, sides), "--save", str(page)]) == 1
+    assert "explains    1 later output that differs\n" in capsys.readouterr().out
+    assert "1 later output that differs" in page.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("reader", ["aten::slice", "aten::copy_", "Identity"])
 def test_what_only_moves_it_computes_nothing_of_it(tmp_path: Path, reader: str) -> None:
     sides = []

@@ -112,6 +112,14 @@ def test_what_is_for_a_comparison_needs_a_reference(
     assert "REFERENCE" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--noise", "--mapping", "--rules"])
+def test_what_is_for_a_comparison_is_told_before_a_dump_is_opened(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "none", option, "nowhere", "-o", str(tmp_path / "page.html")]) == Exit.USAGE
+    assert f"{option} is for a comparison, and no REFERENCE is given" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("opens", [True, False])
 def test_opens_the_page(
     dumps: tuple[str, str],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,6 +110,41 @@ def test_a_full_disk_does_not_lose_the_comparison(
     assert json.loads(told.out)["verdict"] == "equal" if as_json else told.out.startswith("equal: ")
     assert told.err.count("cannot be written: No space left on device") == 2
     assert other.stat().st_size
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_stdout_that_takes_nothing_does_not_keep_files_from_being_written(
+    closed: bool, as_json: bool, dump: str, tmp_path: Path
+) -> None:
+    saved, names, full = (tmp_path / name for name in ("x.json", "names.json", "x.csv"))
+    full.symlink_to("/dev/full")
+    words = ["--save", str(saved), "--save", str(full), "--write-mapping", str(names), *(["--json"] if as_json else [])]
+    command = [sys.executable, "-m", "ascend_dump", "compare", dump, dump, *words]
+    if closed:
+        reads, writes = os.pipe()
+        os.close(reads)
+    else:
+        writes = os.open("/dev/full", os.O_WRONLY)
+    with os.fdopen(writes, "wb") as stdout:
+        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode == Exit.PIPE_CLOSED) is closed
+    assert json.loads(saved.read_text())["verdict"] == "equal"
+    assert json.loads(names.read_text())
+    assert f"{full}: the comparison cannot be written: No space left on device" in done.stderr
+
+
+def test_a_fault_while_saving_does_not_lose_the_comparison(
+    dump: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*arguments: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(ascend_dump.Comparison, "save", exhausted)
+    assert main(["compare", dump, dump, "--save", str(tmp_path / "x.json")]) == Exit.INTERNAL
+    told = capsys.readouterr()
+    assert told.out.startswith("equal: ")
+    assert "MemoryError" in told.err
 
 
 def test_a_request_of_another_language_is_told_before_the_work(capsys: pytest.CaptureFixture[str]) -> None:

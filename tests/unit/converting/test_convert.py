@@ -125,6 +125,35 @@ def test_dtype(one: Path, tmp_path: Path) -> None:
     assert result.written[0].name.endswith(".output.0.2_3.bfloat16.ND.bin")
 
 
+@pytest.mark.parametrize(
+    ("values", "dtype", "lost"),
+    [
+        ([255.5, -0.5, 3.0], "uint8", 0),
+        ([256.0, -1.0, 3.0], "uint8", 2),
+        ([7.5, -8.5, 8.0], "int4", 1),
+        ([2.0**63, -(2.0**63), 2.0**62], "int64", 1),
+        ([2.0**64, 2.0**63], "uint64", 1),
+        ([np.nan, np.inf, 1.0], "int32", 2),
+        ([1e39, -np.inf, np.nan, 65504.0], "float16", 1),
+        ([1e39, 3e38], "float32", 1),
+        ([1e39, 1.0], "bfloat16", 1),
+        ([np.inf, 448.0], "float8_e4m3fn", 1),
+    ],
+)
+def test_values_that_a_type_cannot_hold_are_counted(values: list[float], dtype: str, lost: int, tmp_path: Path) -> None:
+    source = write_file(tmp_path / f"Add.a.1.7.{STAMP}", np.array(values))
+    (result,) = convert(source, tmp_path / "out", type="bin", dtype=dtype)
+    counts = [problem.split()[2] for problem in result.problems]
+    assert counts == ([str(lost)] if lost else [])
+
+
+def test_integers_that_a_type_cannot_hold_are_counted(tmp_path: Path) -> None:
+    source = write_file(tmp_path / f"Add.a.1.7.{STAMP}", np.array([-1, 70_000, 255]))
+    for dtype, lost in (("uint8", 2), ("uint64", 1), ("float16", 1)):
+        (result,) = convert(source, tmp_path / dtype, dtype=dtype)
+        assert f"output 0: {lost} value" in result.problems[0]
+
+
 def test_a_complex_value_is_not_cut_to_its_real_part(tmp_path: Path) -> None:
     source = write_file(tmp_path / f"Add.a.1.7.{STAMP}", np.array([1 + 2j], np.complex64))
     (result,) = convert(source, tmp_path / "out", dtype="float32")
