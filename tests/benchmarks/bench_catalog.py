@@ -24,7 +24,7 @@ from ascend_dump.host import Line
 #: As many records as a step of a large model has.
 IN_A_STEP = 500_000
 SMALL = 200
-VERBS = ("ls", "ls --op *addmm_7", "stats --nonfinite", "stats --sort max --limit 10")
+VERBS = ("ls", "ls --op *layers.7.*", "stats --nonfinite", "stats --sort max --limit 10")
 ROUNDS = 3
 #: Of more records every line is not read.
 MOST_PLAIN = 1_000_000
