@@ -164,10 +164,10 @@ def _item_replaced(subject: AclSubject) -> Iterator[Hit]:
 
 def _loses(item: Mapping[str, Any], winner: Mapping[str, Any], key: str) -> bool:
     """Whether the item selects something under `key` that the item which replaces it does not select."""
-    later = winner.get(key) or []
-    if not isinstance(later, list) or not later:
+    later, earlier = winner.get(key) or [], item.get(key) or []
+    # What is no list selects nothing.
+    if not isinstance(later, list) or not isinstance(earlier, list) or not later:
         return False
-    earlier = item.get(key) or []
     if key == "layer" and not earlier:
         return True  # no layer asks for every operator
     return any(entry not in later for entry in earlier)

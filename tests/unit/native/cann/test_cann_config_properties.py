@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ascend_dump.adapter import SEVERITIES
@@ -57,6 +57,7 @@ _configs = st.fixed_dictionaries({"dump": _dump | _value}) | _json
 @pytest.mark.thorough
 @settings(max_examples=400, deadline=None)
 @given(config=_configs, situation=st.sampled_from(_SITUATIONS))
+@example({"dump": {"dump_list": [{"watcher_nodes": True}, {"watcher_nodes": ["Add"]}]}}, _SITUATIONS[0])
 def test_any_configuration_is_answered(config, situation):
     text = json.dumps(config).encode()
     parsed = parse.parse_text(text)
