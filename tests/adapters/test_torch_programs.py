@@ -34,6 +34,7 @@ class TestCopies:
         model = net().eval()
         with ascend_dump.capture(model, path=dumps, strict=True) as cap:
             expected = model(INPUT)
+            # Pickle reads nothing but what it has just written.
             copies = [copy.deepcopy(model), copy.copy(model), pickle.loads(pickle.dumps(model))]
             buffer = io.BytesIO()
             torch.save(model, buffer)
