@@ -324,6 +324,10 @@ class Capture:
                 hint="stop() it first, or create a second capture for a second dump",
             )
         give_messages_a_name()
+        if self.request.quiet:
+            from ascend_dump.statistics import compile_quietly
+
+            compile_quietly()
         adapter = choose(self._target, self._framework)
         rank = current_rank()
         run = RunDirectory.planned(self.request.path, rank, launched=self._launched, model=self._model)

@@ -20,22 +20,24 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one command line and return its exit code, see `Exit`.
 
     A user error is printed without a traceback; `--debug` or `ASCEND_DUMP_LOG=debug` shows it.
-    With `--json` an error is one JSON document on stdout too.
+    With `--json` an error is one JSON document on stdout too. A stdout that is full is told as an error.
     """
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         try:
             code = _invoke(args)
+            sys.stdout.flush()
+            return code
         except (KeyboardInterrupt, BrokenPipeError):
             raise
         except Exception as error:
             from ascend_dump.cli._failure import report
 
-            code = report(error, args)
-        sys.stdout.flush()
-        return code
+            return report(error, args)
     except BrokenPipeError:
-        _discard_output()
+        from ascend_dump.cli._failure import discard_output
+
+        discard_output()
         return Exit.PIPE_CLOSED
     except KeyboardInterrupt:
         print(file=sys.stderr)
@@ -75,12 +77,3 @@ def _print_anything() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
-
-
-def _discard_output() -> None:
-    """Point stdout at nothing, or the interpreter would complain when it flushes at exit."""
-    if sys.stdout is not sys.__stdout__:  # replaced by a caller that uses main() as a function
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)

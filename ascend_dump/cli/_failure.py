@@ -2,37 +2,83 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
-from typing import Any
+from typing import Any, Optional
 
 import click
 
-from ascend_dump._errors import AscendDumpError, ConfigError
+from ascend_dump._errors import AscendDumpError, ConfigError, WriteError
 from ascend_dump._version import __version__
 from ascend_dump.cli._exit import Exit, exit_code, missing_package
 from ascend_dump.cli._root import debugging
 
-__all__ = ["error_fields", "report"]
+__all__ = ["discard_output", "error_fields", "report"]
+
+#: No room for more: on the disk, in the quota of this user, in a file of limited size.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def report(error: Exception, args: list[str]) -> Exit:
-    """Tell about the error on stderr, and on stdout as JSON where that was asked for."""
+    """Tell about the error on stderr, and on stdout as JSON where that was asked for.
+
+    Raises BrokenPipeError where the reader of stdout is gone; a stdout that is full is told on stderr.
+    """
     if type(error) is FileNotFoundError and not _has_directory():
         error = ConfigError(
             "the working directory of this shell is not there any more", hint="change to another one, then try again"
         ).with_traceback(error.__traceback__)
+    elif isinstance(error, OSError) and error.errno in _NO_ROOM:
+        error = _unwritten(error).with_traceback(error.__traceback__)
     mine = args[: args.index("--")] if "--" in args else args
     if "--debug" in mine or debugging():
         import traceback
 
         traceback.print_exception(type(error), error, error.__traceback__)
     code = Exit.USAGE if isinstance(error, click.ClickException) else exit_code(error)
-    if "--json" in mine:
-        from ascend_dump.report.documents import write_document
+    _tell(error, code)
+    lost = _finish_output({"exit": int(code), "error": error_fields(error)} if "--json" in mine else None)
+    if lost is not None and str(lost) != str(error):
+        _tell(lost, exit_code(lost))
+    return code
 
-        write_document(sys.stdout, "error", {"exit": int(code), "error": error_fields(error)})
+
+def discard_output() -> None:
+    """Point stdout at nothing, or the interpreter would complain when it flushes at exit."""
+    if sys.stdout is not sys.__stdout__:  # replaced by a caller that uses main() as a function
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+def _finish_output(document: Optional[dict[str, Any]]) -> Optional[WriteError]:
+    """Write what stdout still lacks, and the document of the error if there is one. Returns what kept us from it."""
+    try:
+        if document is not None:
+            from ascend_dump.report.documents import write_document
+
+            write_document(sys.stdout, "error", document)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        discard_output()
+        return _unwritten(error)
+    return None
+
+
+def _unwritten(error: OSError) -> WriteError:
+    """The error for a write that found no room. Python gives no name to stdout."""
+    return WriteError(
+        f"{error.filename or 'the output'} cannot be written: {error.strerror}",
+        hint="free some space, or write to another place",
+    )
+
+
+def _tell(error: Exception, code: Exit) -> None:
     from ascend_dump.report.tables import escape_lines
 
     if isinstance(error, click.ClickException):
@@ -45,7 +91,6 @@ def report(error: Exception, args: list[str]) -> Exit:
         print(f"error: {escape_lines(str(error))}", file=sys.stderr)
     else:
         print(escape_lines(_internal(error)), file=sys.stderr)
-    return code
 
 
 def error_fields(error: Exception) -> dict[str, Any]:

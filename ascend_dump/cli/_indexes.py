@@ -10,7 +10,7 @@ import click
 
 from ascend_dump.cli._executor import opened_executor
 from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._reading import progress
+from ascend_dump.cli._reading import lost_fields, progress, tell_lost
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.ranks import IndexComparison, RankOrigin
@@ -39,10 +39,12 @@ def compare_by_index(actual: str, reference: str, workers: Optional[int], dask: 
     if as_json:
         from ascend_dump.report.documents import write_document
 
-        write_document(sys.stdout, "compare-indexes", found.to_dict())
+        write_document(sys.stdout, "compare-indexes", {**found.to_dict(), "notes": lost_fields(found.lost)})
     else:
         _show(found, actual, reference)
-    return _EXITS.get(found.verdict, Exit.DIFFERENT)
+    tell_lost(found.lost)
+    code = _EXITS.get(found.verdict, Exit.DIFFERENT)
+    return Exit.UNREADABLE if code is Exit.OK and found.lost else code
 
 
 def _show(found: IndexComparison, actual: str, reference: str) -> None:

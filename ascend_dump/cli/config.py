@@ -158,7 +158,7 @@ def write_settings(file: Path, value: Mapping[str, Any]) -> None:
             raise
     except OSError as error:
         raise WriteError(
-            f"{file} cannot be written: {error.strerror}", hint="give -o a file in a writable directory"
+            f"{file} cannot be written: {error.strerror}", hint="free some space, or give a file in another directory"
         ) from error
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import click
 
-from ascend_dump._errors import ConfigError
+from ascend_dump._errors import ConfigError, WriteError
 from ascend_dump._units import named
 from ascend_dump.cli._executor import executor_options, opened_executor
-from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._exit import Exit, exit_code
 from ascend_dump.cli._reading import json_option, open_selected, progress
 from ascend_dump.cli._target import check_target
 from ascend_dump.cli.config import write_settings
@@ -107,13 +108,7 @@ def triage(
 
         settings = {"path": path or "triage", "max_bytes": max_bytes, **flags}
         found = run_command(given, reference, selectors, as_json=as_json, **settings)
-        written = _written(found, file, framework)
-        if as_json:
-            _write_json(found, written)
-        else:
-            show_run(found)
-            _show_next(found, file, written, framework)
-        return exit_of_run(found)
+        return _finish(found, file, framework, None if as_json else partial(show_run, found), exit_of_run(found))
     _refuse(given, reference=reference, path=path, max_bytes=max_bytes, **flags)
     from ascend_dump.analysis.triage import triage as look_through
 
@@ -125,12 +120,36 @@ def triage(
             watch=lambda passed: progress(passed, "records" if len(given) == 1 else compared),
             executor=executor,
         )
-    if as_json:
-        _write_json(found, _written(found, file, framework))
-    else:
-        _show(found, limit)
-        _show_next(found, file, _written(found, file, framework), framework)
-    return _exit(found)
+    return _finish(found, file, framework, None if as_json else partial(_show, found, limit), _exit(found))
+
+
+def _finish(
+    found: Triage, file: Optional[str], framework: str, show: Optional[Callable[[], None]], code: Union[Exit, int]
+) -> Union[Exit, int]:
+    """Write the next request, then print the result: a closed pipe must not lose the file, nor a full disk the result.
+
+    show: prints the result for people; None: it is printed as JSON
+    code: of a result whose request could be written
+    """
+    written, failure = None, None
+    if file is not None and found.next is not None:
+        try:
+            written = _write_next(found, Path(file), framework)
+        except WriteError as error:
+            failure = error
+    try:
+        if show is None:
+            _write_json(found, written)
+        else:
+            show()
+            _show_next(found, file, written, framework)
+        sys.stdout.flush()
+    finally:  # told where stdout is closed too; not raised, because with --json stdout has its document already
+        if failure is not None:
+            from ascend_dump.report.tables import escape_lines
+
+            print(f"error: {escape_lines(str(failure))}", file=sys.stderr)
+    return code if failure is None else exit_code(failure)
 
 
 def _refuse_executor(workers: Optional[int], dask: Optional[str]) -> None:
@@ -167,10 +186,6 @@ def _check_next(file: Path, framework: str) -> None:
     check_target("--next", str(file))
     if file.exists():
         raise ConfigError(f"{file} exists already", hint="remove it, or give --next another name")
-
-
-def _written(found: Triage, file: Optional[str], framework: str) -> Optional[Path]:
-    return None if file is None or found.next is None else _write_next(found, Path(file), framework)
 
 
 def _write_json(found: Triage, written: Optional[Path]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ascend_dump.statistics._value import COUNTS, STATISTIC_NAMES, Statistics, merged
 
 if TYPE_CHECKING:
+    from ascend_dump.statistics._compiling import compile_quietly
     from ascend_dump.statistics._engine import is_ready, statistics, warm_up
     from ascend_dump.statistics._finite import surely_finite
     from ascend_dump.statistics._scan import Scan, scanner
@@ -17,6 +18,7 @@ __all__ = [
     "STATISTIC_NAMES",
     "Scan",
     "Statistics",
+    "compile_quietly",
     "is_ready",
     "merged",
     "scanner",
@@ -28,6 +30,7 @@ __all__ = [
 
 _HOMES = {
     "Scan": "_scan",
+    "compile_quietly": "_compiling",
     "is_ready": "_engine",
     "scanner": "_scan",
     "statistics": "_engine",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import sys
 import threading
@@ -12,7 +13,7 @@ from typing import Any
 
 from ascend_dump._log import spoken
 
-__all__ = ["announce_compiling", "compiling", "is_worth_loading"]
+__all__ = ["announce_compiling", "compile_quietly", "compiling", "is_worth_loading"]
 
 #: Elements that numpy processes in about the time of loading numba.
 _WORTH_LOADING = 1 << 24
@@ -27,6 +28,9 @@ _held = False
 
 #: Number of elements processed by numpy so far; need not be exact.
 _left_to_numpy = 0
+
+#: The level of the announcement.
+_level = logging.INFO
 
 
 def is_worth_loading(elements: int) -> bool:
@@ -48,9 +52,19 @@ def announce_compiling(kernel: Any, purpose: str) -> None:
     _announce(purpose)
 
 
+def compile_quietly() -> None:
+    """Announce no more compiling in this process, unless every message is asked for.
+
+    Not for one capture alone: what it needs is compiled in the background, maybe after it has ended.
+    """
+    global _level
+    _level = logging.DEBUG
+
+
 @functools.cache
 def _announce(purpose: str) -> None:
-    spoken().info("compiling the kernels for %s, once on this machine: some seconds for each type of elements", purpose)
+    text = "compiling the kernels for %s, once on this machine: some seconds for each type of elements"
+    spoken().log(_level, text, purpose)
 
 
 @contextlib.contextmanager

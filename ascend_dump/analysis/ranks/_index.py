@@ -24,6 +24,8 @@ from ascend_dump.storage import StoredPath, list_stored, located
 if TYPE_CHECKING:
     import polars
 
+    from ascend_dump.reading import LostRecords
+
 __all__ = ["IndexComparison", "RankOrigin", "compare_indexes"]
 
 #: A directory of one rank, or the catalog of one as Parquet.
@@ -61,11 +63,13 @@ class IndexComparison(NamedTuple):
              `kind`, `step`, `op_type`, `op_name`, `io`, `index`, `source`; null where all is equal
     origins  where the differences began, the one that most ranks follow first
     missing  ranks that only one of the runs has
+    lost     runs of ranks that have fewer records than they wrote, on either side; the verdict is that of what is left
     """
 
     ranks: polars.DataFrame
     origins: tuple[RankOrigin, ...]
     missing: tuple[int, ...]
+    lost: tuple[LostRecords, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -174,9 +178,10 @@ def _reduce(partials: Iterable[polars.DataFrame], missing: tuple[int, ...]) -> I
     tables = list(partials)
     ranks = pl.concat([table.filter(pl.col("what") == "rank") for table in tables])
     shown = ["rank", *COUNTS, "position", "kind", *PLACE]
+    lost = _all_lost(tables)
     found = ranks.filter(pl.col("position").is_not_null())
     if not found.height:
-        return IndexComparison(ranks.select(shown), (), missing)
+        return IndexComparison(ranks.select(shown), (), missing, lost)
     points = {Point(row["rank"], row["position"]): row for row in found.iter_rows(named=True)}
     known = clocks(_all_joins(tables), points)
     every = sorted(known.values(), key=lambda one: (one.total, one.point.rank))
@@ -197,7 +202,16 @@ def _reduce(partials: Iterable[polars.DataFrame], missing: tuple[int, ...]) -> I
         place = {name: row[name] for name in PLACE}
         origins.append(RankOrigin(tuple(one.point.rank for one in members), row["kind"], **place, follows=follows))
     origins.sort(key=lambda one: -one.follows)
-    return IndexComparison(ranks.select(shown), tuple(origins), missing)
+    return IndexComparison(ranks.select(shown), tuple(origins), missing, lost)
+
+
+def _all_lost(tables: Iterable[polars.DataFrame]) -> tuple[LostRecords, ...]:
+    import polars as pl
+
+    from ascend_dump.reading import LostRecords
+
+    rows = pl.concat([table.filter(pl.col("what") == "lost").select("run", "found", "written") for table in tables])
+    return tuple(LostRecords(located(run), found, written) for run, found, written in rows.iter_rows())
 
 
 def _all_joins(tables: Iterable[polars.DataFrame]) -> Iterator[Join]:

@@ -13,6 +13,8 @@ from ascend_dump.storage import StoredPath, located
 if TYPE_CHECKING:
     import polars
 
+    from ascend_dump.reading import LostRecords
+
 __all__ = ["COUNTS", "PLACE", "index_of_rank"]
 
 #: Where a record is in the program.
@@ -27,19 +29,20 @@ COUNTS = ("rows", "unequal", "alone", "undecided", "unreadable")
 #: Kinds of collectives in which some ranks only give, or only take.
 _ROOTED = {"broadcast": "gives", "scatter": "gives", "reduce": "takes", "gather": "takes"}
 #: The columns of a table by their types.
-_INTEGERS = ("rank", *COUNTS, "position", "end", "step", "index")
-_TEXTS = ("what", "kind", "op_type", "op_name", "io", "source", "key")
+_INTEGERS = ("rank", *COUNTS, "position", "end", "step", "index", "found", "written")
+_TEXTS = ("what", "kind", "op_type", "op_name", "io", "source", "key", "run")
 
 
 def index_of_rank(actual: str, reference: str, rank: int) -> polars.DataFrame:
-    """The table of one rank: a row for its first difference, and one for each of its collectives.
+    """The table of one rank: a row for its first difference, one for each of its collectives, and one for each run
+    of it that has lost records.
 
     actual, reference: the rank in both runs, as `_ranks_in` finds it. Raises ConfigError where one of them has a step
     in more runs than the other.
     """
     import polars as pl
 
-    a, b = _read(actual), _read(reference)
+    (a, lost_in_a), (b, lost_in_b) = _read(actual), _read(reference)
     unreadable = a["error"].count() + b["error"].count()
     a, b = (side.filter(pl.col("error").is_null()) if side["error"].count() else side for side in (a, b))
     a, b = _with_turns(a, b, (actual, reference), rank)
@@ -48,7 +51,11 @@ def index_of_rank(actual: str, reference: str, rank: int) -> polars.DataFrame:
         joins = _joins(a, rank)
     except pl.exceptions.PolarsError as error:
         raise CorruptDump(f"a collective in its index cannot be read: {_first_line(error)}", path=actual) from error
-    return pl.concat([pl.DataFrame([row], schema=_table()), joins], how="vertical")
+    lost = [
+        {"what": "lost", "run": str(one.run), "found": one.found, "written": one.written}
+        for one in dict.fromkeys([*lost_in_a, *lost_in_b])
+    ]
+    return pl.concat([pl.DataFrame([row, *lost], schema=_table()), joins], how="vertical")
 
 
 def _with_turns(
@@ -93,23 +100,28 @@ def _table() -> dict[str, Any]:
     return {**kinds, "gives": pl.Boolean, "takes": pl.Boolean}
 
 
-def _read(place: str) -> polars.DataFrame:
-    """The columns of a rank that are compared, in the order of its index. Raises CorruptDump for a foreign file."""
+def _read(place: str) -> tuple[polars.DataFrame, list[LostRecords]]:
+    """The columns of a rank that are compared, in the order of its index, and its runs that have lost records.
+
+    A catalog does not tell how many records were written. Raises CorruptDump for a foreign file.
+    """
     import polars as pl
 
     from ascend_dump.reading import open_dump
     from ascend_dump.reading.catalog import schema
 
     if not place.endswith(".parquet"):
-        return open_dump(place).catalog().select(*_COLUMNS, "error").collect()
+        dump = open_dump(place)
+        # In this order: the records of a large dump are counted in the catalog that is kept of it then.
+        return dump.catalog().select(*_COLUMNS, "error").collect(), dump.lost_records()
     types = schema()
     path = located(place)
     wanted = [pl.col(name).cast(types[name]) for name in (*_COLUMNS, "error")]
     try:
         if isinstance(path, StoredPath):
             with open_regular(path) as file:
-                return pl.read_parquet(file).select(wanted)
-        return pl.scan_parquet(path, glob=False).select(wanted).collect()
+                return pl.read_parquet(file).select(wanted), []
+        return pl.scan_parquet(path, glob=False).select(wanted).collect(), []
     except StorageError:
         raise
     except (pl.exceptions.PolarsError, OSError) as error:

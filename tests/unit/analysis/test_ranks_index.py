@@ -351,6 +351,47 @@ def test_the_exit_code_of_the_verb_tells_the_verdict(tmp_path: Path, capsys: pyt
     assert "cannot be listed" in err
 
 
+def tell_how_many(root: Path) -> None:
+    """Give each rank the manifest of a complete run."""
+    for index in root.rglob(INDEX):
+        count = index.read_bytes().count(b"\n")
+        manifest = {"schema": "ascend-dump/host/1", "state": "complete", "tally": {"records": count}}
+        (index.parents[4] / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("executor", [[], ["--workers", 2]], ids=["here", "workers"])
+def test_the_verb_tells_of_lost_records(
+    executor: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    actual, reference = write(tmp_path / "actual"), write(tmp_path / "reference")
+    for side in (actual, reference):
+        tell_how_many(side)
+    assert verb(capsys, actual, reference, *executor)[0] == 0
+    for side in (actual, reference):  # cut off at the same line
+        [index] = side.glob(f"worldsize{RANKS}_global_rank2/**/{INDEX}")
+        index.write_bytes(b"".join(index.read_bytes().splitlines(keepends=True)[:-2]))
+    left = 2 * OPERATORS - 2
+    reason = f"{left} of the {left + 2} records that were written are there: files are missing or cut off"
+    code, out, err = verb(capsys, actual, reference, *executor)
+    assert (code, out) == (3, f"equal: {2 * OPERATORS * RANKS - 2} records of {RANKS} ranks\n")
+    runs = [str(next(side.glob("*_global_rank2/*"))) for side in (actual, reference)]
+    assert err.splitlines() == [f"incomplete: {run}: {reason}" for run in runs]
+    code, out, err = verb(capsys, actual, reference, "--json", *executor)
+    assert (code, err.count(reason)) == (3, 2)
+    assert json.loads(out)["notes"] == [{"path": run, "note": reason} for run in runs]
+
+
+def test_all_records_of_a_rank_are_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    actual, reference = write(tmp_path / "actual"), write(tmp_path / "reference")
+    tell_how_many(actual)
+    next(actual.glob(f"worldsize{RANKS}_global_rank1/**/{INDEX}")).unlink()
+    code, out, err = verb(capsys, actual, reference)
+    assert (code, out.partition(":")[0]) == (1, "structure")
+    assert f"0 of the {2 * OPERATORS} records that were written are there" in err
+    [lost] = compare_indexes(actual, reference).lost
+    assert (lost.found, lost.written) == (0, 2 * OPERATORS)
+
+
 @pytest.mark.parametrize(
     "options", [["--op", "x"], ["--rank", "0"], ["--save", "x.json"], ["--replay"], ["--noise", "x"]]
 )

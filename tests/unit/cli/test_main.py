@@ -307,6 +307,37 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (Exit.PIPE_CLOSED, "")
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no file is always full there")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        ("--version", Exit.USAGE, ""),
+        ("explain", Exit.USAGE, ""),
+        ("explain --json", Exit.USAGE, ""),
+        ("explain --json --debug", Exit.USAGE, ""),
+        ("ls missing --json", Exit.UNREADABLE, "no such file or directory [AD403]"),
+        ("lss --json", Exit.USAGE, "no verb 'lss'"),
+    ],
+)
+def test_a_stdout_that_is_full_is_told(arguments: str, code: int, told: str, unbuffered: str, tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command(*arguments.split()),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(PYTHONUNBUFFERED=unbuffered),
+            cwd=tmp_path,
+        )
+    assert done.returncode == code
+    assert told in done.stderr
+    assert done.stderr.count("error: the output cannot be written: No space left on device [AD501]\n") == 1
+    assert ("Traceback" in done.stderr) is ("--debug" in arguments)
+    assert "internal error" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
 def test_a_closed_pipe_leaves_the_output_of_a_caller_alone(verb: Any, capsys: pytest.CaptureFixture[str]) -> None:
     verb(raising(BrokenPipeError(32, "Broken pipe")))
     assert main(["explain"]) == Exit.PIPE_CLOSED

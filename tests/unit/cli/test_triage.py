@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +133,36 @@ class TestCommand:
         assert main(["triage", str(grown), "--next", str(file)]) == Exit.USAGE
         assert file.read_text() == "mine"
         assert "exists already" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("as_json", [True, False])
+    def test_a_full_disk_does_not_lose_the_result(self, as_json: bool, grown: Path, tmp_path: Path) -> None:
+        file = tmp_path / "next.json"
+        words = ["triage", str(grown), "--next", str(file), *(["--json"] if as_json else [])]
+        full = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (0, 0))"  # of pipes there is no limit
+        code = f"import sys; from ascend_dump.cli import main; {full}; sys.exit(main({words!r}))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == Exit.USAGE
+        if as_json:
+            document = json.loads(done.stdout)
+            assert (document["written"], document["next"]["steps"]) == (None, "2")
+        else:
+            assert "1. 0/mm_0 (aten::mm), step 2" in done.stdout
+            assert "next: ASCEND_DUMP='path=" in done.stdout
+        assert f"error: {file} cannot be written: File too large [AD501]\n" in done.stderr
+        assert list(tmp_path.glob("*next.json*")) == []
+
+    def test_a_closed_pipe_does_not_lose_the_next_request(self, grown: Path, tmp_path: Path) -> None:
+        file = tmp_path / "next.json"
+        reads, writes = os.pipe()
+        os.close(reads)
+        with os.fdopen(writes, "wb") as stdout:
+            done = subprocess.run(
+                [sys.executable, "-m", "ascend_dump", "triage", str(grown), "--next", str(file)],
+                stdout=stdout,
+                check=False,
+            )
+        assert done.returncode == Exit.PIPE_CLOSED
+        assert ascend_dump.DumpRequest.from_file(file).layers == ("0/mm_0",)
 
     def test_says_where_there_is_nothing_to_write(
         self, healthy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -118,6 +118,21 @@ class TestEngines:
         done = run_python(code, XDG_CACHE_HOME=str(tmp_path), NUMBA_CACHE_DIR="")
         assert done.stderr.startswith("ascend-dump: compiling the kernels for statistics, once on this machine"), done
 
+    @needs_numba
+    def test_a_capture_that_is_quiet_says_nothing_of_what_is_compiled(self, tmp_path: Path) -> None:
+        pytest.importorskip("torch")
+        code = (
+            "import ascend_dump, torch\n"
+            f"with ascend_dump.capture(path={str(tmp_path / 'dump')!r}, data='stats', quiet=True):\n"
+            "    torch.ones(2048).exp()\n"
+            "from ascend_dump.statistics import warm_up; assert warm_up(['float32']) == 'numba'"
+        )
+        done = run_python(code, XDG_CACHE_HOME=str(tmp_path), NUMBA_CACHE_DIR="")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert list(tmp_path.rglob("*.nbi"))
+        again = run_python(code, XDG_CACHE_HOME=str(tmp_path / "other"), NUMBA_CACHE_DIR="", ASCEND_DUMP_LOG="debug")
+        assert "compiling the kernels for statistics" in again.stderr
+
     def test_without_numba_nothing_is_said(self, tmp_path: Path) -> None:
         (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['numba'] = None\n")
         done = run_python(COUNT_WARNINGS, first=str(tmp_path))
