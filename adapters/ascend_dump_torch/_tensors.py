@@ -279,7 +279,7 @@ class Tensors:
         if not (kind is _Tensor or is_plain(kind)) or tensor.layout is not _strided or tensor.is_nested:
             return _not_stored(op, tensor, io, index)
         storage = tensor.untyped_storage()
-        version = -1 if tensor.is_inference() else tensor._version
+        version = _version_of(tensor)
         layout = layout_of((tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype))
         known = self._known.get(storage._cdata)
         # Most tensors occur again unchanged: the output of one operator is the input of another.
@@ -299,12 +299,15 @@ class Tensors:
         """
         if tensor.layout is not _strided or view.layout is not _strided or tensor.is_nested or view.is_nested:
             return None
-        if tensor.is_inference() or view.is_inference() or tensor.is_neg() or view.is_neg():
+        if tensor.is_neg() or view.is_neg():
             return None
         storage = tensor.untyped_storage()
         known = self._known.get(storage._cdata)
+        version = _version_of(tensor)
         # The view behind `.data` counts versions of its own.
-        if known is None or not (known.version == tensor._version == view._version) or not storage.resizable():
+        if known is None or version < 0 or not (known.version == version == _version_of(view)):
+            return None
+        if not storage.resizable():
             return None
         given = known.views.get(layout_of((tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)))
         if given is None or view.untyped_storage()._cdata != known.key or self._is_overwritten(given, storage):
@@ -376,8 +379,7 @@ class Tensors:
             line.skipped = UNINITIALISED
             return Item(line, None)
         if copy is not None:
-            line.stored_stride = row_major(shape)
-            return Item(line, self._own(copy.resolve_conj().resolve_neg().contiguous(), line.dtype, shape, nbytes))
+            return self._packed(copy, line)
         return self._stored(tensor, storage, known, layout, line)
 
     def _stored(self, tensor: torch.Tensor, storage: Any, known: _Known, layout: ViewLayout, line: Line) -> Item:
@@ -402,10 +404,8 @@ class Tensors:
             if found is not None:
                 return _keep_view(known, layout, line, found)
         if not plain or span > layout.nbytes or (dense is None and not tensor.is_cpu):
-            # Not dense in memory, or other values than in memory: stored as a contiguous copy.
-            line.stored_stride = row_major(layout.shape)
-            packed = (tensor if plain else tensor.resolve_conj().resolve_neg()).contiguous()
-            return Item(line, self._own(packed, dtype, layout.shape, layout.nbytes))
+            # Not dense in memory, or other values than in memory.
+            return self._packed(tensor, line)
         if tensor.is_cpu:
             payload = Payload(storage, line.address + begin, span, dtype, dense or (span // layout.itemsize,))
             if dense is None and self._whole:
@@ -431,6 +431,20 @@ class Tensors:
             return _keep_view(known, layout, line, payload)
         return Item(line, payload)
 
+    def _packed(self, tensor: torch.Tensor, line: Line) -> Item:
+        """The record of a tensor that is stored as a contiguous copy."""
+        try:
+            if tensor.is_neg() or tensor.is_conj():
+                tensor = tensor.resolve_conj().resolve_neg()
+            packed = tensor.contiguous()
+        except NotImplementedError:
+            if tensor.is_neg() or tensor.is_conj():
+                line.skipped = f"{line.dtype} that PyTorch cannot negate or conjugate"
+                return Item(line, None)
+            packed = _as_bits(tensor).contiguous()
+        line.stored_stride = row_major(line.shape)
+        return Item(line, self._own(packed, line.dtype, line.shape, line.nbytes))
+
     def _copied(self, payload: Payload) -> Payload:
         """A payload with these bytes as they are now: of this step, of the files, or a copy.
 
@@ -454,8 +468,8 @@ class Tensors:
         try:
             host = tensor.cpu()  # keeps the strides
         except RuntimeError:
-            # Types such as uint3 and bits16 have no operators in PyTorch. Any other error is raised again here.
-            host = tensor.view(torch.uint8 if tensor.element_size() == 1 else torch.int16).cpu()
+            # Any other error is raised again here.
+            host = _as_bits(tensor).cpu()
         self.new_bytes += nbytes
         return Payload(host.untyped_storage(), host.data_ptr(), nbytes, dtype, shape)
 
@@ -472,6 +486,21 @@ class Tensors:
         for payload in known.pending:
             self._writer.protect(payload)
         known.pending.clear()
+
+
+def _version_of(tensor: torch.Tensor) -> int:
+    """The number of writes to its memory that PyTorch has counted; -1 for one that does not count them."""
+    if tensor.is_inference():
+        return -1
+    try:
+        return int(tensor._version)
+    except RuntimeError:  # raised for an inference tensor whose `.data` was replaced
+        return -1
+
+
+def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory in a type that has operators: types such as uint3 and bits16 have none."""
+    return tensor.view(torch.uint8 if tensor.element_size() == 1 else torch.int16)
 
 
 def _is_leaf(tensor: torch.Tensor) -> bool:

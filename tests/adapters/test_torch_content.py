@@ -241,6 +241,18 @@ def test_aliases_with_other_version_counters(dumps: Path, monkeypatch: pytest.Mo
     check(dumps, run)
 
 
+def test_an_inference_tensor_whose_data_were_replaced(dumps: Path) -> None:
+    """PyTorch counts no writes to it, and does not call it an inference tensor any more."""
+    with torch.inference_mode():
+        tensor = torch.ones(2)
+    tensor.data = torch.zeros(2)
+    with torch.no_grad(), ascend_dump.capture(framework="torch", path=dumps, strict=True) as cap:
+        tensor + 1
+        tensor.detach()
+        tensor + 2
+    assert [one.numpy().tolist() for one in cap.dump().select("add_*", io="output")] == [[1, 1], [2, 2]]
+
+
 def test_writes_of_inference_tensors(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They have no version counter."""
     slow_down(monkeypatch, 0.001)

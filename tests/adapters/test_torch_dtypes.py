@@ -185,6 +185,31 @@ def test_shell_types_are_read_as_bytes(dumps: Path) -> None:
                     record.statistics()
 
 
+@pytest.mark.parametrize("data", ["tensor", "full"])
+def test_columns_of_a_shell_type_are_stored(dumps: Path, data: str) -> None:
+    rows = torch.arange(8, dtype=torch.uint8).view(torch.uint4).view(2, 4)
+
+    def run() -> None:
+        rows[:, ::2]
+        torch.ones(3) + 1
+
+    dump, skipped = dump_of(dumps, run, data=data, mode="output")
+    [columns] = dump.select("slice_*", io="output")
+    assert columns.numpy().view(np.uint8).tolist() == [[0, 2], [4, 6]]
+    assert last(dump, "add").numpy().tolist() == [2, 2, 2]
+    assert skipped == ({} if data == "tensor" else {"no statistics for uint4": 1})
+
+
+def test_views_that_cannot_be_negated_are_told(dumps: Path) -> None:
+    def run() -> None:
+        torch._neg_view(torch.zeros(8, dtype=torch.bool))
+        torch.ones(3) + 1
+
+    dump, skipped = dump_of(dumps, run)
+    assert skipped == {"bool that PyTorch cannot negate or conjugate": 1}
+    assert last(dump, "add").numpy().tolist() == [2, 2, 2]
+
+
 def test_packed_elements_do_not_reach_past_their_memory(dumps: Path) -> None:
     """Two or four elements in a byte: the sizes of such a tensor say more than its memory holds."""
     rows = torch.rand(3, 64)
