@@ -34,6 +34,8 @@ _sequence_nr = torch.autograd._get_sequence_nr
 
 #: The number of innermost functions of a call stack that are kept.
 _MOST_FRAMES = 64
+#: Where a parameter is: its module, and the attribute there.
+_Home = tuple["weakref.ref[torch.nn.Module]", str]
 
 
 class CallSite(msgspec.Struct, eq=False, gc=False):
@@ -67,6 +69,14 @@ def module_names(target: torch.nn.Module) -> dict[int, str]:
     return names
 
 
+def _parameter_at(home: _Home) -> Optional[torch.nn.Parameter]:
+    module, name = home[0](), home[1]
+    if module is None:
+        return None
+    parameters = module._parameters
+    return parameters[name] if name in parameters else None  # noqa: SIM401  (those of script modules have no `get`)
+
+
 class Tracker:
     """Follows module calls and autograd nodes of one step.
 
@@ -79,10 +89,13 @@ class Tracker:
         self._owners: dict[int, str] = {}
         #: Names of parameters by id, and of their gradients, which are searched again after each backward pass.
         self._parameters: dict[int, str] = {}
-        self._gradients: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+        #: An id may be used again for another tensor, so gradients are compared with those of parameters. Tensors have
+        #: no weak references here, because `torch.utils.swap_tensors` refuses such tensors.
+        self._homes: dict[int, _Home] = {}
+        self._gradients: dict[int, tuple[_Home, str]] = {}
         self._old_gradients = True
-        #: Names of what optimizers keep for parameters.
-        self._kept: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+        #: What optimizers keep for parameters: the optimizer, the parameter, the key in its state, and the name.
+        self._kept: dict[int, tuple[weakref.ref[torch.optim.Optimizer], _Home, Any, str]] = {}
         self._adopted: dict[int, weakref.ref[torch.nn.Module]] = {}
         #: Its modules are named when the first step is recorded: many captures record no step.
         self._target = target
@@ -107,6 +120,7 @@ class Tracker:
         names: dict[int, str] = {}
         owners: dict[int, str] = {}
         parameters: dict[int, str] = {}
+        homes: dict[int, _Home] = {}
         for module in root.modules():
             path = ".".join(part for part in (prefix, paths[id(module)]) if part)
             if id(module) not in self._names:
@@ -115,9 +129,11 @@ class Tracker:
                 if id(parameter) not in self._owners:
                     owners.setdefault(id(parameter), path)
                     parameters.setdefault(id(parameter), f"{path}.{name}" if path else name)
+                    homes.setdefault(id(parameter), (weakref.ref(module), name))
         self._names.update(names)
         self._owners.update(owners)
         self._parameters.update(parameters)
+        self._homes.update(homes)
         me = weakref.ref(self)
 
         def forget(_: object) -> None:
@@ -130,6 +146,7 @@ class Tracker:
                 for one in owners:
                     del tracker._owners[one]
                     del tracker._parameters[one]
+                    del tracker._homes[one]
 
         key = id(root)
         self._adopted[key] = weakref.ref(root, forget)
@@ -143,26 +160,40 @@ class Tracker:
             return name
         if self._old_gradients:
             self._find_gradients()
-        found = self._gradients.get(key) or self._kept.get(key)
-        return found[1] if found is not None and found[0]() is tensor else ""
+        of_gradient = self._gradients.get(key)
+        if of_gradient is not None:
+            home, name = of_gradient
+            parameter = _parameter_at(home)
+            if parameter is not None and parameter.grad is tensor:
+                return name
+        of_kept = self._kept.get(key)
+        if of_kept is not None:
+            reference, home, what, name = of_kept
+            optimizer, parameter = reference(), _parameter_at(home)
+            if optimizer is not None and parameter is not None:
+                kept = optimizer.state.get(parameter)
+                if isinstance(kept, dict) and kept.get(what) is tensor:
+                    return name
+        return ""
 
     def name_kept(self, optimizer: torch.optim.Optimizer) -> None:
         """Name the tensors that an optimizer keeps for its parameters. Call before its step."""
+        reference = weakref.ref(optimizer)
         for parameter, kept in optimizer.state.items():
             name = self._parameters.get(id(parameter))
             if name is not None and isinstance(kept, dict):
+                home = self._homes[id(parameter)]
                 for what, tensor in kept.items():
                     if isinstance(tensor, torch.Tensor):
-                        self._kept[id(tensor)] = weakref.ref(tensor), f"{what} of {name}"
+                        self._kept[id(tensor)] = reference, home, what, f"{what} of {name}"
 
     def _find_gradients(self) -> None:
         self._old_gradients = False
         self._gradients = {}
-        for root in [reference() for reference in self._adopted.values()]:
-            for parameter in () if root is None else root.parameters():
-                gradient, name = parameter.grad, self._parameters.get(id(parameter))
-                if gradient is not None and name is not None:
-                    self._gradients[id(gradient)] = weakref.ref(gradient), f"{name}.grad"
+        for key, home in self._homes.items():
+            parameter = _parameter_at(home)
+            if parameter is not None and id(parameter) == key and parameter.grad is not None:
+                self._gradients[id(parameter.grad)] = home, f"{self._parameters[key]}.grad"
 
     def _adopt_target(self) -> None:
         target, self._target = self._target, None

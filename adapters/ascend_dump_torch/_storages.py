@@ -7,10 +7,13 @@ operators are not seen. Bytes still queued for the writer are copied before any 
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any, Callable
 
 import torch
+import torch.utils.dlpack
+from torch.overrides import has_torch_function
 
 from ascend_dump_torch._collectives import WORK
 from ascend_dump_torch._recording import Recording
@@ -18,7 +21,12 @@ from ascend_dump_torch._recording import Recording
 __all__ = ["MemoryGuard"]
 
 _WRITES = ("__setitem__", "_byteswap", "_swap_data_ptr_", "_set_from_file")
-_SHARES_TENSOR = ("numpy", "__dlpack__")
+#: What `Tensor.__dlpack__` calls, depending on the version, and the older public names of it.
+_DLPACK = (
+    (torch._C, ("_to_dlpack", "_to_dlpack_versioned")),
+    (torch.utils.dlpack, ("to_dlpack",)),
+    (torch, ("to_dlpack",)),
+)
 
 
 class MemoryGuard:
@@ -32,7 +40,7 @@ class MemoryGuard:
         self._session = session
         self._waits = waits
         self._waited = waited
-        self._before: list[tuple[type, str, Any]] = []
+        self._before: list[tuple[Any, str, Any]] = []
 
     def __enter__(self) -> None:
         tensors = self._session.tensors
@@ -43,7 +51,8 @@ class MemoryGuard:
             (torch.UntypedStorage, ("resize_",), tensors.resize_storage, self._wrap),
             (torch.UntypedStorage, _WRITES, tensors.protect_storage, self._wrap),
             (torch.UntypedStorage, shares, tensors.distrust_storage, self._wrap),
-            (torch.Tensor, _SHARES_TENSOR, tensors.distrust, self._wrap),
+            (torch.Tensor, ("numpy",), tensors.distrust, self._wrap_overridable),
+            *((module, names, tensors.distrust, self._wrap) for module, names in _DLPACK),
             (WORK, ("wait",), self._waits, self._wrap_wait),
             (threading.Thread, ("start",), tensors.thread_starts, self._wrap),
         ):
@@ -63,11 +72,34 @@ class MemoryGuard:
     def _wrap(self, method: Any, tell: Any) -> Any:
         session = self._session
 
-        def wrapped(memory: Any, *args: Any, **kwargs: Any) -> Any:
-            session.guard(tell, memory)
-            return method(memory, *args, **kwargs)
+        @functools.wraps(method)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            for memory in [*args, *kwargs.values()][:1]:
+                with torch._C.DisableTorchFunction():  # what is asked of a tensor here is not the program's call
+                    session.guard(tell, memory)
+            return method(*args, **kwargs)
 
         return wrapped
+
+    def _wrap_overridable(self, method: Any, tell: Any) -> Any:
+        """`_wrap` for a method of tensors that `__torch_function__` may handle."""
+        wrapped = self._wrap(method, tell)
+        name = method.__name__
+
+        @functools.wraps(method)
+        def overridable(*args: Any, **kwargs: Any) -> Any:
+            if not has_torch_function(args):
+                return wrapped(*args, **kwargs)
+            # PyTorch gives handlers what it finds in the class, and they compare it with the method they know.
+            setattr(torch.Tensor, name, method)
+            try:
+                return wrapped(*args, **kwargs)
+            finally:
+                # Not if the handler has ended the step.
+                if torch.Tensor.__dict__.get(name) is method:
+                    setattr(torch.Tensor, name, overridable)
+
+        return overridable
 
     def _wrap_wait(self, method: Any, tell: Any) -> Any:
         session = self._session

@@ -44,6 +44,10 @@ def touched(model: Any) -> dict[str, Any]:
     put("storage", torch.UntypedStorage)
     put("tensor", torch.Tensor)
     put("inference_mode", torch.inference_mode)
+    put("dlpack", torch.utils.dlpack)
+    found.update({f"C.{name}": getattr(torch._C, name) for name in dir(torch._C) if "dlpack" in name})
+    found["to_dlpack"] = torch.to_dlpack
+    put("script", torch.jit._recursive)
     found["filters"] = warnings.filters
     for i, entry in enumerate(warnings.filters):
         found[f"filter {i}"] = entry

@@ -327,6 +327,26 @@ class Tagged(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
+def convert(tensor: Any) -> str:
+    return f"{tuple(torch.Tensor.size(tensor))} converted"
+
+
+#: Made before any capture, as libraries make theirs when they are imported.
+HANDLED = {torch.Tensor.numpy: convert}
+
+
+class Quantity(torch.Tensor):
+    """A subclass that handles functions by a table, and refuses all that is asked of it otherwise."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in HANDLED:
+            assert func is torch.Tensor.numpy
+            with torch._C.DisableTorchFunction():
+                return HANDLED[func](*args, **(kwargs or {}))
+        raise TypeError(f"a Quantity has no {func.__name__}")
+
+
 class Scaled(torch.Tensor):
     """A wrapper subclass: a plain tensor and a factor."""
 
@@ -366,6 +386,45 @@ class TestSubclasses:
         assert torch.equal(result.as_subclass(torch.Tensor), expected.as_subclass(torch.Tensor))
         record = next(iter(cap.dump().select("add__0", io="output")))
         assert record.numpy().tolist() == result.as_subclass(torch.Tensor).tolist()
+
+    def test_handlers_get_the_methods_they_know(self, dumps: Path) -> None:
+        class Convert(TorchFunctionMode):
+            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                return HANDLED.get(func, func)(*args, **(kwargs or {}))
+
+        quantity = torch.ones(3).as_subclass(Quantity)
+        plain = torch.ones(2)
+        with ascend_dump.capture(path=dumps, strict=True) as cap:
+            plain * 2
+            assert quantity.numpy() == "(3,) converted"
+            with Convert():
+                assert plain.numpy() == "(2,) converted"
+            # The one that does convert is seen as before.
+            plain.numpy()[0] = 5
+            plain * 2
+        assert [one.numpy().tolist() for one in cap.dump().select("mul*", io="output")] == [[2, 2], [10, 2]]
+
+    def test_handlers_see_the_calls_of_the_program_only(self, dumps: Path) -> None:
+        class Log(TorchFunctionMode):
+            def __init__(self) -> None:
+                super().__init__()
+                self.seen: list[Any] = []
+
+            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                self.seen.append(func)
+                return func(*args, **(kwargs or {}))
+
+        def run() -> list[Any]:
+            x = torch.ones(3)
+            with Log() as log:
+                x.mul(2).numpy()
+                x.untyped_storage().resize_(0)
+                torch.from_dlpack(torch.ones(2))
+            return log.seen
+
+        expected = run()
+        with ascend_dump.capture(path=dumps, strict=True):
+            assert run() == expected
 
     def test_wrapper_subclass(self, dumps: Path) -> None:
         with ascend_dump.capture(path=dumps, strict=True) as cap:

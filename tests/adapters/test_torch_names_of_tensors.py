@@ -141,6 +141,45 @@ def test_what_an_optimizer_keeps_has_the_name_of_its_parameter(foreach: bool, tm
     assert not any(one.parameter for one in dump.select(phase="forward"))
 
 
+def test_what_an_optimizer_works_on_can_be_swapped(tmp_path: Path) -> None:
+    """`torch.utils.swap_tensors` refuses tensors that have weak references."""
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters())
+    with ascend_dump.capture(model, path=tmp_path, quiet=True):
+        for _ in range(2):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+        torch.utils.swap_tensors(optimizer.state[model.fc.weight]["exp_avg"], torch.zeros(4, 4))
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        model.double()
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    assert model.fc.weight.grad.dtype is torch.float64
+
+
+def test_a_tensor_in_the_place_of_a_gradient_has_no_name(tmp_path: Path) -> None:
+    """Its id may be that of the gradient, which is freed."""
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    with ascend_dump.capture(model, path=tmp_path, quiet=True) as cap:
+        for _ in range(2):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            base = torch.ones(4)
+            gradients = {id(one.grad) for one in model.parameters()}
+            optimizer.zero_grad()
+            optimizer.state.clear()
+            others = []
+            while len(others) < 100_000 and not (others and id(others[-1]) in gradients):
+                others.append(base.data)
+            if id(others[-1]) not in gradients:
+                pytest.skip("no id came again")
+            others[-1].neg_()
+            del others
+    assert {one.parameter for one in cap.dump().select(op="neg_*")} == {None}
+
+
 def test_commands_say_which_parameter_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     adam(tmp_path, 1, eps=0.0)
     shown = {}

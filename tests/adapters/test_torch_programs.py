@@ -334,6 +334,20 @@ class TestScripted:
         kinds = {record.op_type for record in cap.dump()}
         assert "aten::tanh" in kinds
 
+    @pytest.mark.parametrize("steps", ["9", "0-"])
+    def test_scripting_inside_a_block(self, steps: str, dumps: Path) -> None:
+        """`torch.jit.script` compiles the hooks of a module with it."""
+        model = net().eval()
+        expected = model(INPUT)
+        with ascend_dump.capture(model, path=dumps, quiet=True, steps=steps) as cap:
+            model(INPUT)
+            hooks = dict(model._forward_pre_hooks)
+            scripted = [torch.jit.script(model), torch.jit.script(torch.nn.Sequential(model))]
+            assert list(model._forward_pre_hooks.items()) == list(hooks.items())
+            model(INPUT)
+        assert all(torch.equal(one(INPUT), expected) for one in scripted)
+        assert {record.step for record in cap.dump()} == ({0, 1} if steps == "0-" else set())
+
     def test_tracing_inside_a_block(self, dumps: Path) -> None:
         model = net().eval()
         with ascend_dump.capture(model, path=dumps, strict=True):

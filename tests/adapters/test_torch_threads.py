@@ -143,6 +143,17 @@ def test_aliases_of_dlpack(when: str, size: int, dumps: Path, monkeypatch: pytes
     assert right == 6 or size == BIG
 
 
+@pytest.mark.parametrize("module", [torch, torch.utils.dlpack], ids=["torch", "torch.utils.dlpack"])
+def test_aliases_of_the_older_dlpack(module: Any, dumps: Path) -> None:
+    """One element is written, which no sample of the memory shows."""
+    buffer = torch.ones(1000)
+    with ascend_dump.capture(path=dumps, strict=True) as cap:
+        buffer + 1
+        torch.from_dlpack(module.to_dlpack(buffer))[7] = 5
+        buffer + 1
+    assert [float(one.numpy()[7]) for one in cap.dump().select("add_*", io="input")] == [1, 5]
+
+
 def test_byteswap(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow_down(monkeypatch, 0.005)
     buffer = torch.ones(BIG, dtype=torch.int32)

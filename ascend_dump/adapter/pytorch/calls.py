@@ -8,6 +8,7 @@ import warnings
 from typing import Any, Callable, Optional
 
 import torch
+from torch.jit import _recursive
 
 __all__ = ["Watch", "is_compiled", "is_root_call", "keep_hooks_quiet"]
 
@@ -31,7 +32,13 @@ class Watch:
             self._calls_instead = target._call_impl
         if self._calls_instead is None:
             handle = target.register_forward_pre_hook(_PreHook(self), prepend=True)
-            self._remove: Callable[[], None] = handle.remove
+            seen_again = _hide_from_script()
+
+            def remove() -> None:
+                handle.remove()
+                seen_again()
+
+            self._remove: Callable[[], None] = remove
         else:
             # `target.compile()` compiles the hooks with the module and does not notice new hooks; script modules
             # support no hooks.
@@ -93,6 +100,48 @@ class _Copied:
         hooks = module._forward_pre_hooks
         for key in [key for key, hook in hooks.items() if hook is self]:
             del hooks[key]
+
+
+#: What hides hooks while it is not empty: watches end in any order, so only the last one restores PyTorch's function.
+_hiding: list[object] = []
+
+
+def _hide_from_script() -> Callable[[], None]:
+    """Hide the hooks of watched modules from `torch.jit.script`, which compiles hooks as well, until the returned
+    function is called."""
+    if not _hiding:
+        _recursive.create_script_module = _without_hooks(_recursive.create_script_module)
+    one = object()
+    _hiding.append(one)
+
+    def seen_again() -> None:
+        _hiding.remove(one)
+        if not _hiding:
+            _recursive.create_script_module = _recursive.create_script_module.__wrapped__
+
+    return seen_again
+
+
+def _without_hooks(create: Any) -> Any:
+    @functools.wraps(create)
+    def created(nn_module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        taken = []
+        for module in nn_module.modules():
+            hooks = module._forward_pre_hooks
+            if any(isinstance(hook, (_PreHook, _Copied)) for hook in hooks.values()):
+                taken.append((hooks, dict(hooks)))
+        try:
+            for hooks, before in taken:
+                for key, hook in before.items():
+                    if isinstance(hook, (_PreHook, _Copied)):
+                        del hooks[key]
+            return create(nn_module, *args, **kwargs)
+        finally:
+            for hooks, before in taken:
+                hooks.clear()
+                hooks.update(before)
+
+    return created
 
 
 def _do_nothing() -> None:
