@@ -135,6 +135,8 @@ def _notes(
             f"default size limit {size(tally.limit)} (10 % of the free space), because neither a last step, keep= nor "
             "max_bytes= was given"
         )
+    if tally is not None and tally.cut:
+        yield "the last step was not ended by the optimizer: the capture stopped before"
     if running:
         yield f"still writing: {'rank' if len(running) == 1 else 'ranks'} {', '.join(map(str, running))}"
     if failure is not None and failure.reported:  # else it is told right after this

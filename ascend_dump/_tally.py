@@ -18,6 +18,7 @@ class Tally(NamedTuple):
     took      seconds that these steps took, recording included, None: nobody has looked
     cost      seconds of them that recording took, None: nobody has looked
     limit     bytes that may be on disk, where the user has set no bound, None: he has, or nothing counts them
+    cut       whether the capture stopped before an optimizer ended the last step (`options={"step": "optimizer"}`)
     """
 
     steps: int
@@ -28,13 +29,14 @@ class Tally(NamedTuple):
     took: Optional[float] = None
     cost: Optional[float] = None
     limit: Optional[int] = None
+    cut: bool = False
 
     @classmethod
     def of_all(cls, tallies: Iterable[Tally]) -> Tally:
         """All of them together; seconds are known where all are.
 
         >>> Tally.of_all([Tally(1, 4, 9, 100, 1), Tally(2, 5, 12, 50, 2)])
-        Tally(steps=3, operators=9, records=21, seen=150, begun=3, took=None, cost=None, limit=None)
+        Tally(steps=3, operators=9, records=21, seen=150, begun=3, took=None, cost=None, limit=None, cut=False)
         """
         each = list(tallies)
         return cls(
@@ -46,6 +48,7 @@ class Tally(NamedTuple):
             took=_sum([one.took for one in each]),
             cost=_sum([one.cost for one in each]),
             limit=each[0].limit if each else None,
+            cut=any(one.cut for one in each),
         )
 
 

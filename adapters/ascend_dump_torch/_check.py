@@ -58,9 +58,11 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str], *, laun
 def _options(request: DumpRequest, options: Mapping[str, str]) -> Iterator[Problem]:
     for name in request.options:
         if name not in options and name != "debug":
-            known = "; ".join(f"{key}: {text}" for key, text in options.items())
+            # Those of the outline are set by `triage --run` alone.
+            known = [key for key in options if not key.startswith("outline")]
             message = f"the torch adapter has no option {name!r}"
-            hint = f"{did_you_mean(name, options)}known: {known}"
+            where = "`ascend-dump help settings` says what they do"
+            hint = f"{did_you_mean(name, known)}known: {', '.join(known)}; {where}"
             yield Problem("AD210", "error", message, hint, f"options.{name}")
     for name, fits, expected in _VALUES:
         if name in request.options and not fits(request.options[name]):

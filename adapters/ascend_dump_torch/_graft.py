@@ -2,13 +2,14 @@
 
 If a later difference disappears, the operator whose output was replaced is its cause. An output is replaced by copying
 the value into its memory before the next operator reads it. An input is replaced by another tensor in this call only:
-other readers of its memory still get the program's value.
+other readers of its memory still get the program's value. The input of a view, such as a parameter that is transposed,
+is replaced in its memory, because the view is to show it: later readers of that memory get the value too.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump import ConfigError, NotSupported
@@ -101,27 +102,48 @@ class Grafts:
             if views:
                 raise NotSupported(
                     f"graft of {graft.key!r}: it is a view of memory that another operator has made",
-                    hint="graft the output of that operator",
+                    hint="graft the output of that operator, or the input of the view",
                 )
             _fitting(graft, record, outputs).copy_(_tensor_of(record))
             self._applied.add(graft.key)
 
-    def give(self, op_name: str, views: bool, written: Sequence[torch.Tensor], inputs: list[torch.Tensor]) -> bool:
-        """Replace the requested inputs of an operator that is about to run. Returns whether there were any.
+    def give(
+        self,
+        op_name: str,
+        views: bool,
+        written: Sequence[torch.Tensor],
+        inputs: list[torch.Tensor],
+        protect: Callable[[torch.Tensor], None],
+    ) -> bool:
+        """Replace the requested inputs of an operator that is about to run. Returns whether it is to get other tensors.
 
-        Raises as `apply`, and NotSupported for an input that the operator writes to.
+        protect: called before and after memory of the program is written
+
+        Raises ConfigError if the tensor has another shape, NotSupported for an input that the operator writes to, or a
+        view of elements that share their memory.
         """
         found = False
         for graft, record in self._due("input", op_name):
             before = _fitting(graft, record, inputs)
-            if views or any(before is one for one in written):
+            if any(before is one for one in written):
                 raise NotSupported(
-                    f"graft of {graft.key!r}: the operator returns a view of that memory, or writes to it",
+                    f"graft of {graft.key!r}: the operator writes to that memory",
                     hint="graft the output of the operator that makes it",
                 )
-            inputs[graft.position] = _tensor_of(record).to(before.device, before.dtype)
+            if not views:
+                inputs[graft.position] = _tensor_of(record).to(before.device, before.dtype)
+                found = True
+            elif any(stride == 0 and size > 1 for stride, size in zip(before.stride(), before.shape)):
+                raise NotSupported(
+                    f"graft of {graft.key!r}: it is a view in which several elements are one in memory",
+                    hint="graft the input of the view before it, or the output of the operator that makes it",
+                )
+            else:
+                protect(before)
+                # By way of `data`, which autograd does not watch: what it keeps of this memory may show the value too.
+                before.data.copy_(_tensor_of(record))
+                protect(before)
             self._applied.add(graft.key)
-            found = True
         return found
 
     def _due(self, io: str, op_name: str) -> Iterator[tuple[_Graft, Record]]:

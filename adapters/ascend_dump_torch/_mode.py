@@ -272,7 +272,8 @@ class RecordMode(TorchDispatchMode):
             outs = schema.outs
             collect((value for key, value in kwargs.items() if key not in outs), inputs)
         given: Optional[tuple[Any, Any]] = None
-        if session.grafts is not None and session.grafts.give(op.name, schema.views, written, inputs):
+        grafts = session.grafts
+        if grafts is not None and grafts.give(op.name, schema.views, written, inputs, tensors.protect):
             others = iter(inputs)
             keep = schema.outs
             args = tuple(with_others(args, others))

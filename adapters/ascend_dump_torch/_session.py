@@ -16,7 +16,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ascend_dump import AscendDumpError, CaptureError
+from ascend_dump import AscendDumpError, CaptureError, ConfigError, NotSupported
 from ascend_dump.adapter import DumpRequest, RunDirectory, Session, Tally, tell_of_empty
 from ascend_dump.adapter.pytorch.calls import Watch
 from ascend_dump.adapter.pytorch.warmup import is_warmup
@@ -114,6 +114,7 @@ class TorchSession(Session):
         )
         self._mode = (OverflowMode if self.overflow_only else RecordMode)(self)
         self._updates: Optional[OptimizerSteps] = None
+        self._cut = False
         if request.options.get("step") == "optimizer" and not run.launched:  # else the launcher counts
             self._updates = OptimizerSteps(self._updated, target)
         self._modules = ModuleRecorder(self) if request.level == "module" else None
@@ -343,10 +344,12 @@ class TorchSession(Session):
         # Writes are no longer seen, so queued payloads must not refer to the program's memory.
         with contextlib.suppress(Exception):
             self.tensors.forget()
+        what, hint = repr(error), "please report this with the traceback of ASCEND_DUMP_LOG=debug"
+        if isinstance(error, (ConfigError, NotSupported)):
+            # What was asked for cannot be done, as with a graft that does not fit: no fault of the recording.
+            what, hint = error.message, error.hint
         self.failure = CaptureError(
-            f"recording failed at step {self._step}: {error!r}",
-            hint="the run goes on without it; please report this with the traceback of ASCEND_DUMP_LOG=debug",
-            code="AD305",
+            f"recording failed at step {self._step}: {what}", hint=f"the run goes on without it; {hint}", code="AD305"
         )
         self.failure.reported = True
         log.warning("%s", self.failure)
@@ -367,7 +370,7 @@ class TorchSession(Session):
         seconds = self._mode.seconds if self._modules is None else self._modules.seconds
         limit = None if self._limit is None or not self._limit.by_default else self._limit.nbytes
         took = self._took + self._between
-        return self._writer.tally()._replace(took=took, cost=seconds + self._between, limit=limit)
+        return self._writer.tally()._replace(took=took, cost=seconds + self._between, limit=limit, cut=self._cut)
 
     def flush(self) -> None:
         self._writer.flush()
@@ -377,6 +380,8 @@ class TorchSession(Session):
             return
         self.armed = False
         began = time.perf_counter()
+        # Without a target the optimizer's last step begins another one, in which nothing need be.
+        self._cut = self._updates is not None and self._target is not None and self._undo is not None
         self._note_end(began)
         self.guard(self._end_recording)
         empty = self._writer.empty_steps  # without the open step, which the program has not ended

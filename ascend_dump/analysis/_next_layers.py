@@ -28,8 +28,8 @@ def layers_of(record: Record, names: Iterable[str]) -> tuple[str, ...]:
     if not is_of_module(record):
         return tuple(dict.fromkeys(name for name in names if name))
     found = tuple(dict.fromkeys(module for module in map(_module, names) if module is not None))
-    # The operators that the outermost module calls itself have no path to select them by.
-    return () if "" in found else found
+    # The operators that the outermost module calls itself have no path to select them by: they are among all only.
+    return () if not record.module else tuple(module for module in found if module)
 
 
 def _module(name: str) -> Optional[str]:

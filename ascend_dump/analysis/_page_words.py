@@ -5,12 +5,27 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
+from ascend_dump._errors import NotSupported, ReadError
 from ascend_dump._request import DumpRequest
+from ascend_dump.analysis._next_layers import is_of_module
 from ascend_dump.reading import Dump, Record
 
-__all__ = ["capture_command", "command", "place_facts", "run_facts", "show_command", "step_text"]
+if TYPE_CHECKING:
+    from ascend_dump.analysis.compare._result import Pair
+
+__all__ = [
+    "capture_command",
+    "command",
+    "has_values",
+    "operator_command",
+    "place_facts",
+    "run_facts",
+    "show_command",
+    "step_text",
+    "tensor_commands",
+]
 
 #: Runs of one dump that a page tells of.
 _MOST_RUNS = 8
@@ -46,10 +61,35 @@ def run_facts(dump: Dump, side: str = "") -> Iterator[tuple[str, str]]:
 
 def show_command(dump: Path, record: Record) -> str:
     """The command that prints one tensor."""
-    words = ["ascend-dump", "show", str(dump), "--op", record.op_name or "*"]
+    return f"{operator_command('show', dump, record)} {command('--io', record.io or '*', '--plot')}"
+
+
+def operator_command(verb: str, dump: Path, record: Record) -> str:
+    """The command that does something with all tensors of an operator, such as show or replay."""
+    words = ["ascend-dump", verb, str(dump), "--op", record.op_name or "*"]
     words += [] if record.step is None else ["--step", str(record.step)]
     words += ["--rank", str(record.rank)] if record.rank else []
-    return command(*words, "--io", record.io or "*", "--plot")
+    return command(*words)
+
+
+def tensor_commands(actual: Path, reference: Path, pair: Pair) -> list[str]:
+    """The commands that print the tensors of the operator of a pair; none where another dump would tell more.
+
+    That is where a side has no tensors, and of modules, whose operators are in neither dump.
+    """
+    sides = [(dump, one) for dump, one in ((actual, pair.actual), (reference, pair.reference)) if one is not None]
+    if is_of_module(pair.record) or not all(has_values(one) for _, one in sides):
+        return []
+    return [operator_command("show", dump, one) for dump, one in sides]
+
+
+def has_values(record: Record) -> bool:
+    """Whether the tensor of a record can be read."""
+    try:
+        record.numpy()
+    except (NotSupported, ReadError):
+        return False
+    return True
 
 
 def capture_command(request: DumpRequest, dump: Optional[Dump] = None) -> str:

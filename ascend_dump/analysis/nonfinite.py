@@ -14,6 +14,7 @@ from ascend_dump.reading import Record
 from ascend_dump.statistics import Statistics
 
 __all__ = [
+    "CONSTANTS",
     "Finding",
     "Measure",
     "classify",
@@ -26,7 +27,7 @@ __all__ = [
 ]
 
 #: They bring a constant that the program writes down, which is among their inputs: `torch.tensor(inf)`.
-_CONSTANTS = frozenset(("liftfresh", "liftfreshcopy"))
+CONSTANTS = frozenset(("liftfresh", "liftfreshcopy"))
 
 Measure = Callable[[Record], Optional[Statistics]]
 
@@ -119,7 +120,7 @@ def classify(members: Sequence[Record], measure: Measure) -> Optional[Finding]:
 
 def _kind(operator: Record, wrong: list[Statistics], inputs: list[Record], measured: list[Optional[Statistics]]) -> str:
     makes_nan = any(map(has_nan, wrong))
-    if not makes_nan and plain_name(operator.op_type or operator.op_name) in _CONSTANTS:
+    if not makes_nan and plain_name(operator.op_type or operator.op_name) in CONSTANTS:
         return "mask"
     known = [found for found in measured if found is not None]
     if any(is_nonfinite(found) for found in known):

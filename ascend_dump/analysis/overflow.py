@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import cmath
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
-from typing import Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from ascend_dump._errors import CorruptDump, NotSupported, ReadError
+from ascend_dump._units import counted
+from ascend_dump.analysis._module_calls import NOT_RECORDED, ModuleCalls
+from ascend_dump.analysis._next_layers import is_of_module
 from ascend_dump.analysis.nonfinite import (
+    CONSTANTS,
     Finding,
     Measure,
     classify,
@@ -17,16 +22,22 @@ from ascend_dump.analysis.nonfinite import (
     is_no_value,
     is_nonfinite,
 )
+from ascend_dump.host import Cut, Named, TensorOf, plain_text
+from ascend_dump.nonfinite.masks import plain_name
 from ascend_dump.reading import Dump, Record, RunState, open_dump
 from ascend_dump.statistics import Statistics
 
-__all__ = ["ANSWERS", "Overflow", "OverflowReport", "find_overflows"]
+if TYPE_CHECKING:
+    from ascend_dump.analysis._brought import Givers, GivingRanks
+
+__all__ = ["ANSWERS", "Overflow", "OverflowReport", "find_overflows", "watched"]
 
 #: Every answer there is, with what it says.
 ANSWERS = {
     "origin": "an operator made NaN or Inf of finite inputs, or the device reported its overflow",
     "nan-made": "an operator made NaN of inputs without NaN: softmax of -Inf, 0*Inf, Inf-Inf",
-    "outside": "NaN or Inf came from what no recorded operator made: an input, a parameter, an operator not recorded",
+    "outside": "NaN or Inf came from what no recorded operator of the rank made: an input, a parameter, a number that "
+    "the program gave, another rank, an operator not recorded",
     "none": "every recorded operator was checked, none gave NaN or Inf",
     "unchecked": "not everything could be checked, and nothing was found in the rest",
 }
@@ -35,6 +46,9 @@ _OPDEBUG = "re:(?i)^opdebug$"
 #: Records of these types are what graphs call their parameters, constants and inputs.
 _PARAMETERS = ("parameter", "refdata", "variable", "variablev2", "varhandleop", "const", "constant")
 _GRAPH_INPUTS = ("data", "placeholder", "placeholderwithdefault", "iteratorgetnext", "getnext")
+
+#: Characters of an argument that are shown.
+_LONGEST = 80
 
 _Place = tuple[Any, ...]
 
@@ -116,7 +130,8 @@ def find_overflows(
                 reported.add(_place(record))
     # What the device reported cannot be read: values that look fine prove nothing of it.
     unknown = bool(reader.errors)
-    values = _ValueJudge(reader)
+    ranks = _giving_ranks(dump)
+    values = _ValueJudge(reader, ranks)
     operators = unread = 0
     records: Iterable[Record] = dump
     if executor is not None:
@@ -140,7 +155,7 @@ def find_overflows(
         elif _place(first) not in reported:
             found += values.look_at(members)
         unread += reader.misses > before
-    found.sort(key=lambda one: one.record.timestamp or 0)
+    found = sorted(found, key=_time) if ranks is None else _of_ranks(found, ranks.end())
     reasons = [*reader.reasons(), *_unended(dump), *(f"{one.run}: {one.reason}" for one in dump.lost_records())]
     if not operators and not found and not reader.zero:
         reasons += _empty(dump)
@@ -162,6 +177,64 @@ def find_overflows(
         tuple(reader.errors),
         0 if unknown else operators - unread,
     )
+
+
+def _giving_ranks(dump: Dump) -> Optional[GivingRanks]:
+    """None where the dump has one rank."""
+    if len(dump.known_values("rank")) < 2:
+        return None
+    from ascend_dump.analysis._brought import GivingRanks
+
+    return GivingRanks()
+
+
+def _of_ranks(found: list[Overflow], given: dict[int, Givers]) -> list[Overflow]:
+    """The overflows in the order they happened; those that another rank gave say so, and come behind what made it."""
+    timed = []
+    for one in found:
+        moment = _time(one)
+        givers = next((given[id(record)] for record in one.tensors if id(record) in given), None)
+        if givers is not None and one.unit == "values":
+            source = givers.words
+            made = _made_by(givers, found)
+            if made is not None:
+                # The clocks of two machines may differ.
+                moment = max(moment, _time(made))
+                source += f"; what is wrong there begins with {made.record.op_name or made.record.op_type}"
+            one = _of_values("outside", one.record, list(one.tensors), source)
+        timed.append((moment, givers is not None, one))
+    return [one for _, _, one in sorted(timed, key=lambda each: each[:2])]
+
+
+def _made_by(givers: Givers, found: list[Overflow]) -> Optional[Overflow]:
+    """The first overflow of a rank that gave NaN or Inf, before it did."""
+    for part in givers.parts:
+        for one in found:
+            here, there = one.record, part.first
+            if (here.rank, here.run) == (there.rank, there.run) and _order(here) < _order(there):
+                return one
+    return None
+
+
+def _order(record: Record) -> tuple[int, int]:
+    return -1 if record.step is None else record.step, record.attrs.get("seq") or 0
+
+
+def _time(one: Overflow) -> int:
+    return one.record.timestamp or 0
+
+
+def watched(dump: Dump) -> str:
+    """How many steps were watched in which no operator made NaN or Inf; "" unless the dump is empty because of that."""
+    runs = dump.runs()
+    empty = (run for run in runs if run.scene == "overflow" and run.state is RunState.COMPLETE and not run.records)
+    known = [run.steps for run in empty if run.steps]
+    if not runs or len(known) < len(runs):
+        return ""
+    each = counted(known[0], "step") if len(set(known)) == 1 else f"{min(known)} to {counted(max(known), 'step')}"
+    of_runs = "" if len(runs) == 1 else f" of {len(runs)} runs"
+    verb = "was" if known == [1] else "were"
+    return f"{each}{of_runs} {verb} watched, and no operator made NaN or Inf"
 
 
 def _first_scene(dump: Dump) -> Optional[str]:
@@ -297,15 +370,19 @@ def _operator(record: Record) -> dict[str, Any]:
 class _ValueJudge:
     """Judges operators by their values, in the order they ran on each device."""
 
-    def __init__(self, reader: _OverflowReader) -> None:
+    def __init__(self, reader: _OverflowReader, ranks: Optional[GivingRanks] = None) -> None:
+        self._ranks = ranks
         self.followed = self.masks = 0
         self._reader = reader
         self._rooted: set[_Place] = set()
         self._masked: set[_Place] = set()
         self._known: dict[_Place, set[str]] = {}
+        self._modules: dict[_Place, ModuleCalls] = {}
 
     def look_at(self, members: list[Record]) -> Iterator[Overflow]:
         found = classify(members, self._reader.statistics)
+        if self._ranks is not None:
+            self._ranks.look_at(members, found)
         place = _place(members[0])
         marked = [record for record in members if record.attrs.get("origin")]
         if marked and (found is None or found.kind not in ("mask", "origin")):
@@ -320,8 +397,12 @@ class _ValueJudge:
         if found.kind == "mask":
             self.masks += 1
             self._masked.add(place)
+        elif self._follows_in_modules(found, place):
+            self.followed += 1
         elif found.kind in _WORDS:
             one = _of_values(found.kind, found.record, members)
+        elif found.kind == "unknown" and _Given.of(members[0]).makes_it_itself:
+            one = _of_values("origin", found.record, members)
         elif place in self._rooted:
             self.followed += 1
         elif found.kind != "carried" or not self._is_of_masks(found, place):
@@ -332,6 +413,13 @@ class _ValueJudge:
         if one is not None:
             self._rooted.add(place)
             yield one
+
+    def _follows_in_modules(self, found: Finding, place: _Place) -> bool:
+        """Whether NaN or Inf of a module may come from another call of a module that was seen to have some."""
+        calls = self._modules.setdefault(place, ModuleCalls())
+        known = calls.of_output(found.record)
+        calls.end(found.record, {0})  # it is of no interest which one
+        return bool(known)
 
     def _is_of_masks(self, found: Finding, place: _Place) -> bool:
         """Whether all that is not finite in the inputs comes from masks that were seen."""
@@ -349,9 +437,59 @@ class _ValueJudge:
 
 
 def _of_values(kind: str, record: Record, members: list[Record], source: Optional[str] = None) -> Overflow:
-    word = _WORDS[kind] if source is None else f"first seen here; {source}"
+    words = [f"first seen here; {source}"]
+    if source is None:
+        given = _Given.of(record)
+        words = ["it has no tensor inputs: it made the value itself" if given.makes_it_itself else _WORDS[kind]]
+        if given.wrong and kind == "origin":
+            words.append(f"the program gave it {given.wrong}")
+    if is_of_module(record):
+        words.append(NOT_RECORDED)
     operator = _operator(members[0])
-    return Overflow(kind, record, "values", (word,), operator=operator, tensors=tuple(members), source=source)
+    return Overflow(kind, record, "values", tuple(words), operator=operator, tensors=tuple(members), source=source)
+
+
+class _Given(NamedTuple):
+    """What is known of the arguments of an operator that the program gave it as numbers.
+
+    alone   whether it has no tensor inputs
+    wrong   the arguments that are NaN or Inf, as in `fill_value=nan`; "" if there are none
+    """
+
+    alone: bool
+    wrong: str
+
+    @classmethod
+    def of(cls, record: Record) -> _Given:
+        try:
+            found = record.arguments
+        except ReadError:
+            found = None
+        if found is None:
+            return cls(False, "")
+        tensors = any(map(_may_be_input, found.values.values()))
+        wrong = [f"{name}={plain_text(one)[:_LONGEST]}" for name, one in found.values.items() if _is_wrong(one)]
+        return cls(not tensors, ", ".join(wrong))
+
+    @property
+    def makes_it_itself(self) -> bool:
+        return self.alone and not self.wrong
+
+
+def _may_be_input(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_may_be_input, value))
+    if isinstance(value, Named):
+        return value.kind == "object"  # it may hold tensors
+    return isinstance(value, TensorOf) and value.io == "input"
+
+
+def _is_wrong(value: Any) -> bool:
+    if isinstance(value, Cut):
+        value = value.values
+    if isinstance(value, list):
+        return any(map(_is_wrong, value))
+    return isinstance(value, (float, complex)) and not cmath.isfinite(value)
 
 
 def _first_wrong(found: Finding) -> Record:
@@ -371,6 +509,11 @@ def _source(found: Finding) -> str:
         if one is not None and is_nonfinite(one)
     ]
     name = found.record.op_name or found.record.path.name
+    if plain_name(found.record.op_type) in CONSTANTS:
+        return f"{name} brings numbers that the program gave, as torch.tensor(...) does"
+    given = _Given.of(found.record)
+    if given.alone and given.wrong:
+        return f"{name} has no tensor inputs: the program gave it {given.wrong}"
     if wrong:
         return (
             f"{' and '.join(wrong)} of {name} held it before, and no recorded operator made that: it is an input, a "

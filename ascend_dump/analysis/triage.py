@@ -9,10 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
-from ascend_dump._errors import ConfigError, NotSupported, ReadError
+from ascend_dump._errors import ConfigError, ReadError
 from ascend_dump._request import DumpRequest
 from ascend_dump._steps import Steps
+from ascend_dump._units import counted
 from ascend_dump.analysis._next_layers import is_of_module, layers_of
+from ascend_dump.analysis._page_words import has_values, operator_command, tensor_commands
+from ascend_dump.analysis.overflow import watched
 from ascend_dump.analysis.suspects import Suspect, SuspectReport, find_suspects
 from ascend_dump.reading import Dump, Record, open_dump
 from ascend_dump.storage import named_beside
@@ -208,11 +211,12 @@ def _alone(
 ) -> Triage:
     report = find_suspects(dump, watch=watch, executor=executor)
     if not report.suspects:
-        advice = (
-            "nothing looks wrong by itself; compare with a reference: `ascend-dump triage DUMP REFERENCE`"
-            if not report.reasons
-            else "nothing looks wrong in what could be checked"
-        )
+        if report.reasons:
+            advice = "nothing looks wrong in what could be checked"
+        else:
+            looked = "" if report.operators else watched(dump)
+            hint = "compare with a reference: `ascend-dump triage DUMP REFERENCE`"
+            advice = looked or f"nothing looks wrong by itself; {hint}"
         return Triage(dump.root, (), None, None, advice, report.reasons, records=dump, notes=report.notes)
     return _of_suspects(dump, report.suspects, report)
 
@@ -238,7 +242,7 @@ def _of_suspects(dump: Dump, suspects: tuple[Suspect, ...], report: SuspectRepor
     names = [one.op_name for one in near] + [name for one in near for name in one.producers]
     request = _narrower(dump, [one.record for one in near], names)
     cause = Cause.of(first.record, [first.reason])
-    advice = _advice(first.record, request)
+    advice = _advice(first.record, request, f"in this dump: `{operator_command('show', dump.root, first.record)}`")
     return Triage(dump.root, suspects, None, request, advice, report.reasons, cause, notes=report.notes)
 
 
@@ -255,7 +259,10 @@ def _against(dump: Dump, compared: Comparison) -> Triage:
     request = _narrower(dump, records, [one.op_name for one in compared.origins])
     first = compared.origins[0]
     cause = Cause.of(first.pair.record, first.evidence)
-    return Triage(dump.root, (), compared, request, _advice(first.pair.record, request), cause=cause)
+    commands = tensor_commands(compared.actual, compared.reference, first.pair)
+    commands = commands or [operator_command("show", compared.actual, first.pair.record)]
+    there = f"there: {', '.join(f'`{one}`' for one in commands)}"
+    return Triage(dump.root, (), compared, request, _advice(first.pair.record, request, there), cause=cause)
 
 
 def _narrower(dump: Dump, records: list[Record], names: Iterable[str]) -> Optional[DumpRequest]:
@@ -265,7 +272,7 @@ def _narrower(dump: Dump, records: list[Record], names: Iterable[str]) -> Option
     """
     first = records[0]
     layers = layers_of(first, names)[:_MOST_LAYERS]
-    if not is_of_module(first) and (not layers or _has_values(first)):
+    if not is_of_module(first) and (not layers or has_values(first)):
         return None
     steps = sorted({one.step for one in records if one.step is not None})
     ranks = sorted({one.rank for one in records if one.rank is not None})
@@ -283,19 +290,14 @@ def _beside(dump: Dump) -> Path:
     return named_beside(dump.root, "_next")
 
 
-def _has_values(record: Record) -> bool:
-    try:
-        record.numpy()
-    except (NotSupported, ReadError):
-        return False
-    return True
-
-
-def _advice(record: Record, request: Optional[DumpRequest]) -> str:
+def _advice(record: Record, request: Optional[DumpRequest], there: str) -> str:
+    """there: where the tensors of the operator are, and how they are looked at, if there is nothing to dump."""
     name = record.op_name
     if request is None:
-        return f"the tensors of {name} are in this dump: `ascend-dump show`"
+        return f"the tensors of {name} are {there}"
     if is_of_module(record):
         what = f"module {record.module}" if record.module else "the model"
-        return f"dump the operators of {what}, without level='module': the next request says which"
+        others = len(request.layers) - 1
+        more = f" and of {counted(others, 'more module')}" if others > 0 else ""
+        return f"dump the operators of {what}{more}, without level='module': the next request says which"
     return f"dump the tensors of {name} and of what it reads: the next request says which"

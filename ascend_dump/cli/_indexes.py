@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["compare_by_index"]
 
 _KINDS = {
-    "made": "an output differs although all inputs of its operator are equal",
+    "made": "an output differs although no input of its operator is known to",
     "given": "an input differs, and nothing before it on this rank explains it",
     "collective": "the result of a collective differs, and no rank differed before",
     "structure": "a record that only one of the runs has",
@@ -52,12 +52,14 @@ def _show(found: IndexComparison, actual: str, reference: str) -> None:
     from ascend_dump.report.tables import Column, escape, write_table
 
     table = found.ranks
-    words = {"unequal": "differ", "alone": "have no partner", "undecided": "without a hash", "unreadable": "unreadable"}
+    words = {"unequal": "differ", "alone": "have no partner", "undecided": "undecided", "unreadable": "unreadable"}
     counts = [f"{total} {word}" for name, word in words.items() if (total := int(table[name].sum()))]
     what = f"{int(table['rows'].sum())} records of {table.height} {'rank' if table.height == 1 else 'ranks'}"
     click.echo(f"{found.verdict}: {', '.join([what, *counts])}")
     if found.missing:
         click.echo(f"only one of the runs has the ranks {ranks_text(found.missing)}")
+    if found.origins and table["undecided"].sum():
+        click.echo("it may have begun in one of the undecided records: `compare` without --index-only reads those")
     for origin in found.origins:
         click.echo("")
         for name, text in _lines(origin, actual, reference):

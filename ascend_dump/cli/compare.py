@@ -252,7 +252,7 @@ def _show(dumps: list[Dump], comparison: Comparison) -> None:
         click.echo(f"not judged: {escape(text)} ({count} {'record' if count == 1 else 'records'})")
     for origin in comparison.origins:
         click.echo("")
-        for name, text in origin_lines(origin, comparison.several_ranks):
+        for name, text in origin_lines(origin, comparison):
             click.echo(f"{name:<12}{escape(text)}")
     for called in comparison.changed:
         click.echo("")
@@ -272,17 +272,21 @@ def _show(dumps: list[Dump], comparison: Comparison) -> None:
         click.echo(escape(line))
 
 
-def origin_lines(origin: Origin, several_ranks: bool) -> list[tuple[str, str]]:
+def origin_lines(origin: Origin, comparison: Comparison) -> list[tuple[str, str]]:
+    from ascend_dump.analysis._page_words import tensor_commands
     from ascend_dump.analysis.compare import KINDS
 
     what = "first seen" if origin.first_seen else "origin"
-    lines = [(what, _place(origin, several_ranks))]
+    lines = [(what, _place(origin, comparison.several_ranks))]
     lines += [("kind", f"{origin.kind}: {KINDS[origin.kind]}")]
     lines += [("module", origin.module)] if origin.module else []
     lines += [("source", origin.source)] if origin.source else []
     lines += [("evidence", text) for text in origin.evidence]
     if origin.explains:
         lines += [("explains", explained(origin.explains))]
+    commands = tensor_commands(comparison.actual, comparison.reference, origin.pair)
+    if commands:
+        return [*lines, *(("next", one) for one in commands)]
     settings = ", ".join(f"{name}={value!r}" for name, value in origin.next.items())
     return [*lines, ("next", f"capture(..., {settings})")]
 

@@ -28,7 +28,7 @@ from ascend_dump.cli._reading import (
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.overflow import Overflow, OverflowReport
-    from ascend_dump.reading import Record
+    from ascend_dump.reading import Dump, Record
     from ascend_dump.statistics import Statistics
 
 _SELECTORS = ("step", "rank", "device", "model", "run")
@@ -65,7 +65,8 @@ def overflow(
     The answer is always one of these ("answer" and "kind" in the JSON document), with its exit code:
       origin     1  an operator made NaN or Inf of finite inputs, or the device reported it
       nan-made   1  an operator made NaN of inputs without NaN: softmax of -Inf, 0*Inf, Inf-Inf
-      outside    1  it came from an input, a parameter or an operator that is not recorded; first seen here
+      outside    1  it came from an input, a parameter, a number of the program, another rank or an operator that is
+                    not recorded; first seen here
       none       0  everything was checked and nothing found
       unchecked  3  nothing found, but not everything could be checked; "reasons" say why
     """
@@ -91,7 +92,7 @@ def overflow(
     else:
         for number, one in enumerate(shown, 1):
             _write_text(number, one, unreadable)
-        _write_end(report, len(shown))
+        _write_end(report, len(shown), dump)
     _tell(report, path)
     unreadable.finish()
     if report.overflows:
@@ -99,14 +100,16 @@ def overflow(
     return Exit.OK if report.answer == "none" else Exit.UNREADABLE
 
 
-def _write_end(report: OverflowReport, shown: int) -> None:
+def _write_end(report: OverflowReport, shown: int, dump: Dump) -> None:
+    from ascend_dump.analysis.overflow import watched
     from ascend_dump.report.tables import counted, escape
 
     if shown < len(report.overflows):
         print(f"and {len(report.overflows) - shown} more")
     elif report.answer == "none":
         masks = f"; {counted(report.masks, 'operator')} filled in Inf as a mask" if report.masks else ""
-        print(f"no overflow: {counted(report.operators, 'operator')} checked{masks}")
+        checked = f"{counted(report.operators, 'operator')} checked{masks}"
+        print(f"no overflow: {checked if report.operators else watched(dump) or checked}")
     elif report.answer == "unchecked":
         checked = f"no overflow in the {counted(report.checked, 'operator')} that could be read"
         some = f"{checked}; not everything could be checked:"

@@ -224,7 +224,7 @@ def _show(found: Triage, limit: int) -> None:
 
         for origin in found.origins[:limit]:
             click.echo("")
-            for name, text in origin_lines(origin, compared.several_ranks):
+            for name, text in origin_lines(origin, compared):
                 click.echo(f"{name:<12}{escape(text)}")
     from ascend_dump.analysis.suspects import RULES
 

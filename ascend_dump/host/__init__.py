@@ -17,6 +17,7 @@ from ascend_dump.host._call import (
     read_stack,
     text_of,
 )
+from ascend_dump.host._content import StoredView, content_of, view_of
 from ascend_dump.host._dtypes import has_values, numpy_dtype
 from ascend_dump.host._layout import (
     CSV_HEADER,
@@ -80,7 +81,9 @@ __all__ = [
     "OutlineLine",
     "Over",
     "Placement",
+    "StoredView",
     "TensorOf",
+    "content_of",
     "cut_text",
     "encodable",
     "has_values",
@@ -94,5 +97,6 @@ __all__ = [
     "read_stack",
     "shard_name",
     "text_of",
+    "view_of",
     "why_over",
 ]

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union, overload
 
 from ascend_dump._errors import ConfigError, NotSupported, ReadError
 from ascend_dump._files import files_of_dump, stamp_of
+from ascend_dump._nearest import did_you_mean
 from ascend_dump._patterns import text_matcher
 from ascend_dump._steps import Steps, StepsLike
 from ascend_dump.native.cann.names import loosen_glob
 from ascend_dump.reading._dialect import Batch, Entry
 from ascend_dump.reading._record import FIELDS, Record
-from ascend_dump.reading._runs import LostRecords, Run, find_lost_records, read_run, runs_above
+from ascend_dump.reading._runs import Indexed, LostRecords, Run, find_lost_records, read_run, runs_above
 from ascend_dump.reading._sources import Sources
 from ascend_dump.storage import located
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["Dump"]
 
 
+#: The texts that a record may have where not every one is possible, those that people ask for first.
+_VALUES = {"io": ("input", "output", "buffer", "space"), "phase": ("forward", "backward", "other")}
 #: Fields that all records of a file share, if its name tells them.
 _OF_FILES = ("step", "rank", "device")
 
@@ -200,7 +203,10 @@ class Dump:
     def where(self, *predicates: polars.Expr) -> Dump:
         """Narrow the dump to rows of its catalog. Needs the extra `analyze` (polars).
 
-        >>> dump.where(polars.col("nan") > 0)   # doctest: +SKIP
+        Columns of statistics are null where the dump recorded none, as by default. Reading raises NotSupported where
+        nothing is left because of that.
+
+        >>> dump.where(polars.col("nan") > 0)   # of a dump with data="full"   # doctest: +SKIP
         """
         from ascend_dump.reading.catalog import polars_or_refuse
 
@@ -278,20 +284,22 @@ class Dump:
         return ", ".join(f"{name}={value!r}" for one in self.selections for name, value in one.items())
 
     def lost_records(self) -> list[LostRecords]:
-        """The runs that have fewer records than they wrote, because files were lost. Reads their indexes, no tensor.
+        """The runs that have fewer records than they wrote, because files were lost, and files of tensors that are
+        missing or cut off. Reads indexes, and of tensors the sizes of their files.
 
         Runs of which nobody knows are left out: all of them after a `select`, those that are opened in part, those that
         are not complete, and those whose manifest does not tell how many records they wrote.
         """
         root = self.root.absolute()
         runs = [] if self._queries else [run for run in self.runs() if root in (run.path, *run.path.parents)]
-        counts = self._kept_counts() if runs else None
-        return [found for found in (find_lost_records(run, counts) for run in runs) if found is not None]
+        kept = self._kept() if runs else None
+        return [found for run in runs for found in find_lost_records(run, kept)]
 
-    def _kept_counts(self) -> Optional[dict[str, int]]:
-        """How many records each file has, from the catalog that is kept of a large dump; None if there is none."""
+    def _kept(self) -> Optional[Callable[[Path], Indexed]]:
+        """What the indexes tell, from the catalog that is kept of a large dump; None if there is none."""
+        from ascend_dump.host import INDEX
         from ascend_dump.reading._catalog_cache import is_kept
-        from ascend_dump.reading.catalog import ENTRY
+        from ascend_dump.reading.catalog import ENTRY, shards_of
 
         try:
             kept = self._catalog(make=False) if is_kept(self.root) else None
@@ -300,7 +308,15 @@ class Dump:
         if kept is None:
             return None
         counts = kept.group_by(ENTRY).len().collect()
-        return {self._all[entry].path_text: count for entry, count in counts.iter_rows()}
+        indexes = [(located(self._all[entry].path_text).absolute(), count) for entry, count in counts.iter_rows()]
+        indexes = [one for one in indexes if one[0].name == INDEX]
+        shards = {located(path).absolute(): use for path, use in shards_of(kept)}
+
+        def below(root: Path) -> Indexed:
+            count = sum(count for path, count in indexes if root in path.parents)
+            return Indexed(count, {path: use for path, use in shards.items() if root in path.parents})
+
+        return below
 
     def recipe(self) -> tuple[Any, ...]:
         """What another process needs to open the same selection: the root, a token of this opening, and the query."""
@@ -346,12 +362,20 @@ class Dump:
     ) -> Dump:
         """Narrow the dump. Texts are globs or `re:` patterns, numbers use the step language.
 
-        Raises ConfigError for an invalid pattern or range.
+        Raises ConfigError for an invalid pattern or range, and for an `io` or a `phase` that no record can have. Names
+        that this dump merely lacks select nothing.
 
         >>> dump.select(op="*conv1*", step="0|3-5", io="output")   # doctest: +SKIP
         """
         texts = {"op_name": op, "op_type": op_type, "io": io, "model": model, "phase": phase}
         texts.update(module=module, run=run)
+        for name, values in _VALUES.items():
+            text = texts[name]
+            # Broken records have empty texts.
+            if text is not None and not any(map(text_matcher(text), (*values, ""))):
+                guess = did_you_mean(text, values)
+                known = " or ".join(map(repr, values))
+                raise ConfigError(f"{name}={text!r} matches no value of {name}", hint=f"{guess}expected {known}")
         numbers = {"step": step, "rank": rank, "index": index, "device": device}
         query = _Query(
             tuple((name, text_matcher(text)) for name, text in texts.items() if text is not None),
@@ -475,7 +499,7 @@ class Dump:
         watch: an iterator function that is given the parts (frames) as they are made and yields them on, for a progress
         display
 
-        >>> dump.catalog().filter(polars.col("nan") > 0).collect()   # doctest: +SKIP
+        >>> dump.catalog().filter(polars.col("nbytes") > 2**30).collect()   # doctest: +SKIP
         """
         from ascend_dump.reading.catalog import COLUMNS
 
@@ -489,7 +513,11 @@ class Dump:
         whole = Whole(self.root, self._all, self._sources)
         queries = [(query.texts, query.numbers) for query in self._queries]
         found = catalog_of(whole, self._entries, queries, make=make, watch=watch)
-        return found if found is None else found.filter(*self._rows) if self._rows else found
+        if found is None or not self._rows:
+            return found
+        from ascend_dump.reading.catalog import filtered
+
+        return filtered(found, self._rows)
 
     def __repr__(self) -> str:
         return f"<Dump {self.root} ({len(self._entries)} files)>"

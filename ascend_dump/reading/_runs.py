@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import socket
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, BinaryIO, Callable, NamedTuple, Optional
 
 from ascend_dump._errors import ConfigError
-from ascend_dump._files import open_regular, read_regular, walked
+from ascend_dump._files import open_regular, read_regular, regular_status, walked
 from ascend_dump._mark import SCHEMA
 from ascend_dump._paths import MANIFEST
 from ascend_dump._steps import Steps
-from ascend_dump.storage import located
+from ascend_dump._units import counted
 
-__all__ = ["LostRecords", "Run", "RunState", "find_lost_records", "is_of_complete_run", "read_run", "runs_above"]
+__all__ = [
+    "Indexed",
+    "LostRecords",
+    "Run",
+    "RunState",
+    "ShardUse",
+    "find_lost_records",
+    "is_of_complete_run",
+    "read_run",
+    "runs_above",
+]
 
 #: Levels from a file up to the directory of its run: `{time}/{device_id}/{model_name}/{model_id}/{step}/{file}`.
 _LEVELS = 5
@@ -26,6 +38,10 @@ _MOST_BYTES = 10_000_000
 _LONGEST_REASON = 1000
 #: Bytes of an index that are read at a time.
 _PART = 1 << 20
+#: Where a line that ascend_dump wrote tells of its tensor, with these fields next to each other. Other lines have their
+#: shards not looked for.
+_SHARD = b'"shard":"'
+_BLOB = re.compile(_SHARD + rb'(\d{1,18}/tensors-\d{5,18}\.safetensors)","blob":\[(\d{1,18}),(\d{1,18})\]')
 _SCHEMAS = ("ascend-dump/host/", SCHEMA)
 
 
@@ -52,6 +68,7 @@ class Run(NamedTuple):
     made    (name, text) pairs: the request, the command, the versions of packages
     records how many records it left on disk; None if its manifest does not tell, or it is not complete
     ranks   the requested ranks, as in `capture(ranks=...)`; "" if all of them were requested
+    steps   how many steps it recorded, also those that left nothing; None as for `records`
     """
 
     path: Path
@@ -62,52 +79,121 @@ class Run(NamedTuple):
     made: tuple[tuple[str, str], ...] = ()
     records: Optional[int] = None
     ranks: str = ""
+    steps: Optional[int] = None
 
 
 class LostRecords(NamedTuple):
-    """A run that has fewer records than it wrote."""
+    """A run that has fewer records than it wrote, or a file of tensors that is missing or cut off.
+
+    found, written  records of the run; of a shard: those whose tensors are there, and all that refer to it
+    shard           the file of tensors below the run; "" where records themselves are lost
+    size, needs     bytes that the shard has, None if it is missing, and up to where its last tensor goes
+    """
 
     run: Path
     found: int
     written: int
+    shard: str = ""
+    size: Optional[int] = None
+    needs: int = 0
 
     @property
     def reason(self) -> str:
         """A sentence about it."""
-        return f"{self.found} of the {self.written} records that were written are there: files are missing or cut off"
+        if not self.shard:
+            return (
+                f"{self.found} of the {self.written} records that were written are there: files are missing or cut off"
+            )
+        what = "is missing" if self.size is None else f"is cut off: it has {self.size} of at least {self.needs} bytes"
+        return f"{self.shard} {what}; the tensors of {counted(self.written - self.found, 'record')} are lost"
 
 
-def find_lost_records(run: Run, counts: Optional[Mapping[str, int]] = None) -> Optional[LostRecords]:
-    """None if all are there, and if nobody knows. Each line of an index is a record.
+class ShardUse(NamedTuple):
+    """What an index tells of a shard.
 
-    counts: how many records each file of the dump has, if that is known; else the indexes are read
+    records  that have tensors in it
+    end      where the last tensor ends
+    behind   how many of the records have a tensor that ends behind a byte
+    """
+
+    records: int
+    end: int
+    behind: Callable[[int], int]
+
+
+class Indexed(NamedTuple):
+    """What the indexes of a run tell: how many records there are, and the shards that they refer to."""
+
+    records: int
+    shards: Mapping[Path, ShardUse]
+
+
+def find_lost_records(run: Run, kept: Optional[Callable[[Path], Indexed]] = None) -> list[LostRecords]:
+    """Empty if all are there, and if nobody knows. Each line of an index is a record.
+
+    No tensor is read: a shard must be as long as its last tensor needs.
+
+    kept: what the indexes below a directory tell, if that is known; else they are read
     """
     if run.records is None:
-        return None
+        return []
     try:
-        found = _lines_below(run.path) if counts is None else _counted_below(run.path, counts)
+        told = (kept or _read_indexes)(run.path)
     except OSError:  # a file that cannot be opened is an unreadable record already
-        return None
-    return LostRecords(run.path, found, run.records) if found < run.records else None
+        return []
+    lost = [LostRecords(run.path, told.records, run.records)] if told.records < run.records else []
+    for path, use in sorted(told.shards.items()):
+        try:
+            size: Optional[int] = regular_status(path, follow_links=False).st_size
+        except FileNotFoundError:
+            size = None
+        except OSError:  # as above
+            continue
+        if size is None or size < use.end:
+            left = 0 if size is None else use.records - use.behind(size)
+            lost.append(LostRecords(run.path, left, use.records, _below(path, run.path), size, use.end))
+    return lost
 
 
-def _lines_below(root: Path) -> int:
+def _below(path: Path, run: Path) -> str:
+    return "/".join(path.parts[len(run.parts) :])
+
+
+def _read_indexes(root: Path) -> Indexed:
     from ascend_dump.host import INDEX
 
-    found = 0
+    records = 0
+    ends: dict[Path, array[int]] = {}
     # The files are listed here, after the manifest was read: of a complete run all of them are written.
     for directory, names in walked(root):
         if INDEX in names:
+            of_step: dict[bytes, array[int]] = {}
             with open_regular(directory / INDEX) as file:
-                found += sum(part.count(b"\n") for part in iter(lambda: file.read(_PART), b""))
-    return found
+                for text in _whole_lines(file):
+                    records += text.count(b"\n")
+                    for shard, begin, size in _BLOB.findall(text) if _SHARD in text else ():
+                        of_step.setdefault(shard, array("q")).append(int(begin) + int(size))
+            for shard, found in of_step.items():
+                ends.setdefault(directory.parent / shard.decode(), array("q")).extend(found)
+    return Indexed(records, {path: _use_of(found) for path, found in ends.items()})
 
 
-def _counted_below(root: Path, counts: Mapping[str, int]) -> int:
-    from ascend_dump.host import INDEX
+def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Parts of a file that end with a line, and what is behind the last one."""
+    rest = b""
+    for part in iter(lambda: file.read(_PART), b""):
+        head, newline, tail = part.rpartition(b"\n")
+        if newline:
+            yield rest + head + newline
+            rest = tail
+        else:
+            # A line longer than a part is no record, and may be a hole of any size.
+            rest = (rest + tail)[:_PART]
+    yield rest
 
-    indexes = ((located(text).absolute(), count) for text, count in counts.items() if text.endswith(INDEX))
-    return sum(count for path, count in indexes if root in path.parents)
+
+def _use_of(ends: array[int]) -> ShardUse:
+    return ShardUse(len(ends), max(ends), lambda size: sum(end > size for end in ends))
 
 
 def runs_above(directory: Path) -> Iterable[Path]:
@@ -174,8 +260,9 @@ def _read_run(root: Path, manifest: dict[str, Any]) -> Optional[Run]:
     state = manifest.get("state")
     if state == "complete":
         tally = manifest.get("tally")
-        records = tally.get("records") if isinstance(tally, dict) else None
-        return Run(root, RunState.COMPLETE, scene=scene, records=records if type(records) is int else None)
+        counts = [tally.get(name) if isinstance(tally, dict) else None for name in ("records", "begun")]
+        records, steps = (count if type(count) is int else None for count in counts)
+        return Run(root, RunState.COMPLETE, scene=scene, records=records, steps=steps)
     if state == "incomplete":
         return Run(
             root,

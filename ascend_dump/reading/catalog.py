@@ -1,7 +1,8 @@
 """The records of a dump as columns, made in one pass and without reading a tensor. Polars is the engine.
 
 Every field of Record is a column, and after them what a comparison needs to know before it reads anything: `error`,
-the hash, the place in memory, and the statistics that the dump recorded. `_catalog_cache` keeps large ones as Parquet.
+the hash and where in the bytes that it is of the tensor lies, the place in memory, and the statistics that the dump
+recorded. `_catalog_cache` keeps large ones as Parquet.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ascend_dump._errors import AscendDumpError, NotSupported
+from ascend_dump.host import Line, StoredView, view_of
 from ascend_dump.reading._record import FIELDS, Record
+from ascend_dump.reading._runs import ShardUse
 from ascend_dump.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ __all__ = [
     "ENTRY",
     "PLACE",
     "ROWS",
+    "filtered",
     "frames",
     "lists",
     "narrowed",
@@ -34,10 +38,11 @@ __all__ = [
     "of_records",
     "polars_or_refuse",
     "schema",
+    "shards_of",
 ]
 
 _TEXTS = ("op_type", "op_name", "io", "model", "run", "dtype", "format", "phase", "module", "source", "path")
-_LISTS = ("shape", "stride")
+_LISTS = ("shape", "stride", "stored_stride")
 _FLOATS = ("max", "min", "mean", "l2norm")
 #: What host dumps tell of the place of a tensor in memory, and of why something is missing.
 _OF_ATTRS = {
@@ -56,10 +61,11 @@ _OF_ATTRS = {
 }
 #: `attrs` has what only one dialect knows, as JSON; `placed_on` is the framework's name of the device of a host tensor;
 #: `nth` tells the runs of an operator apart where timestamps do not.
-COLUMNS = (*FIELDS, "error", *_OF_ATTRS, "placed_on", *Statistics._fields, "attrs", "nth")
+COLUMNS = (*FIELDS, "error", *_OF_ATTRS, "placed_on", *StoredView._fields, *Statistics._fields, "attrs", "nth")
 #: The path, which comes last of the fields, is a text in a catalog.
 _fields = attrgetter(*FIELDS[:-1])
-_NO_HOST = (None,) * (len(_OF_ATTRS) + 1)
+_NO_VIEW = (None,) * len(StoredView._fields)
+_NO_HOST = (None,) * (len(_OF_ATTRS) + 1) + _NO_VIEW
 _NO_STATISTICS = (None,) * len(Statistics._fields)
 #: The number of the file among those of the dump: a selection by names of files is one by these numbers.
 ENTRY = "entry"
@@ -214,7 +220,8 @@ def _row(record: Record, number: int, place: int) -> tuple[Any, ...]:
     host: tuple[Any, ...] = _NO_HOST
     if "storage" in others and "hash" in others:
         others = dict(others)
-        host = tuple([others.pop(name, None) for name in (*_OF_ATTRS, "device")])
+        view = view_of(record.key) if isinstance(record.key, Line) else _NO_VIEW
+        host = (*[others.pop(name, None) for name in (*_OF_ATTRS, "device")], *view)
     return (
         *_fields(record),
         str(record.path),
@@ -257,6 +264,50 @@ def narrowed(
             unknown = unknown | pl.col("io").eq("")
         frame = frame.filter(kept | (broken & unknown))
     return frame
+
+
+def filtered(frame: polars.LazyFrame, rows: Sequence[polars.Expr]) -> polars.LazyFrame:
+    """The rows for which all expressions hold.
+
+    Raises NotSupported where none is left and a column of statistics that they use is null in all rows, although there
+    are elements to count: nothing was computed, which looks as if nothing were found.
+    """
+    import polars as pl
+
+    found = frame.filter(*rows)
+    named = {name for row in rows if isinstance(row, pl.Expr) for name in row.meta.root_names()}
+    used = [name for name in Statistics._fields if name in named]
+    if not used or found.head(1).collect().height:
+        return found
+    # Where all elements are NaN there is no largest one; of no elements nothing is known.
+    told = pl.col("error").is_null() & (pl.col("count").is_null() | (pl.col("count") > pl.col("nan").fill_null(0)))
+    count, *known = frame.select(told.sum(), *(pl.col(name).count() for name in used)).collect().row(0)
+    missing = [name for name, number in zip(used, known) if not number]
+    if count and missing:
+        raise NotSupported(
+            f"where() uses {', '.join(missing)}, which no record of the selection has: the dump recorded no such "
+            "statistics",
+            hint="record with data='full', or filter `to_frame(stats=True)`, which computes them from the tensors",
+        )
+    return found
+
+
+def shards_of(frame: polars.LazyFrame) -> Iterator[tuple[str, ShardUse]]:
+    """The paths of shards that records refer to, and what the records tell of each."""
+    import polars as pl
+
+    end = (pl.col("blob") + pl.col("blob_nbytes")).alias("end")
+    stored = frame.filter(pl.col("blob").is_not_null() & pl.col("error").is_null()).select("path", end)
+
+    def use_of(path: str, records: int, last: int) -> ShardUse:
+        def behind(size: int) -> int:
+            ends = stored.filter((pl.col("path") == path) & (pl.col("end") > size))
+            return int(ends.select(pl.len()).collect().item())
+
+        return ShardUse(records, last, behind)
+
+    for path, records, last in stored.group_by("path").agg(pl.len(), pl.col("end").max()).collect().iter_rows():
+        yield path, use_of(path, records, last)
 
 
 def _one_of(column: polars.Expr, values: list[Any]) -> polars.Expr:

@@ -10,7 +10,7 @@ from typing import Optional
 
 from ascend_dump._errors import CaptureError
 from ascend_dump.analysis.compare import Comparison, Pair, compare
-from ascend_dump.analysis.suspects import producers_of
+from ascend_dump.analysis.suspects import gives_view, producers_of
 from ascend_dump.analysis.triage import Cause, Triage
 from ascend_dump.reading import Dump, Record
 from ascend_dump.rounds._repeats import first_other_step, first_unequal, is_unequal, other_content, unequal
@@ -215,26 +215,36 @@ def _cause(found: Comparison, operators: Sequence[Sequence[Pair]]) -> Optional[C
 
 
 def _confirm(runner: RoundRunner, sides: _Sides, result: Triage) -> str:
-    """Run the program with the reference's outputs in place of the cause's: what differs then?"""
+    """Run the program with the reference's outputs in place of the cause's: what differs then?
+
+    A view has no output of its own: there the memory is replaced that it shows.
+    """
     assert result.comparison is not None
     assert result.cause is not None
     cause = result.cause
     pairs = [
         one for one in result.comparison.pairs if one.record.op_name == cause.op_name and one.record.step == cause.step
     ]
-    outputs = [one for one in pairs if one.record.io == "output" and one.actual and one.reference and not one.undefined]
-    if not outputs:
-        return f"not tried: {cause.op_name} has no output that both sides recorded"
-    names = {one.reference.op_name for one in outputs if one.reference is not None}
+    io = "input" if gives_view([one.record for one in pairs]) else "output"
+    chosen = [one for one in pairs if one.record.io == io and one.actual and one.reference and not one.undefined]
+    if not chosen:
+        return f"not tried: {cause.op_name} has no {io} that both sides recorded"
+    if io == "input":
+        chosen = [one for one in chosen if one.verdict not in ("equal", "noise")]
+        if not chosen:
+            return f"not tried: {cause.op_name} only shows a part of its input, which is the same on both sides"
+    names = {one.reference.op_name for one in chosen if one.reference is not None}
     if names != {cause.op_name}:
         return f"not tried: the reference calls it {', '.join(sorted(names))}, and a graft takes one name for both"
     dump = str(result.comparison.reference)
-    graft = {f"{cause.op_name}.output.{one.record.index}": dump for one in outputs}
-    purpose = f"runs with the reference's output of {cause.op_name}"
+    graft = {f"{cause.op_name}.{io}.{one.record.index}": dump for one in chosen}
+    with_right = f"with the reference's {io} of {cause.op_name}"
+    purpose = f"runs {with_right}"
     again = runner.record(PROGRAM, purpose, steps=str(cause.step), graft=graft)
     if again.dump is None or again.reasons:
         runner.conclude(again, "could not be tried")
-        return f"not tried: {next(iter(again.reasons), 'nothing was recorded')}"
+        # Without the hint, which is for who started the capture.
+        return f"not tried: {next(iter(again.reasons), 'nothing was recorded').partition(chr(10))[0]}"
     assert sides.reference.dump is not None
     before = _behind(sides.compared, cause)
     compared = compare(again.dump, sides.reference.dump.select(step=cause.step))
@@ -242,7 +252,7 @@ def _confirm(runner: RoundRunner, sides: _Sides, result: Triage) -> str:
     gone = before.keys() - after.keys()
     left = next((pair.record.op_name for key, pair in after.items() if key in before), "")
     count = f"{len(gone)} of {len(before)}"
-    text = f"with the reference's output of {cause.op_name}, {count} outputs that differed behind it do not"
+    text = f"{with_right}, {count} outputs that differed behind it do not"
     own = {one.op_name for one in compared.origins} | {pairs[0].record.op_name for pairs in first_unequal(compared)}
     if not left:
         verdict = "confirmed"

@@ -248,6 +248,16 @@ class TestFailures:
         assert not model._forward_pre_hooks
         assert not list(dumps.rglob("*.json"))
 
+    def test_a_misspelt_option(self, dumps: Path) -> None:
+        with pytest.raises(ascend_dump.ConfigError) as caught:
+            ascend_dump.capture(net(), path=dumps, options={"stak": True}).start()
+        [hint] = [line for line in str(caught.value).splitlines() if "did you mean 'stack'? known: " in line]
+        assert "outline" not in hint
+        known = hint.partition("known: ")[2].partition(";")[0].split(", ")
+        page = (Path(ascend_dump.__file__).parent / "pages" / "topics" / "settings.md").read_text()
+        assert {"stack", "step", "graft"} <= set(known)
+        assert [name for name in known if f"`{name}`" not in page] == [], "the page says what they do"
+
     def test_an_empty_block_at_interpreter_exit(self, dumps: Path) -> None:
         """A capture that is never stopped is finished when the process ends."""
         program = (

@@ -156,8 +156,8 @@ def test_compare_names_the_module_and_requests_its_operators(tmp_path: Path) -> 
     found = ascend_dump.compare(actual, reference)
     assert found.origins[0].op_name == "1.1/backward_0"
     request = found.origins[0].next
-    assert request == {"layers": "1.1", "data": "tensor", "steps": "0", "ranks": "0"}
-    narrower = capture(network(1.5), tmp_path / "next", level="all", layers=request["layers"])
+    assert request == {"layers": "1.1", "level": "all", "data": "tensor", "steps": "0", "ranks": "0"}
+    narrower = capture(network(1.5), tmp_path / "next", level=request["level"], layers=request["layers"])
     assert {one.op_type for one in narrower} == {"aten::clone", "aten::mul"}
     against = ascend_dump.triage(actual, reference).next
     assert against is not None
@@ -176,3 +176,33 @@ def test_operators_of_the_model_itself_are_requested_with_all_others(tmp_path: P
     assert found.next is not None
     assert found.next.layers == ()
     assert "operators of the model" in found.advice
+
+
+def test_the_layers_of_a_module_are_requested_where_the_model_made_its_input(tmp_path: Path) -> None:
+    """The call of the model itself has no path to select it by."""
+
+    class Logarithm(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.log()
+
+    class Own(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Logarithm()
+
+        def forward(self, x: Any) -> Any:
+            return -self.inner(x)
+
+    def record(path: Path, **settings: Any) -> Any:
+        model = Own()
+        with ascend_dump.capture(model, path=path, data="stats", quiet=True, **settings) as cap:
+            model.inner(model(torch.full((2, 4), 3.0)))
+        return cap.dump()
+
+    found = ascend_dump.triage(record(tmp_path / "dump", level="module"))
+    assert (found.suspects[0].op_name, found.suspects[0].producers) == ("inner/forward_1", ("forward_0",))
+    assert found.next is not None
+    assert found.next.layers == ("inner",)
+    assert "operators of module inner, without" in found.advice
+    narrower = record(tmp_path / "next", layers=found.next.layers)
+    assert {one.op_name for one in narrower} == {"inner/log_0", "inner/log_1"}

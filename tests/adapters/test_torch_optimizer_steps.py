@@ -78,6 +78,19 @@ def test_nothing_counts_after_the_block(tmp_path: Path) -> None:
     assert len(hooks) == before
 
 
+@pytest.mark.parametrize(("updates", "rest", "told"), [(2, 1, True), (2, 0, False), (3, 1, False)])
+def test_a_last_step_that_no_optimizer_ended_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, updates: int, rest: int, told: bool
+) -> None:
+    model = torch.nn.Linear(4, 2)
+    with ascend_dump.capture(model, path=tmp_path, options=BY_OPTIMIZER, steps="0-2"):
+        train(model, updates)
+        for _ in range(rest):
+            model(torch.ones(2, 4)).sum().backward()
+    [text] = [text for text in caplog.messages if "dumped" in text]
+    assert ("the last step was not ended by the optimizer" in text) is told
+
+
 def test_another_value_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'optimizer', or leave it out"):
         ascend_dump.capture(torch.nn.Linear(1, 1), path=tmp_path, options={"step": "epoch"}).start()

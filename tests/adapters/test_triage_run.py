@@ -128,10 +128,45 @@ class TestNonFinite:
         assert "length/div_0 (aten::div), step 23" in said
         assert training.line_of("sqrt()") in said
         assert "step 22\n" in said
-        assert "length/div_0 gives the same: it computes rightly, and its inputs were already wrong" in said
+        right = "length/div_0 gives the same: it computes rightly, and Inf is right for its inputs"
+        assert f"{right}: find out why input 1 has 1 zero" in said
+        assert "already wrong" not in said
+        (dump,) = training.path.glob("*/2-program/dump")
+        assert f"are in this dump: `ascend-dump show {dump} --op length/div_0 --step 23`" in said
         assert "trained" not in said  # it is stopped once that is known
         (state,) = training.path.glob("*/triage.json")
         assert [one["program"] for one in json.loads(state.read_text())["rounds"]] == ["program", "program"]
+
+    @pytest.mark.parametrize(
+        ("faulty", "operator", "why"),
+        [
+            ("x * 0 / (x * 0)", "div_0", "NaN is right for its inputs: find out why input 0 has 8 zeros, and input 1"),
+            ("(x * 1e5).exp()", "exp_0", "Inf is right for its inputs: find out why input 0 has values from "),
+            ("x + torch.tensor(float('nan'))", "lift_fresh_0", "the program gave it NaN as a constant"),
+            ("x * float('nan')", "mul_0", "the program gave it the constant other=nan"),
+            ("x + torch.full((2, 4), float('nan'))", "full_0", "the program gave it the constant fill_value=nan"),
+            ("(x - x + OUTSIDE).relu()", "add_0", "its inputs were already wrong"),
+        ],
+    )
+    def test_an_operator_that_computes_rightly_is_told_from_what_it_was_given(
+        self, faulty: str, operator: str, why: str, tmp_path: Path
+    ) -> None:
+        program = Program(
+            tmp_path,
+            f"""
+            import torch
+            OUTSIDE = torch.full((2, 4), float("nan"))
+            torch.manual_seed(0)
+            model = torch.nn.Linear(4, 4)
+            with torch.no_grad():
+                x = model(torch.ones(2, 4))
+                model({faulty})
+            """,
+        )
+        found = program.document(command=program.command())
+        assert found["cause"]["op_name"] == operator
+        begin = f"run again on this host from its recorded inputs, {operator} gives the same: it computes rightly, and"
+        assert found["cause"]["evidence"][-1].startswith(f"{begin} {why}")
 
     def test_an_operator_that_computes_wrongly_is_told_from_one_with_wrong_inputs(self, tmp_path: Path) -> None:
         """The kernel of GELU is broken in the program, and whole where it is run again."""
@@ -252,6 +287,47 @@ class TestReference:
         assert "1/mul_0 (aten::mul), step 0" in done.stdout
         assert "confirm     confirmed: with the reference's output of 1/mul_0" in done.stdout
         assert "the others begin with 1/mul_1, which is a cause of its own" in done.stdout  # it is the backward pass
+
+    def test_confirms_a_wrong_weight_though_the_first_that_reads_it_is_a_view(self, tmp_path: Path) -> None:
+        weight = Program(
+            tmp_path,
+            """
+            import sys, torch
+            torch.set_num_threads(1)
+            torch.manual_seed(0)
+            net = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4))
+            with torch.no_grad():
+                net[2].weight.mul_(float(sys.argv[1]))
+            net(torch.randn(8, 16)).sum().backward()
+            """,
+        )
+        right = " ".join(weight.command("1.0"))
+        found = weight.document("--reference", right, "--confirm", command=weight.command("1.01"))
+        assert found["cause"]["op_name"] == "2/t_0"
+        assert found["confirmation"].startswith("confirmed: with the reference's input of 2/t_0, ")
+
+    def test_says_in_one_sentence_that_a_view_of_something_else_cannot_be_tried(self, tmp_path: Path) -> None:
+        part = Program(
+            tmp_path,
+            """
+            import sys, torch
+            torch.set_num_threads(1)
+            torch.manual_seed(0)
+            class Part(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.net = torch.nn.Linear(16, 32)
+                def forward(self, x):
+                    begin = int(sys.argv[1])
+                    return self.net(x)[:, begin:begin + 2] * 3
+            Part()(torch.randn(8, 16)).sum().backward()
+            """,
+        )
+        right = " ".join(part.command("0"))
+        found = part.document("--reference", right, "--confirm", command=part.command("1"))
+        assert found["cause"]["op_name"] == "slice_0"
+        said = "not tried: slice_0 only shows a part of its input, which is the same on both sides"
+        assert found["confirmation"] == said
 
     def test_finds_the_step_of_a_difference_that_comes_later(self, tmp_path: Path) -> None:
         text = PRODUCT.replace("float(sys.argv[1])", "(float(sys.argv[1]) if step == 3 else 1.0)")

@@ -22,6 +22,8 @@ __all__ = ["NO_ORIGINS", "Carried", "InputNoise", "OriginNumber"]
 OriginNumber = int
 NO_ORIGINS: frozenset[OriginNumber] = frozenset()
 _Contents = tuple[Any, Any]
+#: The address and size of a storage. Unlike its number they stay the same over steps.
+_Memory = tuple[int, int]
 
 
 class InputNoise(NamedTuple):
@@ -53,6 +55,8 @@ class Carried:
         #: By contents of one side: what differs there, or was made by an operator without a partner; and what is noise.
         self._of_side: tuple[dict[Any, frozenset[OriginNumber]], dict[Any, frozenset[OriginNumber]]] = ({}, {})
         self._noise_of_side: tuple[dict[Any, InputNoise], dict[Any, InputNoise]] = ({}, {})
+        #: By side and memory: the operator without a partner that wrote there last.
+        self._written_alone: dict[tuple[int, _Memory], OriginNumber] = {}
 
     def begin_step(self, views: Optional[tuple[Mapping[Any, Any], Mapping[Any, Any]]]) -> None:
         """Numbers of storages begin anew with each step. views: by contents of each side, what they are a view of."""
@@ -90,6 +94,28 @@ class Carried:
                 copies = self._copies[side]
                 copies[name] = copies.get(read[0], read[0])
         known.pop(None, None)
+
+    def add_written_alone(self, side: int, written: Record, new: OriginNumber) -> None:
+        """An operator of one side (0: actual) wrote to memory that it was given, maybe to a part of it."""
+        memory = _memory_of(written)
+        if memory is not None:
+            self._written_alone[side, memory] = new
+
+    def add_written_by_both(self, a: Optional[Record], b: Optional[Record]) -> None:
+        """Paired operators wrote to this memory, so what one side wrote there before counts no more."""
+        if self._written_alone:
+            for side, record in enumerate((a, b)):
+                memory = None if record is None else _memory_of(record)
+                if memory is not None:
+                    self._written_alone.pop((side, memory), None)
+
+    def of_memory(self, a: Record, b: Record) -> frozenset[OriginNumber]:
+        """The operators without a partner that wrote to the memory of two inputs last.
+
+        A write to a part of a tensor leaves contents of the whole that are in no record of that operator.
+        """
+        found = [self._written_alone.get((side, _memory_of(one) or (0, 0))) for side, one in enumerate((a, b))]
+        return frozenset(one for one in found if one is not None)
 
     def add_noise(
         self,
@@ -166,6 +192,11 @@ class Carried:
         if len(names) == 3:
             names.append((names[1][0], names[2][1]))
         return names
+
+
+def _memory_of(record: Record) -> Optional[_Memory]:
+    address, nbytes = record.attrs.get("address"), record.attrs.get("storage_nbytes")
+    return (address, nbytes) if address and nbytes else None
 
 
 def _may_be_part_of(found: Difference, noise: InputNoise, dtype: str) -> bool:

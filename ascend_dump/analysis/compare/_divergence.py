@@ -13,6 +13,8 @@ from dataclasses import replace
 from typing import Any, Optional
 
 from ascend_dump._units import counted
+from ascend_dump.analysis._module_calls import NOT_RECORDED, ModuleCalls
+from ascend_dump.analysis._next_layers import is_of_module
 from ascend_dump.analysis._unread import is_unread
 from ascend_dump.analysis.compare._arguments import differing_arguments, same_generator
 from ascend_dump.analysis.compare._called import Calls
@@ -22,7 +24,7 @@ from ascend_dump.analysis.compare._inputs import KnownInputs, inputs_of, is_comp
 from ascend_dump.analysis.compare._match import Match
 from ascend_dump.analysis.compare._measure import Measure
 from ascend_dump.analysis.compare._names import is_view
-from ascend_dump.analysis.compare._operators import Operator
+from ascend_dump.analysis.compare._operators import Operator, storage_of
 from ascend_dump.analysis.compare._origins import Draft, add_effect, explain, told
 from ascend_dump.analysis.compare._records import Difference, Differences, Types, identity_of, type_of
 from ascend_dump.analysis.compare._rerun import Rerun
@@ -62,6 +64,7 @@ class Divergence:
         self._differences = Differences()
         self._carried = Carried()
         self._calls = Calls()
+        self._modules = ModuleCalls()
         self._drafts: list[Draft] = []
         self._seen_operator = False
         #: How many records of the operators so far could not be read.
@@ -143,6 +146,8 @@ class Divergence:
         made: Optional[OriginNumber] = None
         for a, b in (*late, *match.outputs):
             pair = self._output(match, a, b, causes, noise, changed, blind=blind)
+            if operator_class(reference.op_type) not in VIEWS:
+                self._carried.add_written_by_both(a, b)
             if pair.verdict in ("different", "structure") and not pair.explained:
                 if made is None:
                     made = self._origin_of(match, pair, inputs_of(match, given, written, noise), changed)
@@ -155,10 +160,17 @@ class Divergence:
                 for cause in causes:
                     self._drafts[cause].settled = True
             self._note_call(match, pairs, causes, changed)
+        self._end_module(match, pairs, causes if made is None else {*causes, made})
         pairs += self._broken_pairs(match)
         self._unread += _unread_in(pairs)
         self._seen_operator = True
         return pairs
+
+    def _end_module(self, match: Match, pairs: Sequence[Pair], causes: Collection[OriginNumber]) -> None:
+        record = next(match.reference.records, None)
+        if record is not None:
+            differs = any(pair.verdict in ("different", "structure") for pair in pairs)
+            self._modules.end(record, causes if differs else NO_ORIGINS)
 
     def _broken_pairs(self, match: Match) -> Iterator[Pair]:
         """The unreadable records of both operators, but those told before: an operator may be in several matches."""
@@ -216,6 +228,7 @@ class Divergence:
             else:
                 # What ranks do to bring parts together is no change of the program, and its gradients none that follow.
                 number = self._add(draft)
+            self._modules.add_alone(outputs[0].record, number)
             self._carried.add_alone(
                 0 if of_actual else 1,
                 [identity_of(one) for one in operator.inputs],
@@ -223,6 +236,11 @@ class Divergence:
                 number,
                 copied=operator_class(operator.op_type) in COPIES,
             )
+            given = {storage[0] for storage in map(storage_of, operator.inputs) if storage is not None}
+            for record in operator.outputs if operator_class(operator.op_type) not in VIEWS else ():
+                storage = storage_of(record)
+                if storage is not None and storage[0] in given:
+                    self._carried.add_written_alone(0 if of_actual else 1, record, number)
         return found
 
     def origins(self) -> list[Origin]:
@@ -269,10 +287,20 @@ class Divergence:
                 return pair, self._carried.add_noise(found, type_of(a, b), of), NO_ORIGINS
         if causes and self._regrouped(causes):
             return replace(pair, verdict="unmatched", explained=True, reason=_MADE_ALONE), None, causes
+        causes = causes or self._modules.of_input(b)
         if causes:
             return replace(pair, explained=True, reason=_CARRIED), None, causes
-        evidence = [f"{pair.record.label}: {pair.reason}", _NOT_WRITTEN, *_not_read(self._unread)]
         kind = self._kind_of_input(match, b)
+        # Other memory is freed, and its address given to what the program brings from outside.
+        written = self._carried.of_memory(a, b) if kind == "parameter" else NO_ORIGINS
+        if written:
+            self._carried.add(found.contents, written)
+            return replace(pair, explained=True, reason=_CARRIED), None, written
+        evidence = [f"{pair.record.label}: {pair.reason}", _NOT_WRITTEN, *_not_read(self._unread)]
+        if is_of_module(b) and kind == "parameter":
+            # Modules are given what functions made of the outputs of others.
+            kind = "unknown"
+            evidence.append(NOT_RECORDED)
         joined = (kind, b.step, match.reference.position)
         new = frozenset({self._add(Draft(kind, pair, evidence, first_seen=True, joined=joined))})
         self._carried.add(found.contents, new)
@@ -324,6 +352,7 @@ class Divergence:
             if verdict != "different":
                 self._carried.add_noise(found, type_of(a, b), small | causes, input_noise)
                 return pair
+        causes |= self._modules.of_output(b)
         causes = causes or set(small)
         if causes:
             explain(pair, [self._drafts[cause] for cause in causes])
@@ -395,6 +424,10 @@ class Divergence:
         else:
             kind = "compute"
         evidence += inputs.evidence
+        of_module = is_of_module(pair.record)
+        if of_module and kind == "compute":
+            kind = "unknown"
+            evidence.append(NOT_RECORDED)
         if kind == "unknown":
             evidence += inputs.unread_evidence
             evidence += _not_read(self._unread)
@@ -407,7 +440,7 @@ class Divergence:
             and pair.reference is not None
             and pair.actual.shape != pair.reference.shape
         )
-        made = self._add(Draft(kind, pair, evidence, reshaped=reshaped, first_seen=not inputs.whole))
+        made = self._add(Draft(kind, pair, evidence, reshaped=reshaped, first_seen=of_module or not inputs.whole))
         self._calls.add_origin(match.reference, arguments, changed, made)
         return made
 

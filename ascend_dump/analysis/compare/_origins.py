@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any, Optional
 
-from ascend_dump.analysis._next_layers import layers_of
+from ascend_dump.analysis._next_layers import is_of_module, layers_of
 from ascend_dump.analysis.compare._result import Origin, Pair
 
 __all__ = ["LAST", "Draft", "add_effect", "explain", "place_of_kind", "told"]
@@ -124,6 +124,8 @@ def _next_request(pair: Pair) -> dict[str, Any]:
     record = pair.record
     layers = layers_of(record, [record.op_name])
     request: dict[str, Any] = {"layers": layers[0]} if layers else {}
+    if is_of_module(record):
+        request["level"] = "all"  # the operators of the module
     request["data"] = "tensor"
     if record.step is not None:
         request["steps"] = str(record.step)

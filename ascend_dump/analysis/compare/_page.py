@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Optional, Protocol
 from ascend_dump._errors import AscendDumpError, ConfigError, NotSupported
 from ascend_dump._request import DumpRequest
 from ascend_dump._units import counted, explained, named
-from ascend_dump.analysis._page_words import capture_command, command, place_facts, run_facts, show_command, step_text
+from ascend_dump.analysis._page_words import (
+    capture_command,
+    command,
+    place_facts,
+    run_facts,
+    show_command,
+    step_text,
+    tensor_commands,
+)
 from ascend_dump.reading import open_dump
 from ascend_dump.report.page import PageContent, PageError, PageFinding, PageRow
 from ascend_dump.report.page.tensors import read_tensor
@@ -90,7 +98,7 @@ def of_comparison(compared: ShownComparison) -> PageContent:
         facts=() if first is None else tuple(_origin_facts(first)),
         command=_next_command(compared, first),
         compared=True,
-        findings=tuple(_origin(one, compared.several_ranks) for one in compared.origins),
+        findings=tuple(_origin(one, compared) for one in compared.origins),
         changed=tuple(_changed(one) for one in compared.changed),
         unmade=tuple(unmade),
         made=(
@@ -168,16 +176,19 @@ def _origin_facts(origin: Origin) -> Iterator[tuple[str, str]]:
     yield from place_facts(origin.module, origin.source)
 
 
-def _origin(origin: Origin, several_ranks: bool) -> PageFinding:
+def _origin(origin: Origin, compared: ShownComparison) -> PageFinding:
     lines = [*_origin_facts(origin), ("evidence", "\n".join(origin.evidence))]
     if origin.explains:
         lines.append(("explains", explained(origin.explains)))
     if origin.first_seen:
         lines.append(("first seen", "what came before it was not recorded, or not read: the cause may be there"))
+    commands = tensor_commands(compared.actual, compared.reference, origin.pair)
     settings = ", ".join(f"{name}={value!r}" for name, value in origin.next.items())
-    if settings:
+    if commands:
+        lines.append(("next", "\n".join(commands)))
+    elif settings:
         lines.append(("next", f"ascend_dump.capture(..., {settings})"))
-    rank = f"rank {origin.rank}, " if several_ranks and origin.rank is not None else ""
+    rank = f"rank {origin.rank}, " if compared.several_ranks and origin.rank is not None else ""
     return PageFinding(
         f"{rank}{step_text(origin.step)}{origin.op_name or origin.op_type}", origin.pair.record, tuple(lines)
     )

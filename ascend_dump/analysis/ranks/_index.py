@@ -37,9 +37,9 @@ class RankOrigin(NamedTuple):
     """A first difference of a rank that no difference of another rank precedes.
 
     ranks    the ranks that have it; several where a collective spread it to all of them
-    kind     "made": the output of an operator with equal inputs; "given": an input that nothing before it on this rank
-             explains; "collective": the output of a collective, while no rank differed before; "structure": a record
-             that only one of the runs has
+    kind     "made": the output of an operator, no input of which is known to differ; "given": an input that nothing
+             before it on this rank explains; "collective": the output of a collective, while no rank differed before;
+             "structure": a record that only one of the runs has
     follows  number of ranks whose first difference comes after this one
     """
 
@@ -58,12 +58,14 @@ class IndexComparison(NamedTuple):
     """The result of `compare_indexes`.
 
     ranks    a polars DataFrame with one row per rank: `rank`, the numbers of records that were compared (`rows`),
-             differ (`unequal`), exist in one run only (`alone`), have no hash to prove them equal (`undecided`) or
-             cannot be read (`unreadable`, both runs), and of the first difference `position` in the index of actual,
-             `kind`, `step`, `op_type`, `op_name`, `io`, `index`, `source`; null where all is equal
+             differ (`unequal`), exist in one run only (`alone`), are neither proven equal nor different by hashes and
+             statistics (`undecided`) or cannot be read (`unreadable`, both runs), and of the first difference
+             `position` in the index of actual, `kind`, `step`, `op_type`, `op_name`, `io`, `index`, `source`; null
+             where all is equal
     origins  where the differences began, the one that most ranks follow first
     missing  ranks that only one of the runs has
-    lost     runs of ranks that have fewer records than they wrote, on either side; the verdict is that of what is left
+    lost     runs of ranks that have fewer records than they wrote, and files of tensors that are missing or cut off, on
+             either side; the verdict is that of what is left
     """
 
     ranks: polars.DataFrame
@@ -73,8 +75,8 @@ class IndexComparison(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """The worst of "equal" (all hashes are equal), "undecided" (some records have no hash, and no statistics that
-        differ), "structure" (ranks or records that only one run has), "different" and "unreadable"."""
+        """The worst of "equal" (all hashes are equal), "undecided" (of some records neither hashes nor statistics
+        tell), "structure" (ranks or records that only one run has), "different" and "unreadable"."""
         for column, verdict in (("unreadable", "unreadable"), ("unequal", "different"), ("alone", "structure")):
             if self.ranks[column].sum():
                 return verdict
@@ -107,8 +109,10 @@ def compare_indexes(
     executor, work, watch  as for `map_ranks`
 
     Records are paired by their order where names agree, else by step, operator, input or output, and index. Two records
-    are compared by their hashes where both have one, else by the statistics that both have. Where a rank has a step in
-    several runs, the first of them in actual is compared with the first in the reference, the second with the second.
+    are equal if they are the same part, in shape and strides, of bytes with the same hash. They differ in type, shape,
+    or hash if that is of their own bytes and no others, else in the statistics that both have. Where a rank has a step
+    in several runs, the first of them in actual is compared with the first in the reference, the second with the
+    second.
 
     Raises DumpNotFound for a directory without ranks, ConfigError for one that has a rank twice, or a step of a rank in
     more runs than the other one, CorruptDump for a file that is not a catalog, NotSupported without polars, and what
@@ -168,7 +172,7 @@ def _made_of(*places: str) -> str:
     parts: list[Any] = []
     for place in map(located, places):
         files = [place] if place.is_file() else files_of_dump(place)
-        parts += [(str(file), stamp_of(file)) for file in files if file.suffix != ".safetensors"]
+        parts += [(str(file), stamp_of(file)) for file in files]
     return repr(parts)
 
 
@@ -210,8 +214,8 @@ def _all_lost(tables: Iterable[polars.DataFrame]) -> tuple[LostRecords, ...]:
 
     from ascend_dump.reading import LostRecords
 
-    rows = pl.concat([table.filter(pl.col("what") == "lost").select("run", "found", "written") for table in tables])
-    return tuple(LostRecords(located(run), found, written) for run, found, written in rows.iter_rows())
+    rows = pl.concat([table.filter(pl.col("what") == "lost").select(LostRecords._fields) for table in tables])
+    return tuple(LostRecords(located(run), *values) for run, *values in rows.iter_rows())
 
 
 def _all_joins(tables: Iterable[polars.DataFrame]) -> Iterator[Join]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump._errors import ConfigError, CorruptDump, StorageError
 from ascend_dump._files import open_regular
@@ -19,8 +21,12 @@ __all__ = ["COUNTS", "PLACE", "index_of_rank"]
 
 #: Where a record is in the program.
 PLACE = ("step", "op_type", "op_name", "io", "index", "source")
-_STATISTICS = ("max", "min", "mean", "l2norm", "nan")
-_COLUMNS = (*PLACE, "run", "hash", "attrs", *_STATISTICS, "nbytes", "skipped")
+#: Those that do not depend on the order of the elements, and sums of which the last digits do.
+_EXACT, _SUMS = ("max", "min", "nan"), ("mean", "l2norm")
+#: With equal hashes, these say whether two tensors are the same bytes: see `ascend_dump.host.StoredView`.
+_VIEW = ("dtype", "shape", "blob_offset", "stored_stride")
+_VALUES = (*_VIEW, "blob_nbytes", "nbytes", *_EXACT, *_SUMS)
+_COLUMNS = (*PLACE, "run", "hash", "attrs", *_VALUES, "skipped")
 #: Added to these: which of the runs that have this step a record is of, from 1 on.
 _TURN = "turn"
 _ALIGNED = ("step", _TURN, "op_name", "io", "index")
@@ -29,8 +35,8 @@ COUNTS = ("rows", "unequal", "alone", "undecided", "unreadable")
 #: Kinds of collectives in which some ranks only give, or only take.
 _ROOTED = {"broadcast": "gives", "scatter": "gives", "reduce": "takes", "gather": "takes"}
 #: The columns of a table by their types.
-_INTEGERS = ("rank", *COUNTS, "position", "end", "step", "index", "found", "written")
-_TEXTS = ("what", "kind", "op_type", "op_name", "io", "source", "key", "run")
+_INTEGERS = ("rank", *COUNTS, "position", "end", "step", "index", "found", "written", "size", "needs")
+_TEXTS = ("what", "kind", "op_type", "op_name", "io", "source", "key", "run", "shard")
 
 
 def index_of_rank(actual: str, reference: str, rank: int) -> polars.DataFrame:
@@ -51,10 +57,7 @@ def index_of_rank(actual: str, reference: str, rank: int) -> polars.DataFrame:
         joins = _joins(a, rank)
     except pl.exceptions.PolarsError as error:
         raise CorruptDump(f"a collective in its index cannot be read: {_first_line(error)}", path=actual) from error
-    lost = [
-        {"what": "lost", "run": str(one.run), "found": one.found, "written": one.written}
-        for one in dict.fromkeys([*lost_in_a, *lost_in_b])
-    ]
+    lost = [{"what": "lost", **one._asdict(), "run": str(one.run)} for one in dict.fromkeys([*lost_in_a, *lost_in_b])]
     return pl.concat([pl.DataFrame([row, *lost], schema=_table()), joins], how="vertical")
 
 
@@ -148,14 +151,14 @@ def _compared(a: polars.DataFrame, b: polars.DataFrame) -> dict[str, Any]:
         numbered = [side.with_columns(pl.int_range(pl.len()).over(_ALIGNED).alias("again")) for side in sides]
         joined = numbered[0].join(numbered[1], on=[*_ALIGNED, "again"], how="full", nulls_equal=True, suffix="_b")
     paired = joined.filter(pl.col("row").is_not_null() & pl.col("row_b").is_not_null())
-    differs, undecided = _judged(paired)
+    differing, undecided = _judged(paired)
     only_b = joined.filter(pl.col("row").is_null())
     alone = joined.height - paired.height
-    counts = {"unequal": int(differs.sum()), "alone": alone, "undecided": int(undecided.sum())}
+    counts = {"unequal": differing.height, "alone": alone, "undecided": undecided}
     positions = [
         (position, order, kind, frame, row)
         for order, kind, frame, rows in (
-            (1, "", a, paired.filter(differs).select("row", row_of="row")),
+            (1, "", a, differing.select("row", row_of="row")),
             (1, "structure", a, joined.filter(pl.col("row_b").is_null()).select("row", row_of="row")),
             (0, "structure", b, _positions(joined, only_b)),
         )
@@ -175,26 +178,61 @@ def _values(frame: polars.DataFrame) -> polars.DataFrame:
     import polars as pl
 
     valueless = (pl.col("nbytes").fill_null(1) == 0) | pl.col("skipped").is_in(NO_VALUES).fill_null(False)
-    hashes = pl.when(pl.col("hash") != "").then(pl.col("hash"))
+    hashes = pl.when((pl.col("hash") != "") & (pl.col("skipped").fill_null("") == "")).then(pl.col("hash"))
     unread = unread_rows().alias("unread")
-    return frame.select(
-        *_ALIGNED, hashes.alias("hash"), *_STATISTICS, valueless.alias("valueless"), unread
-    ).with_row_index("row")
+    return frame.select(*_ALIGNED, hashes.alias("hash"), *_VALUES, valueless.alias("valueless"), unread).with_row_index(
+        "row"
+    )
 
 
-def _judged(paired: polars.DataFrame) -> tuple[polars.Series, polars.Series]:
-    """Which pairs differ, and of which of the others no hash proves that they are equal; neither if not read."""
+def _judged(paired: polars.DataFrame) -> tuple[polars.DataFrame, int]:
+    """The pairs that differ, and how many of the others nothing proves to be equal; neither has any that are not read.
+
+    Hashes of the same bytes prove that tensors are equal if these are the same part of them. They prove that tensors
+    differ only if no other bytes are in them: a slice may be the same where the rest of its blob is not.
+    """
     import polars as pl
 
-    if not paired["hash"].null_count() and not paired["hash_b"].null_count():
-        differs_in_hash = (paired["hash"] != paired["hash_b"]) & ~paired["unread"]
-        return differs_in_hash, pl.repeat(False, paired.height, dtype=pl.Boolean, eager=True)
     hashed = pl.col("hash").is_not_null() & pl.col("hash_b").is_not_null()
-    values = [(pl.col(name) != pl.col(f"{name}_b")).fill_null(False) for name in (*_STATISTICS, "valueless")]
-    differs = pl.when(hashed).then(pl.col("hash") != pl.col("hash_b")).otherwise(pl.any_horizontal(values))
-    read = ~pl.col("unread")
-    judged = paired.select((differs & read).alias("differs"), (~hashed & ~pl.col("valueless") & read).alias("unproven"))
-    return judged["differs"], judged["unproven"] & ~judged["differs"]
+    same_view = pl.all_horizontal(pl.col(name) == pl.col(f"{name}_b") for name in _VIEW).fill_null(False)
+    same = (pl.col("hash") == pl.col("hash_b")).fill_null(False) & same_view
+    rest = paired.filter(~same & ~pl.col("unread"))
+    if not rest.height:
+        return rest, 0
+    sizes = [pl.col(f"blob_nbytes{side}").fill_null(pl.col("nbytes")) for side in ("", "_b")]
+    own_bytes = pl.all_horizontal(size == pl.col("nbytes") for size in sizes).fill_null(False) & _without_gaps(rest)
+    by_hash = (hashed & same_view & own_bytes) | (hashed & _unequal(("dtype", "shape")))
+    by_sums = _unequal(_SUMS) & (same_view | ~hashed)
+    differs = by_hash | by_sums | _unequal((*_EXACT, "valueless"))
+    undecided = rest.filter(~differs & ~pl.col("valueless")).height
+    return rest.filter(differs), undecided
+
+
+def _unequal(names: Iterable[str]) -> polars.Expr:
+    """Whether one of some columns is known on both sides, and not equal."""
+    import polars as pl
+
+    return pl.any_horizontal((pl.col(name) != pl.col(f"{name}_b")).fill_null(False) for name in names)
+
+
+def _without_gaps(frame: polars.DataFrame) -> polars.Series:
+    """Whether the elements of each tensor of actual fill one range of bytes, each in a place of its own."""
+    import polars as pl
+
+    texts = [frame[name].cast(pl.List(pl.Utf8)).list.join(",") for name in ("shape", "stored_stride")]
+    return pl.Series([_fill(*pair) for pair in zip(*texts)], dtype=pl.Boolean)
+
+
+@lru_cache(maxsize=4096)
+def _fill(shape: Optional[str], strides: Optional[str]) -> bool:
+    sizes, steps = ([int(number) for number in (text or "").split(",") if number] for text in (shape, strides))
+    elements = 1
+    # Without strides it is stored in row-major order.
+    for step, size in sorted((step, size) for size, step in zip(sizes, steps) if size > 1):
+        if step != elements:
+            return False
+        elements *= size
+    return True
 
 
 def _positions(joined: polars.DataFrame, only_b: polars.DataFrame) -> polars.DataFrame:

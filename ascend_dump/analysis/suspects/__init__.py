@@ -22,11 +22,21 @@ from ascend_dump.analysis.ranks._check import in_words
 from ascend_dump.analysis.suspects import _history, _ranks, _training, _values
 from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._order import in_order_of_ranks
-from ascend_dump.analysis.suspects._producers import Writers, producers_of
+from ascend_dump.analysis.suspects._producers import Writers, gives_view, producers_of
 from ascend_dump.analysis.suspects._table import OperatorRun, Suspect, SuspectRule
 from ascend_dump.reading import Dump, Record, rank_of
 
-__all__ = ["RULES", "Row", "Suspect", "SuspectReport", "SuspectRule", "Writers", "find_suspects", "producers_of"]
+__all__ = [
+    "RULES",
+    "Row",
+    "Suspect",
+    "SuspectReport",
+    "SuspectRule",
+    "Writers",
+    "find_suspects",
+    "gives_view",
+    "producers_of",
+]
 
 _NON_FINITE = SuspectRule(
     "non-finite",

@@ -10,7 +10,7 @@ from ascend_dump.analysis.nonfinite import executions
 from ascend_dump.analysis.suspects._table import storage_number
 from ascend_dump.reading import Dump, Record
 
-__all__ = ["Writers", "producers_of"]
+__all__ = ["Writers", "gives_view", "producers_of"]
 
 
 class Writers:
@@ -46,3 +46,11 @@ def producers_of(dump: Dump, names: Collection[str]) -> list[str]:
         if records[0].op_name in names:
             found.update(dict.fromkeys(made))
     return list(found)
+
+
+def gives_view(records: Sequence[Record]) -> bool:
+    """Whether an operator only shows memory that it was given, as `t` does: by its records, inputs and outputs."""
+    if operator_class(records[0].op_type) not in VIEWS:
+        return False
+    given, made = ({storage_number(one) for one in records if one.io == io} - {None} for io in ("input", "output"))
+    return not given.isdisjoint(made)

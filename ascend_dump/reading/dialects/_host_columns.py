@@ -61,9 +61,10 @@ _PLACE = ("storage_offset", "storage", "address", "storage_nbytes", "version")
 _RARE = ("skipped", "unmeasured", "argument", "origin")
 #: Rare fields that are encoded together in one column.
 _PACKED = ("parameter", "quantization", "collective", "placement")
+_VIEW = ("blob", "offset", "stored_stride")
 _OTHERS = ("time", "source", "device", "shard", "stats")
 _DEFAULTS = {field.name: field.default for field in fields(Line)}
-_TOLD = {name: _FIELDS.index(name) for name in (*_SAME, *_PLACE, *_RARE, *_PACKED, *_OTHERS)}
+_TOLD = {name: _FIELDS.index(name) for name in (*_SAME, *_PLACE, *_RARE, *_PACKED, *_VIEW, *_OTHERS)}
 _TEXTS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 _UNKNOWN = (None,) * len(Statistics._fields)
 _FLOATS = tuple(name for name in Statistics._fields if name not in COUNTS)
@@ -127,6 +128,7 @@ class LineColumns:
         shards = [*paths.values()] if len(paths) == 1 else list(map(paths.__getitem__, told["shard"]))
         columns: dict[str, Any] = {name: told[name] for name in (*_SAME, *_PLACE)}
         columns.update({name: lists(name, [*numbers], where) for name, (numbers, where) in self._lists.items()})
+        columns.update(_of_views(told, columns["stride"]))
         columns.update(self._known)
         columns[PLACE] = pl.Series(PLACE, np.concatenate(self._places), dtype=pl.Int64)
         columns["nth"] = told["seq"]
@@ -147,6 +149,25 @@ class LineColumns:
         made = of_columns(columns, len(self))
         self._clear()
         return made
+
+
+def _of_views(told: dict[str, list[Any]], strides: polars.Series) -> dict[str, Any]:
+    """The columns of `ascend_dump.host.view_of` of all lines. Most have the strides that they are stored with."""
+    blobs, own = told["blob"], told["stored_stride"]
+    stored: Any = strides.alias("stored_stride")
+    if own.count(None) < len(own):
+        # A stride that no column can hold is null in it, and so is this one then.
+        pairs = zip(strides.to_list(), own)
+        stored = [one if one is not None else stride if stride is None else tuple(stride) for stride, one in pairs]
+    if blobs.count(None) == len(blobs):
+        return {"blob_offset": 0, "stored_stride": stored}
+    begins = [None if blob is None else blob.begin for blob in blobs]
+    return {
+        "blob": begins,
+        "blob_nbytes": [None if blob is None else blob.size for blob in blobs],
+        "blob_offset": [0 if begin is None else offset - begin for begin, offset in zip(begins, told["offset"])],
+        "stored_stride": stored,
+    }
 
 
 def _any_given(name: str, values: list[Any]) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, Union
 
 from ascend_dump._errors import CorruptDump, NotSupported, ReadError, StorageError
 from ascend_dump._files import NotRegularFile, is_there, open_descriptor, read_part, regular_status
+from ascend_dump.host import content_of
 from ascend_dump.reading._record import Record
 from ascend_dump.storage import StoredPath
 
@@ -28,7 +29,6 @@ __all__ = [
     "LineLoader",
     "ShardRegion",
     "Shards",
-    "content_of",
     "read_array",
     "refuse_format",
     "row_major",
@@ -292,15 +292,6 @@ class LineLoader:
             if value is not None and not isinstance(value, int):
                 raise CorruptDump(f"{record.label} has statistics that count {value} for {name}", path=record.path)
         return found
-
-
-def content_of(line: Line) -> Optional[tuple[Hashable, ...]]:
-    """`Record.content` of a line."""
-    if not line.hash or line.skipped:
-        return None
-    begin = line.blob[0] if line.blob is not None else line.offset
-    strides = line.stride if line.stored_stride is None else line.stored_stride
-    return (line.hash, line.dtype, line.shape, line.offset - begin, strides)
 
 
 def _refuse_packed(record: Record) -> None:

@@ -393,3 +393,24 @@ class TestOneOrigin:
         assert {(one.step, one.module) for one in found.origins} == {(0, f"layers.{layer}") for layer in range(3)}
         assert len(found.origins) == 3
         assert "layers.2/max_0 of the forward pass: dim: 0 here, 1 in the reference" in found.origins[0].evidence
+
+    @pytest.mark.parametrize("of_actual", [True, False])
+    def test_a_part_of_a_parameter_that_one_side_writes_between_steps(self, tmp_path: Path, of_actual: bool) -> None:
+        """What is written is in no record as a whole; the next step reads other contents."""
+
+        def trained(path: Path, *, written: bool) -> Path:
+            torch.manual_seed(0)
+            network = torch.nn.Linear(4, 2)
+            with ascend_dump.capture(network, path=path, steps="0|1", mode="all"):
+                network(torch.ones(2, 4)).square().sum().backward()
+                if written:
+                    with torch.no_grad():
+                        network.weight[0, 0] = 9
+                network(torch.ones(2, 4)).square().sum().backward()
+            return path
+
+        sides = trained(tmp_path / "actual", written=of_actual), trained(tmp_path / "reference", written=not of_actual)
+        [origin] = ascend_dump.compare(*sides).origins
+        side = "actual" if of_actual else "the reference"
+        assert (origin.op_name, origin.step) == ("copy__0", 0)
+        assert origin.evidence == (f"aten::copy_ runs in {side} only",)

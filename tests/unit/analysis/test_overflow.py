@@ -115,6 +115,50 @@ def test_a_batch_with_nan_in_a_dump_of_inputs(tmp_path: Path) -> None:
     assert report.overflows[0].record.io == "input"
 
 
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("settings", [{}, {"scene": "overflow"}, {"mode": "output"}], ids=str)
+@pytest.mark.parametrize(
+    ("run", "answer", "words"),
+    [
+        (lambda: torch.full((3,), NAN) * 2, "outside", "has no tensor inputs: the program gave it fill_value=nan"),
+        (lambda: torch.logspace(0, 100, 3) * 2, "origin", "it has no tensor inputs: it made the value itself"),
+    ],
+    ids=["given", "made"],
+)
+def test_an_operator_without_tensor_inputs(
+    tmp_path: Path, settings: dict[str, Any], run: Callable[[], Any], answer: str, words: str
+) -> None:
+    report = captured(tmp_path, run, **settings)
+    assert (report.answer, len(report.overflows)) == (answer, 1)
+    assert words in report.overflows[0].words[0]
+    assert "mode='all'" not in report.overflows[0].words[0]
+
+
+def test_a_number_that_the_program_gave_is_told(tmp_path: Path) -> None:
+    report = captured(tmp_path / "scalar", lambda: torch.ones(2) * NAN)
+    assert (report.answer, report.overflows[0].words[1]) == ("origin", "the program gave it other=nan")
+    for mode in ("all", "output"):
+        report = captured(tmp_path / mode, lambda: torch.tensor([1.0, NAN]) * 2, mode=mode)
+        assert report.answer == "outside"
+        assert report.overflows[0].source == (
+            "lift_fresh_0 brings numbers that the program gave, as torch.tensor(...) does"
+        )
+
+
+def test_steps_that_were_watched_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = torch.nn.Linear(4, 2)
+    with ascend_dump.capture(model, path=tmp_path, scene="overflow", quiet=True):
+        for _ in range(3):
+            model(torch.ones(2, 4))
+    words = "3 steps were watched, and no operator made NaN or Inf\n"
+    assert main(["overflow", str(tmp_path)]) == Exit.OK
+    assert capsys.readouterr().out == f"no overflow: {words}"
+    assert main(["triage", str(tmp_path)]) == Exit.OK
+    assert capsys.readouterr().out == words
+
+
 @pytest.mark.parametrize(
     ("state", "pid", "answer"), [("complete", 1, "none"), ("running", 2**22 + 1, "unchecked"), (None, 1, "unchecked")]
 )
@@ -155,3 +199,36 @@ def test_what_cannot_be_read_is_not_taken_for_finite(tmp_path: Path) -> None:
     assert (report.answer, report.operators) == ("unchecked", 2)
     assert report.reasons == ("1 record cannot be read",)
     assert report.answer in ANSWERS
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.second = torch.nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.second(torch.relu(self.first(x)))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_of_modules_the_innermost_one_is_told(tmp_path: Path, value: float) -> None:
+    """Those around it, their gradients, and all modules after an update by such gradients, only follow."""
+    network = torch.nn.Sequential(Block(), Block())
+    with torch.no_grad():
+        network[1].first.weight[0, 1] = value
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    with ascend_dump.capture(network, path=tmp_path, level="module", quiet=True) as cap:
+        for _ in range(2):
+            optimizer.zero_grad()
+            network(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    report = find_overflows(cap.dump())
+    assert [(one.record.op_name, one.record.step) for one in report.overflows] == [("1.first/forward_0", 0)]
+    assert "records neither parameters nor the functions between modules" in report.overflows[0].words[-1]
+    assert report.followed > 4
+    found = ascend_dump.triage(cap.dump())
+    assert [one.op_name for one in found.suspects if one.rule == "non-finite"] == ["1.first/forward_0"]
+    assert found.next is not None
+    assert found.next.layers[0] == "1.first"
+    assert found.next.level != "module"

@@ -131,6 +131,69 @@ def test_hashes_and_statistics_tell_nothing_of_each_other(tmp_path: Path) -> Non
         assert (found.verdict, found.ranks["undecided"].to_list()) == ("undecided", [2 * OPERATORS] * RANKS)
 
 
+def slice_of(whole: str, begin: int, *, size: int = 32, **more: Any) -> Line:
+    """Two columns of a matrix of 4 x 2 floats, from a column on, in stored bytes with this hash."""
+    fields: dict[str, Any] = {"stride": (2, 1), "offset": 1000 + 4 * begin, "shard": "0/tensors-00000.safetensors"}
+    fields |= {"shape": (4, 2), "blob": (1000, size), **more}
+    return Line(
+        0, "aten::slice", "fc/slice_0", "output", 0, 0, "float32", nbytes=32, **fields, hash=whole
+    )  # fmt: skip
+
+
+WHOLE = slice_of("a", 0)
+#: Statistics that differ in the last digits of sums only.
+SUMS = [(8, 3.0, 1.0, mean, 3.0, 0, 0, 0, 0, 0, 0) for mean in (2.0, 2.0000001)]
+OTHER_MAX = (8, 4.0, 1.0, 2.0, 3.0, 0, 0, 0, 0, 0, 0)
+MEASURED = slice_of("c", 0, shard="", blob=None, offset=0, stats=SUMS[0])
+
+
+@pytest.mark.parametrize(
+    ("actual", "reference", "verdict"),
+    [
+        (WHOLE, WHOLE, "equal"),
+        (WHOLE, slice_of("a", 0, blob=(500, 32), offset=500), "equal"),  # elsewhere in its shard
+        (WHOLE, slice_of("b", 0), "different"),
+        (slice_of("a", 0, size=64, stride=(4, 1)), slice_of("a", 2, size=64, stride=(4, 1)), "undecided"),
+        (WHOLE, slice_of("a", 0, stride=(1, 4)), "undecided"),
+        (WHOLE, slice_of("a", 0, stored_stride=(1, 4)), "undecided"),
+        (WHOLE, slice_of("a", 0, stride=(1, 4), stored_stride=(2, 1)), "equal"),
+        (WHOLE, slice_of("b", 0, stride=(1, 4)), "undecided"),  # the same values may lie in another order
+        (WHOLE, slice_of("a", 0, shape=(2, 4), stride=(4, 1)), "different"),
+        (slice_of("a", 0, size=64), slice_of("b", 0, size=64), "undecided"),  # the rest of the bytes may differ
+        (slice_of("a", 0, size=64, stats=SUMS[0]), slice_of("b", 0, size=64, stats=OTHER_MAX), "different"),
+        (slice_of("a", 0, size=64, stats=SUMS[0]), slice_of("b", 0, size=64, stats=SUMS[1]), "different"),
+        (slice_of("a", 0, stats=SUMS[0]), slice_of("a", 0, stride=(1, 4), stats=SUMS[1]), "undecided"),  # other order
+        (slice_of("a", 0, stride=(0, 1), blob=None), slice_of("b", 0, stride=(0, 1), blob=None), "undecided"),
+        (MEASURED, slice_of("a", 0, size=64), "undecided"),  # statistics only against tensors
+        (MEASURED, slice_of("c", 0), "equal"),
+    ],
+)
+def test_hashes_of_ranges_in_which_tensors_are_slices(
+    actual: Line, reference: Line, verdict: str, tmp_path: Path
+) -> None:
+    for name, line in (("actual", actual), ("reference", reference)):
+        step = tmp_path / name / "worldsize1_global_rank0" / "20260101010100" / "0" / "Model" / "0" / "0"
+        step.mkdir(parents=True)
+        (step / INDEX).write_bytes(msgspec.json.encode(line) + b"\n")
+    for sides in (("actual", "reference"), ("reference", "actual")):
+        found = compare_indexes(*(tmp_path / side for side in sides), work=tmp_path / "work")
+        assert (found.verdict, len(found.origins)) == (verdict, int(verdict == "different"))
+    pairs = [ascend_dump.open(tmp_path / side)[0].content for side in ("actual", "reference")]
+    assert (verdict == "equal") == (pairs[0] == pairs[1])
+
+
+def test_an_origin_behind_undecided_records_is_told_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, begin, value in (("actual", 0, "x"), ("reference", 2, "y")):
+        step = tmp_path / name / "worldsize1_global_rank0" / "20260101010100" / "0" / "Model" / "0" / "0"
+        step.mkdir(parents=True)
+        made = Line(1, "aten::add", "fc/add_0", "output", 0, 0, "float32", (2,), 8, hash=value)
+        some = [slice_of("a", begin, size=64, stride=(4, 1)), made]
+        (step / INDEX).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in some))
+    assert main(["compare", str(tmp_path / "actual"), str(tmp_path / "reference"), "--index-only"]) == 1
+    out = capsys.readouterr().out
+    assert "different: 2 records of 1 rank, 1 differ, 1 undecided\nit may have begun in one of the undecided" in out
+
+
 def test_a_rank_that_a_directory_has_twice_is_refused(tmp_path: Path) -> None:
     actual, reference = write(tmp_path / "actual"), write(tmp_path / "reference")
     shutil.copytree(actual / f"worldsize{RANKS}_global_rank2", actual / "worldsize8_global_rank2")
@@ -379,6 +442,28 @@ def test_the_verb_tells_of_lost_records(
     code, out, err = verb(capsys, actual, reference, "--json", *executor)
     assert (code, err.count(reason)) == (3, 2)
     assert json.loads(out)["notes"] == [{"path": run, "note": reason} for run in runs]
+
+
+@pytest.mark.parametrize("executor", [[], ["--workers", 2]], ids=["here", "workers"])
+def test_the_verb_tells_of_lost_tensors(
+    executor: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = tmp_path / "worldsize1_global_rank0" / "20260101010100" / "0" / "Model" / "0" / "0"
+    step.mkdir(parents=True)
+    some = [WHOLE, slice_of("b", 0, blob=(2000, 32), offset=2000)]
+    (step / INDEX).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in some))
+    tell_how_many(tmp_path)
+    shard = step / "tensors-00000.safetensors"
+    shard.write_bytes(bytes(2032))
+    equal = "equal: 2 records of 1 rank\n"
+    assert verb(capsys, tmp_path, tmp_path, *executor) == (0, equal, "")
+    place = f"incomplete: {step.parents[3]}: 0/Model/0/0/{shard.name}"
+    shard.write_bytes(bytes(2031))
+    told = f"{place} is cut off: it has 2031 of at least 2032 bytes; the tensors of 1 record are lost\n"
+    assert verb(capsys, tmp_path, tmp_path, *executor) == (3, equal, told)
+    shard.unlink()
+    told = f"{place} is missing; the tensors of 2 records are lost\n"
+    assert verb(capsys, tmp_path, tmp_path, *executor) == (3, equal, told)
 
 
 def test_all_records_of_a_rank_are_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

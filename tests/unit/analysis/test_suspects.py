@@ -10,6 +10,7 @@ from suspect_dumps import write_rows
 
 import ascend_dump
 from ascend_dump.analysis.suspects import RULES, Row, find_suspects
+from ascend_dump.report.pages import all_topics
 from ascend_dump.statistics import Statistics
 
 
@@ -24,6 +25,20 @@ class TestEveryRule:
         report = find_suspects(write_rows(tmp_path, RULES[name].passes))
         assert report.suspects == ()
         assert report.operators == len({(row.step, row.rank, row.op_name) for row in RULES[name].passes})
+
+
+def test_of_two_ranks_that_differ_from_the_start_only_their_comparison_tells(tmp_path: Path) -> None:
+    pytest.importorskip("polars")
+    found = [Statistics(1000, size, -size, 0.0, 10 * size, 0, 0, 0, 0, 0, 0) for size in (3.0, 6.0)]
+    rows = [
+        Row("aten::t", "fc/t_0", "input", found[rank], rank=rank, hash=str(rank), requires_grad=True, storage=0)
+        for rank in range(2)
+    ]
+    assert find_suspects(write_rows(tmp_path, rows)).suspects == ()
+    ranks = [tmp_path / f"worldsize4_global_rank{rank}" for rank in range(2)]
+    assert [one.op_name for one in ascend_dump.compare(*ranks).origins] == ["fc/t_0"]
+    (told,) = (page.text for page in all_topics() if page.code == "ranks")
+    assert "Of two ranks whose weights differ from the start nothing tells" in told
 
 
 def test_what_a_rank_was_brought_comes_behind_what_another_one_made(tmp_path: Path) -> None:

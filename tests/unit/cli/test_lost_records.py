@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,59 @@ def test_a_comparison_tells_that_all_were_lost(
         assert f"{side} holds no records; " in told
         assert reason in told
         assert "selection" not in told
+
+
+@pytest.mark.parametrize("how", ["cut", "missing"])
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_shard_that_is_missing_or_cut_off_is_told(
+    how: str,
+    kept: bool,
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """All hashes are equal, so that a comparison reads no tensor."""
+    if kept:
+        pytest.importorskip("polars")
+        monkeypatch.setattr("ascend_dump.reading._catalog_cache._WORTH_KEEPING", 0)
+    shutil.copytree(whole, tmp_path / "lost")
+    [shard] = (tmp_path / "lost").rglob("*.safetensors")
+    dump = ascend_dump.open(tmp_path / "lost")
+    stored = [record for record in dump if record.path == shard]
+    gone = sum(record.numpy().nbytes > 0 for record in stored)
+    assert dump.lost_records() == []
+    size = shard.stat().st_size
+    if how == "missing":
+        shard.unlink()
+        said = f"is missing; the tensors of {gone} records are lost"
+    else:
+        os.truncate(shard, size - 1)
+        gone = sum(not is_whole(record) for record in stored)
+        assert 0 < gone < len(stored)
+        said = f"is cut off: it has {size - 1} of at least {size} bytes; the tensors of {gone} record"
+    if kept:
+        ascend_dump.open(tmp_path / "lost").catalog().collect()
+    for words in (["ls"], ["compare", str(whole)], ["stats"]):
+        capsys.readouterr()
+        assert main([words[0], str(tmp_path / "lost"), *words[1:]]) == Exit.UNREADABLE, words
+        told = capsys.readouterr().err
+        assert f"incomplete: {stored[0].path.parents[4]}: " in told, words
+        assert f"/0/{shard.name} {said}" in told, words
+
+
+def is_whole(record: ascend_dump.Record) -> bool:
+    try:
+        record.numpy()
+    except ascend_dump.CorruptDump:
+        return False
+    return True
+
+
+def test_dumps_without_tensors_have_lost_none(tmp_path: Path) -> None:
+    with ascend_dump.capture(path=tmp_path, data="stats", quiet=True) as cap:
+        torch.ones(2) + 1
+    assert cap.dump().lost_records() == []
 
 
 def test_a_limit_that_ends_the_reading_looks_for_no_lost_records(

@@ -157,12 +157,15 @@ def test_a_selection_that_matches_nothing_names_what_is_near(shell: Shell, dump:
         assert (seen.code, seen.out) == (Exit.UNREADABLE, "")
         assert f"no record matches; {dump} holds 8 records of 2 operators" in seen.err
         assert "--op *fc2: the dump has layer/act, layer/fc1" in seen.err
-        seen = shell(verb, dump, "--step", "9", "--io", "outputs", "--phase", "forwards")
+        seen = shell(verb, dump, "--step", "9", "--io", "space", "--phase", "backward")
         assert seen.err.splitlines()[1:] == [
             "  --step 9: the dump has 0, 1",
-            "  --io outputs: the dump has input, output",
-            "  --phase forwards: the dump has forward",
+            "  --io space: the dump has input, output",
+            "  --phase backward: the dump has forward",
         ]
+        seen = shell(verb, dump, "--io", "outputs")
+        assert (seen.code, seen.out) == (Exit.USAGE, "")
+        assert "did you mean 'output'?" in seen.err
 
 
 def test_of_many_names_the_nearest_are_told(shell: Shell, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -63,7 +64,26 @@ class TestPython:
         found = ascend_dump.triage(cap.path)
         assert found.suspects[0].rule == "non-finite"
         assert found.next is None
-        assert "ascend-dump show" in found.advice
+        assert found.advice.endswith(f"are in this dump: `ascend-dump show {cap.path} --op exp_0 --step 0`")
+
+    def test_names_the_commands_that_show_tensors_of_both_sides(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        pytest.importorskip("polars")
+        torch: Any = pytest.importorskip("torch")
+        wrong, right = tmp_path / "a wrong one", tmp_path / "right"
+        for path, factor in ((right, 2.0), (wrong, 2.1)):
+            with ascend_dump.capture(path=path):
+                (torch.ones(100) * factor).sum()
+        commands = [f"ascend-dump show {text} --op mul_0 --step 0" for text in (f"'{wrong}'", f"{right}")]
+        assert main(["triage", str(wrong), str(right)]) == Exit.DIFFERENT
+        out = capsys.readouterr().out
+        assert [line[12:] for line in out.splitlines() if line.startswith("next ")] == commands
+        assert out.endswith(f"the tensors of mul_0 are there: `{commands[0]}`, `{commands[1]}`\n")
+        assert "capture(" not in out
+        for command in commands:
+            assert main(shlex.split(command)[1:]) == Exit.OK
+            assert "mul_0.output.0" in capsys.readouterr().out
 
     def test_gives_the_origins_of_a_comparison(self, tmp_path: Path) -> None:
         pytest.importorskip("polars")

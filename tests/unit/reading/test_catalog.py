@@ -397,6 +397,45 @@ def test_without_polars_it_says_what_to_install(large: Path, monkeypatch: pytest
     assert len(dump) == LARGE
 
 
+class TestStatisticsThatWereNotRecorded:
+    """`where` compares columns of statistics; nulls compare with nothing, which looks like a healthy dump."""
+
+    NAN = polars.col("nan") > 0
+
+    def dump(self, root: Path, *found: Any, **selection: Any) -> ascend_dump.Dump:
+        lines = [simple_line(1 + at, **({} if one is None else {"stats": one})) for at, one in enumerate(found)]
+        (step_of(root) / "index.jsonl").write_bytes(b"".join(lines))
+        return ascend_dump.open(root).select(**selection)
+
+    def test_none_at_all(self, tmp_path: Path) -> None:
+        dump = self.dump(tmp_path, None, None)
+        message = r"uses nan, which no record(?s:.*)data='full'.*to_frame\(stats=True\)"
+        for read in (list, len, lambda one: one.catalog().collect(), lambda one: one.to_frame()):
+            with pytest.raises(NotSupported, match=message):
+                read(dump.where(self.NAN))
+        assert len(dump.where(polars.col("nan").is_null())) == 2, "that is what was asked for"
+        assert len(dump.where(polars.col("nbytes") < 0)) == 0
+        assert len(dump.select("nothing").where(self.NAN)) == 0
+
+    def test_one_of_them(self, tmp_path: Path) -> None:
+        dump = self.dump(tmp_path, (2, 1.0, 0.0, *[None] * 8))
+        assert len(dump.where(polars.col("max") > 2)) == 0
+        with pytest.raises(NotSupported, match="uses nan, which"):
+            len(dump.where(self.NAN))
+
+    def test_those_that_there_are_tell(self, tmp_path: Path) -> None:
+        healthy, empty = (2, 1.0, 0.0, 0.5, 1.0, 0, 0, 0, 1, 1, 0), (0, None, None, None, 0.0, *[0] * 6)
+        dump = self.dump(tmp_path, None, healthy, empty)
+        assert len(dump.where(self.NAN)) == 0
+        assert len(dump.where(polars.col("count") == 0, polars.col("max") > 1)) == 0
+
+    def test_where_all_is_nan_or_empty_nothing_is_missing(self, tmp_path: Path) -> None:
+        nan, empty = (2, None, None, "nan", "nan", 2, 0, 0, 0, 0, 0), (0, None, None, None, 0.0, *[0] * 6)
+        dump = self.dump(tmp_path, nan, empty)
+        assert len(dump.where(polars.col("max") > 1)) == 0
+        assert len(dump.where(self.NAN)) == 1
+
+
 def test_a_dump_opened_in_the_middle_of_a_run(tmp_path: Path) -> None:
     step = step_of(tmp_path)
     (step / "index.jsonl").write_bytes(

@@ -271,6 +271,15 @@ def test_a_selection_that_cannot_be_understood(root: Path, selection: dict[str, 
     assert next(iter(selection)) in str(caught.value) or "re:(" in str(caught.value)
 
 
+@pytest.mark.parametrize("selection", [{"io": "outputs"}, {"phase": "fwd"}, {"io": "re:^out$"}, {"io": "IN*"}], ids=str)
+def test_a_selection_that_no_dump_can_match_is_refused(root: Path, selection: dict[str, str]) -> None:
+    [(name, value)] = selection.items()
+    with pytest.raises(ConfigError, match=f"{name}='.*' matches no value of {name}(?s:.*)expected '") as caught:
+        ascend_dump.open(root).select(**selection)
+    assert value in str(caught.value)
+    assert not len(ascend_dump.open(root).select(io="space", phase="other").select("x")), "this dump merely lacks them"
+
+
 # Records
 
 

@@ -1,0 +1,186 @@
+"""Comparing dumps of `level="module"`, which have neither parameters nor what is computed between modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Optional
+
+import pytest
+
+import ascend_dump
+from ascend_dump.analysis.compare import Origin
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("rapidfuzz")
+functional = torch.nn.functional
+
+Change = Callable[[Any], None]
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(8, 16)
+        self.down = torch.nn.Linear(16, 8)
+        self.between = functional.gelu
+        self.after = torch.relu
+
+    def forward(self, x: Any) -> Any:
+        return self.after(x + self.down(self.between(self.up(x))))
+
+
+class Network(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([Block(), Block(), Block()])
+        self.head = torch.nn.Linear(8, 4)
+        self.beside = torch.nn.Linear(8, 4)
+
+    def forward(self, x: Any) -> Any:
+        y = x
+        for block in self.blocks:
+            y = block(y * 2)
+        return self.head(y) + self.beside(x)
+
+
+def dump(path: Path, change: Optional[Change] = None, *, steps: int = 2, shift: int = 0, **settings: Any) -> Path:
+    torch.manual_seed(0)
+    network = Network()
+    x, y = torch.randn(8, 8), (torch.arange(8) + shift) % 4
+    with torch.no_grad():
+        if change is not None:
+            change(network)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    with ascend_dump.capture(network, path=path, level="module", steps=f"0-{steps - 1}", quiet=True, **settings):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            functional.cross_entropy(network(x), y).backward()
+            optimizer.step()
+    return path
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return dump(tmp_path_factory.mktemp("compare_modules") / "reference")
+
+
+def places(origins: tuple[Origin, ...]) -> list[tuple[str, str, Optional[int]]]:
+    return [(one.kind, one.op_name, one.step) for one in origins]
+
+
+def up_weight(network: Any) -> None:
+    network.blocks[1].up.weight.mul_(1.1)
+
+
+def tells_that_parameters_are_missing(origin: Origin) -> bool:
+    return any("records neither parameters nor the functions between modules" in one for one in origin.evidence)
+
+
+@pytest.mark.parametrize("data", ["tensor", "stats"])
+def test_a_wrong_parameter_is_one_origin_of_unknown_cause(reference: Path, tmp_path: Path, data: str) -> None:
+    """What follows is explained: the functions behind it, the modules around it, gradients, and later steps."""
+    if data == "stats":
+        reference = dump(tmp_path / "reference", data=data)
+    found = ascend_dump.compare(dump(tmp_path / "actual", up_weight, data=data), reference)
+    assert found.verdict == "different"
+    assert places(found.origins) == [("unknown", "blocks.1.up/forward_0", 0)]
+    [origin] = found.origins
+    assert tells_that_parameters_are_missing(origin)
+    assert origin.first_seen
+    assert origin.next == {"layers": "blocks.1.up", "level": "all", "data": "tensor", "steps": "0", "ranks": "0"}
+
+
+def test_what_the_next_capture_records_names_the_parameter(tmp_path: Path) -> None:
+    found = ascend_dump.compare(dump(tmp_path / "actual", up_weight), dump(tmp_path / "reference"))
+    settings = {**found.origins[0].next, "quiet": True}
+    for name, change in (("actual", up_weight), ("reference", None)):
+        torch.manual_seed(0)
+        network = Network()
+        with torch.no_grad():
+            if change is not None:
+                change(network)
+            with ascend_dump.capture(network, path=tmp_path / "next" / name, **settings):
+                network(torch.randn(8, 8))
+    narrow = ascend_dump.compare(tmp_path / "next/actual", tmp_path / "next/reference")
+    assert [(one.kind, one.module) for one in narrow.origins] == [("parameter", "blocks.1.up")]
+
+
+def test_a_function_between_modules_is_first_seen_at_the_module_that_is_given_its_result(
+    reference: Path, tmp_path: Path
+) -> None:
+    def relu(network: Any) -> None:
+        network.blocks[1].between = functional.relu
+
+    found = ascend_dump.compare(dump(tmp_path / "actual", relu), reference)
+    assert places(found.origins) == [("unknown", "blocks.1.down/forward_0", 0)]
+    assert found.origins[0].pair.record.io == "input"
+    assert tells_that_parameters_are_missing(found.origins[0])
+
+
+def test_a_function_after_all_modules_inside_is_of_the_module_around_them(reference: Path, tmp_path: Path) -> None:
+    def other(network: Any) -> None:
+        network.blocks[2].after = functional.silu
+
+    found = ascend_dump.compare(dump(tmp_path / "actual", other), reference)
+    assert places(found.origins) == [("unknown", "blocks.2/forward_0", 0)]
+
+
+def test_modules_with_equal_inputs_are_origins_of_their_own(reference: Path, tmp_path: Path) -> None:
+    def two(network: Any) -> None:
+        up_weight(network)
+        network.beside.bias.add_(1)
+
+    found = ascend_dump.compare(dump(tmp_path / "actual", two), reference)
+    assert places(found.origins) == [("unknown", "blocks.1.up/forward_0", 0), ("unknown", "beside/forward_0", 0)]
+
+
+class Wrong(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, x: Any) -> Any:
+        return x.clone()
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: Any) -> Any:
+        return gradient * 1.5
+
+
+def test_a_wrong_backward_pass_is_one_origin(reference: Path, tmp_path: Path) -> None:
+    """The modules around it, the gradients behind it, and what the optimizer makes of these are explained."""
+
+    def inner(network: Any) -> None:
+        network.blocks[1].up.register_forward_pre_hook(lambda _module, args: (Wrong.apply(args[0]),))
+        network.blocks[1].between = lambda x: functional.gelu(x)
+
+    def on_weights(network: Any) -> None:
+        network.blocks[1].between = lambda x: Wrong.apply(functional.gelu(x))
+
+    found = ascend_dump.compare(dump(tmp_path / "weights", on_weights), reference)
+    assert places(found.origins) == [("unknown", "blocks.1.up/backward_0", 0)]
+    found = ascend_dump.compare(dump(tmp_path / "inner", inner), reference)
+    assert [(kind, step) for kind, _, step in places(found.origins)] == [("unknown", 0)]
+    assert "blocks.1" in found.origins[0].op_name
+
+
+def test_other_labels_are_first_seen_in_the_gradient_that_comes_first(reference: Path, tmp_path: Path) -> None:
+    found = ascend_dump.compare(dump(tmp_path / "actual", shift=1), reference)
+    [origin] = found.origins
+    assert (origin.kind, origin.pair.record.io, origin.step) == ("unknown", "input", 0)
+    assert origin.op_name in ("head/backward_0", "beside/backward_0")
+
+
+def test_a_module_of_one_side_explains_the_module_around_it_and_what_is_given_its_result(tmp_path: Path) -> None:
+    class Scaled(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return functional.gelu(x) * 1.25
+
+    def more(network: Any) -> None:
+        network.blocks[1].between = Scaled()
+
+    found = ascend_dump.compare(dump(tmp_path / "actual", more, steps=1), dump(tmp_path / "reference", steps=1))
+    assert places(found.origins) == [("structure", "blocks.1.between/forward_0", 0)]
+
+
+def test_equal_runs_have_no_origin(reference: Path, tmp_path: Path) -> None:
+    found = ascend_dump.compare(dump(tmp_path / "actual"), reference)
+    assert (found.verdict, found.origins) == ("equal", ())
