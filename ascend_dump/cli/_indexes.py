@@ -10,7 +10,7 @@ import click
 
 from ascend_dump.cli._executor import opened_executor
 from ascend_dump.cli._exit import Exit
-from ascend_dump.cli._reading import lost_fields, progress, tell_lost
+from ascend_dump.cli._reading import code_of_comparison, lost_fields, progress, tell_lost
 
 if TYPE_CHECKING:
     from ascend_dump.analysis.ranks import IndexComparison, RankOrigin
@@ -43,8 +43,7 @@ def compare_by_index(actual: str, reference: str, workers: Optional[int], dask: 
     else:
         _show(found, actual, reference)
     tell_lost(found.lost)
-    code = _EXITS.get(found.verdict, Exit.DIFFERENT)
-    return Exit.UNREADABLE if code is Exit.OK and found.lost else code
+    return code_of_comparison(_EXITS.get(found.verdict, Exit.DIFFERENT), found.lost)
 
 
 def _show(found: IndexComparison, actual: str, reference: str) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "argument_cells",
     "argument_columns",
     "argument_text",
+    "code_of_comparison",
     "first_line",
     "json_option",
     "leading_cells",
@@ -242,6 +243,14 @@ def tell_lost(lost: Iterable[LostRecords]) -> None:
 
     for one in lost:
         print(f"incomplete: {escape(str(one.run))}: {one.reason}", file=sys.stderr)
+
+
+def code_of_comparison(code: Exit, lost: Iterable[LostRecords]) -> Exit:
+    """The exit code of a comparison: 3 if all is equal that was compared, but records were lost before.
+
+    Lost tensors do not count: equal hashes are proof of what was captured.
+    """
+    return Exit.UNREADABLE if code is Exit.OK and not all(one.shard for one in lost) else code
 
 
 def lost_fields(lost: Iterable[LostRecords]) -> list[dict[str, Any]]:

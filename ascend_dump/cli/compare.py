@@ -20,6 +20,7 @@ from ascend_dump.cli._executor import executor_options, opened_executor
 from ascend_dump.cli._exit import Exit, exit_code
 from ascend_dump.cli._indexes import compare_by_index
 from ascend_dump.cli._reading import (
+    code_of_comparison,
     first_line,
     json_option,
     lost_fields,
@@ -162,9 +163,7 @@ def compare(
     for error in failures:
         if not isinstance(error, AscendDumpError):
             raise error
-    code = exit_of(comparison.verdict)
-    if code is Exit.OK and lost:
-        code = Exit.UNREADABLE
+    code = code_of_comparison(exit_of(comparison.verdict), lost)
     return exit_code(failures[-1]) if failures else code
 
 
