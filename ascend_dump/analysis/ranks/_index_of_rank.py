@@ -229,10 +229,13 @@ def _without_gaps(pairs: polars.DataFrame, a: polars.DataFrame) -> polars.Series
     """
     import polars as pl
 
-    alike = pairs.select(pl.struct(_LISTS).hash()).to_series()
+    alike: polars.Series = pairs.select(pl.struct(_LISTS).hash()).to_series()
     firsts = pl.DataFrame({"alike": alike, "row": pairs["row"]}).unique("alike", keep="first")
     found = [_fill(*(a[name][row] for name in _LISTS)) for row in firsts["row"]]
-    return alike.replace_strict(firsts["alike"], pl.Series(found, dtype=pl.Boolean), return_dtype=pl.Boolean)
+    dense: polars.Series = alike.replace_strict(
+        firsts["alike"], pl.Series(found, dtype=pl.Boolean), return_dtype=pl.Boolean
+    )
+    return dense
 
 
 def _fill(shape: Optional[Iterable[int]], strides: Optional[Iterable[int]]) -> bool:
