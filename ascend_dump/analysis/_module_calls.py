@@ -1,8 +1,8 @@
-"""What follows from what in dumps of `level="module"`, which have what modules are given and give, and nothing between.
+"""What explains what in dumps of `level="module"`, which hold inputs and outputs of modules and nothing between them.
 
 Neither parameters nor the functions between modules are recorded. So a module may be wrong because of one inside it,
-which was recorded before it: modules are recorded when they end. Data may come from any module before, by functions
-that nobody saw, and once gradients are wrong, so may be the parameters of all later steps.
+which was recorded before it: modules are recorded when they end. Its input may come from any earlier module, through
+functions that are not recorded. After a wrong gradient the parameters of all later steps may be wrong too.
 """
 
 from __future__ import annotations

@@ -24,6 +24,16 @@ from torch_helpers import dropout_net as net  # noqa: E402
 pytestmark = pytest.mark.usefixtures("modes_as_before")
 
 
+class Log(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
 class Count(TorchDispatchMode):
     """A user's mode: counts operators, and may change what they give."""
 
@@ -277,15 +287,6 @@ class TestOtherModes:
         assert not kinds & {"aten::cos", "aten::tan"}
 
     def test_function_modes(self, dumps: Path) -> None:
-        class Log(TorchFunctionMode):
-            def __init__(self) -> None:
-                super().__init__()
-                self.seen: list[Any] = []
-
-            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                self.seen.append(func)
-                return func(*args, **(kwargs or {}))
-
         def run(model: Any) -> Any:
             with Log() as log, torch.device("cpu"):
                 model(INPUT).sum().backward()
@@ -405,15 +406,6 @@ class TestSubclasses:
         assert [one.numpy().tolist() for one in cap.dump().select("mul*", io="output")] == [[2, 2], [10, 2]]
 
     def test_handlers_see_the_calls_of_the_program_only(self, dumps: Path) -> None:
-        class Log(TorchFunctionMode):
-            def __init__(self) -> None:
-                super().__init__()
-                self.seen: list[Any] = []
-
-            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                self.seen.append(func)
-                return func(*args, **(kwargs or {}))
-
         def run() -> list[Any]:
             x = torch.ones(3)
             with Log() as log:

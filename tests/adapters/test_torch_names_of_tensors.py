@@ -168,8 +168,11 @@ def test_a_tensor_in_the_place_of_a_gradient_has_no_name(tmp_path: Path) -> None
             optimizer.step()
             base = torch.ones(4)
             gradients = {id(one.grad) for one in model.parameters()}
+            others = [torch.ones_like(one) for one in model.parameters()]
             optimizer.zero_grad()
             optimizer.state.clear()
+            for parameter, other in zip(model.parameters(), others):
+                parameter.grad = other
             others = []
             while len(others) < 100_000 and not (others and id(others[-1]) in gradients):
                 others.append(base.data)

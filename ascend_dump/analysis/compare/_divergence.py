@@ -29,7 +29,7 @@ from ascend_dump.analysis.compare._origins import Draft, add_effect, explain, to
 from ascend_dump.analysis.compare._records import Difference, Differences, Types, identity_of, type_of
 from ascend_dump.analysis.compare._rerun import Rerun
 from ascend_dump.analysis.compare._result import ChangedCall, Origin, Pair
-from ascend_dump.analysis.compare._roles import Roles
+from ascend_dump.analysis.compare._roles import Roles, writes
 from ascend_dump.analysis.compare._shards import Portions, is_of_parts
 from ascend_dump.analysis.compare._spread import Spread
 from ascend_dump.analysis.compare._types import COLLECTIVES, COPIES, RANDOM, VIEWS, operator_class
@@ -146,7 +146,7 @@ class Divergence:
         made: Optional[OriginNumber] = None
         for a, b in (*late, *match.outputs):
             pair = self._output(match, a, b, causes, noise, changed, blind=blind)
-            if operator_class(reference.op_type) not in VIEWS:
+            if writes(reference.op_type):
                 self._carried.add_written_by_both(a, b)
             if pair.verdict in ("different", "structure") and not pair.explained:
                 if made is None:
@@ -236,10 +236,8 @@ class Divergence:
                 number,
                 copied=operator_class(operator.op_type) in COPIES,
             )
-            given = {storage[0] for storage in map(storage_of, operator.inputs) if storage is not None}
-            for record in operator.outputs if operator_class(operator.op_type) not in VIEWS else ():
-                storage = storage_of(record)
-                if storage is not None and storage[0] in given:
+            for record in operator.outputs:
+                if _is_write(record, operator):
                     self._carried.add_written_alone(0 if of_actual else 1, record, number)
         return found
 
@@ -487,6 +485,12 @@ def _is_given(record: Record) -> Optional[bool]:
     from ascend_dump.analysis.ranks._calls import is_given
 
     return is_given(record)
+
+
+def _is_write(output: Record, operator: Operator) -> bool:
+    """Whether an operator wrote this output to memory that it was given."""
+    storage, given = storage_of(output), map(storage_of, operator.inputs)
+    return writes(operator.op_type) and storage is not None and any(one and one[0] == storage[0] for one in given)
 
 
 def _is_whole(output: Pair) -> bool:

@@ -9,7 +9,7 @@ from ascend_dump.analysis.compare._operators import Operator, storage_of
 from ascend_dump.analysis.compare._types import VIEWS, operator_class
 from ascend_dump.reading import Record
 
-__all__ = ["Roles"]
+__all__ = ["Roles", "writes"]
 
 #: Operators that have their data and their parameters at fixed places: those of the data.
 _DATA = {
@@ -54,7 +54,7 @@ class Roles:
                     continue
                 if storage not in read and storage not in self._found:
                     made.add(storage)
-                elif name not in VIEWS and storage in self._found and _writes(operator.op_type):
+                elif name not in VIEWS and storage in self._found and writes(operator.op_type):
                     self._written.add(storage)
 
     def kind_of(self, record: Record, module: str, *, first: bool) -> str:
@@ -78,6 +78,7 @@ def _storage(record: Record) -> Optional[int]:
     return None if found is None else found[0]
 
 
-def _writes(op_type: str) -> bool:
+def writes(op_type: str) -> bool:
+    """Whether an operator writes to memory that it was given, by its name."""
     name = op_type.rpartition("::")[2].split(".")[0]
     return name.endswith("_") or name.startswith(("native_batch_norm", "_native_batch_norm"))

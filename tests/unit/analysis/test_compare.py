@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional
 from xml.etree import ElementTree
@@ -18,7 +17,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("rapidfuzz")
 functional = torch.nn.functional
 
-Change = Callable[[Any], None]
+from compare_training import Change, dump_training  # noqa: E402  (needs torch)
 
 
 class Block(torch.nn.Module):
@@ -43,21 +42,8 @@ class Network(torch.nn.Module):
         return self.head(self.blocks(x))
 
 
-def dump(path: Path, change: Optional[Change] = None, *, steps: int = 2, shift: float = 0, **settings: Any) -> Path:
-    torch.manual_seed(0)
-    network = Network()
-    x, y = torch.randn(8, 16) + shift, torch.arange(8) % 4
-    with torch.no_grad():
-        if change is not None:
-            change(network)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    settings = {"steps": f"0-{steps - 1}", **settings}
-    with ascend_dump.capture(network, path=path, **settings):
-        for _ in range(steps):
-            optimizer.zero_grad()
-            functional.cross_entropy(network(x), y).backward()
-            optimizer.step()
-    return path
+def dump(path: Path, change: Optional[Change] = None, *, shift: float = 0, **settings: Any) -> Path:
+    return dump_training(path, Network, lambda: (torch.randn(8, 16) + shift, torch.arange(8) % 4), change, **settings)
 
 
 @pytest.fixture(scope="module")

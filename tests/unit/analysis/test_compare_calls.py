@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ascend_dump
@@ -414,3 +415,41 @@ class TestOneOrigin:
         side = "actual" if of_actual else "the reference"
         assert (origin.op_name, origin.step) == ("copy__0", 0)
         assert origin.evidence == (f"aten::copy_ runs in {side} only",)
+
+    def test_what_both_sides_have_overwritten_since(self, tmp_path: Path) -> None:
+        """One side writes to a weight, then both fill it, and another difference comes from where nobody looks."""
+
+        def trained(path: Path, *, changed: bool) -> Path:
+            torch.manual_seed(0)
+            network = torch.nn.Linear(4, 2)
+            with torch.no_grad(), ascend_dump.capture(network, path=path, steps="0|1", mode="all"):
+                network(torch.ones(2, 4))
+                if changed:
+                    network.weight[0, 0] = 9
+                network.weight.fill_(0.5)
+                network.bias.fill_(0.5)
+                network.weight.numpy()[1, 1] += changed
+                network(torch.ones(2, 4))
+            return path
+
+        found = ascend_dump.compare(trained(tmp_path / "one", changed=True), trained(tmp_path / "other", changed=False))
+        assert [(one.kind, one.op_name, one.step) for one in found.origins] == [("parameter", "t_0", 1)]
+
+    def test_memory_that_another_input_has_now(self, tmp_path: Path) -> None:
+        """The address of a tensor that one side alone has written is given to what the program brings from outside."""
+
+        def run(path: Path, *, changed: bool) -> Path:
+            torch.manual_seed(0)
+            network = torch.nn.Linear(4, 2)
+            memory = np.ones((2, 4), np.float32)
+            before, after = torch.from_numpy(memory), torch.from_numpy(memory)
+            with torch.no_grad(), ascend_dump.capture(network, path=path, steps="0|1", mode="all"):
+                network(torch.ones(2, 4))
+                if changed:
+                    before.mul_(3)
+                memory[:] = 1 + changed
+                network(after)
+            return path
+
+        found = ascend_dump.compare(run(tmp_path / "one", changed=True), run(tmp_path / "other", changed=False))
+        assert [(one.kind, one.op_name, one.step) for one in found.origins] == [("input", "addmm_0", 1)]

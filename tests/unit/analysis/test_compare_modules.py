@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional
 
@@ -15,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("rapidfuzz")
 functional = torch.nn.functional
 
-Change = Callable[[Any], None]
+from compare_training import Change, dump_training  # noqa: E402  (needs torch)
 
 
 class Block(torch.nn.Module):
@@ -44,20 +43,9 @@ class Network(torch.nn.Module):
         return self.head(y) + self.beside(x)
 
 
-def dump(path: Path, change: Optional[Change] = None, *, steps: int = 2, shift: int = 0, **settings: Any) -> Path:
-    torch.manual_seed(0)
-    network = Network()
-    x, y = torch.randn(8, 8), (torch.arange(8) + shift) % 4
-    with torch.no_grad():
-        if change is not None:
-            change(network)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    with ascend_dump.capture(network, path=path, level="module", steps=f"0-{steps - 1}", quiet=True, **settings):
-        for _ in range(steps):
-            optimizer.zero_grad()
-            functional.cross_entropy(network(x), y).backward()
-            optimizer.step()
-    return path
+def dump(path: Path, change: Optional[Change] = None, *, shift: int = 0, **settings: Any) -> Path:
+    settings = {"level": "module", "quiet": True, **settings}
+    return dump_training(path, Network, lambda: (torch.randn(8, 8), (torch.arange(8) + shift) % 4), change, **settings)
 
 
 @pytest.fixture(scope="module")
