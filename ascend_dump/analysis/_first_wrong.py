@@ -13,7 +13,8 @@ from typing import NamedTuple, Optional
 
 from ascend_dump._errors import AscendDumpError
 from ascend_dump.analysis.compare._types import COLLECTIVES
-from ascend_dump.analysis.nonfinite import executions, is_no_value
+from ascend_dump.analysis.compare._valueless import is_no_value
+from ascend_dump.analysis.nonfinite import executions
 from ascend_dump.analysis.suspects import Suspect, Writers
 from ascend_dump.nonfinite import Judge, Slot
 from ascend_dump.reading import Dump, Record

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump._errors import NotSupported, ReadError
-from ascend_dump.host import NO_VALUES
+from ascend_dump.analysis.compare._valueless import is_no_value
 from ascend_dump.nonfinite import has_nan, is_additive_mask, is_nonfinite
 from ascend_dump.nonfinite.masks import FILLING, plain_name
 from ascend_dump.reading import Record
@@ -22,7 +22,6 @@ __all__ = [
     "find_nonfinite",
     "first_nonfinite",
     "has_nan",
-    "is_no_value",
     "is_nonfinite",
 ]
 
@@ -131,11 +130,6 @@ def _kind(operator: Record, wrong: list[Statistics], inputs: list[Record], measu
     if not makes_nan and (fills or all(map(is_additive_mask, wrong))):
         return "mask"
     return "origin" if known and len(known) == len(measured) else "unknown"
-
-
-def is_no_value(record: Record) -> bool:
-    """Whether the record stands for no value of the program: no tensor, or uninitialised memory."""
-    return bool(record.attrs.get("no_tensor")) or record.attrs.get("skipped") in NO_VALUES
 
 
 def _measure(record: Record) -> Optional[Statistics]:

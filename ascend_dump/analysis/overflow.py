@@ -12,6 +12,7 @@ from ascend_dump._errors import CorruptDump, NotSupported, ReadError
 from ascend_dump._units import counted
 from ascend_dump.analysis._module_calls import NOT_RECORDED, ModuleCalls
 from ascend_dump.analysis._next_layers import is_of_module
+from ascend_dump.analysis.compare._valueless import is_no_value
 from ascend_dump.analysis.nonfinite import (
     CONSTANTS,
     Finding,
@@ -19,7 +20,6 @@ from ascend_dump.analysis.nonfinite import (
     classify,
     executions,
     has_nan,
-    is_no_value,
     is_nonfinite,
 )
 from ascend_dump.host import Cut, Named, TensorOf, plain_text

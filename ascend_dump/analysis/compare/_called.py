@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional
 
 from ascend_dump._errors import AscendDumpError
 from ascend_dump.analysis.compare._arguments import DifferingArgument, differing_arguments
-from ascend_dump.analysis.compare._carried import NO_ORIGINS, InputNoise, OriginNumber
+from ascend_dump.analysis.compare._input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.compare._match import Match
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._result import ChangedCall, Pair

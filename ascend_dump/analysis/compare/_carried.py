@@ -8,38 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 from ascend_dump.analysis.compare._floats import float_kind
-from ascend_dump.analysis.compare._measure import Measure
+from ascend_dump.analysis.compare._input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.compare._operators import storage_of
 from ascend_dump.analysis.compare._records import Difference, identity_of, type_of
 from ascend_dump.reading import Record
 
-__all__ = ["NO_ORIGINS", "Carried", "InputNoise", "OriginNumber"]
+__all__ = ["Carried"]
 
-#: Identifies an origin while its rank is walked.
-OriginNumber = int
-NO_ORIGINS: frozenset[OriginNumber] = frozenset()
 _Contents = tuple[Any, Any]
 #: The address and size of a storage. Unlike its number they stay the same over steps.
 _Memory = tuple[int, int]
-
-
-class InputNoise(NamedTuple):
-    """A difference within rounding.
-
-    error   relative to the norm
-    unit    the coarsest unit of rounding that it may come from
-    causes  the origins whose consequence it may be
-    bounds  the measure has lower bounds, and the error is what noise may be at most
-    """
-
-    measure: Measure
-    error: float
-    unit: float
-    causes: frozenset[OriginNumber]
-    bounds: bool = False
 
 
 class Carried:

@@ -13,13 +13,15 @@ from dataclasses import replace
 from typing import Any, Optional
 
 from ascend_dump._units import counted
+from ascend_dump.analysis._collectives import is_given
 from ascend_dump.analysis._module_calls import NOT_RECORDED, ModuleCalls
 from ascend_dump.analysis._next_layers import is_of_module
 from ascend_dump.analysis._unread import is_unread
 from ascend_dump.analysis.compare._arguments import differing_arguments, same_generator
 from ascend_dump.analysis.compare._called import Calls
-from ascend_dump.analysis.compare._carried import NO_ORIGINS, Carried, InputNoise, OriginNumber
+from ascend_dump.analysis.compare._carried import Carried
 from ascend_dump.analysis.compare._floats import float_kind
+from ascend_dump.analysis.compare._input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.compare._inputs import KnownInputs, inputs_of, is_compared
 from ascend_dump.analysis.compare._match import Match
 from ascend_dump.analysis.compare._measure import Measure
@@ -58,7 +60,7 @@ class Divergence:
 
     def __init__(self, rules: Rules, rerun: Optional[Rerun] = None) -> None:
         """rerun: runs operators again whose outputs differ."""
-        self._judge = WithNoise(rules, rerun)
+        self._judge = WithNoise(rules, None if rerun is None else rerun.settles)
         self._rules = rules
         self._rerun = rerun
         self._differences = Differences()
@@ -119,7 +121,7 @@ class Divergence:
         for a, b in match.inputs:
             if (a, b) in late:
                 continue
-            puts_in = None if a is None else _is_given(a)
+            puts_in = None if a is None else is_given(a)
             pair, of_input, why = self._input(match, a, b, is_overwritten=puts_in is False)
             pairs.append(pair)
             causes |= why
@@ -476,15 +478,6 @@ def _unread_in(pairs: Sequence[Pair]) -> int:
 def _not_read(count: int) -> list[str]:
     """The evidence against an origin that records before it are unreadable."""
     return [f"{counted(count, 'earlier record')} could not be read: the cause may be among them"] if count else []
-
-
-def _is_given(record: Record) -> Optional[bool]:
-    """Whether an input is what a rank puts into a collective or a message; None of other operators."""
-    if not record.op_type.startswith(COLLECTIVES):
-        return None
-    from ascend_dump.analysis.ranks._calls import is_given
-
-    return is_given(record)
 
 
 def _is_write(output: Record, operator: Operator) -> bool:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ascend_dump.analysis._unread import is_unread
 from ascend_dump.analysis.compare._arguments import tensors_among
-from ascend_dump.analysis.compare._carried import InputNoise
+from ascend_dump.analysis.compare._input_noise import InputNoise
 from ascend_dump.analysis.compare._match import Match
 from ascend_dump.analysis.compare._result import Pair
 from ascend_dump.analysis.compare._types import NO_INPUTS, operator_class

@@ -13,7 +13,7 @@ from ascend_dump.analysis.compare._flow import pairs_by_flow
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._stored import shape_in_model
 from ascend_dump.analysis.compare._types import operator_class
-from ascend_dump.analysis.nonfinite import is_no_value
+from ascend_dump.analysis.compare._valueless import is_no_value
 from ascend_dump.reading import Record
 
 __all__ = ["Match", "align", "common", "crossings"]

@@ -5,25 +5,38 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol
 
 from ascend_dump._errors import AscendDumpError, ConfigError, NotSupported
 from ascend_dump.analysis.compare._floats import float_kind
 from ascend_dump.analysis.compare._layouts import IDENTITY, find_layout
 from ascend_dump.analysis.compare._measure import Measure, measure
-from ascend_dump.analysis.compare._shards import Portions
 from ascend_dump.analysis.compare._statistics import bounds
 from ascend_dump.analysis.compare._stored import as_in_model, in_one_layout, may_differ_in_layout
-from ascend_dump.analysis.nonfinite import is_no_value
+from ascend_dump.analysis.compare._valueless import is_no_value
 from ascend_dump.reading import Record
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Difference", "Differences", "Types", "identity_of", "type_of"]
+    from ascend_dump.statistics import Statistics
+
+__all__ = ["AlignedParts", "Difference", "Differences", "Types", "identity_of", "type_of"]
 
 #: By the identity of a tensor of actual, and of one of the reference: the types in which the program has its elements.
 Types = tuple[Mapping[Hashable, Collection[Optional[str]]], Mapping[Hashable, Collection[Optional[str]]]]
+
+
+class AlignedParts(Protocol):
+    """The part of each tensor that holds the same values of the program, where the two tensors are not the same whole.
+
+    Both methods return the values of actual, those of the reference, and the name of the transformation; None where
+    the tensors are compared as they are.
+    """
+
+    def arrays(self, actual: Record, reference: Record) -> Optional[tuple[np.ndarray, np.ndarray, str]]: ...
+
+    def statistics(self, actual: Record, reference: Record) -> Optional[tuple[Statistics, Statistics, str]]: ...
 
 
 @dataclass(frozen=True)
@@ -71,7 +84,7 @@ class Differences:
         #: Whether one tensor may lie in memory in two ways: in two frameworks.
         self.layouts = False
         #: The other ranks, where several of one side hold parts of what the one of the other side has.
-        self.shards: Optional[Portions] = None
+        self.shards: Optional[AlignedParts] = None
         #: The types of actual and reference, where the one program as a whole computes in another type.
         self.cast: Optional[tuple[Optional[str], Optional[str]]] = None
         #: Of programs in two frameworks, or of which one was taken apart.

@@ -16,7 +16,6 @@ from ascend_dump.analysis.compare._match import align
 from ascend_dump.analysis.compare._notation import GivenLayout, GivenShards
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._placements import memory_of, placements_of, terms_of
-from ascend_dump.analysis.compare._result import Origin
 from ascend_dump.host import Placement
 from ascend_dump.reading import Record
 from ascend_dump.statistics import Statistics, merged
@@ -31,7 +30,7 @@ __all__ = [
     "WholeTensor",
     "hold_parts",
     "is_of_parts",
-    "is_together",
+    "is_over_ranks",
 ]
 
 #: Blocks of one axis that may have been cut one by one: gate and up, or query, key and value.
@@ -434,9 +433,9 @@ def is_of_parts(transformation: str) -> bool:
     return transformation.startswith(("part ", "cast", _SUM, _MEAN, _TERMS, _STATISTICS))
 
 
-def is_together(origin: Origin) -> bool:
-    """Whether the origin concerns a sum or mean over several ranks."""
-    return origin.pair.transformation.startswith((_SUM, _MEAN))
+def is_over_ranks(transformation: str) -> bool:
+    """Return whether a pair compares a sum or mean over several ranks."""
+    return transformation.startswith((_SUM, _MEAN))
 
 
 def _apart(a: np.ndarray, b: np.ndarray) -> float:

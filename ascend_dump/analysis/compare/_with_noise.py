@@ -6,21 +6,20 @@ Cheap tests come first; those that read inputs, or run the operator again, are f
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Optional
 
 from ascend_dump.analysis._unread import is_unread
-from ascend_dump.analysis.compare._carried import InputNoise
 from ascend_dump.analysis.compare._consequences import why_both_are_right
 from ascend_dump.analysis.compare._floats import float_kind
+from ascend_dump.analysis.compare._input_noise import InputNoise
 from ascend_dump.analysis.compare._layouts import IDENTITY
 from ascend_dump.analysis.compare._match import Match
 from ascend_dump.analysis.compare._measure import Measure
 from ascend_dump.analysis.compare._of_operator import judge_output, measure_terms, rounding_type
 from ascend_dump.analysis.compare._operators import Operator
 from ascend_dump.analysis.compare._records import Difference, type_of
-from ascend_dump.analysis.compare._rerun import Rerun
 from ascend_dump.analysis.compare._scale import natural_scale, score_size
 from ascend_dump.analysis.compare._spread import Spread
 from ascend_dump.analysis.compare._types import (
@@ -40,12 +39,16 @@ __all__ = ["WithNoise"]
 _MOST_ELEMENTS = 1 << 26
 
 
+#: Returns why both outputs of a pair are right for their inputs; None where they are not.
+Settle = Callable[[Match, Record, Record], Optional[str]]
+
+
 class WithNoise:
     """Judges inputs and outputs by the rules, a second run of the reference, and runs of the operators on this host."""
 
-    def __init__(self, rules: Rules, rerun: Optional[Rerun]) -> None:
+    def __init__(self, rules: Rules, settle: Optional[Settle] = None) -> None:
         self._rules = rules
-        self._rerun = rerun
+        self._settle = settle
         #: Another run of the reference, of the step at hand.
         self.spread: Optional[Spread] = None
         #: Whether ranks hold other parts of the inputs at hand on each side, so that no element has its partner there.
@@ -91,8 +94,8 @@ class WithNoise:
                 verdict, reason = said(rest)
                 if verdict == "noise":
                     reason = f"{count} elements are rounding alone in its inputs already, the others {reason}"
-        if verdict == "different" and self._rerun is not None and clean and not input_noise and not found.bounds:
-            settled = self._rerun.settles(match, a, b)
+        if verdict == "different" and self._settle is not None and clean and not input_noise and not found.bounds:
+            settled = self._settle(match, a, b)
             if settled is not None:
                 verdict, reason = "noise", settled
         return verdict, reason

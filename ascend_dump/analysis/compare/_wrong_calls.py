@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.compare._result import Origin, Pair
-from ascend_dump.analysis.compare._shards import is_together
+from ascend_dump.analysis.compare._shards import is_over_ranks
 from ascend_dump.analysis.compare._types import COLLECTIVES
 from ascend_dump.analysis.nonfinite import executions
 from ascend_dump.analysis.ranks._calls import CallBook, point_of
@@ -49,7 +49,7 @@ def with_wrong_calls(origins: Sequence[Origin], records: Iterable[Record], pairs
         Point(one.point.rank, place.position)
         for one in wrong
         for origin, place in zip(origins, places)
-        if place is not None and is_together(origin)
+        if place is not None and is_over_ranks(origin.pair.transformation)
     }
     alone = {place for place in places if place is not None}
     known = clocks(book.joins(), {*(one.point for one in wrong), *together, *alone})
@@ -83,7 +83,11 @@ def of_one_rank(origins: Sequence[Origin]) -> Sequence[Origin]:
     found: list[Origin] = []
     known = False
     for _, every in sorted(steps.items()):
-        own = [one for one in every if not one.op_type.startswith(COLLECTIVES) and not is_together(one)]
+        own = [
+            one
+            for one in every
+            if not one.op_type.startswith(COLLECTIVES) and not is_over_ranks(one.pair.transformation)
+        ]
         known = known or bool(own)
         found += own if known else every
     return found
@@ -92,7 +96,7 @@ def of_one_rank(origins: Sequence[Origin]) -> Sequence[Origin]:
 def _may_follow(origin: Origin) -> bool:
     """Whether the origin concerns several ranks together, or an operator that only they run."""
     alone = origin.pair.actual is None or origin.pair.reference is None
-    return (origin.kind == "structure" and alone) or is_together(origin)
+    return (origin.kind == "structure" and alone) or is_over_ranks(origin.pair.transformation)
 
 
 def _checked(records: Iterable[Record]) -> tuple[CallBook, list[_WrongCall]]:
@@ -122,7 +126,7 @@ def _first_of_each(wrong: Sequence[_WrongCall], known: dict[Point, Clock]) -> li
 def _is_before(one: _WrongCall, origin: Origin, place: Point, known: dict[Point, Clock]) -> bool:
     if _operator(origin.pair.record) in one.operators:
         return True
-    last = place._replace(rank=one.point.rank) if is_together(origin) else place
+    last = place._replace(rank=one.point.rank) if is_over_ranks(origin.pair.transformation) else place
     return happens_before(known[one.point], known[last])
 
 

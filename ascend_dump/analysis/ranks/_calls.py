@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple, Optional
 
-import msgspec
-
-from ascend_dump.analysis._unread import is_unread
+from ascend_dump.analysis._collectives import collective_of, is_put_in
 from ascend_dump.analysis.ranks._launches import RankRun, launches
 from ascend_dump.analysis.ranks._order import Join, Point
 from ascend_dump.host import CollectiveCall
 from ascend_dump.reading import Record
 
-__all__ = ["CallBook", "CallPart", "collective_of", "is_given", "point_of"]
+__all__ = ["CallBook", "CallPart", "point_of"]
 
 #: Positions of a step: it has twice as many as operators, between which and after which something is known.
 _STEP = 1 << 40
@@ -64,27 +62,6 @@ class CallPart(NamedTuple):
         return f"{self.told.kind} of group {self.told.group} (ranks {self.told.ranks})"
 
 
-def collective_of(record: Record) -> Optional[tuple[CollectiveCall, tuple[int, ...]]]:
-    """What a record tells of its call, and the ranks of the group; None where it tells none."""
-    # Attributes are made when they are asked for, and few operators are collectives.
-    if record.error is not None or record.rank is None or "c10d" not in record.op_type:
-        return None
-    told = record.attrs.get("collective")
-    if told is None:
-        return None
-    try:
-        call = msgspec.convert(told, CollectiveCall)
-        return call, call.members
-    except (msgspec.ValidationError, ValueError):
-        return None
-
-
-def is_given(record: Record) -> Optional[bool]:
-    """Whether an input is what its rank puts into a call; None where it belongs to none."""
-    found = collective_of(record)
-    return None if found is None else _is_given(record, found[0])
-
-
 def point_of(record: Record, *, after: Optional[int] = None) -> Optional[Point]:
     """When an operator ran on its rank; None where the dump does not tell.
 
@@ -129,7 +106,7 @@ class CallBook:
         begin, end = point_of(first), point_of(first, after=last)
         if begin is None or end is None:
             return
-        given = tuple(record for record in members if record.io == "input" and _is_given(record, told))
+        given = tuple(record for record in members if record.io == "input" and is_put_in(record, told))
         got = tuple(record for record in members if record.io == "output")
         for record in got:
             self._ended[id(record)] = end.position
@@ -197,10 +174,3 @@ def _shift(sent: Sequence[CallPart], received: Sequence[CallPart]) -> Optional[i
 def _content(records: Sequence[Record]) -> Optional[Hashable]:
     contents = tuple(record.content for record in records)
     return contents if contents and None not in contents else None
-
-
-def _is_given(record: Record, told: CollectiveCall) -> bool:
-    """Whether an input is what the rank puts in: operators of c10d are given the tensors that they write to, too."""
-    if told.kind == "recv" or (told.kind in ("broadcast", "scatter") and told.root not in (None, record.rank)):
-        return False
-    return not is_unread(record)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ascend_dump import _errors
 from ascend_dump._errors import AscendDumpError, NotSupported, ReadError
-from ascend_dump.analysis.nonfinite import is_no_value
+from ascend_dump.analysis.compare._valueless import is_no_value
 from ascend_dump.analysis.ranks._partials import RankTask, map_ranks
 from ascend_dump.reading import Dump, Record
 
