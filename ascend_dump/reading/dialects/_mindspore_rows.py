@@ -22,7 +22,9 @@ def join(names: Iterable[NpyName], rows: Iterable[MindsporeStatisticsRow]) -> di
     Without equal timestamps, the n-th line of a tensor is that of its n-th file if there are as many of the ones as of
     the others.
     """
-    exact = {(_tensor(row.op_type, row.op_name, row.io, row.slot), row.timestamp): row for row in rows if not row.problem}
+    exact = {
+        (_tensor(row.op_type, row.op_name, row.io, row.slot), row.timestamp): row for row in rows if not row.problem
+    }
     joined: dict[NpyName, MindsporeStatisticsRow] = {}
     files: defaultdict[Any, list[NpyName]] = defaultdict(list)
     for name in names:
