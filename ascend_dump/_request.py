@@ -115,7 +115,8 @@ class DumpRequest:
     steps      Steps to dump, counted from 0: "0|3-5|10" or "all"; on the host also "0-10000:1000" and "4000-".
     mode       What to dump of an operator: "input", "output" or "all".
     layers     Operators to dump: globs or `re:` patterns, all by default. MODEL:LAYER is for one of `models` only.
-    models     Names of the models to dump, if a process runs several; all by default.
+    models     Names of the models to dump, if a process runs several; all by default. A model that no layer is for is
+               dumped whole.
     data       "tensor", "stats" (statistics only) or "full" (both).
     stats      Names of the statistics to record, all by default.
     level      "op", "kernel" or "all": what CANN dumps; "module": inputs and outputs of modules only, forward and

@@ -178,7 +178,7 @@ def _counted(path: Path, files: _FilesOnDisk) -> Optional[Tally]:
     try:
         dump = open_dump(path)
         steps = {(record.model, record.step) for record in dump}
-        operators = {(one.model, one.step, one.op_name, one.task_id, one.timestamp) for one in dump}
+        operators = {record.execution for record in dump}
     except Exception:  # whatever a file holds, the program has run well
         log.debug("the dump could not be counted", exc_info=True)
         return None

@@ -26,7 +26,8 @@ def known_of(target: Any, mindspore: ModuleType, *, mode_is_chosen: bool) -> Kno
     """Facts about the program in this process. mode_is_chosen: whether its mode (graph or PyNative) is final."""
     cell = cell_of(target)
     primitives = list(_primitives(cell))
-    ascend = context(mindspore, "ascend_config")
+    # Other devices warn about this setting, even when it is only read.
+    ascend = context(mindspore, "ascend_config") if current_runtime(mindspore).device == "Ascend" else None
     return Known(
         env=os.environ,
         pynative=is_pynative(mindspore) if mode_is_chosen else None,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump._errors import ReadError
-from ascend_dump.cli._exit import Exit, exit_code
-from ascend_dump.cli._failure import error_fields
+from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._ops_listing import show
 
 if TYPE_CHECKING:
     from ascend_dump.native.torchair.graph import GraphOp
@@ -21,20 +20,16 @@ def list_operators(
 ) -> Exit:
     """Print the operators of torchair's graph that pass the tests, then how the graph is damaged, if it is."""
     found, error = _read(path, op_type, name, dumped)
-    model = found[0].node.graph if found else ""
-    if as_json:
-        from ascend_dump.report.documents import write_document
-
-        fields = {"path": path, "model": model, "operators": map(_fields, found)}
-        write_document(sys.stdout, "ops", {**fields, "error": None if error is None else error_fields(error)})
-    else:
-        _write_text(path, model, found)
-    if error is None:
-        return Exit.OK
-    from ascend_dump.report.tables import escape_lines
-
-    print(f"error: {escape_lines(str(error))}", file=sys.stderr)
-    return exit_code(error)
+    return show(
+        path,
+        found[0].node.graph if found else "",
+        found,
+        error,
+        titles=("type", "PyTorch node", "calls", "source", "not dumped because"),
+        cells=_cells,
+        fields=_fields,
+        as_json=as_json,
+    )
 
 
 def _read(
@@ -61,15 +56,6 @@ def _read(
 def _may_be_dumped(one: GraphOp) -> bool:
     reason = one.why_no_dump()
     return reason is None or not reason.certain
-
-
-def _write_text(path: Path, model: str, found: list[GraphOp]) -> None:
-    from ascend_dump.report.tables import Column, counted, escape, write_table
-
-    print(escape(f"{path}: model {model or '-'}"))
-    titles = ("type", "PyTorch node", "calls", "source", "not dumped because")
-    count = write_table([Column("name", elastic=True), *map(Column, titles)], map(_cells, found), sys.stdout)
-    print(f"\n{counted(count, 'operator')}" if count else "no operator matches")
 
 
 def _cells(one: GraphOp) -> list[str]:

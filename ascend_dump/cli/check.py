@@ -24,7 +24,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 def surroundings_options(function: _Function) -> _Function:
     """Add what is known of the model: `--graph`, whose operators names are held against, and `--dynamic-shape`."""
-    text = "GE's graph as text (ge_proto_*_Build.txt), or MindSpore's .ir: names are held against its operators."
+    text = (
+        "GE's graph as text (ge_proto_*_Build.txt), or MindSpore's .ir: names are held against its operators, and "
+        "operators that MindSpore cannot dump are reported (complex numbers, heterogeneous training)."
+    )
     dynamic = click.option("--dynamic-shape", is_flag=True, help="The graph has dynamic shapes.")
     return click.option("--graph", metavar="FILE", type=click.Path(dir_okay=False), help=text)(dynamic(function))
 
@@ -101,7 +104,8 @@ def situation_of(language: ConfigLanguage, graph: Optional[Path], *, dynamic_sha
 
     operators = None if graph is None else language.operators(graph)
     static_shape = False if dynamic_shape else None
-    return Situation.here()._replace(operators=operators, container=in_container(), static_shape=static_shape)
+    here = Situation.here()._replace(container=in_container(), whole_run=True)
+    return here._replace(operators=operators, static_shape=static_shape)
 
 
 def _recognised(known: Mapping[str, ConfigLanguage], source: Union[Path, bytes]) -> list[ConfigLanguage]:

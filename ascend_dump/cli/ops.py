@@ -1,8 +1,7 @@
-"""`ascend-dump ops`: the operators of a GE graph, and which of them are never dumped."""
+"""`ascend-dump ops`: the operators of a graph, and which of them are never dumped."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 import click
 
 from ascend_dump._errors import ConfigError, DumpNotFound, ReadError
-from ascend_dump.cli._exit import Exit, exit_code
-from ascend_dump.cli._failure import error_fields
+from ascend_dump.cli._exit import Exit
+from ascend_dump.cli._ops_listing import show
 from ascend_dump.cli._reading import json_option, progress
 from ascend_dump.storage import located
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 _Test = Callable[["Node"], bool]
 
 
-@click.command(short_help="List the operators of a GE graph, for layers=.")
+@click.command(short_help="List the operators of a graph, for layers=.")
 @click.argument("graph", type=click.Path())
 @click.option("--type", "op_type", metavar="TEXT", help="Operator types: a glob such as MatMul*, or re:PATTERN.")
 @click.option(
@@ -30,7 +29,9 @@ _Test = Callable[["Node"], bool]
 @click.option("--dumped/--not-dumped", default=None, help="Only those that can be dumped, or only the others.")
 @json_option
 def ops(graph: str, op_type: Optional[str], name: Optional[str], dumped: Optional[bool], as_json: bool) -> Exit:
-    """List the operators of GRAPH, a ge_proto_*.txt or dynamo_*_graph_*.py file, by the names that layers= takes.
+    """List the operators of GRAPH by the names that layers= takes.
+
+    GRAPH is a ge_proto_*.txt of GE, a dynamo_*_graph_*.py of torchair, or a trace_code_graph_*.ir of MindSpore.
 
     If GRAPH is a directory, the computational graph among its ge_proto_*_Build.txt files is used: the one with the data
     pipeline (Iterator), else the one whose text contains --name. The column `not dumped because` gives the reason for
@@ -39,7 +40,10 @@ def ops(graph: str, op_type: Optional[str], name: Optional[str], dumped: Optiona
     For a dynamo_*_graph_*.py file, torchair's graph as Python text, the PyTorch node of each operator and its source
     line are listed too, as far as the text has them; --name also matches PyTorch nodes.
 
-    The dump of the graph is in the directory named `model` in the heading.
+    An .ir file is beside a dump of MindSpore (graphs/), or written with MS_DEV_SAVE_GRAPHS=2; the numbers after -op may
+    be others in the dump of a second graph.
+
+    The dump of a graph of GE is in the directory named `model` in the heading.
     """
     from ascend_dump.native.cann.graph import graph_name
     from ascend_dump.native.cann.names import sanitize
@@ -48,25 +52,18 @@ def ops(graph: str, op_type: Optional[str], name: Optional[str], dumped: Optiona
         from ascend_dump.cli._ops_torchair import list_operators
 
         return list_operators(located(graph), op_type, name, dumped, as_json)
+    if graph.endswith(".ir"):
+        from ascend_dump.cli._ops_mindspore import list_operators
+
+        return list_operators(located(graph), op_type, name, dumped, as_json)
     path = _choose(located(graph), name)
     model = sanitize(graph_name(path))
     tests = _tests(op_type, name)
     if dumped is not None:
         tests.append(lambda node: _may_be_dumped(node) is dumped)
     nodes, error = _read(path, tests)
-    if as_json:
-        from ascend_dump.report.documents import write_document
-
-        fields = {"path": path, "model": model, "operators": map(_fields, nodes)}
-        write_document(sys.stdout, "ops", {**fields, "error": None if error is None else error_fields(error)})
-    else:
-        _write_text(path, model, nodes)
-    if error is None:
-        return Exit.OK
-    from ascend_dump.report.tables import escape_lines
-
-    print(f"error: {escape_lines(str(error))}", file=sys.stderr)
-    return exit_code(error)
+    titles = ("type", "fused from", "not dumped because")
+    return show(path, model, nodes, error, titles=titles, cells=_cells, fields=_fields, as_json=as_json)
 
 
 def _read(path: Path, tests: list[_Test]) -> tuple[list[Node], Optional[ReadError]]:
@@ -83,15 +80,6 @@ def _read(path: Path, tests: list[_Test]) -> tuple[list[Node], Optional[ReadErro
     return found, None
 
 
-def _write_text(path: Path, model: str, nodes: list[Node]) -> None:
-    from ascend_dump.report.tables import Column, counted, escape, write_table
-
-    print(escape(f"{path}: model {model or '-'}"))
-    columns = [Column("name", elastic=True), Column("type"), Column("fused from"), Column("not dumped because")]
-    count = write_table(columns, map(_cells, nodes), sys.stdout)
-    print(f"\n{counted(count, 'operator')}" if count else "no operator matches")
-
-
 def _choose(path: Path, name: Optional[str]) -> Path:
     if not path.is_dir():
         return path
@@ -102,7 +90,8 @@ def _choose(path: Path, name: Optional[str]) -> Path:
         raise DumpNotFound(
             "holds no ge_proto_*_Build.txt",
             path=path,
-            hint="set DUMP_GE_GRAPH=2 and DUMP_GRAPH_PATH before the run, or give the directory it wrote to",
+            hint="set DUMP_GE_GRAPH=2 and DUMP_GRAPH_PATH before the run, or give the directory it wrote to; "
+            "of MindSpore, give a file: graphs/*.ir of a dump",
         )
     found = find_computational(graphs)
     if len(found) != 1 and name is not None:

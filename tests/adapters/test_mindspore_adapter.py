@@ -18,7 +18,9 @@ from findings import findings
 from mindspore_process import dense_net, graph_mode, step
 
 import ascend_dump
+from ascend_dump import fakes
 from ascend_dump.adapter import RunDirectory, current_rank, load
+from ascend_dump.cli import main
 from ascend_dump.native.mindspore.config.dump_json import CONFIG_VARIABLE
 
 
@@ -69,6 +71,25 @@ def test_the_environment_names_the_file_for_as_long_as_the_block_lasts(ms, net, 
         step(ms, net)
     assert dict(os.environ) == before
     assert {record.model for record in cap.dump()} == {"ResNet50"}
+
+
+def test_the_summary_counts_operators_as_ls_does(ms, net, tmp_path, caplog, capsys):
+    caplog.set_level(logging.INFO)
+    with ascend_dump.capture(net, path=tmp_path) as cap:
+        step(ms, net)
+        step(ms, net)
+    assert main(["ls", str(cap.path), "--json"]) == 0
+    totals = json.loads(capsys.readouterr().out)["totals"]
+    assert f"{totals['operators']} operators, {totals['records']} records" in caplog.text
+    assert totals["operators"] < totals["records"]
+
+
+def test_a_cpu_is_not_asked_for_settings_of_ascend(ms, net, tmp_path):
+    with ascend_dump.capture(net, path=tmp_path, strict=True):
+        step(ms, net)
+    device = fakes.installed_device()
+    assert device is not None
+    assert not any("ascend_config" in line for line in device.log)
 
 
 @pytest.mark.parametrize("name", ["run.1", "my dumps", "д", "a+b~c"])

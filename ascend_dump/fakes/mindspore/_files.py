@@ -229,17 +229,19 @@ class KernelDumper:
             if isinstance(value, Tensor) and not isinstance(value, Parameter) and id(value) not in made
         }
         for number, value in enumerate(constants.values(), 1):
-            folder.write_tensor(
-                self._name(PARAMETER, f"data-{number}", _WrittenTensor("output", 0, value.array)), value.array
-            )
+            piece = _WrittenTensor("output", 0, value.array)
+            folder.write_tensor(self._name(PARAMETER, f"data-{number}", piece, self.stamp()), value.array)
 
     def _write(self, folder: Folder, op_type: str, name: str, pieces: Any) -> None:
+        # A tensor and its statistics have one timestamp, and the tensor is written first (e2e_dump.cc), with the full
+        # name in the line. Statistics of the device have a timestamp of their own, and no tensors beside them.
         for piece in pieces:
-            if self.settings.saved_data in ("statistic", "full") and piece.array.size:
-                self._write_statistics(folder, op_type, name, piece)
+            stamp = self.stamp()
             if self.settings.saved_data in ("tensor", "full"):
-                array = self._stored(piece.array)
-                folder.write_tensor(self._name(op_type, name, piece), array)
+                folder.write_tensor(self._name(op_type, name, piece, stamp), self._stored(piece.array))
+            if self.settings.saved_data in ("statistic", "full") and piece.array.size:
+                facts = (op_type, name, "0", "0", str(stamp), piece.io, str(piece.slot))
+                write_row(folder, facts, piece.array, dtype_of(piece.array).label, self._categories())
 
     def _stored(self, array: _Array) -> _Array:
         # (assumption mindspore.ascend_types)
@@ -250,17 +252,13 @@ class KernelDumper:
             array = array.reshape(-1)[: self.settings.sample_num]
         return array.astype(np.float32) if array.dtype == BFLOAT16 else array
 
-    def _name(self, op_type: str, name: str, piece: _WrittenTensor) -> str:
+    def _name(self, op_type: str, name: str, piece: _WrittenTensor, stamp: int) -> str:
         # (assumption mindspore.ascend_types)
         label = dtype_of(piece.array).label
         dtype: Optional[str] = label.lower() if self.process.target == "Ascend" else label
         if self.process.target == "GPU":
             dtype = None
-        return build_name(NpyName(op_type, written(name), 0, 0, self.stamp(), piece.io, piece.slot, _FORMAT, dtype))
-
-    def _write_statistics(self, folder: Folder, op_type: str, name: str, piece: _WrittenTensor) -> None:
-        facts = (op_type, written(name), "0", "0", str(self.stamp()), piece.io, str(piece.slot))
-        write_row(folder, facts, piece.array, dtype_of(piece.array).label, self._categories())
+        return build_name(NpyName(op_type, written(name), 0, 0, stamp, piece.io, piece.slot, _FORMAT, dtype))
 
     def _categories(self) -> Sequence[str]:
         """Those that the host computes, or the device. (assumption mindspore.device_statistics)"""

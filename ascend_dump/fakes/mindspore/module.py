@@ -75,6 +75,8 @@ _CONTEXT = (
     *("mode", "device_target", "device_id", "jit_level", "reserve_class_name_in_scope", "save_graphs"),
     *("save_graphs_path", "max_device_memory", "pynative_synchronize", "deterministic", "ascend_config"),
 )
+#: Settings that other devices warn about, even where they are only asked for.
+_DEVICES_OF = {"ascend_config": ["Ascend"], "max_device_memory": ["Ascend", "GPU"]}
 #: Names of functions that `mindspore.ops` has.
 _OPS = (
     *("add", "sub", "mul", "div", "exp", "log", "sqrt", "square", "neg", "tanh", "sigmoid", "relu"),
@@ -196,6 +198,17 @@ def _top(process: MindSporeProcess) -> dict[str, Any]:
 
 
 def _context(process: MindSporeProcess) -> dict[str, Any]:
+    def is_for_device(name: str) -> bool:
+        device = process.context["device_target"]
+        if device in _DEVICES_OF.get(name, _DEVICES):
+            return True
+        process.log(
+            "WARNING",
+            f"For 'context.set_context', when set the argument '{name}', the argument 'device_target' only supports "
+            f"devices in '{_DEVICES_OF[name]}', but got '{device}', ignore it.",
+        )
+        return False
+
     def set_context(**settings: Any) -> None:
         jit_config = settings.pop("jit_config", None) or {}
         for name, value in {**settings, **jit_config}.items():
@@ -206,7 +219,8 @@ def _context(process: MindSporeProcess) -> dict[str, Any]:
                 raise ValueError(
                     f"For 'context.set_context', the argument 'device_target' must be one of {known}, but got {value}."
                 )
-            process.context[name] = value
+            if is_for_device(name):
+                process.context[name] = value
 
     def get_context(attr_key: str) -> Any:
         if attr_key not in _CONTEXT:
@@ -214,6 +228,7 @@ def _context(process: MindSporeProcess) -> dict[str, Any]:
                 f"For 'context.get_context', the argument {attr_key} is not recognized!"
                 + _USAGE.replace("set_context", "get_context")
             )
+        is_for_device(attr_key)
         return process.context.get(attr_key)
 
     return {

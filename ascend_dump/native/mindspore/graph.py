@@ -46,6 +46,12 @@ _LONGEST_LINE = 1 << 20
 _LIBRARY = ("/site-packages/mindspore/", "/dist-packages/mindspore/")
 
 
+#: Operators of the graph for which no kernel runs (anf_utils.cc, IsRealKernel).
+_WITHOUT_KERNEL = frozenset(
+    ("MakeTuple", "StateSetItem", "TupleGetItem", "Return", "Partial", "Depend", "UpdateState", "Load")
+)
+
+
 class GraphOperator(NamedTuple):
     """name: with its scope. position: in the order of execution, None where it does not run or is not told.
 
@@ -55,6 +61,15 @@ class GraphOperator(NamedTuple):
     name: str
     position: Optional[int] = None
     stack: tuple[str, ...] = ()
+
+    @property
+    def type(self) -> str:
+        return self.name.rpartition("/")[2].partition("-op")[0]
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether a kernel runs for it, which can be dumped."""
+        return self.type not in _WITHOUT_KERNEL
 
     @property
     def source(self) -> Optional[str]:
@@ -140,16 +155,16 @@ def read_graph(rank_directory: Path, graph: int) -> Graph:
     return _read(ir, _stamp(ir), order, _stamp(order))
 
 
-def read_ir(path: Path) -> list[str]:
-    """The full names in one `.ir` text. Raises ReadError if it cannot be read or has none."""
+def read_ir(path: Path) -> list[GraphOperator]:
+    """The operators in one `.ir` text. Raises ReadError if it cannot be read or has none."""
     try:
         open_regular(path).close()
     except OSError as error:
         raise ReadError(f"cannot be read: {error.strerror}", path=path) from None
-    names = [operator.name for operator in parse_ir(_lines(path))[0]]
-    if not names:
+    operators, _ = parse_ir(_lines(path))
+    if not operators:
         raise ReadError("it names no operator", path=path, hint="give an .ir text of MindSpore")
-    return names
+    return operators
 
 
 def has_complex(path: Path) -> bool:

@@ -41,6 +41,11 @@ class Runtime(NamedTuple):
         return cls(name.upper())
 
     @property
+    def by_kernel(self) -> bool:
+        """Whether it is Ascend with jit_level O0 or O1."""
+        return self.device == "Ascend" and not self.ge
+
+    @property
     def name(self) -> str:
         if self.device != "Ascend":
             return self.device.lower()

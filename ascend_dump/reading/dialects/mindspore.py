@@ -43,6 +43,7 @@ from ascend_dump.reading._dialect import Directory, Entry, rank_of
 from ascend_dump.reading._record import Record
 from ascend_dump.reading.dialects._mindspore_overflow import has_only_overflows, overflow_record, read_json
 from ascend_dump.reading.dialects._mindspore_records import npy_record, statistics_record
+from ascend_dump.reading.dialects._mindspore_rows import join
 from ascend_dump.reading.dialects._unreadable import UnreadableLines
 
 __all__ = ["DIALECT"]
@@ -109,7 +110,7 @@ class _MindsporeDirectory:
         self._graph: Optional[Graph] = None
         self._scene: Optional[dict[str, Any]] = None
         self._siblings: Optional[tuple[OperatorsByName, dict[NpyName, int]]] = None
-        self._rows: Optional[dict[tuple[Any, ...], MindsporeStatisticsRow]] = None
+        self._rows: Optional[dict[NpyName, MindsporeStatisticsRow]] = None
         self._args: Optional[dict[str, Any]] = None
         self._described: dict[tuple[str, str], Described] = {}
         self.constants = place.constants
@@ -177,11 +178,11 @@ class _MindsporeDirectory:
             known = self._described[op_type, op_name] = describe(self.graph, op_type, op_name, self.siblings()[0])
         return known
 
-    def rows(self) -> dict[tuple[Any, ...], MindsporeStatisticsRow]:
-        """The lines of `statistic.csv` by tensor."""
+    def rows(self) -> dict[NpyName, MindsporeStatisticsRow]:
+        """The lines of `statistic.csv` by the file of their tensor."""
         if self._rows is None:
             try:
-                self._rows = {row_key(row): row for row in read_statistics(self.path / FILE) if not row.problem}
+                self._rows = join([file.name for file in self.files], read_statistics(self.path / FILE))
             except ReadError:
                 self._rows = {}
         return self._rows
@@ -194,14 +195,6 @@ class _MindsporeDirectory:
         if file in self.kernel_args and file not in self._args:
             self._args[file] = read_json(self.path / file)
         return self._args.get(file)
-
-
-def row_key(row: MindsporeStatisticsRow) -> tuple[Any, ...]:
-    return (row.op_type, written(row.op_name), row.task_id, row.stream_id, row.timestamp, row.io, row.slot)
-
-
-def name_key(name: NpyName) -> tuple[Any, ...]:
-    return (name.op_type, written(name.op_name), *name[2:7])
 
 
 class Described(NamedTuple):
@@ -307,7 +300,7 @@ class _MindsporeFile(_Plain):
             header = read_npy_header(self.path, bfloat16=(name.dtype or "").lower() == "bfloat16")
         except CorruptDump as error:
             return [Record(None, error=error, attrs=attrs, **common)]
-        return [npy_record(header, lambda: here.rows().get(name_key(name)), attrs, common)]
+        return [npy_record(header, lambda: here.rows().get(name), attrs, common)]
 
 
 class _Unknown(_Plain):
@@ -333,9 +326,9 @@ class _Statistics(_Plain):
     __slots__ = ()
 
     def records(self) -> Iterator[Record]:
-        """Read line by line, so that a large file is not loaded into memory."""
+        """Read line by line, so that a large file without tensors beside it is not loaded into memory."""
         here, known = self._here, self.known()
-        have = {name_key(file.name) for file in here.files}
+        joined = {row.line for row in here.rows().values()} if here.files else set()
         scene = here.scene()
         before: Counter[tuple[Any, ...]] = Counter()
         unreadable = UnreadableLines()
@@ -347,11 +340,12 @@ class _Statistics(_Plain):
                     if reason is not None:
                         broken = CorruptDump(reason, path=self.path, hint="the other lines can be read")
                         yield Record(None, error=broken, **known)
-                elif not have or row_key(row) not in have:
+                    continue
+                tensor = (row.op_type, row.op_name, row.task_id, row.stream_id, row.io, row.slot)
+                nth = before[tensor]
+                before[tensor] = nth + 1
+                if row.line not in joined:
                     told = describe(here.graph, row.op_type, written(row.op_name), operators)
-                    tensor = (row.op_type, row.op_name, row.task_id, row.stream_id, row.io, row.slot)
-                    nth = before[tensor]
-                    before[tensor] = nth + 1
                     name = row.op_name if "/" in row.op_name else told.op_name
                     attrs = {**told.attrs, **scene}
                     yield statistics_record(row, attrs, {**known, "op_name": name, "nth": nth, **told.fields})

@@ -77,6 +77,7 @@ def test_a_block_around_a_network_in_graph_mode(tmp_path):
     assert result["environment"] is None
     assert result["problems"] == []
     assert "Dump Alert" not in log
+    assert "ascend_config" not in log
     assert {record.step for record in dump} == {0, 2}
     for step in (0, 2):
         for name, expected in conv_net(images(step)).items():

@@ -24,7 +24,8 @@ def _place(tmp_path, monkeypatch):
 
 def _file(tmp_path, name="acl.json", **dump):
     file = tmp_path / name
-    file.write_text(json.dumps({"dump": {"dump_path": str(tmp_path), **dump}}))
+    steps = {"dump_step": "0"} if "dump_list" in dump else {}
+    file.write_text(json.dumps({"dump": {"dump_path": str(tmp_path), **steps, **dump}}))
     return str(file)
 
 
@@ -38,6 +39,38 @@ def test_warnings_alone_are_no_failure(tmp_path, capsys):
     file = _file(tmp_path, dump_debug="on")
     assert main(["check", file]) == Exit.OK
     assert f"{file}: warning: dump.dump_debug: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "where"),
+    [
+        ({"dump": {"dump_path": ".", "dump_list": [{}]}}, "dump.dump_step"),
+        ({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "."}, "ge.exec.dumpStep"),
+        ({"enable_dump": True, "dump_path": ".", "use_off_line": True}, "dump_step"),
+        ({"enable_dump": True, "dump_path": ".", "quant_dumpable": False}, "dump_step"),
+    ],
+    ids=["acl", "ge", "tensorflow", "torchair"],
+)
+def test_a_file_without_steps_is_advised_to_limit_them(content, where, tmp_path, capsys):
+    (tmp_path / "settings.json").write_text(json.dumps(content))
+    assert main(["check", "settings.json", "--json"]) == Exit.OK
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert ("AD115", "warning", where) in [(one["code"], one["severity"], one["where"]) for one in problems]
+
+
+def test_a_container_is_told_beside_other_errors_and_not_of_torchair(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("ascend_dump.native.cann.config.situation.in_container", lambda: True)
+    file = _file(tmp_path, dump_list=[{}], dump_mode="ALL")
+    assert main(["check", file]) == Exit.USAGE
+    assert "inside a container" in capsys.readouterr().out
+    for dump in ({"dump_list": [{}]}, {"dump_debug": "on"}):
+        file = _file(tmp_path, **dump)
+        assert main(["check", file, "--against", "torchair"]) == Exit.OK
+        assert capsys.readouterr().out == f"{file}: accepted, nothing in it is ignored\n"
+        options = tmp_path / "options.json"
+        options.write_text(json.dumps({"dump_config_path": file}))
+        assert main(["check", str(options)]) == Exit.OK
+        assert "nothing in it is ignored" in capsys.readouterr().out
 
 
 def test_what_is_ignored_is_printed_as_compilers_do(tmp_path, capsys):
@@ -133,7 +166,7 @@ def test_the_format_given_outranks_the_guess(tmp_path, capsys):
 def test_keys_of_tensorflow_are_recognised(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "keys.json"
-    file.write_text(json.dumps({"enable_dump": True, "enable_dump_debug": True, "dump_path": "."}))
+    file.write_text(json.dumps({"enable_dump": True, "enable_dump_debug": True, "dump_path": ".", "dump_step": "0"}))
     assert main(["check", str(file), "--json"]) == Exit.USAGE
     document = json.loads(capsys.readouterr().out)
     assert document["against"] == "tensorflow"
@@ -234,7 +267,7 @@ def test_a_foreign_file_is_left_alone(content, tmp_path, capsys):
 
 def test_nothing_is_written_that_would_be_refused(tmp_path, capsys):
     file = tmp_path / "acl.json"
-    command = ["config", "--for", "acl", "--stats", "max", "-o", str(file)]
+    command = ["config", "--for", "acl", "--steps", "0", "--stats", "max", "-o", str(file)]
     assert main(command) == Exit.USAGE
     assert not file.exists()
     assert "(EP0005)" in capsys.readouterr().err
@@ -269,7 +302,7 @@ def test_session_options(tmp_path, capsys):
 
 
 def test_one_document_of_what_was_written(tmp_path, capsys):
-    assert main(["config", "--for", "acl", "-o", "acl.json", "--json"]) == Exit.OK
+    assert main(["config", "--for", "acl", "--steps", "0", "-o", "acl.json", "--json"]) == Exit.OK
     document = json.loads(capsys.readouterr().out)
     assert (document["schema"], document["for"]) == ("ascend-dump/config/1", "acl")
     assert (document["written"], document["problems"]) == ("acl.json", [])

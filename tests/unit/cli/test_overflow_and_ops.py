@@ -231,6 +231,39 @@ def test_ops_of_a_cut_graph_shows_what_is_there(run, tmp_path):
 
 # --- MindSpore -----------------------------------------------------------------------------
 
+MINDSPORE_GRAPH = DATA / "mindspore/conv_iter_0_2/rank_0/graphs/ms_output_trace_code_graph_0.ir"
+
+
+def test_ops_lists_the_operators_of_mindspores_ir(run):
+    code, out, err = run("ops", MINDSPORE_GRAPH)
+    assert (code, err) == (Exit.OK, "")
+    rows = {line.split()[0]: line for line in out.splitlines()[2:-2]}
+    assert rows["Default/fc-Dense/MatMul-op0"].split() == [
+        "Default/fc-Dense/MatMul-op0",
+        "MatMul",
+        "/home/user/nets.py:12",
+        "-",
+    ]
+    assert "no kernel" in rows["Default/fc-Dense/Load-op0"]
+
+
+def test_ops_of_an_ir_that_can_be_dumped_are_those_that_ran(run):
+    order = MINDSPORE_GRAPH.parents[1] / "execution_order/ms_execution_order_graph_0.csv"
+    code, out, _ = run("ops", MINDSPORE_GRAPH, "--dumped", "--json")
+    found = json.loads(out)
+    assert (code, found["schema"], found["error"]) == (Exit.OK, "ascend-dump/ops/1", None)
+    assert [one["name"] for one in found["operators"]] == order.read_text().split()[1:]
+    assert run("ops", MINDSPORE_GRAPH, "--type", "Conv*", "--name", "*conv1*")[1].endswith("\n1 operator\n")
+
+
+def test_an_ir_without_operators_is_refused(run, tmp_path):
+    (tmp_path / "empty.ir").touch()
+    for name in ("empty.ir", "missing.ir"):
+        code, _, err = run("ops", tmp_path / name)
+        assert code == Exit.UNREADABLE
+        assert name in err
+
+
 GE_PLACE = "7/20260101120000/3/kernel_graph0/1/0"
 
 

@@ -26,6 +26,7 @@ from mindspore_programs import (
 
 import ascend_dump
 from ascend_dump import fakes
+from ascend_dump.cli import main
 from ascend_dump.fakes.device.npu import Npu
 
 
@@ -57,6 +58,20 @@ def test_ascend_writes_statistics_and_arguments(npu, tmp_path):
     assert len(relu["MD5"]) == 32
     arguments = json.loads((place / "MatMul.Default_fc-Dense_MatMul-op0.json").read_text())
     assert arguments == {"transpose_a": "False", "transpose_b": "True"}
+
+
+@pytest.mark.parametrize("target", ["Ascend", "GPU"])
+def test_a_tensor_and_its_statistics_are_one_record(target, npu, config, tmp_path, capsys):
+    in_graph_mode(target)
+    config(saved_data="full")
+    dense_net()(rows())
+    files = tensors(tmp_path)
+    records = list(ascend_dump.open(tmp_path / OUT))
+    assert len(records) == len(files)
+    [relu] = [record for record in records if record.op_type == "ReLU" and record.io == "output"]
+    assert (relu.statistics().max, relu.numpy().max()) == (22, 22)
+    assert main(["stats", str(tmp_path / OUT), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["records"]) == len(files)
 
 
 def test_ascend_dumps_operators_that_overflow(npu, config, tmp_path):

@@ -264,6 +264,23 @@ def test_statistics_beside_tensors_are_those_of_the_tensors(tmp_path):
     assert len(ascend_dump.open(tmp_path)) == 2
 
 
+def test_statistics_with_other_timestamps_are_joined_by_occurrence(tmp_path):
+    """As the device computes them: each line has a stream and a timestamp of its own."""
+    here = tmp_path / "rank_0/Net/0/0"
+    line = 'MatMul,Default/fc-Dense/MatMul-op0,0,3,{},output,0,8,float32,"(2,)",{},1,1,'
+    for second in (0, 20):
+        put(here, [float(second)] * 2, timestamp=STAMP + second)
+    put(here, timestamp=STAMP + 4, position=1)
+    other = 'MatMul,Default/fc-Dense/MatMul-op0,0,3,{},output,1,8,float32,"(2,)",{},1,1,'
+    statistic(
+        here, line.format(STAMP + 25, 20), line.format(STAMP + 5, 0), *(other.format(STAMP + n, n) for n in (6, 7))
+    )
+    dump = ascend_dump.open(tmp_path)
+    assert [(one.numpy()[0], one.statistics().max) for one in dump.select(index=0)] == [(0, 0), (20, 20)]
+    # One file and two lines: which line is the file's is not known.
+    assert sorted(one.statistics().max for one in dump.select(index=1)) == [2, 6, 7]
+
+
 def test_broken_lines_leave_the_others(tmp_path):
     here = tmp_path / "rank_0/Net/0/0"
     good = f'MatMul,Default/a-op0,0,0,{STAMP},output,0,8,float32,"(2,)",1,1,1,'

@@ -223,6 +223,24 @@ def _outranked(given: GeSubject) -> Iterator[Hit]:
 
 
 @RULES.rule(
+    "option-every-step",
+    "AD115",
+    "without ge.exec.dumpStep each execution of a graph adds data to the dump",
+    "TensorFlow and torchair user documents",
+    severity="warning",
+    where="ge.exec.dumpStep",
+    trips=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR"}).given(whole_run=True),
+    passes=Example({"ge.exec.enableDump": "1", "ge.exec.dumpPath": "$DIR", "ge.exec.dumpStep": "0"}).given(
+        whole_run=True
+    ),
+)
+def _every_step(given: GeSubject) -> Iterator[Hit]:
+    if given.situation.whole_run and given.dump and not given.options.get(DUMP_STEP):
+        message = "it is not set: each execution of a graph adds data to the dump"
+        yield Hit(DUMP_STEP, message, 'set it to a few iterations, such as "0|3-5"')
+
+
+@RULES.rule(
     "option-unknown",
     "AD113",
     "GE does not know the option and ignores it",

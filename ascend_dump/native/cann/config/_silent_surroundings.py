@@ -123,7 +123,7 @@ def _environment_scene(subject: AclSubject) -> Iterator[Hit]:
 )
 def _disk_full(subject: AclSubject) -> Iterator[Hit]:
     path = text_of(subject.dump, "dump_path")
-    if not (subject.verdict.need_dump and path) or is_ip_path(path):
+    if not (subject.asks and path) or is_ip_path(path):
         return
     free = subject.situation.free_bytes
     if free is None:
@@ -411,7 +411,7 @@ def _not_built(subject: AclSubject) -> Iterator[Hit]:
 )
 def _container(subject: AclSubject) -> Iterator[Hit]:
     # (assumption cann.container)
-    if subject.situation.container and subject.verdict.need_dump:
+    if subject.situation.container and subject.asks:
         yield Hit("dump", "the dump of offline models is not supported inside a container", "run on the host")
 
 
@@ -445,14 +445,30 @@ _ENABLE_OPTIONS = ("ge.exec.enableDump", "ge.exec.enableDumpDebug")
     passes=dumping(dump_list=[{}]),
 )
 def _models_too(subject: AclSubject) -> Iterator[Hit]:
-    settings = subject.ge.settings
-    if settings is None or not (settings.op_switch and settings.status) or subject.dump.get("dump_list"):
-        return
-    yield Hit(
-        "dump.dump_op_switch",
-        "all operators of the models loaded in this process are dumped too",
-        'name a model in "dump_list" to dump only that model',
-    )
+    switched = text_of(subject.dump, "dump_op_switch") == "on" and text_of(subject.dump, "dump_level") != "kernel"
+    if switched and subject.selects and subject.ge.accepted and not subject.dump.get("dump_list"):
+        yield Hit(
+            "dump.dump_op_switch",
+            "all operators of the models loaded in this process are dumped too",
+            'name a model in "dump_list" to dump only that model',
+        )
+
+
+@RULES.rule(
+    "every-step",
+    "AD115",
+    "without `dump_step` each execution of a model adds data to the dump",
+    "offline model user document",
+    severity="warning",
+    where="dump.dump_step",
+    trips=dumping(dump_list=[{}]).given(whole_run=True),
+    passes=dumping(dump_list=[{}], dump_step="0").given(whole_run=True),
+)
+def _every_step(subject: AclSubject) -> Iterator[Hit]:
+    models = subject.selects and subject.dump.get("dump_list")
+    if subject.situation.whole_run and models and not subject.dump.get("dump_step"):
+        message = "it is not set: each execution of a model adds data to the dump"
+        yield Hit("dump.dump_step", message, 'set it, such as "0|3-5", or execute the model once')
 
 
 @RULES.rule(
@@ -467,7 +483,8 @@ def _models_too(subject: AclSubject) -> Iterator[Hit]:
 )
 def _relative_path(subject: AclSubject) -> Iterator[Hit]:
     path = text_of(subject.dump, "dump_path")
-    if path and not path.startswith("/") and not is_ip_path(path) and subject.verdict.need_dump:
+    # adump refuses names of a home directory.
+    if path and path[0] not in "/$~" and not is_ip_path(path) and subject.asks:
         yield Hit(
             "dump.dump_path",
             f"{path!r} is relative to the working directory of the application (on a SoC, to its executable)",

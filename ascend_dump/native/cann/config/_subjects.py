@@ -74,6 +74,11 @@ class AclSubject(NamedTuple):
         return self.scene in EXCEPTION_SCENES
 
     @property
+    def asks(self) -> bool:
+        """Whether a dump is asked for, even if the configuration is refused for something else."""
+        return adump.needs_dump(self.dump)
+
+    @property
     def selects(self) -> bool:
         """Whether `dump_list` decides what is dumped."""
         return not self.overflow and not self.exception

@@ -16,7 +16,7 @@ from ascend_dump.native.cann.config._adump_subjects import AdumpSubject
 from ascend_dump.native.cann.config.keys import EXCEPTION_SCENES, SCENE_TYPES
 from ascend_dump.native.cann.config.parse import JsonRefusal
 
-__all__ = ["AdumpFailure", "Settings", "Verdict", "judge", "refused"]
+__all__ = ["AdumpFailure", "Settings", "Verdict", "judge", "needs_dump", "refused"]
 
 _OPERATOR, _OP_OVERFLOW = 1, 4
 _TYPE_NAMES = {1: "tensor", 2: "aic_err_norm_dump", 3: "aic_err_brief_dump", 4: "overflow", 5: "aic_err_detail_dump"}
@@ -106,7 +106,7 @@ def judge(config: Any, *, env: Optional[Mapping[str, str]] = None, cwd: str = ""
         kernel_path=text_of(dump, "dump_path"),
         kernel_data=tuple(kernel.split(",")) if kernel else (),
     )
-    if not _needs_dump(dump):
+    if not needs_dump(dump):
         return verdict
     dump_type = _dump_type(dump)
     if dump_type == _OPERATOR and not verdict.kernel_data:
@@ -120,7 +120,8 @@ def refused(refusal: JsonRefusal, config_path: str = "-") -> Verdict:
     return Verdict(False, refusal.acl_error, (failure,) if refusal.native else ())
 
 
-def _needs_dump(dump: Mapping[str, Any]) -> bool:
+def needs_dump(dump: Mapping[str, Any]) -> bool:
+    """Whether an object `dump` asks for a dump, be it right or wrong otherwise."""
     on = text_of(dump, "dump_op_switch") == "on" or text_of(dump, "dump_debug") == "on"
     return bool(dump.get("dump_list")) or on or bool(text_of(dump, "dump_scene"))
 

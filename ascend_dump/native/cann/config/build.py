@@ -178,11 +178,6 @@ def _dump_list(request: DumpRequest, options: Mapping[str, Any], known: Optional
     items: list[dict[str, Any]] = []
     for model in request.models or ("",):
         layers = _names("layers", request.layers_of(model), known)
-        if request.layers and not layers:
-            raise ConfigError(
-                f"layers={list(request.layers)} contains no operator of the model {model!r}",
-                hint=f"add {model}:NAME, or remove the model from models=; without layers= all of it is dumped",
-            )
         named = {"model_name": model} if model else {}
         items.append({**named, **({"layer": layers} if layers else {}), **lists})
     return items

@@ -23,7 +23,8 @@ class Situation(NamedTuple):
     """Facts about the process that will dump; None means unknown.
 
     env, cwd: the environment and working directory of that process. planned: a dump path that counts as existing,
-    because it is created before CANN reads the configuration. operators: the operators of the graph, in execution
+    because it is created before CANN reads the configuration. whole_run: the configuration is in force while the
+    application runs, not only for a block of it. operators: the operators of the graph, in execution
     order. dtypes: the data types of its tensors, such as "float16". models: the names by which models can be selected.
     container: the process runs in a container. captured: operators run in a captured stream (aclgraph). step_counter:
     the model has a step counter. static_shape: the whole graph has static shapes. status_check: the model was
@@ -35,6 +36,7 @@ class Situation(NamedTuple):
     env: Mapping[str, str] = MappingProxyType({})
     cwd: str = ""
     planned: str = ""
+    whole_run: Optional[bool] = None
     operators: Optional[Sequence[Node]] = None
     dtypes: Optional[Sequence[str]] = None
     models: Optional[Sequence[str]] = None

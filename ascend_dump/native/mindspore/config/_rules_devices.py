@@ -25,6 +25,11 @@ def _without_e2e(on: str) -> Example:
     return tried._replace(config={COMMON: tried.config[COMMON]})
 
 
+def _with_e2e(on: str, **settings: object) -> Example:
+    tried = example(on)
+    return tried._replace(config={**tried.config, E2E: settings})
+
+
 @RULES.rule(
     "mindspore-ge-reads-nothing",
     "AD274",
@@ -90,6 +95,22 @@ def _cpu_overflow(dump: DumpJson) -> Iterator[Hit]:
 def _cpu_exception(dump: DumpJson) -> Iterator[Hit]:
     if dump.where.device == "CPU" and dump.settings.op_debug_mode == 4:
         yield Hit(_MODE, "on a CPU only parameters are dumped, in every iteration, and no operators", "use 0")
+
+
+@RULES.rule(
+    "mindspore-cpu-devices",
+    "AD274",
+    "a CPU has no devices that could be selected",
+    f"{_CPU}, support_device",
+    where=f"{COMMON}.support_device",
+    trips=example("cpu", support_device=[1]),
+    passes=example("cpu", support_device=[0, 1]),
+)
+def _cpu_devices(dump: DumpJson) -> Iterator[Hit]:
+    devices = dump.settings.support_device
+    if dump.where.device == "CPU" and devices and 0 not in devices:
+        message = "on a CPU it selects nothing: every process dumps"
+        yield Hit(f"{COMMON}.support_device", message, "write [0]; the key is required")
 
 
 @RULES.rule(
@@ -168,7 +189,7 @@ def _conflict(dump: DumpJson) -> Iterator[Hit]:
 def _device_statistics(dump: DumpJson) -> Iterator[Hit]:
     # (assumption mindspore.device_statistics)
     settings = dump.settings
-    if settings.saved_data == "tensor" or dump.where.device != "Ascend" or settings.stat_calc_mode != "device":
+    if settings.saved_data == "tensor" or not dump.where.by_kernel or settings.stat_calc_mode != "device":
         return
     for name in settings.statistic_category:
         if name not in DEVICE_STATISTICS:
@@ -186,13 +207,50 @@ def _device_statistics(dump: DumpJson) -> Iterator[Hit]:
     passes=example(saved_data="statistic", e2e={"stat_calc_mode": "device"}),
 )
 def _device_statistics_of_tensors(dump: DumpJson) -> Iterator[Hit]:
-    if (
-        dump.where.device == "Ascend"
-        and dump.settings.saved_data == "full"
-        and dump.e2e.get("stat_calc_mode") == "device"
-    ):
+    if dump.where.by_kernel and dump.settings.saved_data == "full" and dump.e2e.get("stat_calc_mode") == "device":
         message = 'with saved_data "full" statistics are computed on the host'
         yield Hit(f"{E2E}.stat_calc_mode", message, 'use "host", or saved_data "statistic"')
+
+
+@RULES.rule(
+    "mindspore-unused-statistics",
+    "AD274",
+    "without statistics in saved_data their settings have no effect",
+    f"{_O0}, statistic_category",
+    where=f"{COMMON}.statistic_category",
+    trips=example(saved_data="tensor", statistic_category=["max"]),
+    passes=example(saved_data="full", statistic_category=["max"]),
+)
+def _unused_statistics(dump: DumpJson) -> Iterator[Hit]:
+    settings, e2e = dump.settings, dump.e2e if dump.where.by_kernel else {}
+    if settings.saved_data == "tensor":
+        message, hint = 'with saved_data "tensor" there are no statistics', 'use saved_data "statistic" or "full"'
+        if "statistic_category" in dump.common:
+            yield Hit(f"{COMMON}.statistic_category", message, f"remove it, or {hint}")
+        if e2e.get("stat_calc_mode") == "device" and settings.op_debug_mode != 3:
+            yield Hit(f"{E2E}.stat_calc_mode", message, 'remove it, or use saved_data "statistic"')
+    if e2e.get("device_stat_precision_mode") == "low" and (settings.saved_data, settings.stat_calc_mode) != (
+        "statistic",
+        "device",
+    ):
+        message = "the device computes no statistics"
+        yield Hit(
+            f"{E2E}.device_stat_precision_mode", message, 'use saved_data "statistic" and stat_calc_mode "device"'
+        )
+
+
+@RULES.rule(
+    "mindspore-sample-number",
+    "AD274",
+    "the size of a sample is read with sample_mode 1 only",
+    f"{_PARSER} ParseSampleNum",
+    where=f"{E2E}.sample_num",
+    trips=example(e2e={"sample_num": 10}),
+    passes=example(e2e={"sample_mode": 1, "sample_num": 10}),
+)
+def _sample_number(dump: DumpJson) -> Iterator[Hit]:
+    if "sample_num" in dump.e2e and not dump.settings.sample_mode and not dump.where.ge:
+        yield Hit(f"{E2E}.sample_num", "without sample_mode 1 tensors are dumped whole", "add sample_mode 1")
 
 
 @RULES.rule(
@@ -236,7 +294,7 @@ def _overflow_statistics(dump: DumpJson) -> Iterator[Hit]:
 )
 def _overflow_device_statistics(dump: DumpJson) -> Iterator[Hit]:
     settings = dump.settings
-    if dump.where.device == "Ascend" and settings.op_debug_mode == 3 and settings.stat_calc_mode == "device":
+    if dump.where.by_kernel and settings.op_debug_mode == 3 and settings.stat_calc_mode == "device":
         yield Hit(f"{E2E}.stat_calc_mode", 'op_debug_mode 3 supports "host" only', 'use "host"')
 
 
@@ -251,7 +309,7 @@ def _overflow_device_statistics(dump: DumpJson) -> Iterator[Hit]:
 )
 def _debug_sampling(dump: DumpJson) -> Iterator[Hit]:
     settings = dump.settings
-    if dump.where.device == "Ascend" and settings.op_debug_mode and settings.sample_mode:
+    if dump.where.by_kernel and settings.op_debug_mode and settings.sample_mode:
         message = f"with op_debug_mode {settings.op_debug_mode} tensors are dumped whole"
         yield Hit(f"{E2E}.sample_mode", message, "remove it, or use op_debug_mode 0")
 
@@ -283,7 +341,7 @@ def _exception_outputs(dump: DumpJson) -> Iterator[Hit]:
 )
 def _kernel_arguments(dump: DumpJson) -> Iterator[Hit]:
     settings = dump.settings
-    if dump.where.device == "Ascend" and settings.save_kernel_args and not settings.enable:
+    if dump.where.by_kernel and settings.save_kernel_args and not settings.enable:
         message = "arguments of operators are saved only when enable is true"
         yield Hit(f"{E2E}.save_kernel_args", message, "set enable to true")
 
@@ -302,6 +360,21 @@ def _o2_iteration(dump: DumpJson) -> Iterator[Hit]:
     if dump.where.ge and dump.settings.op_debug_mode == 3 and dump.settings.iteration != "all":
         message = "under jit_level O2 iterations can be selected with op_debug_mode 0 only"
         yield Hit(f"{COMMON}.iteration", message, 'write "all"')
+
+
+@RULES.rule(
+    "mindspore-o2-block",
+    "AD274",
+    "the block e2e_dump_settings is for kernels that run one by one",
+    f"{_O2}; {_DOCUMENT}, the table of modes",
+    where=E2E,
+    trips=_with_e2e("ascend-o2", sample_mode=1),
+    passes=example("ascend-o2"),
+)
+def _o2_block(dump: DumpJson) -> Iterator[Hit]:
+    if dump.where.old_ge and dump.settings.e2e:
+        message = f"under jit_level O2 it has no effect: {', '.join(dump.e2e) or 'it is empty'}"
+        yield Hit(E2E, message, "remove it, or run with jit_level O0 or O1")
 
 
 @RULES.rule(

@@ -126,6 +126,23 @@ def _no_kernels(dump: DumpJson) -> Iterator[Hit]:
 
 
 @RULES.rule(
+    "mindspore-unread-kernels",
+    "AD273",
+    "kernels select operators with dump_mode 1 only",
+    _CPU,
+    where=_KERNELS,
+    trips=example(kernels=["relu"]),
+    passes=example(dump_mode=1, kernels=["relu"]),
+)
+def _unread_kernels(dump: DumpJson) -> Iterator[Hit]:
+    mode = dump.common["dump_mode"]
+    if mode != 1 and any(dump.common["kernels"]):
+        selected = "operators that set_dump marks are" if mode else "every operator is"
+        message = f"with dump_mode {mode} MindSpore does not read it: {selected} dumped"
+        yield Hit(_KERNELS, message, "use dump_mode 1, or an empty list")
+
+
+@RULES.rule(
     "mindspore-unmatched-kernel",
     "AD273",
     "an entry of kernels that matches no operator is accepted",

@@ -19,7 +19,6 @@ from ascend_dump.native.mindspore.config.keys import (
     COMMON,
     DATA,
     DEBUG_MODES,
-    DEFAULTS,
     DEVICE_STATISTICS,
     E2E,
     HOST_STATISTICS,
@@ -87,8 +86,9 @@ def mindspore_config(
         "input_output": MODES[request.mode],
         "kernels": layers,
         "support_device": _devices(options),
-        "statistic_category": _statistics(request, options),
     }
+    if request.data != "tensor" or request.stats or "statistic_category" in options:
+        common["statistic_category"] = _statistics(request, options)
     if "overflow_number" in options:
         if request.scene != "overflow":
             raise ConfigError(
@@ -223,8 +223,6 @@ def _statistics(request: DumpRequest, options: Mapping[str, Any]) -> list[str]:
         return found
     if request.stats:
         return [_statistic(name) for name in request.stats]
-    if request.data == "tensor":
-        return list(DEFAULTS["statistic_category"])
     if options.get("stat_calc_mode") == "device":
         return list(DEVICE_STATISTICS)
     return [*STATISTICS.values(), "count", "negative zero count", "positive zero count"]

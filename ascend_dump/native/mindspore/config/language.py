@@ -43,8 +43,7 @@ class MindSporeLanguage(ConfigLanguage):
     def operators(self, graph: Path) -> list[Node]:
         if graph.suffix != ".ir":
             return super().operators(graph)
-        names = read_ir(graph)
-        return [Node(name, name.rpartition("/")[2].partition("-op")[0], (), str(graph)) for name in names]
+        return [Node(found.name, found.type, (), str(graph)) for found in read_ir(graph) if found.has_kernel]
 
 
 LANGUAGES = (MindSporeLanguage(),)

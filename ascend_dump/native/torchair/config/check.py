@@ -31,14 +31,15 @@ def check_file(source: Source, *, all: bool = False, situation: Optional[Situati
 
     The object may also hold `mode`, the mode of the CompilerConfig. Arguments as for `check_acl_config`.
     """
+    here = Situation.here() if situation is None else situation
     parsed = read_source(source)
     if parsed.refusal is not None or not isinstance(parsed.value, dict):
         reason = "it is not an object of options and values" if parsed.refusal is None else parsed.refusal.reason
         return [Problem("AD110", "error", reason, 'write {"enable_dump": true, "dump_path": "/home/dump"}')]
     if "dump" in parsed.value:
-        return check_acl_config(source, all=all, situation=situation)
+        return check_acl_config(source, all=all, situation=_of_graphs(here))
     options = dict(parsed.value)
-    return check_options(options, mode=options.pop("mode", "max-autotune"), situation=situation)
+    return check_options(options, mode=options.pop("mode", "max-autotune"), situation=here)
 
 
 def check_options(
@@ -52,10 +53,15 @@ def check_options(
     subject = OptionsSubject(usable, mode, here.cwd)
     found += SILENT.problems(subject)
     if usable.get("dump_config_path") is not None:
-        found += check_acl_config(os.path.join(here.cwd, usable["dump_config_path"]), situation=here)
+        found += check_acl_config(os.path.join(here.cwd, usable["dump_config_path"]), situation=_of_graphs(here))
     if subject.on and mode not in ACLGRAPH:
         found += _of_ge(usable, here)
     return worst_first(found)
+
+
+def _of_graphs(situation: Situation) -> Situation:
+    """The same for graphs that torchair compiles: no offline models, and GE compiles them with overflow detection."""
+    return situation._replace(container=False, status_check=True)
 
 
 def check_working_directory(cwd: str) -> list[Problem]:
